@@ -1,0 +1,1 @@
+"""How Unitball is started: the command line, served deployments, schedules and triggers."""

@@ -1,0 +1,1 @@
+"""Differentially private mathematics over NumPy arrays: mechanisms, accounting, projections, trainers, aggregators."""

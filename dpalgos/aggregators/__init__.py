@@ -1,0 +1,1 @@
+"""Post-processing of released bases and models into one."""

@@ -1,0 +1,1 @@
+"""Feature maps that do not look at other rows and therefore cost nothing."""

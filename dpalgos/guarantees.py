@@ -1,0 +1,238 @@
+"""What a release is proved to cost: the closed set of loss types, and the guarantee that carries them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from typing import Any, ClassVar
+
+from dpalgos.errors import ParameterError
+
+__all__ = [
+    "ApproximateDP",
+    "Claim",
+    "GaussianMu",
+    "Guarantee",
+    "Loss",
+    "Neighbours",
+    "NoGuarantee",
+    "Numerics",
+    "PureEpsilon",
+    "Setting",
+    "Trust",
+    "ZeroConcentrated",
+    "loss_from_json",
+]
+
+
+class Neighbours(StrEnum):
+    """The neighbouring relation a sensitivity is derived for."""
+
+    REPLACE_ONE = "replace-one"
+    ADD_REMOVE_ONE = "add-remove-one"
+
+
+class Trust(StrEnum):
+    """Who sees what: each party's own noisy release, a masked sum only, or one trusted curator."""
+
+    LOCAL = "local"
+    SECAGG = "secagg"
+    CENTRAL = "central"
+
+
+class Numerics(StrEnum):
+    """Whether the guarantee holds for the bits that are released, or in real arithmetic only."""
+
+    EXACT = "exact"
+    IDEALISED = "idealised"
+
+
+def _require_finite(name: str, value: float, *, below: float = math.inf) -> None:
+    if not (math.isfinite(value) and 0 <= value < below):
+        bound = f" and below {below:g}" if math.isfinite(below) else ""
+        raise ParameterError(f"{name} is {value!r}; it must be a finite number, at least 0{bound}")
+
+
+@dataclass(frozen=True, slots=True)
+class PureEpsilon:
+    """Pure differential privacy: every event's probability changes by at most a factor ``exp(epsilon)``."""
+
+    epsilon: float
+    kind: ClassVar[str] = "pure-epsilon"
+
+    def __post_init__(self) -> None:
+        _require_finite("epsilon", self.epsilon)
+
+
+@dataclass(frozen=True, slots=True)
+class GaussianMu:
+    """Gaussian differential privacy (Dong, Roth, Su 2022): no easier to tell apart than N(0,1) from N(mu,1)."""
+
+    mu: float
+    kind: ClassVar[str] = "gaussian-mu"
+
+    def __post_init__(self) -> None:
+        _require_finite("mu", self.mu)
+
+
+@dataclass(frozen=True, slots=True)
+class ZeroConcentrated:
+    """Zero-concentrated differential privacy (Bun, Steinke 2016): Rényi divergence at most ``rho * alpha``."""
+
+    rho: float
+    kind: ClassVar[str] = "zero-concentrated"
+
+    def __post_init__(self) -> None:
+        _require_finite("rho", self.rho)
+
+
+@dataclass(frozen=True, slots=True)
+class ApproximateDP:
+    """Approximate differential privacy at one point: ``(epsilon, delta)``."""
+
+    epsilon: float
+    delta: float
+    kind: ClassVar[str] = "approximate"
+
+    def __post_init__(self) -> None:
+        _require_finite("epsilon", self.epsilon)
+        _require_finite("delta", self.delta, below=1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class NoGuarantee:
+    """Nothing is proved: the release may reveal any row."""
+
+    reason: str
+    kind: ClassVar[str] = "none"
+
+
+Loss = PureEpsilon | GaussianMu | ZeroConcentrated | ApproximateDP | NoGuarantee
+
+_LOSSES: dict[str, type[Loss]] = {
+    cls.kind: cls for cls in (PureEpsilon, GaussianMu, ZeroConcentrated, ApproximateDP, NoGuarantee)
+}
+
+
+def loss_to_json(loss: Loss) -> dict[str, Any]:
+    """Return ``{"kind": …, field: value, …}``; the inverse of :func:`loss_from_json`."""
+    return {"kind": loss.kind, **asdict(loss)}
+
+
+def loss_from_json(data: dict[str, Any]) -> Loss:
+    """Read a loss back.
+
+    Raises
+    ------
+    ParameterError
+        If the kind is unknown: an unknown loss never counts as zero.
+    """
+    fields = dict(data)
+    kind = fields.pop("kind", None)
+    if kind not in _LOSSES:
+        raise ParameterError(f"unknown loss type {kind!r}; known: {', '.join(sorted(_LOSSES))}")
+    return _LOSSES[kind](**fields)
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What a paper says of its algorithm, and in one sentence where that fails.
+
+    Parameters
+    ----------
+    statement : str
+        The claimed guarantee in the paper's terms, for example ``"(epsilon_1 + epsilon_2, delta)-DP"``.
+    theorem : str
+        Where the paper states it.
+    flaw : str or None
+        Why it does not hold for what the paper computes; None where nothing is known against it.
+    """
+
+    statement: str
+    theorem: str
+    flaw: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """The public facts a guarantee may depend on.
+
+    Parameters
+    ----------
+    sizes : tuple of int
+        Rows of each party that takes part in the release: one number under ``local``, all parties' otherwise.
+        Public under replace-one.
+    dimension : int
+        Features a row has where the algorithm meets it (after projection, for a trainer).
+    classes : int
+        Number of classes, 2 for a binary problem.
+    neighbours : Neighbours
+    trust : Trust
+    """
+
+    sizes: tuple[int, ...]
+    dimension: int
+    classes: int
+    neighbours: Neighbours = Neighbours.REPLACE_ONE
+    trust: Trust = Trust.LOCAL
+
+    @property
+    def rows(self) -> int:
+        """Rows of all parties together."""
+        return sum(self.sizes)
+
+
+@dataclass(frozen=True, slots=True)
+class Guarantee:
+    """What is proved about one release.
+
+    Parameters
+    ----------
+    losses : tuple of Loss
+        The components of the release, to be composed; a :class:`NoGuarantee` among them makes the whole none.
+    neighbours : Neighbours
+        The relation the sensitivities were derived for.
+    numerics : Numerics
+    assumptions : tuple of str
+        What the proof needs beyond the relation, one sentence each.
+    """
+
+    losses: tuple[Loss, ...]
+    neighbours: Neighbours = Neighbours.REPLACE_ONE
+    numerics: Numerics = Numerics.IDEALISED
+    assumptions: tuple[str, ...] = field(default=())
+
+    @property
+    def proved(self) -> bool:
+        """Whether anything is proved at all."""
+        return not any(isinstance(loss, NoGuarantee) for loss in self.losses)
+
+    @property
+    def reason(self) -> str | None:
+        """Why nothing is proved; None where something is."""
+        return next((loss.reason for loss in self.losses if isinstance(loss, NoGuarantee)), None)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a JSON object; the inverse of :meth:`from_json`."""
+        return {
+            "losses": [loss_to_json(loss) for loss in self.losses],
+            "neighbours": str(self.neighbours),
+            "numerics": str(self.numerics),
+            "assumptions": list(self.assumptions),
+        }
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Guarantee:
+        """Read a guarantee back; raises ParameterError for an unknown loss type."""
+        return cls(
+            losses=tuple(loss_from_json(loss) for loss in data["losses"]),
+            neighbours=Neighbours(data["neighbours"]),
+            numerics=Numerics(data["numerics"]),
+            assumptions=tuple(data["assumptions"]),
+        )
+
+
+def nothing_proved(reason: str, neighbours: Neighbours = Neighbours.REPLACE_ONE) -> Guarantee:
+    """Return the guarantee of a release about which nothing is proved."""
+    return Guarantee(losses=(NoGuarantee(reason),), neighbours=neighbours)

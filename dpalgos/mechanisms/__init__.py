@@ -1,0 +1,1 @@
+"""Noise mechanisms: laws, calibrations, samplers, and the proofs of what they cost."""

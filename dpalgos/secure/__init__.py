@@ -1,0 +1,1 @@
+"""Secure aggregation: the server sees only noisy sums."""

@@ -1,0 +1,87 @@
+"""Algorithms that see the rows only through sums of integers: one interface for local, central and secure summation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from dpalgos.guarantees import Guarantee, Setting
+from dpalgos.noise import NoiseSource
+from dpalgos.rows import Ints, Rows
+
+__all__ = ["IntegerNoise", "SumAlgorithm", "Summation", "TrustedSummation", "run_sums"]
+
+
+class IntegerNoise(Protocol):
+    """A law of integer noise with a proved cost (for example ``mechanisms.rounded_gaussian.RoundedGaussian``)."""
+
+    def sample(self, count: int, stream: Any) -> Ints:
+        """Return ``count`` independent integers, drawn from a :class:`~dpalgos.noise.RandomStream`."""
+        ...
+
+
+class Summation(Protocol):
+    """How the parties' integer vectors become one noisy integer vector."""
+
+    def release(self, step: str, contributions: Sequence[Ints], law: IntegerNoise) -> Ints:
+        """Return the sum of the contributions (equal shapes) plus noise by ``law``."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class TrustedSummation:
+    """The plain sum with noise added once: one party by itself (local), or a trusted curator (central)."""
+
+    noise: NoiseSource
+
+    def release(self, step: str, contributions: Sequence[Ints], law: IntegerNoise) -> Ints:
+        """Add exactly, then draw noise keyed by the exact sum."""
+        total = sum(contributions[1:], start=contributions[0])
+        return total + law.sample(total.size, self.noise.stream(step, total)).reshape(total.shape)
+
+
+class SumAlgorithm(Protocol):
+    """An algorithm whose every look at the rows is a noisy sum; what a party does and what the server does are apart.
+
+    ``contribution`` is run by a party on its own rows; ``initial``, ``update`` and ``result`` see noisy sums only,
+    so they are post-processing.
+    """
+
+    def guarantee(self, setting: Setting) -> Guarantee:
+        """Return what all steps together are proved to cost; depends on public facts only."""
+        ...
+
+    def steps(self, setting: Setting) -> int:
+        """Return the number of sums, public."""
+        ...
+
+    def law(self, setting: Setting) -> IntegerNoise:
+        """Return the noise of each sum, in grid units."""
+        ...
+
+    def initial(self, setting: Setting) -> Any:
+        """Return the server's state before the first sum."""
+        ...
+
+    def contribution(self, state: Any, rows: Rows, setting: Setting) -> Ints:
+        """Return one party's integer vector; total in what the rows contain."""
+        ...
+
+    def update(self, state: Any, noisy_sum: Ints, setting: Setting) -> Any:
+        """Return the server's next state."""
+        ...
+
+    def result(self, state: Any, setting: Setting) -> Any:
+        """Return the artefact."""
+        ...
+
+
+def run_sums(algorithm: SumAlgorithm, parties: Sequence[Rows], setting: Setting, summation: Summation) -> Any:
+    """Drive a sum algorithm to its end over the parties' rows and return its artefact."""
+    state = algorithm.initial(setting)
+    law = algorithm.law(setting)
+    for step in range(algorithm.steps(setting)):
+        contributions = [algorithm.contribution(state, rows, setting) for rows in parties]
+        state = algorithm.update(state, summation.release(f"sum-{step}", contributions, law), setting)
+    return algorithm.result(state, setting)

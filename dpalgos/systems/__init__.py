@@ -1,0 +1,1 @@
+"""The papers' systems and our own, as compositions of registered parts."""

@@ -1,0 +1,74 @@
+"""A system: which projection and trainer run at whom, and how their releases are put together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from dpalgos.guarantees import Claim, Trust
+from dpalgos.registry import AlgorithmSpec
+
+__all__ = ["Arrangement", "Scope", "System"]
+
+
+class Scope(StrEnum):
+    """Whose rows one release reads."""
+
+    PARTY = "party"
+    """Each party makes a release from its own rows; it costs that party."""
+    JOINT = "joint"
+    """One release from all parties' rows; it costs everyone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arrangement:
+    """The parts of a system under one trust model.
+
+    Parameters
+    ----------
+    projection : AlgorithmSpec or None
+        None keeps all dimensions.
+    projection_scope : Scope
+    basis_aggregation : AlgorithmSpec or None
+        How per-party bases become one; None: each party keeps its own (or there is only one).
+    trainer : AlgorithmSpec
+    trainer_scope : Scope
+    model_aggregation : AlgorithmSpec or None
+        How per-party models become one; None: each party keeps its own (or there is only one).
+    projection_share : float
+        Share of the budget that the projection gets, in (0, 1); unused where only one part draws noise.
+    """
+
+    trainer: AlgorithmSpec
+    trainer_scope: Scope
+    projection: AlgorithmSpec | None = None
+    projection_scope: Scope = Scope.PARTY
+    basis_aggregation: AlgorithmSpec | None = None
+    model_aggregation: AlgorithmSpec | None = None
+    projection_share: float = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class System:
+    """A named composition of registered parts.
+
+    Parameters
+    ----------
+    summary : str
+        One sentence.
+    source : str
+        Paper and algorithm number.
+    claim : Claim or None
+        What the paper says of the whole.
+    sound_counterpart : str or None
+        For a published system without proof: the name of the sound one.
+    arrangements : mapping of Trust to Arrangement
+        Supported trust models, the default first.
+    """
+
+    summary: str
+    source: str
+    arrangements: Mapping[Trust, Arrangement]
+    claim: Claim | None = None
+    sound_counterpart: str | None = None

@@ -1,0 +1,1 @@
+"""Prefect flows: only chains of tasks."""

@@ -1,0 +1,1 @@
+"""Rows, shards, releases, catalogue and ledger: what Unitball keeps, and nothing about algorithms."""

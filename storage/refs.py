@@ -1,0 +1,105 @@
+"""References that flow between the stages: what Prefect may store and show, never rows."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from pydantic import BaseModel, ConfigDict
+
+__all__ = ["DatasetRef", "Labels", "ReleaseRef", "ShardRef", "Visibility"]
+
+
+class Visibility(StrEnum):
+    """Whether rows are somebody's secret."""
+
+    PRIVATE = "private"
+    PUBLIC = "public"
+
+
+class Labels(StrEnum):
+    """What the label column holds."""
+
+    CLASSES = "classes"
+    """Class indices 0 … K − 1; the data set's manifest names the classes."""
+    REAL = "real"
+    """Real targets in a declared range."""
+
+
+class _Ref(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class DatasetRef(_Ref):
+    """One stored version of a data set.
+
+    Attributes
+    ----------
+    name : str
+        The name its owner chose.
+    version : str
+        Content digest for public data; random for private data (a digest would be an oracle for guesses).
+    account : str
+        The population whose budget its releases spend.
+    rows, test_rows : int
+        Rows to train on, and rows of a test part of its own (0 where it has none).
+    dimension : int
+        Features a row.
+    classes : tuple of str
+        Class names in index order; empty for real labels.
+    label_range : (float, float) or None
+        Declared range of real labels.
+    normalisation : str
+        Which row-local map was applied; ``"none"`` right after ingestion.
+    """
+
+    name: str
+    version: str
+    account: str
+    visibility: Visibility
+    rows: int
+    test_rows: int
+    dimension: int
+    labels: Labels = Labels.CLASSES
+    classes: tuple[str, ...] = ()
+    label_range: tuple[float, float] | None = None
+    normalisation: str = "none"
+
+    @property
+    def private(self) -> bool:
+        """Whether the rows are private."""
+        return self.visibility is Visibility.PRIVATE
+
+
+class ShardRef(_Ref):
+    """One party's rows under one partition.
+
+    Attributes
+    ----------
+    partition : str
+        Identity of the partition; fixed before any row is looked at. Random-looking but deterministic.
+    party : str
+        ``"0"``, ``"1"``, … or the party's own name; ``"test"`` for held-out rows.
+    """
+
+    dataset: DatasetRef
+    partition: str
+    party: str
+    rows: int
+
+
+class ReleaseRef(_Ref):
+    """One release.
+
+    Attributes
+    ----------
+    key : str
+        Its identity: a digest of data version, algorithm, parameters, code, upstream releases and repetition.
+    kind : str
+        What it decodes to: ``"projection"``, ``"linear-model"``, ``"statistic"``.
+    party : str
+        Whose rows it read, or ``"all"``, or ``"server"`` for post-processing.
+    """
+
+    key: str
+    kind: str
+    party: str
