@@ -1,0 +1,177 @@
+"""Accounts: the populations whose privacy budgets are spent, as the entries tell them.
+
+An account belongs to the people a data set is about, not to a file: its owner names it, and every version of a data set
+of these people spends from it. Functions here work inside a transaction of their caller.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+from storage.charges import Cap
+from storage.entries import Entries, Entry, Kind, require_name
+from storage.errors import InputError, RefusedError
+
+__all__ = ["Account", "CapChange", "account_names", "add_account", "cap_changes", "find_account", "get_account"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Account:
+    """One population's account.
+
+    Parameters
+    ----------
+    name : str
+    cap : Cap or None
+        The most it may spend over its life; None for public data, which is recorded and never refused.
+    disjoint_people : bool
+        Whether its owner declared that no person in it is in any account of `disjoint_from`.
+    disjoint_from : tuple of str
+    group_size : int
+        The most rows one person has in it; 1 unless declared.
+    idealised_allowed : bool
+        Whether its owner accepts guarantees that hold in real arithmetic only (floating-point noise).
+    opened_at : str
+        Informational time in UTC.
+    """
+
+    name: str
+    cap: Cap | None
+    disjoint_people: bool = False
+    disjoint_from: tuple[str, ...] = ()
+    group_size: int = 1
+    idealised_allowed: bool = False
+    opened_at: str = ""
+
+    @property
+    def private(self) -> bool:
+        """Whether the people's rows are somebody's secret."""
+        return self.cap is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CapChange:
+    """One recorded change of a cap."""
+
+    cap: Cap
+    before: Cap
+    by: str
+    why: str
+    recorded_at: str
+
+
+def require_cap(cap: Cap) -> None:
+    """Refuse a cap that bounds nothing."""
+    if not (math.isfinite(cap.epsilon) and cap.epsilon > 0):
+        raise InputError(f"the cap's epsilon is {cap.epsilon!r}; give a finite number above 0")
+    if not 0 <= cap.delta < 1:
+        raise InputError(f"the cap's delta is {cap.delta!r}; give a number from 0 to below 1, well below 1 / rows")
+
+
+def require_small_delta(delta: float, rows: int) -> None:
+    """Refuse a delta at which releasing one row in the clear would pass for private.
+
+    A mechanism that publishes one of `rows` rows at random is ``(0, 1/rows)``-private, so a delta of ``1/rows`` or more
+    promises nothing to anybody.
+
+    Raises
+    ------
+    RefusedError
+        If ``delta >= 1 / rows``.
+    """
+    if rows < 1:
+        raise InputError(f"there are {rows} rows; private data needs at least 1 row")
+    if not delta * rows < 1:
+        raise RefusedError(
+            f"delta is {delta:g}, which is not below 1/n = {1 / rows:.3g} for n = {rows} rows; "
+            f"give a smaller one, such as {0.1 / rows:.1g}"
+        )
+
+
+def find_account(entries: Entries, name: str) -> Account | None:
+    """Return an account as it stands now, or None where there is none of this name."""
+    opened = entries.find(Kind.ACCOUNT, subject=name)
+    if not opened:
+        return None
+    content = opened[0].content
+    cap = content["cap"]
+    allowed = bool(content["idealised_allowed"])
+    for change in entries.find(Kind.CAP, Kind.CONSENT, account=name):
+        if change.kind is Kind.CAP:
+            cap = change.content["cap"]
+        else:
+            allowed = bool(change.content["idealised_allowed"])
+    return Account(
+        name=name,
+        cap=Cap(**cap) if cap is not None else None,
+        disjoint_people=bool(content["disjoint_people"]),
+        disjoint_from=tuple(content["disjoint_from"]),
+        group_size=int(content["group_size"]),
+        idealised_allowed=allowed,
+        opened_at=opened[0].recorded_at,
+    )
+
+
+def get_account(entries: Entries, name: str) -> Account:
+    """Return an account as it stands now; InputError where there is none of this name."""
+    account = find_account(entries, name)
+    if account is None:
+        known = ", ".join(account_names(entries)) or "none"
+        raise InputError(f"there is no account {name!r} (accounts: {known}); register its data set first")
+    return account
+
+
+def account_names(entries: Entries) -> list[str]:
+    """Return the names of all accounts in the order in which they were opened."""
+    return [entry.subject for entry in entries.find(Kind.ACCOUNT)]
+
+
+def add_account(
+    entries: Entries,
+    name: str,
+    cap: Cap | None,
+    *,
+    disjoint_people: bool,
+    disjoint_from: Sequence[str],
+    group_size: int,
+    idealised_allowed: bool,
+) -> Account:
+    """Open an account that does not exist yet."""
+    require_name("the account's name", name)
+    if cap is not None:
+        require_cap(cap)
+    if group_size < 1:
+        raise InputError(f"the group size is {group_size}; give the most rows that one person has, at least 1")
+    for other in disjoint_from:
+        get_account(entries, other)
+    entries.append(
+        Kind.ACCOUNT,
+        account=name,
+        subject=name,
+        content={
+            "cap": asdict(cap) if cap is not None else None,
+            "disjoint_people": disjoint_people,
+            "disjoint_from": list(disjoint_from),
+            "group_size": group_size,
+            "idealised_allowed": idealised_allowed,
+        },
+    )
+    return get_account(entries, name)
+
+
+def cap_changes(entries: Entries, name: str) -> list[CapChange]:
+    """Return how an account's cap was changed, oldest first."""
+    return [_cap_change(entry) for entry in entries.find(Kind.CAP, account=name)]
+
+
+def _cap_change(entry: Entry) -> CapChange:
+    content = entry.content
+    return CapChange(
+        cap=Cap(**content["cap"]),
+        before=Cap(**content["before"]),
+        by=content["by"],
+        why=content["why"],
+        recorded_at=entry.recorded_at,
+    )

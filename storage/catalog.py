@@ -1,0 +1,271 @@
+"""The catalogue: which data sets there are, whose they are, and whether they are private."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from storage.accounts import Account, add_account, find_account, get_account
+from storage.charges import Cap
+from storage.database import Database
+from storage.entries import Entries, Entry, Kind, reading, require_name, writing
+from storage.errors import InputError, RefusedError
+from storage.refs import Visibility
+
+__all__ = ["Catalog", "Registration"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registration:
+    """One registered version of a data set.
+
+    Parameters
+    ----------
+    name, version, account : str
+    visibility : Visibility
+    normalisation : str
+    manifest : mapping
+        Whatever the data set's own module wants to keep; nothing that reveals a row.
+    disjoint_people : bool
+        Whether its owner declared with this version that the people are others than before.
+    sequence : int
+        The order of registrations.
+    recorded_at : str
+        Informational time in UTC.
+    """
+
+    name: str
+    version: str
+    account: str
+    visibility: Visibility
+    normalisation: str
+    manifest: Mapping[str, Any]
+    disjoint_people: bool
+    sequence: int
+    recorded_at: str
+
+
+class Catalog:
+    """Data sets by name, in the ledger's database and its chain of entries.
+
+    What holds at every time, in whatever order processes register: a name, and an account, is private or public for
+    good; all versions of a name spend from one account unless its owner declared the people disjoint, which opens a
+    new one; a private account has a cap.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def register(
+        self,
+        name: str,
+        version: str,
+        *,
+        visibility: Visibility,
+        manifest: Mapping[str, Any],
+        normalisation: str = "none",
+        account: str | None = None,
+        cap: Cap | None = None,
+        disjoint_people: bool = False,
+        group_size: int | None = None,
+        idealised_allowed: bool | None = None,
+    ) -> Registration:
+        """Register a version of a data set, opening its account where it is new; the same words again change nothing.
+
+        Parameters
+        ----------
+        name, version : str
+        visibility : Visibility
+        manifest : mapping
+        normalisation : str
+        account : str, optional
+            The population. By default the account of the name's versions so far, and the name itself for a new name.
+        cap : Cap, optional
+            Needed when a private account is opened; afterwards it must be left out or equal the cap in force.
+        disjoint_people : bool
+            The owner's declaration that nobody in this version is in the name's earlier ones. Needs a new `account`.
+        group_size : int, optional
+            The most rows one person has; 1 by default, and fixed once the account is open.
+        idealised_allowed : bool, optional
+            The owner's word on floating-point noise; may be given or taken back with any version.
+
+        Raises
+        ------
+        RefusedError
+            If the name, the version or the account would change between private and public, if a name would move to
+            another account without a declaration, or if private data comes without a cap.
+        InputError
+            If the arguments contradict each other or what is on record.
+        """
+        require_name("the data set's name", name)
+        require_name("the data set's version", version)
+        with writing(self._database) as entries:
+            earlier = [_registration(entry) for entry in entries.find(Kind.DATASET, subject=name)]
+            _require_visibility(entries, name, version, visibility, earlier)
+            chosen = account or (earlier[-1].account if earlier else name)
+            same = [found for found in earlier if (found.version, found.normalisation) == (version, normalisation)]
+            repeated = bool(same) and same[-1].account == chosen
+            if not repeated:
+                _require_account(entries, name, chosen, given=account, disjoint=disjoint_people, earlier=earlier)
+            opened = find_account(entries, chosen)
+            if opened is None:
+                _require_cap_where_private(chosen, visibility, cap)
+                opened = add_account(
+                    entries,
+                    chosen,
+                    cap,
+                    disjoint_people=disjoint_people,
+                    disjoint_from=tuple(dict.fromkeys(one.account for one in earlier)) if disjoint_people else (),
+                    group_size=1 if group_size is None else group_size,
+                    idealised_allowed=bool(idealised_allowed),
+                )
+            else:
+                _require_agreement(opened, visibility, cap, group_size)
+                _record_consent(entries, opened, idealised_allowed)
+            if repeated and same[-1] == earlier[-1] and same[-1].manifest == manifest:
+                return same[-1]
+            return _registration(
+                entries.append(
+                    Kind.DATASET,
+                    account=opened.name,
+                    subject=name,
+                    content={
+                        "version": version,
+                        "visibility": str(visibility),
+                        "normalisation": normalisation,
+                        "manifest": manifest,
+                        "disjoint_people": disjoint_people and not repeated,
+                    },
+                )
+            )
+
+    def get(self, name: str, *, version: str | None = None, normalisation: str | None = None) -> Registration:
+        """Return the newest registration of a name, narrowed to a version or a normalisation where given.
+
+        Raises
+        ------
+        InputError
+            If there is none.
+        """
+        with reading(self._database) as entries:
+            found = [_registration(entry) for entry in entries.find(Kind.DATASET, subject=name)]
+            if not found:
+                known = ", ".join(sorted({entry.subject for entry in entries.find(Kind.DATASET)})) or "none"
+                raise InputError(f"there is no data set {name!r} (data sets: {known}); ingest it first")
+        matching = [
+            one for one in found if version in (None, one.version) and normalisation in (None, one.normalisation)
+        ]
+        if not matching:
+            asked = f"version {version or 'any'}, normalisation {normalisation or 'any'}"
+            raise InputError(f"data set {name!r} has nothing registered under {asked}; ingest it first")
+        return matching[-1]
+
+    def has(self, name: str) -> bool:
+        """Whether there is a data set of this name."""
+        with reading(self._database) as entries:
+            return bool(entries.find(Kind.DATASET, subject=name))
+
+    def versions(self, name: str) -> list[Registration]:
+        """Return all registrations of a name, oldest first; empty where there is none."""
+        with reading(self._database) as entries:
+            return [_registration(entry) for entry in entries.find(Kind.DATASET, subject=name)]
+
+    def datasets(self) -> list[Registration]:
+        """Return the newest registration of each name, sorted by name."""
+        newest = {found.name: found for found in self.registrations()}
+        return [newest[name] for name in sorted(newest)]
+
+    def registrations(self, visibility: Visibility | None = None) -> list[Registration]:
+        """Return all registrations, oldest first: for the check that private rows do not come back as public ones."""
+        with reading(self._database) as entries:
+            found = [_registration(entry) for entry in entries.find(Kind.DATASET)]
+        return [one for one in found if visibility in (None, one.visibility)]
+
+    def account_of(self, name: str) -> Account:
+        """Return the account that the newest version of a name spends from."""
+        registration = self.get(name)
+        with reading(self._database) as entries:
+            return get_account(entries, registration.account)
+
+
+def _require_visibility(
+    entries: Entries, name: str, version: str, visibility: Visibility, earlier: list[Registration]
+) -> None:
+    found = {one.visibility for one in earlier} | {
+        Visibility(entry.content["visibility"])
+        for entry in entries.find(Kind.DATASET)
+        if entry.content["version"] == version
+    }
+    for other in found - {visibility}:
+        raise RefusedError(
+            f"data set {name!r} is registered as {other} and cannot be registered as {visibility}; "
+            + (
+                "what was private stays private"
+                if other is Visibility.PRIVATE
+                else "whoever could read it has read it: give private rows a name of their own"
+            )
+        )
+
+
+def _require_account(
+    entries: Entries, name: str, chosen: str, *, given: str | None, disjoint: bool, earlier: list[Registration]
+) -> None:
+    exists = find_account(entries, chosen) is not None
+    if disjoint and (given is None or exists):
+        raise InputError(
+            f"disjoint people need an account that does not exist yet, and {chosen!r} "
+            + ("does; give it another name" if exists else "was not named; name one")
+        )
+    if earlier and chosen != earlier[-1].account and not disjoint:
+        raise RefusedError(
+            f"data set {name!r} spends from account {earlier[-1].account!r} and cannot move to {chosen!r}; leave the "
+            "account out, or declare that the people are disjoint"
+        )
+
+
+def _require_cap_where_private(account: str, visibility: Visibility, cap: Cap | None) -> None:
+    if visibility is Visibility.PRIVATE and cap is None:
+        raise RefusedError(f"account {account!r} is private and new; give it a cap in epsilon and delta")
+    if visibility is Visibility.PUBLIC and cap is not None:
+        raise InputError(
+            f"account {account!r} is public and takes no cap; leave it out or register the rows as private"
+        )
+
+
+def _require_agreement(account: Account, visibility: Visibility, cap: Cap | None, group_size: int | None) -> None:
+    if account.private != (visibility is Visibility.PRIVATE):
+        held = "private" if account.private else "public"
+        raise RefusedError(
+            f"account {account.name!r} is {held} and cannot hold {visibility} rows; choose another account"
+        )
+    if cap is not None and cap != account.cap:
+        stands = f"epsilon {account.cap.epsilon:g} at delta {account.cap.delta:g}" if account.cap else "none"
+        raise InputError(
+            f"account {account.name!r} exists and its cap is {stands}; leave the cap out, or raise it explicitly"
+        )
+    if group_size is not None and group_size != account.group_size:
+        raise InputError(
+            f"account {account.name!r} was opened for {account.group_size} rows a person, which is fixed; "
+            f"leave the group size {group_size} out"
+        )
+
+
+def _record_consent(entries: Entries, account: Account, allowed: bool | None) -> None:
+    if allowed is not None and allowed != account.idealised_allowed:
+        entries.append(Kind.CONSENT, account=account.name, subject=account.name, content={"idealised_allowed": allowed})
+
+
+def _registration(entry: Entry) -> Registration:
+    content = entry.content
+    return Registration(
+        name=entry.subject,
+        version=content["version"],
+        account=entry.account,
+        visibility=Visibility(content["visibility"]),
+        normalisation=content["normalisation"],
+        manifest=content["manifest"],
+        disjoint_people=content["disjoint_people"],
+        sequence=entry.sequence,
+        recorded_at=entry.recorded_at,
+    )

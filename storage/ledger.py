@@ -1,0 +1,610 @@
+"""The ledger: what every account has spent, charged before any noise exists, exactly once a release."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any, Protocol, runtime_checkable
+
+from storage.accounts import (
+    Account,
+    CapChange,
+    account_names,
+    add_account,
+    cap_changes,
+    find_account,
+    get_account,
+    require_cap,
+)
+from storage.charges import Cap, ChargePolicy, Decision, PlanRecord, PlanRequest, ReleaseCharge
+from storage.database import Database
+from storage.entries import Entries, Entry, Kind, check_chain, reading, require_name, writing
+from storage.errors import InputError, OverspendError, RefusedError, StorageError
+
+__all__ = [
+    "ChargeOutcome",
+    "ChargeRecord",
+    "GroupChargePolicy",
+    "Ledger",
+    "OutputOutcome",
+    "StoredPlan",
+]
+
+
+@runtime_checkable
+class GroupChargePolicy(ChargePolicy, Protocol):
+    """A policy that can also price releases for people with several rows."""
+
+    def for_group(self, size: int) -> ChargePolicy:
+        """Return the policy under which one person has up to `size` rows."""
+        ...
+
+
+class OutputOutcome(StrEnum):
+    """What recording an output's digest found."""
+
+    RECORDED = "recorded"
+    """The first output of this release."""
+    UNCHANGED = "unchanged"
+    """These bytes were recorded before."""
+    RECHARGED = "recharged"
+    """Other bytes than before: the noise was fresh, so the release was charged once more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChargeOutcome:
+    """What a charge did.
+
+    Parameters
+    ----------
+    charged : tuple of str
+        Keys charged now.
+    already_charged : tuple of str
+        Keys that this account had paid for before; they cost nothing.
+    plan : int or None
+        Number of the plan's entry; None where nothing was left to charge.
+    details : mapping
+        The policy's public numbers (spent before and after, left, …); empty where nothing was left to charge.
+    """
+
+    charged: tuple[str, ...]
+    already_charged: tuple[str, ...]
+    plan: int | None
+    details: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChargeRecord:
+    """One charged release.
+
+    Parameters
+    ----------
+    key, label : str
+    account, partition : str
+    parties : tuple of str
+    guarantee : mapping
+        As it was charged.
+    key_ids : mapping of party to str
+        Identities of the secrets in force when it was charged: noise may be drawn with these only.
+    plan : int
+        Number of the entry of its plan.
+    delta : float
+        The delta at which its run states its cost.
+    run : str
+    sequence : int
+        Number of its own entry: the order of charges.
+    recharge : bool
+        Whether it was charged once more because a recomputation gave other bytes.
+    recorded_at : str
+        Informational time in UTC.
+    """
+
+    key: str
+    label: str
+    account: str
+    partition: str
+    parties: tuple[str, ...]
+    guarantee: Mapping[str, Any]
+    key_ids: Mapping[str, str]
+    plan: int
+    delta: float
+    run: str
+    sequence: int
+    recharge: bool
+    recorded_at: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredPlan:
+    """One charged plan; `costs` and `details` are the policy's own JSON."""
+
+    sequence: int
+    account: str
+    partition: str
+    delta: float
+    run: str
+    releases: tuple[str, ...]
+    costs: Mapping[str, Mapping[str, Any]]
+    details: Mapping[str, Any]
+    key_ids: Mapping[str, str]
+    recharge: bool
+    recorded_at: str
+
+    def record(self) -> PlanRecord:
+        """Return the plan as the policy sees it."""
+        return PlanRecord(partition=self.partition, costs=self.costs)
+
+
+class Ledger:
+    """Accounts and what they have spent.
+
+    Every method is one transaction; what writes holds the ledger's write lock from its first statement, so that of two
+    flows that race for the last of a budget exactly one wins. An error means that nothing was changed.
+
+    Parameters
+    ----------
+    database : Database
+    policy : ChargePolicy
+        Composes and compares with the cap; where it raises, nothing is charged. Called with no new releases it must
+        say where the account stands.
+
+    Notes
+    -----
+    Guarantee. For every account with a cap, at every time: the plans on record, in their order, were each admitted by
+    the policy in view of exactly the plans before them, and no release was drawn that is on no plan as long as callers
+    draw only after :meth:`charge` returned its key. Hence if the policy is a valid filter under full adaptivity, the
+    account's releases together satisfy its cap.
+
+    Proof. Plans are appended only in :meth:`charge` and :meth:`record_output`, between reading the whole history and
+    the commit, under one lock that every writer holds; the history is therefore the same at the decision and at the
+    commit, and entries are never changed (triggers, and the chain shows it where they were removed).
+    """
+
+    def __init__(self, database: Database, policy: ChargePolicy) -> None:
+        self._database = database
+        self._policy = policy
+
+    # ── accounts ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def open_account(
+        self,
+        name: str,
+        cap: Cap | None,
+        *,
+        disjoint_from: Sequence[str] = (),
+        group_size: int = 1,
+        idealised_allowed: bool = False,
+    ) -> Account:
+        """Open an account for a population; the same words again change nothing.
+
+        Parameters
+        ----------
+        name : str
+        cap : Cap or None
+            None for public data.
+        disjoint_from : sequence of str
+            Accounts whose people are, on the owner's word, other people.
+        group_size : int
+            The most rows that one person has.
+        idealised_allowed : bool
+            The owner's word that floating-point noise will do.
+
+        Raises
+        ------
+        InputError
+            If it exists with other properties.
+        """
+        with writing(self._database) as entries:
+            present = find_account(entries, name)
+            if present is None:
+                return add_account(
+                    entries,
+                    name,
+                    cap,
+                    disjoint_people=bool(disjoint_from),
+                    disjoint_from=disjoint_from,
+                    group_size=group_size,
+                    idealised_allowed=idealised_allowed,
+                )
+            asked = (cap, tuple(disjoint_from), group_size, idealised_allowed)
+            if asked != (present.cap, present.disjoint_from, present.group_size, present.idealised_allowed):
+                raise InputError(
+                    f"account {name!r} exists with other properties ({_describe(present)}); "
+                    "use it as it is, or raise its cap explicitly"
+                )
+            return present
+
+    def account(self, name: str) -> Account:
+        """Return an account as it stands; InputError where there is none."""
+        with reading(self._database) as entries:
+            return get_account(entries, name)
+
+    def accounts(self) -> list[Account]:
+        """Return all accounts in the order in which they were opened."""
+        with reading(self._database) as entries:
+            return [get_account(entries, name) for name in account_names(entries)]
+
+    def raise_cap(self, name: str, cap: Cap, *, by: str, why: str) -> Account:
+        """Change an account's cap: an explicit act of its owner, itself recorded.
+
+        Lowering is possible down to what is spent: the policy must find the history within the new cap.
+
+        Raises
+        ------
+        OverspendError
+            If more than the new cap is spent already.
+        InputError
+            If the account is public, or `by` or `why` is empty.
+        """
+        require_cap(cap)
+        if not by.strip() or not why.strip():
+            raise InputError("a change of a cap is recorded with who decided it and why; give both")
+        with writing(self._database) as entries:
+            account = get_account(entries, name)
+            if account.cap is None:
+                raise InputError(f"account {name!r} is public and has no cap; nothing is to be raised")
+            if cap == account.cap:
+                return account
+            if cap.epsilon < account.cap.epsilon or cap.delta < account.cap.delta:
+                standing = self._decide(entries, account, (), partition="", delta=cap.delta, cap=cap)
+                if not standing.admitted:
+                    raise OverspendError(
+                        f"the cap of account {name!r} cannot be lowered to epsilon {cap.epsilon:g} at delta "
+                        f"{cap.delta:g}, because more is spent: {standing.reason}"
+                    )
+            entries.append(
+                Kind.CAP,
+                account=name,
+                subject=name,
+                content={"cap": asdict(cap), "before": asdict(account.cap), "by": by, "why": why},
+            )
+            return get_account(entries, name)
+
+    def cap_changes(self, name: str) -> list[CapChange]:
+        """Return how an account's cap was changed, oldest first."""
+        with reading(self._database) as entries:
+            get_account(entries, name)
+            return cap_changes(entries, name)
+
+    # ── charging ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def charge(self, plan: PlanRequest, key_ids: Mapping[str, str]) -> ChargeOutcome:
+        """Charge those releases of a plan that its account has not paid for, all or none.
+
+        Parameters
+        ----------
+        plan : PlanRequest
+        key_ids : mapping of party to str
+            Identities of the parties' secrets, recorded with the plan: the noise of these releases may be drawn with
+            them only, so that a lost secret never leads to a second draw.
+
+        Raises
+        ------
+        OverspendError
+            If the policy does not admit it; the message says what is left and what would fit.
+        RefusedError
+            If a key is on record with another guarantee, partition or parties, or under another account.
+        InputError
+            If there is no such account, or the plan is malformed.
+        StorageError
+            If the ledger cannot be written. In all cases nothing was charged.
+        """
+        _require_plan(plan)
+        with reading(self._database) as entries:
+            # Most runs of a schedule meet their own releases again; they need not wait for the write lock.
+            get_account(entries, plan.account)
+            if not _unpaid(entries, plan):
+                return _outcome(plan, (), None)
+        with writing(self._database) as entries:
+            account = get_account(entries, plan.account)
+            new = _unpaid(entries, plan)
+            if not new:
+                return _outcome(plan, (), None)
+            decision = self._decide(entries, account, new, partition=plan.partition, delta=plan.delta, cap=account.cap)
+            if not decision.admitted:
+                raise OverspendError(decision.reason or f"account {account.name!r} has too little left for this plan")
+            number = _append_plan(entries, plan, new, decision, key_ids, Kind.CHARGE)
+            return _outcome(plan, new, number, decision.details)
+
+    def is_charged(self, key: str) -> bool:
+        """Whether a release was charged."""
+        with reading(self._database) as entries:
+            return bool(entries.find(Kind.CHARGE, subject=key))
+
+    def charge_of(self, key: str) -> ChargeRecord:
+        """Return the first charge of a release; InputError where it was never charged."""
+        with reading(self._database) as entries:
+            return _charge_of(entries, key)
+
+    def record_output(self, key: str, digest: str) -> OutputOutcome:
+        """Record the digest of a charged release's bytes; to be called before anybody may see these bytes.
+
+        The first digest is kept. Another one means that the value before the noise differed in some bit and met fresh
+        noise: two noisy copies of one value may exist, so the release is charged once more.
+
+        Raises
+        ------
+        OverspendError
+            If that second charge does not fit; nothing is recorded, and the bytes must be discarded.
+        RefusedError
+            If the release was never charged.
+        """
+        require_name("the output's digest", digest)
+        with writing(self._database) as entries:
+            if not entries.find(Kind.CHARGE, subject=key):
+                raise RefusedError(f"release {key!r} was never charged, so it can have no output; charge it first")
+            recorded = [entry.content["digest"] for entry in entries.find(Kind.OUTPUT, subject=key)]
+            if digest in recorded:
+                return OutputOutcome.UNCHANGED
+            first = _charge_of(entries, key)
+            if recorded:
+                self._recharge(entries, first)
+            entries.append(Kind.OUTPUT, account=first.account, subject=key, content={"digest": digest})
+            return OutputOutcome.RECHARGED if recorded else OutputOutcome.RECORDED
+
+    def outputs(self, key: str) -> tuple[str, ...]:
+        """Return the digests recorded for a release, oldest first."""
+        with reading(self._database) as entries:
+            return tuple(entry.content["digest"] for entry in entries.find(Kind.OUTPUT, subject=key))
+
+    def _recharge(self, entries: Entries, first: ChargeRecord) -> None:
+        account = get_account(entries, first.account)
+        release = ReleaseCharge(key=first.key, parties=first.parties, guarantee=first.guarantee, label=first.label)
+        plan = PlanRequest(
+            account=first.account, partition=first.partition, releases=(release,), delta=first.delta, run=first.run
+        )
+        decision = self._decide(
+            entries, account, (release,), partition=plan.partition, delta=plan.delta, cap=account.cap
+        )
+        if not decision.admitted:
+            raise OverspendError(
+                f"release {first.key!r} was computed again with another result, which costs it once more, and "
+                f"that does not fit: {decision.reason}"
+            )
+        _append_plan(entries, plan, (release,), decision, first.key_ids, Kind.RECHARGE)
+
+    def _decide(
+        self,
+        entries: Entries,
+        account: Account,
+        new: Sequence[ReleaseCharge],
+        *,
+        partition: str,
+        delta: float,
+        cap: Cap | None,
+    ) -> Decision:
+        policy = self._policy
+        if account.group_size > 1:
+            if not isinstance(policy, GroupChargePolicy):
+                raise RefusedError(
+                    f"account {account.name!r} has up to {account.group_size} rows a person and the accounting in use "
+                    "prices one row only; use one that knows groups"
+                )
+            policy = policy.for_group(account.group_size)
+        history = [_plan(entry).record() for entry in entries.find(Kind.PLAN, account=account.name)]
+        decision = policy.decide(history, new, partition=partition, delta=delta, cap=cap)
+        unpriced = {party for release in new for party in release.parties} - set(decision.costs)
+        if decision.admitted and unpriced:
+            raise StorageError(f"the accounting gave no price for party {min(unpriced)!r}; nothing was charged")
+        return decision
+
+    # ── reports ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def standing(self, account: str) -> Decision:
+        """Return what the policy says of an account's history at its cap, with nothing new."""
+        with reading(self._database) as entries:
+            found = get_account(entries, account)
+            delta = found.cap.delta if found.cap is not None else 0.0
+            return self._decide(entries, found, (), partition="", delta=delta, cap=found.cap)
+
+    def plans(self, account: str) -> list[StoredPlan]:
+        """Return an account's plans, oldest first."""
+        with reading(self._database) as entries:
+            get_account(entries, account)
+            return [_plan(entry) for entry in entries.find(Kind.PLAN, account=account)]
+
+    def charges(self, account: str) -> list[ChargeRecord]:
+        """Return an account's charges, re-charges included, oldest first."""
+        with reading(self._database) as entries:
+            get_account(entries, account)
+            plans = {entry.sequence: _plan(entry) for entry in entries.find(Kind.PLAN, account=account)}
+            found = entries.find(Kind.CHARGE, Kind.RECHARGE, account=account)
+            return [_charge(entry, plans[entry.content["plan"]]) for entry in found]
+
+    def charges_by_party(self, account: str) -> dict[str, list[ChargeRecord]]:
+        """Return an account's charges by the party that pays, parties in the order of their first charge."""
+        found: dict[str, list[ChargeRecord]] = {}
+        for charge in self.charges(account):
+            for party in charge.parties:
+                found.setdefault(party, []).append(charge)
+        return found
+
+    def verify(self, stored: Mapping[str, str] | None = None) -> list[str]:
+        """Return what is wrong with the ledger, one sentence each; an empty list where nothing is.
+
+        Finds a changed, removed or reordered entry by the chain, a cut-off end or a restored back-up by the high-water
+        mark, and both also by releases that the ledger does not know.
+
+        Parameters
+        ----------
+        stored : mapping of key to digest, optional
+            The releases found in the store that had to be charged, with the digests of their bytes as they are now.
+        """
+        problems = check_chain(self._database)
+        with reading(self._database) as entries:
+            charged = {entry.subject for entry in entries.find(Kind.CHARGE)}
+            outputs: dict[str, set[str]] = {}
+            for entry in entries.find(Kind.OUTPUT):
+                outputs.setdefault(entry.subject, set()).add(entry.content["digest"])
+        for key, digest in sorted((stored or {}).items()):
+            if key not in charged:
+                problems.append(
+                    f"release {key} is stored but was never charged: an older back-up of the ledger was restored, "
+                    "or the release was put there from elsewhere"
+                )
+            elif key not in outputs:
+                problems.append(f"release {key} is stored but the ledger has no digest of it")
+            elif digest not in outputs[key]:
+                problems.append(f"release {key} was altered: its bytes are not the ones that the ledger recorded")
+        return problems
+
+
+def _describe(account: Account) -> str:
+    cap = f"cap epsilon {account.cap.epsilon:g} at delta {account.cap.delta:g}" if account.cap else "public, no cap"
+    idealised = "allowed" if account.idealised_allowed else "not allowed"
+    return f"{cap}, group size {account.group_size}, idealised numerics {idealised}"
+
+
+def _require_plan(plan: PlanRequest) -> None:
+    require_name("the plan's partition", plan.partition)
+    if not (math.isfinite(plan.delta) and 0 <= plan.delta < 1):
+        raise InputError(f"the plan's delta is {plan.delta!r}; give a number from 0 to below 1")
+    keys = [release.key for release in plan.releases]
+    if len(set(keys)) != len(keys):
+        raise InputError("a plan names one release twice; name each once")
+    for release in plan.releases:
+        require_name("the release's key", release.key)
+        if not release.parties:
+            raise InputError(f"release {release.key!r} names no party; name those whose rows it reads")
+        for party in release.parties:
+            require_name("the party's name", party)
+
+
+def _unpaid(entries: Entries, plan: PlanRequest) -> tuple[ReleaseCharge, ...]:
+    """Return the releases this account has not paid for; refuse a key that stands for something else on record."""
+    releases = {release.key: release for release in plan.releases}
+    if not releases:
+        return ()
+    paid = set()
+    for entry in entries.find(Kind.CHARGE, subjects=list(releases)):
+        if entry.account == plan.account:
+            _require_same(entry, releases[entry.subject], plan.partition)
+            paid.add(entry.subject)
+        elif get_account(entries, entry.account).private or get_account(entries, plan.account).private:
+            raise RefusedError(
+                f"release {entry.subject!r} was charged to account {entry.account!r} and cannot be charged to "
+                f"{plan.account!r} as well; private rows belong to one account"
+            )
+    return tuple(release for release in plan.releases if release.key not in paid)
+
+
+def _require_same(entry: Entry, release: ReleaseCharge, partition: str) -> None:
+    content = entry.content
+    same = (
+        content["partition"] == partition
+        and set(content["parties"]) == set(release.parties)
+        and _alike(content["guarantee"], release.guarantee)
+    )
+    if not same:
+        raise RefusedError(
+            f"release {release.key!r} is on record with another guarantee, partition or parties; one identity must "
+            "stand for one release, so nothing was charged"
+        )
+
+
+def _alike(left: Any, right: Any) -> bool:
+    """Compare JSON; numbers up to the last bits, which differ between mathematical libraries."""
+    if isinstance(left, Mapping) and isinstance(right, Mapping):
+        return left.keys() == right.keys() and all(_alike(left[name], right[name]) for name in left)
+    if isinstance(left, list | tuple) and isinstance(right, list | tuple):
+        return len(left) == len(right) and all(map(_alike, left, right))
+    if isinstance(left, float) or isinstance(right, float):
+        numbers = isinstance(left, int | float) and isinstance(right, int | float)
+        return numbers and math.isclose(left, right, rel_tol=1e-9)
+    return bool(left == right)
+
+
+def _append_plan(
+    entries: Entries,
+    plan: PlanRequest,
+    new: Sequence[ReleaseCharge],
+    decision: Decision,
+    key_ids: Mapping[str, str],
+    kind: Kind,
+) -> int:
+    number = entries.append(
+        Kind.PLAN,
+        account=plan.account,
+        subject=plan.partition,
+        content={
+            "partition": plan.partition,
+            "delta": plan.delta,
+            "run": plan.run,
+            "releases": [release.key for release in new],
+            "costs": decision.costs,
+            "details": decision.details,
+            "key_ids": dict(key_ids),
+            "recharge": kind is Kind.RECHARGE,
+        },
+    ).sequence
+    for release in new:
+        entries.append(
+            kind,
+            account=plan.account,
+            subject=release.key,
+            content={
+                "plan": number,
+                "partition": plan.partition,
+                "parties": list(release.parties),
+                "guarantee": release.guarantee,
+                "label": release.label,
+            },
+        )
+    return number
+
+
+def _outcome(
+    plan: PlanRequest, new: Sequence[ReleaseCharge], number: int | None, details: Mapping[str, Any] | None = None
+) -> ChargeOutcome:
+    charged = tuple(release.key for release in new)
+    return ChargeOutcome(
+        charged=charged,
+        already_charged=tuple(release.key for release in plan.releases if release.key not in charged),
+        plan=number,
+        details=details or {},
+    )
+
+
+def _charge_of(entries: Entries, key: str) -> ChargeRecord:
+    found = entries.find(Kind.CHARGE, subject=key)
+    if not found:
+        raise InputError(f"release {key!r} was never charged; run what makes it")
+    return _charge(found[0], _plan(entries.at(found[0].content["plan"])))
+
+
+def _plan(entry: Entry) -> StoredPlan:
+    content = entry.content
+    return StoredPlan(
+        sequence=entry.sequence,
+        account=entry.account,
+        partition=content["partition"],
+        delta=content["delta"],
+        run=content["run"],
+        releases=tuple(content["releases"]),
+        costs=content["costs"],
+        details=content["details"],
+        key_ids=content["key_ids"],
+        recharge=content["recharge"],
+        recorded_at=entry.recorded_at,
+    )
+
+
+def _charge(entry: Entry, plan: StoredPlan) -> ChargeRecord:
+    content = entry.content
+    return ChargeRecord(
+        key=entry.subject,
+        label=content["label"],
+        account=entry.account,
+        partition=plan.partition,
+        parties=tuple(content["parties"]),
+        guarantee=content["guarantee"],
+        key_ids=plan.key_ids,
+        plan=plan.sequence,
+        delta=plan.delta,
+        run=plan.run,
+        sequence=entry.sequence,
+        recharge=plan.recharge,
+        recorded_at=entry.recorded_at,
+    )
