@@ -1,0 +1,206 @@
+"""The exact path from rows to integer sums: encode, clip in integers, sum without rounding, decode."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpalgos.errors import ParameterError
+from dpalgos.guarantees import Neighbours
+from dpalgos.rows import Floats, Ints, clip_to_unit_ball
+
+__all__ = [
+    "decode",
+    "encode_rows",
+    "encoded_radius",
+    "exact_outer_sum",
+    "gram_sensitivity",
+    "outer_sensitivity",
+    "require_exact",
+    "sum_sensitivity",
+]
+
+# Squared norms and products of two encoded coordinates then stay below 2^52 and are exact in float64.
+_LARGEST_RADIUS = 2.0**26
+_EXACT = 2**53
+# Leaves room for the noise before int64 overflows.
+_LARGEST_SUM = 2**62
+
+
+def _squared_limit(radius: float, scale: float) -> int:
+    for name, value in (("radius", radius), ("scale", scale)):
+        if not (math.isfinite(value) and value > 0):
+            raise ParameterError(f"{name} is {value!r}; it must be a finite number above 0")
+    limit = math.floor((Fraction(radius) * Fraction(scale)) ** 2)
+    if not 1 <= limit < _LARGEST_RADIUS**2:
+        raise ParameterError(
+            f"scale * radius is {scale * radius!r} grid units; it must be at least 1 and below 2^26: "
+            f"choose a {'finer' if limit < 1 else 'coarser'} grid"
+        )
+    return limit
+
+
+def encoded_radius(radius: float, scale: float) -> float:
+    """Return the l2 norm in grid units that no encoded row exceeds: sqrt(floor((scale * radius)^2)), rounded up."""
+    return math.nextafter(math.sqrt(_squared_limit(radius, scale)), math.inf)
+
+
+def encode_rows(features: Floats, radius: float, scale: float) -> Ints:
+    """Encode rows on the integer grid so that each has integer norm at most ``scale * radius``.
+
+    Guarantee
+    ---------
+    Row-local, deterministic and total: each row's integers depend on that row alone, NaN or infinite rows become
+    zero, and every row z of the result satisfies sum z_i^2 <= floor((scale * radius)^2) in exact integer
+    arithmetic. (An integer vector's squared norm is an integer, so this is the same as norm <= scale * radius.)
+
+    Rows are clipped to the radius in float64, scaled and rounded to the nearest integers. Rows that rounding pushed
+    out of the ball are truncated towards zero instead, which shrinks every coordinate, and shrunk further in the
+    (float64-error) cases that remain.
+
+    Parameters
+    ----------
+    features : array (m, d)
+    radius : float
+        Bound on a row's l2 norm.
+    scale : float
+        Grid units per unit of the features; a power of two makes decoding exact.
+
+    Returns
+    -------
+    array (m, d) of int64
+    """
+    limit = float(_squared_limit(radius, scale))
+    clipped = clip_to_unit_ball(features, radius) * scale
+    encoded = np.rint(clipped)
+    # Integers: sums of squares are exact in float64 below 2^53, and above it they exceed the limit all the same.
+    outside = np.flatnonzero(np.einsum("ij,ij->i", encoded, encoded) > limit)
+    excess = 2.0**-48
+    while outside.size:
+        encoded[outside] = np.trunc(clipped[outside] * max(0.0, 1.0 - excess))
+        excess *= 4.0
+        remaining = np.einsum("ij,ij->i", encoded[outside], encoded[outside]) > limit
+        outside = outside[remaining]
+    return encoded.astype(np.int64)
+
+
+def decode(integers: Ints, scale: float) -> Floats:
+    """Return integers divided by the scale; for a sum of outer products the scale is the product of both scales."""
+    return integers / scale
+
+
+def require_exact(rows: int, left_radius: float, right_radius: float) -> None:
+    """Check, from public facts, that a sum of outer products of encoded rows cannot overflow 64-bit integers.
+
+    Parameters
+    ----------
+    rows : int
+        Of all parties together.
+    left_radius, right_radius : float
+        In grid units.
+
+    Raises
+    ------
+    ParameterError
+        If rows * left_radius * right_radius reaches 2^62.
+    """
+    if rows * left_radius * right_radius >= _LARGEST_SUM:
+        raise ParameterError(
+            f"{rows} rows of encoded norms {left_radius:g} and {right_radius:g} could overflow 64-bit sums; "
+            f"their product must stay below 2^62: choose coarser grids"
+        )
+
+
+def exact_outer_sum(left: NDArray[np.int64], right: NDArray[np.int64]) -> Ints:
+    """Return the sum over rows of the outer products, ``left.T @ right``, exactly.
+
+    float64 matrix products are used on blocks of rows. Proof of exactness: let a = max |left|, b = max |right|. In a
+    block of at most floor(2^53 / (a b)) rows every product and every partial sum, in whatever order and with or
+    without fused multiply-add, is an integer of magnitude at most 2^53 and hence represented exactly; the blocks are
+    added as int64. Where such blocks would be short, the left operand is split into high and low halves first.
+
+    Parameters
+    ----------
+    left : array (m, a) of int64
+    right : array (m, b) of int64
+        Both from :func:`encode_rows` (entries below 2^26), or other integers for which m max|left| max|right| < 2^62.
+
+    Returns
+    -------
+    array (a, b) of int64
+
+    Raises
+    ------
+    ParameterError
+        If m max|left| max|right| reaches 2^62; :func:`require_exact` rules that out from public facts.
+    """
+    total = np.zeros((left.shape[1], right.shape[1]), dtype=np.int64)
+    if total.size == 0 or len(left) == 0:
+        return total
+    left_bound, right_bound = _magnitude(left), _magnitude(right)
+    if len(left) * left_bound * right_bound >= _LARGEST_SUM:
+        raise ParameterError(
+            f"{len(left)} rows with entries up to {left_bound} and {right_bound} could overflow 64-bit sums; "
+            "the product must stay below 2^62: encode on coarser grids"
+        )
+    block = _EXACT // max(1, left_bound * right_bound)
+    if block < min(len(left), 1024) and left_bound > 1:
+        half = (left_bound.bit_length() + 1) // 2
+        high = left >> half
+        low = left - (high << half)
+        return (exact_outer_sum(high, right) << half) + exact_outer_sum(low, right)
+    numbers = left.astype(np.float64)
+    # The same array on both sides lets the product use its symmetry.
+    others = numbers if right is left else right.astype(np.float64)
+    for start in range(0, len(left), block):
+        rows = slice(start, start + block)
+        total += (numbers[rows].T @ others[rows]).astype(np.int64)
+    return total
+
+
+def _magnitude(integers: NDArray[np.int64]) -> int:
+    return max(abs(int(integers.min())), abs(int(integers.max())))
+
+
+def _up(value: float) -> float:
+    return math.nextafter(value, math.inf) if value > 0 else 0.0
+
+
+def sum_sensitivity(radius: float, neighbours: Neighbours) -> float:
+    """Return how far one row moves a sum of vectors of norm at most ``radius``, in l2.
+
+    ``radius`` when a row is added or removed; ``2 radius`` when it is replaced (x - y with y = -x).
+    """
+    return _up(radius * _FACTORS[neighbours])
+
+
+def outer_sensitivity(left_radius: float, right_radius: float, neighbours: Neighbours) -> float:
+    """Return how far one row moves a sum of outer products ``x r^T``, in the Frobenius norm.
+
+    Guarantee
+    ---------
+    For |x| <= left_radius and |r| <= right_radius, ``|x r^T|_F = |x| |r|``, so adding or removing a row moves the
+    sum by at most left_radius * right_radius. Replacing one moves it by at most twice that (triangle inequality), which
+    is attained by (x, r) and (x, -r).
+
+    The radii are in grid units (:func:`encoded_radius`) for sums of encoded rows, and so is the result.
+    """
+    return _up(left_radius * right_radius * _FACTORS[neighbours])
+
+
+def gram_sensitivity(radius: float, neighbours: Neighbours) -> float:
+    """Return how far one row moves a sum of squares ``x x^T``, in the Frobenius norm.
+
+    Guarantee
+    ---------
+    For |x|, |y| <= R: adding or removing x moves the sum by |x x^T|_F = |x|^2 <= R^2. Replacing x by y moves it
+    by ``|x x^T - y y^T|_F``, whose square is |x|^4 + |y|^4 - 2 (x . y)^2 <= 2 R^4: at most sqrt(2) R^2, attained by
+    orthogonal rows of norm R.
+    """
+    return _up(radius * radius * (1.0 if neighbours is Neighbours.ADD_REMOVE_ONE else math.sqrt(2.0)))
+
+
+_FACTORS = {Neighbours.ADD_REMOVE_ONE: 1.0, Neighbours.REPLACE_ONE: 2.0}

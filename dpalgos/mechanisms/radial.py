@@ -1,0 +1,67 @@
+"""Radial Laplace noise: pure differential privacy for vectors with an l2 sensitivity."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from dpalgos.errors import ParameterError
+from dpalgos.guarantees import Numerics
+from dpalgos.noise import RandomStream
+from dpalgos.rows import Floats
+
+__all__ = ["RadialLaplace"]
+
+
+@dataclass(frozen=True, slots=True)
+class RadialLaplace:
+    """One vector with density proportional to ``exp(-|eta|_2 / scale)``.
+
+    Guarantee
+    ---------
+    Added to a vector of l2 sensitivity Delta (units of the vector, either neighbouring relation): epsilon-DP with
+    epsilon = Delta / scale. Proof: the densities at any output z for neighbouring vectors u, v have the ratio
+    exp((|z - v| - |z - u|) / scale) <= exp(|u - v| / scale) <= exp(Delta / scale). The vector is the whole release:
+    a matrix is flattened into one vector, not noised row by row. Numerics are ``idealised``.
+
+    The length follows the Gamma law with shape d (the dimension; the surface of a sphere of radius r grows as r^(d-1))
+    and this scale; the direction is uniform and independent of it. The mean length is d * scale.
+
+    Parameters
+    ----------
+    scale : float
+        Delta / epsilon, in units of the vector.
+
+    References
+    ----------
+    Hardt, Talwar, "On the geometry of differential privacy", STOC 2010 (K-norm mechanism);
+    Chaudhuri, Monteleoni, Sarwate, JMLR 12 (2011), Algorithm 1.
+    """
+
+    scale: float
+    numerics: ClassVar[Numerics] = Numerics.IDEALISED
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.scale) and self.scale > 0):
+            raise ParameterError(f"scale is {self.scale!r}; it must be a finite number above 0: sensitivity / epsilon")
+
+    @classmethod
+    def calibrated(cls, epsilon: float, sensitivity: float) -> RadialLaplace:
+        """Return the law that gives epsilon-DP for an l2 sensitivity, its scale rounded up."""
+        if not (math.isfinite(epsilon) and epsilon > 0):
+            raise ParameterError(f"epsilon is {epsilon!r}; it must be a finite number above 0")
+        return cls(math.nextafter(sensitivity / epsilon, math.inf))
+
+    def epsilon(self, sensitivity: float) -> float:
+        """Return epsilon for an l2 sensitivity, rounded up."""
+        return math.nextafter(sensitivity / self.scale, math.inf) if sensitivity > 0 else 0.0
+
+    def sample(self, count: int, stream: RandomStream) -> Floats:
+        """Return one draw: a vector of ``count`` coordinates, which are not independent of each other."""
+        generator = stream.generator()
+        direction = generator.standard_normal(count)
+        length = generator.gamma(count, self.scale) if count else 0.0
+        return direction * (length / max(float(np.linalg.norm(direction)), np.finfo(np.float64).tiny))
