@@ -17,6 +17,10 @@ class OverspendError(RefusedError):
     """A charge would exceed the cap of its account; nothing was charged."""
 
 
+class DamagedError(StorageError):
+    """A stored file does not match its digest; the message names the file."""
+
+
 class FormatVersionError(StorageError):
     """Written by a newer Unitball than this one."""
 

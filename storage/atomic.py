@@ -1,0 +1,175 @@
+"""Writes that happen whole or not at all: a temporary neighbour, fsync, then one rename."""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import shutil
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from storage.errors import StorageError
+
+__all__ = ["PREFIX", "Staging", "clean", "staging", "sweep_once", "write_bytes", "writing"]
+
+PREFIX = ".new-"
+"""What temporary names begin with; whoever lists a folder skips names that begin with a dot."""
+
+_OLD_SECONDS = 24 * 3600.0
+_live: set[str] = set()
+_swept: set[Path] = set()
+
+
+@contextmanager
+def writing(place: Path) -> Iterator[None]:
+    """Turn an operating-system error into a :class:`StorageError` of one line that names the place and the way out."""
+    try:
+        yield
+    except OSError as error:
+        what = error.strerror or type(error).__name__
+        raise StorageError(
+            f"cannot write {error.filename or place}: {what}; make the folder writable (and not full) "
+            "or choose another one with --root"
+        ) from error
+
+
+def _temporary(folder: Path) -> Path:
+    name = f"{PREFIX}{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(6)}"
+    _live.add(name)
+    return folder / name
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _abandoned(path: Path) -> bool:
+    host, _, rest = path.name.removeprefix(PREFIX).rpartition("-")[0].rpartition("-")
+    if host == socket.gethostname() and rest.isdigit():
+        if int(rest) == os.getpid():
+            return path.name not in _live
+        try:
+            os.kill(int(rest), 0)
+        except ProcessLookupError:
+            return True
+        except PermissionError:
+            pass
+    try:
+        return time.time() - path.stat().st_mtime > _OLD_SECONDS
+    except OSError:
+        return False
+
+
+def clean(folder: Path) -> int:
+    """Remove what killed writers left in ``folder``; return how many.
+
+    A temporary name is abandoned when the process of this host that made it is gone, or after a day.
+    """
+    if not folder.is_dir():
+        return 0
+    abandoned = [path for path in folder.glob(f"{PREFIX}*") if _abandoned(path)]
+    for path in abandoned:
+        _remove(path)
+    return len(abandoned)
+
+
+def sweep_once(folder: Path) -> None:
+    """Call :func:`clean` on the first meeting of this process with ``folder``."""
+    if folder not in _swept:
+        _swept.add(folder)
+        clean(folder)
+
+
+def write_bytes(path: Path, data: bytes, *, mode: int = 0o644) -> None:
+    """Write ``data`` to ``path`` whole or not at all, replacing what is there.
+
+    Raises
+    ------
+    StorageError
+        If the folder cannot be written.
+    """
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        sweep_once(path.parent)
+        temporary = _temporary(path.parent)
+        try:
+            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+            _sync(path.parent)
+        finally:
+            _remove(temporary)
+            _live.discard(temporary.name)
+
+
+class Staging:
+    """A folder under a temporary name, to be filled and then published under its own name.
+
+    Attributes
+    ----------
+    path : Path
+        Where to write.
+    """
+
+    def __init__(self, path: Path, *, durable: bool) -> None:
+        self.path = path
+        self._durable = durable
+
+    def publish(self, target: Path) -> bool:
+        """Rename the folder to ``target``; return False (and keep what is there) if somebody was faster."""
+        with writing(target):
+            if self._durable:
+                for folder, _, names in os.walk(self.path):
+                    for name in names:
+                        _sync(Path(folder) / name)
+                    _sync(Path(folder))
+            target.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                self.path.rename(target)
+            except OSError as error:
+                if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+                    return False
+                raise
+            if self._durable:
+                _sync(target.parent)
+        return True
+
+
+@contextmanager
+def staging(parent: Path, *, durable: bool = True) -> Iterator[Staging]:
+    """Open a folder under a temporary name in ``parent``; what is not published is removed on leaving.
+
+    Parameters
+    ----------
+    durable : bool
+        False for what can be made again from other stored files: it saves the waits for the disk, and a power
+        cut is then noticed by the digests.
+    """
+    with writing(parent):
+        parent.mkdir(parents=True, exist_ok=True)
+        sweep_once(parent)
+        path = _temporary(parent)
+        path.mkdir(mode=0o700)
+    try:
+        yield Staging(path, durable=durable)
+    finally:
+        _remove(path)
+        _live.discard(path.name)

@@ -1,0 +1,531 @@
+"""Stored versions of data sets: written once from a source or from an older version, read in blocks."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets as randomness
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from storage import manifests
+from storage.atomic import Staging, staging, writing
+from storage.errors import InputError, RefusedError, StorageError
+from storage.layout import Layout, path_component
+from storage.readers.source import Block, Source, canonical_label, undeclared
+from storage.refs import DatasetRef, Labels, Visibility
+from storage.rowfiles import Features, RowFormat, RowWriter, StoredRows, WrittenRows, row_fingerprints
+from storage.secrets import root_secret
+
+__all__ = [
+    "FORMAT_VERSION",
+    "MANIFEST",
+    "IngestionReport",
+    "dataset_ref",
+    "ingestion_report",
+    "into_unit_ball",
+    "is_complete",
+    "open_dataset",
+    "origins",
+    "overlap_with_private",
+    "transform_dataset",
+    "write_dataset",
+]
+
+FORMAT_VERSION = 1
+MANIFEST = "dataset.json"
+_FINGERPRINTS = "fingerprints.npy"
+_SPARSE_FROM = 1024
+_ADMITTED_OVERLAP = 0.01
+
+RowMap = Callable[[NDArray[np.float64]], NDArray[np.float64]]
+
+
+class _Fingerprints:
+    """The distinct keyed fingerprints of rows as they pass."""
+
+    def __init__(self, key: bytes) -> None:
+        self._key = key
+        self._parts: list[NDArray[np.uint64]] = []
+        self._pending = 0
+
+    def add(self, features: Features) -> None:
+        prints = row_fingerprints(features, self._key)
+        self._parts.append(prints)
+        self._pending += len(prints)
+        if self._pending > 1 << 22:
+            self._parts = [np.unique(np.concatenate(self._parts))]
+            self._pending = 0
+
+    def distinct(self) -> NDArray[np.uint64]:
+        if not self._parts:
+            return np.zeros(0, dtype=np.uint64)
+        return np.unique(np.concatenate(self._parts))
+
+
+def _private_fingerprints(layout: Layout) -> list[Path]:
+    return sorted(layout.datasets.glob(f"[!.]*/{_FINGERPRINTS}"))
+
+
+def _overlap(layout: Layout, distinct: NDArray[np.uint64]) -> float:
+    if not len(distinct):
+        return 0.0
+    known = np.zeros(len(distinct), dtype=bool)
+    for path in _private_fingerprints(layout):
+        try:
+            known |= np.isin(distinct, np.load(path, allow_pickle=False))
+        except (OSError, ValueError) as error:
+            raise StorageError(f"{path} is damaged: {error}; ingest that private set again") from error
+    return float(known.mean())
+
+
+def overlap_with_private(layout: Layout, blocks: Iterable[Features]) -> float:
+    """Return which share of the distinct rows of ``blocks`` is stored as private rows in this root.
+
+    Rows are compared as float32 by fingerprints keyed with the root's secret (two different rows meet with
+    probability 2⁻⁶⁴); labels are left out, so that new labels do not make private rows public.
+    """
+    prints = _Fingerprints(root_secret(layout))
+    for features in blocks:
+        prints.add(features)
+    return _overlap(layout, prints.distinct())
+
+
+def into_unit_ball(features: NDArray[np.float64]) -> NDArray[np.float32]:
+    """Round rows to float32 such that their norms, taken in float64, are at most 1.
+
+    Total: rows that are not finite become zero. Rounding moves a row's norm by up to one part in 2²⁴, in either
+    direction, so the norm is checked after the round trip and longer rows are scaled once more.
+    """
+    rows = np.array(features, dtype=np.float64)
+    rows[~np.isfinite(rows).all(axis=1)] = 0.0
+    # Dividing by the largest entry first keeps the square from overflowing.
+    largest = np.abs(rows).max(axis=1, initial=0.0)
+    huge = largest > 1.0
+    rows[huge] /= largest[huge, None]
+    norms = np.sqrt(np.einsum("ij,ij->i", rows, rows)) * np.where(huge, largest, 1.0)
+    outside = norms > 1.0
+    rows[outside] *= np.where(huge, largest, 1.0)[outside, None] / norms[outside, None]
+    stored = rows.astype(np.float32)
+    shrink = 2.0**-23
+    while True:
+        back = stored.astype(np.float64)
+        norms = np.sqrt(np.einsum("ij,ij->i", back, back))
+        outside = norms > 1.0
+        if not outside.any():
+            return stored
+        stored[outside] = (back[outside] * ((1.0 - shrink) / norms[outside, None])).astype(np.float32)
+        shrink *= 2.0
+
+
+def _where(block: Block, source: Source, part: str, row: int, before: int) -> str:
+    if block.lines is not None:
+        return f"{block.place or source.place}, line {int(block.lines[row])}"
+    return f"{block.place or source.place}, {part} row {before + row + 1}"
+
+
+def _finite(block: Block, source: Source, part: str, before: int) -> Features:
+    """Return the features as float32, refusing what is not finite there."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        features = block.features.astype(np.float32)
+    if features.ndim != 2 or features.shape != (len(block.labels), source.dimension):
+        raise InputError(
+            f"{block.place or source.place} gives {features.shape} for {len(block.labels)} rows; "
+            f"expected {source.dimension} features a row, check --dimension"
+        )
+    numbers = features.data if source.sparse else features
+    if np.isfinite(numbers).all():
+        return features
+    if source.sparse:
+        entry = int(np.argmin(np.isfinite(numbers)))
+        row = int(np.searchsorted(features.indptr, entry, side="right")) - 1
+        column, value = int(features.indices[entry]), numbers[entry]
+    else:
+        row, column = (int(place) for place in np.argwhere(~np.isfinite(numbers))[0])
+        value = block.features[row, column]
+    raise InputError(
+        f"{_where(block, source, part, row, before)}: feature {column + 1} is {value}; features must be finite "
+        "(at most 3.4e38); remove or correct the row"
+    )
+
+
+def _class_indices(block: Block, source: Source, part: str, before: int) -> NDArray[np.int32]:
+    raw = np.asarray(block.labels)
+    if raw.dtype == object:
+        raw = raw.astype(str)
+    values, inverse = np.unique(raw, return_inverse=True)
+    index = {name: place for place, name in enumerate(source.classes)}
+    places = np.array([index.get(canonical_label(value), -1) for value in values.tolist()], dtype=np.int32)
+    indices: NDArray[np.int32] = places[inverse]
+    if (indices < 0).any():
+        row = int(np.argmin(indices))
+        shown = ", ".join(source.classes[:12]) + (", …" if len(source.classes) > 12 else "")
+        raise InputError(
+            f"{_where(block, source, part, row, before)}: label {canonical_label(raw[row])!r} is not among the "
+            f"classes {shown}; correct the row or declare it with --classes"
+        )
+    return indices
+
+
+def _real_labels(
+    block: Block, source: Source, part: str, before: int, bounds: tuple[float, float]
+) -> NDArray[np.float64]:
+    raw = np.asarray(block.labels)
+    try:
+        labels = raw.astype(np.float64)
+    except ValueError:
+        labels = np.array([_number(value) for value in raw.tolist()])
+    low, high = bounds
+    good = (labels >= low) & (labels <= high)
+    if not good.all():
+        row = int(np.argmin(good))
+        raise InputError(
+            f"{_where(block, source, part, row, before)}: label {raw[row]} is outside the declared range "
+            f"[{low:g}, {high:g}]; correct the row or declare a wider --label-range"
+        )
+    return labels
+
+
+def _number(value: object) -> float:
+    try:
+        return float(str(value))
+    except ValueError:
+        return float("nan")
+
+
+@dataclass(slots=True)
+class _Ingested:
+    """What passed through while a part was written."""
+
+    written: WrittenRows
+    origins: list[tuple[str, int]]
+    labels_seen: set[int]
+
+
+def _ingest_part(folder: Path, layout: RowFormat, source: Source, part: str, prints: _Fingerprints | None) -> _Ingested:
+    writer = RowWriter(folder, layout)
+    found: list[tuple[str, int]] = []
+    seen: set[int] = set()
+    try:
+        for block in source.parts[part]:
+            features = _finite(block, source, part, writer.rows)
+            labels: NDArray[Any]
+            if source.label_range is None:
+                labels = _class_indices(block, source, part, writer.rows)
+                seen.update(np.unique(labels).tolist())
+            else:
+                labels = _real_labels(block, source, part, writer.rows, source.label_range)
+            if prints is not None:
+                prints.add(features)
+            writer.write(layout.encode(features, labels))
+            if found and found[-1][0] == block.origin:
+                found[-1] = (block.origin, found[-1][1] + len(labels))
+            elif len(labels):
+                found.append((block.origin, len(labels)))
+        return _Ingested(writer.close(), found, seen)
+    finally:
+        writer.abandon()
+
+
+def write_dataset(
+    layout: Layout,
+    source: Source,
+    *,
+    name: str,
+    account: str,
+    visibility: Visibility,
+    previous: Sequence[DatasetRef] = (),
+) -> DatasetRef:
+    """Store a source as a version, streaming; nothing is left behind where it fails.
+
+    Parameters
+    ----------
+    layout : Layout
+    source : Source
+        From a reader. Its blocks are read once.
+    name, account : str
+        What its owner calls the set and the population.
+    visibility : Visibility
+        For private rows, dimension and classes must be declared.
+    previous : sequence of DatasetRef
+        Versions of the same name. If one of them holds the same rows in the same order, that version is returned:
+        ingesting a private file twice makes one version. (A public version is named by its content anyway.)
+
+    Returns
+    -------
+    DatasetRef
+        Public versions are named by their content (the same rows have the same name in every root), private ones at
+        random.
+
+    Raises
+    ------
+    RefusedError
+        If private rows would have been looked at for their dimension or classes, or if more than 1 % of the distinct
+        rows of a public set are private rows of this root.
+    InputError
+        For a bad row (naming line or row, value, bound and way out), an empty set, a public set of one class.
+    StorageError
+        If the root cannot be written.
+    """
+    path_component(name, "data set name")
+    path_component(account, "account")
+    visibility = Visibility(visibility)
+    private = visibility is Visibility.PRIVATE
+    if private and source.found:
+        raise undeclared(source.found, source.place)
+    labels = Labels.CLASSES if source.label_range is None else Labels.REAL
+    row_format = RowFormat(source.dimension, labels, source.sparse and source.dimension >= _SPARSE_FROM)
+    prints = None
+    if private or _private_fingerprints(layout):
+        prints = _Fingerprints(root_secret(layout))
+    with staging(layout.datasets) as stage, writing(stage.path):
+        ingested = {
+            part: _ingest_part(stage.path / part, row_format, source, part, prints) for part in sorted(source.parts)
+        }
+        ingested = {part: rows for part, rows in ingested.items() if rows.written.rows or part == "train"}
+        train = ingested["train"]
+        if not train.written.rows:
+            raise InputError(f"{source.place} holds no rows to train on; it must hold at least one")
+        if not private and labels is Labels.CLASSES and len(train.labels_seen) < 2:
+            only = source.classes[next(iter(train.labels_seen))]
+            raise InputError(
+                f"{source.place} holds rows of one class only ({only!r}); a classifier needs at least two: "
+                "add rows of another class"
+            )
+        if not private and prints is not None:
+            share = _overlap(layout, prints.distinct())
+            if share > _ADMITTED_OVERLAP:
+                raise RefusedError(
+                    f"{100 * share:.1f} % of the distinct rows of {source.place} are private rows of this root (at "
+                    f"most {100 * _ADMITTED_OVERLAP:g} % are admitted): what was private cannot be registered as "
+                    "public; use the private set"
+                )
+        body: dict[str, Any] = {
+            "name": name,
+            "account": account,
+            "visibility": str(visibility),
+            "reader": source.format,
+            "format": row_format.to_json(),
+            "classes": list(source.classes),
+            "label_range": None if source.label_range is None else [float(bound) for bound in source.label_range],
+            "normalisation": "none",
+            "parts": {part: rows.written.to_json() for part, rows in ingested.items()},
+            "origins": [[origin, rows] for origin, rows in train.origins],
+            "counts": {part: tally.to_json() for part, tally in source.tallies.items()},
+        }
+        content = _content(body)
+        if private:
+            body["content_mac"] = hmac.new(root_secret(layout), content.encode(), hashlib.sha256).hexdigest()
+            for older in previous:
+                if older.private and _same_content(layout, older, body["content_mac"]):
+                    return older
+            version = randomness.token_hex(16)
+        else:
+            version = content[:32]
+        return _publish(layout, stage, version, body, prints if private else None)
+
+
+def _content(body: Mapping[str, Any]) -> str:
+    """Return the digest of what a version holds, whatever it is called."""
+    told = ("format", "classes", "label_range", "normalisation", "origins")
+    rows = {part: written["content"] for part, written in body["parts"].items()}
+    return manifests.digest({"rows": rows, **{what: body[what] for what in told}})
+
+
+def _same_content(layout: Layout, ref: DatasetRef, mac: str) -> bool:
+    if not is_complete(layout, ref):
+        return False
+    return hmac.compare_digest(_load(layout, ref.version).get("content_mac", ""), mac)
+
+
+def _publish(
+    layout: Layout, stage: Staging, version: str, body: dict[str, Any], prints: _Fingerprints | None
+) -> DatasetRef:
+    if prints is not None:
+        with (stage.path / _FINGERPRINTS).open("wb") as file:
+            np.save(file, prints.distinct(), allow_pickle=False)
+    (stage.path / MANIFEST).write_bytes(manifests.dump({**body, "version": version}, version=FORMAT_VERSION))
+    stage.publish(layout.dataset(version))
+    # Of two writers of the same public version the faster one's files stay; both hold the same rows.
+    stored = dataset_ref(layout, version)
+    return stored.model_copy(update={"name": body["name"], "account": body["account"]})
+
+
+def _load(layout: Layout, version: str) -> dict[str, Any]:
+    return manifests.load(layout.dataset(version) / MANIFEST, version=FORMAT_VERSION)
+
+
+def dataset_ref(layout: Layout, version: str) -> DatasetRef:
+    """Return the reference of a stored version, under the name of its first registration.
+
+    Raises
+    ------
+    StorageError
+        If there is no such version or its manifest is damaged.
+    """
+    body = _load(layout, version)
+    row_format = RowFormat.from_json(body["format"])
+    parts = body["parts"]
+    label_range = body["label_range"]
+    return DatasetRef(
+        name=body["name"],
+        version=version,
+        account=body["account"],
+        visibility=Visibility(body["visibility"]),
+        rows=parts["train"]["rows"],
+        test_rows=parts["test"]["rows"] if "test" in parts else 0,
+        dimension=row_format.dimension,
+        labels=row_format.labels,
+        classes=tuple(body["classes"]),
+        label_range=None if label_range is None else (label_range[0], label_range[1]),
+        normalisation=body["normalisation"],
+    )
+
+
+def is_complete(layout: Layout, ref: DatasetRef) -> bool:
+    """Whether the version is stored: a sound manifest, and every file it names is there."""
+    try:
+        body = _load(layout, ref.version)
+    except StorageError:
+        return False
+    folder = layout.dataset(ref.version)
+    return all(
+        (folder / part / name).is_file() for part, written in body["parts"].items() for name, _ in written["files"]
+    )
+
+
+def open_dataset(layout: Layout, ref: DatasetRef, part: str = "train") -> StoredRows:
+    """Open one part of a stored version, its digests verified once a process and state of the files.
+
+    Parameters
+    ----------
+    part : {"train", "test"}
+
+    Raises
+    ------
+    InputError
+        If the set has no such part.
+    StorageError
+        If the version is not stored or a file is damaged, naming it.
+    """
+    body = _load(layout, ref.version)
+    if part not in body["parts"]:
+        raise InputError(
+            f"data set {ref.name} has no {part} rows of its own; it has: {', '.join(sorted(body['parts']))}"
+        )
+    written = WrittenRows.from_json(body["parts"][part])
+    return StoredRows.open(layout.dataset(ref.version) / part, RowFormat.from_json(body["format"]), written)
+
+
+def origins(layout: Layout, ref: DatasetRef) -> tuple[tuple[str, int], ...]:
+    """Return the parties' own files as ``(party, rows)`` in the order of the training rows; empty for one owner."""
+    found = tuple((str(name), int(rows)) for name, rows in _load(layout, ref.version)["origins"])
+    return () if all(not name for name, _ in found) else found
+
+
+@dataclass(frozen=True, slots=True)
+class IngestionReport:
+    """Counts of rows that ingestion left out or changed.
+
+    Attributes
+    ----------
+    counts : mapping of part to counts
+        ``incomplete`` (rows with a missing value, left out), ``dropped`` and ``clipped`` (outside the schema).
+    publishable : bool
+        False for private rows: show the counts to their owner only.
+    """
+
+    counts: Mapping[str, Mapping[str, int]]
+    publishable: bool
+
+
+def ingestion_report(layout: Layout, ref: DatasetRef) -> IngestionReport:
+    """Return what ingestion left out or changed."""
+    return IngestionReport(_load(layout, ref.version)["counts"], publishable=not ref.private)
+
+
+def transform_dataset(
+    layout: Layout,
+    ref: DatasetRef,
+    row_map: RowMap,
+    *,
+    normalisation: str,
+    recipe: str = "",
+    dimension: int | None = None,
+    unit_ball: bool = True,
+) -> DatasetRef:
+    """Store a version whose rows are mapped block by block, by a map that looks at one row at a time.
+
+    Parameters
+    ----------
+    row_map : callable
+        Takes and returns float64 arrays of one row a row. Rows that come out not finite become zero: nothing here
+        raises because of what rows contain.
+    normalisation : str
+        Name of the map, kept in the reference.
+    recipe : str
+        What else decides the result (parameters, a digest of the map's code); part of the version's name.
+    dimension : int, optional
+        Features the map returns, if not those of ``ref``.
+    unit_ball : bool
+        Whether rows must be in the unit ball after rounding to float32 (see :func:`into_unit_ball`).
+
+    Returns
+    -------
+    DatasetRef
+        The same version for the same parent, map and recipe; it is not written again where it is stored. Versions
+        of private sets are keyed with the root's secret.
+    """
+    size = ref.dimension if dimension is None else dimension
+    words = manifests.canonical(["derived", ref.version, normalisation, recipe, size, unit_ball])
+    if ref.private:
+        version = hmac.new(root_secret(layout), words, hashlib.sha256).hexdigest()[:32]
+    else:
+        version = hashlib.sha256(words).hexdigest()[:32]
+    target = ref.model_copy(update={"version": version, "normalisation": normalisation, "dimension": size})
+    if is_complete(layout, target):
+        return target
+    body = _load(layout, ref.version)
+    old_format = RowFormat.from_json(body["format"])
+    row_format = RowFormat(size, old_format.labels, old_format.sparse and size >= _SPARSE_FROM)
+    prints = _Fingerprints(root_secret(layout)) if ref.private else None
+    written = {}
+    with staging(layout.datasets) as stage, writing(stage.path):
+        for part in sorted(body["parts"]):
+            writer = RowWriter(stage.path / part, row_format)
+            try:
+                for features, labels in open_dataset(layout, ref, part).blocks():
+                    mapped = _mapped(row_map(features), (len(labels), size), normalisation, unit_ball=unit_ball)
+                    if prints is not None:
+                        prints.add(mapped)
+                    writer.write(row_format.encode(mapped, labels))
+                written[part] = writer.close().to_json()
+            finally:
+                writer.abandon()
+        changed = {
+            "name": ref.name,
+            "account": ref.account,
+            "format": row_format.to_json(),
+            "normalisation": normalisation,
+            "parts": written,
+            "parent": ref.version,
+            "recipe": recipe,
+        }
+        kept = {key: value for key, value in body.items() if key != "content_mac"}
+        return _publish(layout, stage, version, {**kept, **changed}, prints)
+
+
+def _mapped(rows: NDArray[np.float64], shape: tuple[int, int], name: str, *, unit_ball: bool) -> NDArray[np.float32]:
+    if rows.shape != shape:
+        raise StorageError(f"the row map {name!r} gives an array of shape {rows.shape}, expected {shape}")
+    if unit_ball:
+        return into_unit_ball(rows)
+    with np.errstate(over="ignore", invalid="ignore"):
+        stored = rows.astype(np.float32)
+    stored[~np.isfinite(stored).all(axis=1)] = 0.0
+    return stored

@@ -1,0 +1,162 @@
+"""Where everything lies under one root."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from storage.atomic import sweep_once, write_bytes, writing
+from storage.errors import FormatVersionError, InputError, StorageError
+
+__all__ = ["FORMAT_VERSION", "Layout", "path_component"]
+
+FORMAT_VERSION = 1
+_COMPONENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+
+def path_component(value: str, what: str) -> str:
+    """Return ``value`` if it is safe as one step of a path.
+
+    Raises
+    ------
+    InputError
+        Otherwise, naming the value and what is allowed.
+    """
+    if not _COMPONENT.fullmatch(value):
+        raise InputError(
+            f"{what} {value!r} cannot be used as a name: take 1 to 100 letters, digits, '.', '_' or '-', "
+            "beginning with a letter or digit"
+        )
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The paths under one root; two roots share nothing.
+
+    Parameters
+    ----------
+    root : Path
+        Made absolute, so that a change of the working directory does not move it.
+    """
+
+    root: Path
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "root", Path(self.root).expanduser().absolute())
+
+    @property
+    def marker(self) -> Path:
+        """The file that says this is a root, and of which format."""
+        return self.root / "unitball.json"
+
+    @property
+    def private(self) -> Path:
+        """Everything only its owner may read (mode 0700)."""
+        return self.root / "private"
+
+    @property
+    def root_secret(self) -> Path:
+        """The key of this root's row fingerprints and derived version names."""
+        return self.private / "root.key"
+
+    @property
+    def datasets(self) -> Path:
+        """All stored versions of all data sets."""
+        return self.private / "datasets"
+
+    @property
+    def parties(self) -> Path:
+        """The parties' private stores."""
+        return self.private / "parties"
+
+    @property
+    def releases(self) -> Path:
+        """What left a party."""
+        return self.root / "releases"
+
+    @property
+    def ledger(self) -> Path:
+        """The ledger's SQLite file."""
+        return self.root / "ledger.sqlite"
+
+    @property
+    def results(self) -> Path:
+        """One Parquet file a run and table."""
+        return self.root / "results"
+
+    @property
+    def mlflow_database(self) -> Path:
+        """MLflow's SQLite file."""
+        return self.root / "mlflow.db"
+
+    @property
+    def artifacts(self) -> Path:
+        """MLflow's artifacts."""
+        return self.root / "artifacts"
+
+    @property
+    def prefect(self) -> Path:
+        """Prefect's home."""
+        return self.root / "prefect"
+
+    def dataset(self, version: str) -> Path:
+        """Return the folder of one stored version."""
+        return self.datasets / path_component(version, "version")
+
+    def party(self, party: str) -> Path:
+        """Return the private store of one party."""
+        return self.parties / path_component(party, "party")
+
+    def party_secret(self, party: str) -> Path:
+        """Return the secret key file of one party."""
+        return self.party(party) / "secret.key"
+
+    def shard(self, party: str, partition: str, version: str) -> Path:
+        """Return the folder of one party's rows of one data set version under one partition."""
+        folder = self.party(party) / "shards" / path_component(partition, "partition")
+        return folder / path_component(version, "version")
+
+    def release(self, key: str) -> Path:
+        """Return the folder of one release."""
+        return self.releases / path_component(key, "release key")
+
+    def prepare(self) -> Layout:
+        """Create the folders and the marker, sweep what killed writers left, and return the layout.
+
+        Raises
+        ------
+        StorageError
+            In one line, if the root cannot be written.
+        FormatVersionError
+            If a newer Unitball made it.
+        """
+        with writing(self.root):
+            for folder in (self.root, self.releases, self.results, self.artifacts, self.prefect):
+                folder.mkdir(parents=True, exist_ok=True)
+            for folder in (self.private, self.datasets, self.parties):
+                folder.mkdir(mode=0o700, exist_ok=True)
+                if folder.stat().st_mode & 0o077:
+                    folder.chmod(0o700)
+        self._check_marker()
+        for folder in (self.root, self.private, self.datasets, self.releases, self.results):
+            sweep_once(folder)
+        return self
+
+    def _check_marker(self) -> None:
+        try:
+            found = json.loads(self.marker.read_bytes())["format_version"]
+        except FileNotFoundError:
+            write_bytes(self.marker, json.dumps({"format_version": FORMAT_VERSION}).encode() + b"\n")
+            return
+        except OSError as error:
+            raise StorageError(f"cannot read {self.marker}: {error.strerror}") from error
+        except (ValueError, KeyError, TypeError):
+            raise StorageError(f"{self.marker} is damaged: restore it, or choose another root with --root") from None
+        if not isinstance(found, int) or found > FORMAT_VERSION:
+            raise FormatVersionError(
+                f"{self.root} has format version {found}, newer than {FORMAT_VERSION}, the newest this Unitball "
+                "reads; upgrade Unitball or choose another root with --root"
+            )

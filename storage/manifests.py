@@ -1,0 +1,83 @@
+"""JSON manifests: canonical bytes, a digest of their own, and a format version."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from storage.errors import DamagedError, FormatVersionError, StorageError
+
+__all__ = ["canonical", "digest", "dump", "load", "parse"]
+
+
+def canonical(value: Any) -> bytes:
+    """Return the one JSON text of ``value``: sorted keys, no spaces, no NaN.
+
+    Raises
+    ------
+    StorageError
+        If it holds something JSON has no word for.
+    """
+    try:
+        return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+    except (TypeError, ValueError) as error:
+        raise StorageError(f"a manifest must be plain JSON without NaN or infinities: {error}") from error
+
+
+def digest(value: Any) -> str:
+    """Return the SHA-256 of the canonical JSON, in hexadecimal."""
+    return hashlib.sha256(canonical(value)).hexdigest()
+
+
+def dump(content: Mapping[str, Any], *, version: int) -> bytes:
+    """Return the manifest as text for people, with ``format_version`` and its own digest."""
+    body = {**content, "format_version": version}
+    return (json.dumps({**body, "digest": digest(body)}, sort_keys=True, indent=1, ensure_ascii=False) + "\n").encode()
+
+
+def parse(data: bytes, place: Path, *, version: int) -> dict[str, Any]:
+    """Return the manifest in ``data`` without its own digest.
+
+    Raises
+    ------
+    FormatVersionError
+        If a newer Unitball wrote it.
+    DamagedError
+        If it is not JSON or its digest does not match.
+    """
+    try:
+        body = json.loads(data)
+        if not isinstance(body, dict):
+            raise ValueError("not an object")
+        found = int(body["format_version"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise DamagedError(f"{place} is damaged: not a manifest ({error})") from error
+    if found > version:
+        raise FormatVersionError(
+            f"{place} has format version {found}, newer than {version}, the newest this Unitball reads; "
+            "upgrade Unitball"
+        )
+    stated = body.pop("digest", None)
+    if stated != digest(body):
+        raise DamagedError(f"{place} is damaged: its digest does not match its content")
+    return body
+
+
+def load(path: Path, *, version: int) -> dict[str, Any]:
+    """Read and check the manifest at ``path``; see :func:`parse`.
+
+    Raises
+    ------
+    StorageError
+        If there is none or it cannot be read.
+    """
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        raise StorageError(f"{path} does not exist") from None
+    except OSError as error:
+        raise StorageError(f"cannot read {path}: {error.strerror}") from error
+    return parse(data, path, version=version)

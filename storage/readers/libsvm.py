@@ -1,0 +1,171 @@
+"""LIBSVM's text format: a label, then ascending ``index:value`` pairs counted from 1; plain, .gz or .bz2."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from storage.errors import InputError
+from storage.readers.files import open_binary, reading, require_file
+from storage.readers.registry import register_reader
+from storage.readers.source import Block, ReadOptions, Source, canonical_label, settle
+
+__all__ = ["read_libsvm"]
+
+_LINES = 8192
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """Some parsed lines: labels, row pointers, zero-based columns, values, line numbers."""
+
+    labels: NDArray[np.str_]
+    pointers: NDArray[np.int64]
+    columns: NDArray[np.int64]
+    values: NDArray[np.float64]
+    lines: NDArray[np.int64]
+
+
+def _numbered(path: Path) -> Iterator[list[tuple[int, bytes]]]:
+    """Yield lists of (line number, text) without comments and blank lines."""
+    chunk: list[tuple[int, bytes]] = []
+    with reading(path), open_binary(path) as file:
+        for number, line in enumerate(file, start=1):
+            text = line.partition(b"#")[0].strip()
+            if text:
+                chunk.append((number, text))
+            if len(chunk) == _LINES:
+                yield chunk
+                chunk = []
+    if chunk:
+        yield chunk
+
+
+def _fault(path: Path, number: int, text: bytes) -> str | None:
+    """Return what is wrong with one line, or None."""
+    place = f"{path}, line {number}"
+    last = 0
+    for position, pair in enumerate(text.split()):
+        shown = pair[:40].decode(errors="replace")
+        if position == 0:
+            if b":" in pair:
+                return (
+                    f"{place}: the label is missing, the line begins with {shown!r}; write '<label> <index>:<value> …'"
+                )
+            continue
+        index, colon, value = pair.partition(b":")
+        if not colon or not index.isdigit():
+            return f"{place}: malformed pair {shown!r}; expected '<index>:<value>' with a whole index from 1"
+        if int(index) < 1:
+            return f"{place}: index {int(index)}; indices begin at 1"
+        if int(index) <= last:
+            return f"{place}: index {int(index)} after {last}; indices must ascend"
+        last = int(index)
+        try:
+            number_value = float(value) if b"_" not in value else None
+        except ValueError:
+            number_value = None
+        if number_value is None:
+            return f"{place}: malformed value in {shown!r}; expected a number"
+        if not np.isfinite(number_value):
+            return f"{place}: value {shown!r} is not finite; remove or correct the row"
+    return None
+
+
+def _parse(path: Path, chunk: list[tuple[int, bytes]]) -> _Rows:
+    tokens = [text.split() for _, text in chunk]
+    lengths = np.array([len(pairs) - 1 for pairs in tokens], dtype=np.int64)
+    pointers = np.concatenate([[0], np.cumsum(lengths)])
+    flat = list(chain.from_iterable(pairs[1:] for pairs in tokens))
+    halves = [half for pair in flat for half in pair.split(b":")]
+    good = len(halves) == 2 * len(flat) and not any(b":" in pairs[0] for pairs in tokens)
+    columns, values = np.zeros(0, dtype=np.int64), np.zeros(0)
+    if good:
+        places, numbers = halves[0::2], halves[1::2]
+        try:
+            good = all(map(bytes.isdigit, places)) and not any(b"_" in number for number in numbers)
+            columns = np.array(list(map(int, places)) if good else [], dtype=np.int64)
+            values = np.array(list(map(float, numbers)) if good else [], dtype=np.float64)
+        except (ValueError, OverflowError):
+            good = False
+    if good:
+        steps = np.diff(columns, prepend=0)
+        starts = pointers[:-1][lengths > 0]
+        steps[starts] = columns[starts]
+        good = bool((steps > 0).all() and np.isfinite(values).all())
+    if not good:
+        for number, text in chunk:
+            fault = _fault(path, number, text)
+            if fault is not None:
+                raise InputError(fault)
+        raise InputError(f"{path}, lines {chunk[0][0]} to {chunk[-1][0]}: malformed")
+    labels = np.array([canonical_label(pairs[0]) for pairs in tokens])
+    return _Rows(labels, pointers, columns - 1, values, np.array([number for number, _ in chunk], dtype=np.int64))
+
+
+@dataclass(frozen=True, slots=True)
+class _Text:
+    path: Path
+    dimension: int
+
+    def __iter__(self) -> Iterator[Block]:
+        for chunk in _numbered(self.path):
+            rows = _parse(self.path, chunk)
+            if rows.columns.max(initial=-1) >= self.dimension:
+                entry = int(np.argmax(rows.columns >= self.dimension))
+                line = rows.lines[np.searchsorted(rows.pointers, entry, side="right") - 1]
+                raise InputError(
+                    f"{self.path}, line {line}: index {rows.columns[entry] + 1} is beyond the {self.dimension} "
+                    "declared features; declare a larger --dimension"
+                )
+            shape = (len(rows.labels), self.dimension)
+            features = sparse.csr_matrix((rows.values, rows.columns, rows.pointers), shape=shape)
+            yield Block(features, rows.labels, rows.lines, place=str(self.path))
+
+
+@register_reader("libsvm", takes=("dimension", "classes", "label_range", "test"))
+def read_libsvm(path: str | Path, options: ReadOptions) -> Source:
+    """Read LIBSVM text, plain, .gz or .bz2.
+
+    Parameters
+    ----------
+    path : path
+        The training rows; ``options.test`` names a file of test rows.
+
+    Notes
+    -----
+    Zeros are left out in this format, so the number of features cannot be known from a part of the rows: declare it,
+    or, for a public set, let both files be scanned for the largest index.
+    """
+    files = {"train": require_file(path)}
+    if options.test is not None:
+        files["test"] = require_file(options.test)
+    dimension, labels = None, None
+    unknown_labels = options.classes is None and options.label_range is None
+    if options.discover and (options.dimension is None or unknown_labels):
+        largest, names = 0, set()
+        for file in files.values():
+            for chunk in _numbered(file):
+                rows = _parse(file, chunk)
+                largest = max(largest, int(rows.columns.max(initial=-1)) + 1)
+                if unknown_labels:
+                    names.update(np.unique(rows.labels).tolist())
+        labels = names
+        dimension = largest if options.dimension is None else None
+    size, classes, found = settle(options, str(files["train"]), dimension=dimension, labels=labels)
+    return Source(
+        format="libsvm",
+        place=str(files["train"]),
+        dimension=size,
+        classes=classes,
+        label_range=options.label_range,
+        parts={part: _Text(file, size) for part, file in files.items()},
+        found=found,
+        sparse=True,
+    )

@@ -1,0 +1,279 @@
+"""What every reader gives: blocks of rows with raw labels, and what is known of the set without looking at rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from storage.errors import InputError, RefusedError
+
+__all__ = ["Block", "OnViolation", "ReadOptions", "Source", "Tally", "canonical_label", "concatenate", "label_order"]
+
+
+class OnViolation(StrEnum):
+    """What happens to a row outside the declared schema."""
+
+    REFUSE = "refuse"
+    """The whole ingestion stops, naming line and column."""
+    CLIP = "clip"
+    """A number goes to the nearest end of its range; an unknown category becomes all zeros."""
+    DROP = "drop"
+    """The row is left out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadOptions:
+    """What the caller declares about a set.
+
+    Parameters
+    ----------
+    dimension : int, optional
+        Features a row.
+    classes : tuple of str, optional
+        Class names in index order.
+    label_range : (float, float), optional
+        For real labels instead of classes.
+    discover : bool
+        Whether what is not declared may be learnt from the rows: for public sets only.
+    test : Path, optional
+        File of test rows of their own.
+    schema : Path, optional
+        Declared schema of a table (YAML).
+    on_violation : OnViolation
+        What happens to rows outside the schema.
+    """
+
+    dimension: int | None = None
+    classes: tuple[str, ...] | None = None
+    label_range: tuple[float, float] | None = None
+    discover: bool = False
+    test: Path | None = None
+    schema: Path | None = None
+    on_violation: OnViolation = OnViolation.REFUSE
+
+    def __post_init__(self) -> None:
+        if self.dimension is not None and self.dimension < 1:
+            raise InputError(f"dimension is {self.dimension}: declare at least 1")
+        if self.classes is not None and self.label_range is not None:
+            raise InputError("classes and a label range are both declared: declare one of them")
+        if self.classes is not None:
+            names = tuple(canonical_label(name) for name in self.classes)
+            if len(names) < 2 or len(set(names)) < len(names):
+                raise InputError(f"classes are {list(self.classes)}: declare at least two, all different")
+            object.__setattr__(self, "classes", names)
+        if self.label_range is not None:
+            low, high = self.label_range
+            if not (np.isfinite(low) and np.isfinite(high) and low < high):
+                raise InputError(f"label range is [{low}, {high}]: declare two finite numbers, the smaller first")
+        object.__setattr__(self, "on_violation", OnViolation(self.on_violation))
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Rows as a format has them.
+
+    Attributes
+    ----------
+    features : array (m, d) or CSR matrix
+    labels : array (m,)
+        Raw labels: text, or numbers.
+    lines : int array (m,), optional
+        Line numbers in the file, for messages.
+    place : str
+        The file, for messages.
+    origin : str
+        Which party's own file the rows come from; empty where there is only one owner.
+    """
+
+    features: Any
+    labels: NDArray[Any]
+    lines: NDArray[np.int64] | None = None
+    place: str = ""
+    origin: str = ""
+
+
+@dataclass(slots=True)
+class Tally:
+    """Counts of rows changed while reading, complete once the blocks were read; not published for private data."""
+
+    incomplete: int = 0
+    dropped: int = 0
+    clipped: int = 0
+
+    def to_json(self) -> dict[str, int]:
+        """Return the counts as JSON."""
+        return {"incomplete": self.incomplete, "dropped": self.dropped, "clipped": self.clipped}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """A set of rows about to be ingested.
+
+    Attributes
+    ----------
+    format : str
+        Name of the reader.
+    place : str
+        File or name, for messages.
+    dimension : int
+    classes : tuple of str
+        Class names in index order; empty for real labels.
+    label_range : (float, float) or None
+    parts : mapping
+        ``"train"`` and perhaps ``"test"`` to iterables of :class:`Block`, readable again from the start.
+    found : frozenset of str
+        What was learnt from the rows instead of declared: refused for private sets.
+    sparse : bool
+        Whether blocks are CSR matrices.
+    tallies : mapping of part to Tally
+    """
+
+    format: str
+    place: str
+    dimension: int
+    parts: Mapping[str, Iterable[Block]]
+    classes: tuple[str, ...] = ()
+    label_range: tuple[float, float] | None = None
+    found: frozenset[str] = frozenset()
+    sparse: bool = False
+    tallies: Mapping[str, Tally] = field(default_factory=dict)
+
+
+def canonical_label(value: object) -> str:
+    """Return the one spelling of a label: numbers without sign or trailing zeros, text without outer spaces.
+
+    ``"+1"``, ``"1.0"`` and ``1`` are ``"1"``; ``"-1.0"`` is ``"-1"``; ``" <=50K"`` is ``"<=50K"``.
+    """
+    if isinstance(value, bytes):
+        value = value.decode(errors="replace")
+    text = str(value).strip()
+    # Identifiers such as "007" or "1e3" are not numbers to their owner: only plain decimals are rewritten.
+    if not text.removeprefix("+").removeprefix("-").replace(".", "", 1).isdecimal():
+        return text
+    number = float(text)
+    if number.is_integer() and abs(number) < 2**53:
+        return str(int(number))
+    return repr(number)
+
+
+def label_order(labels: Iterable[str]) -> tuple[str, ...]:
+    """Return found labels in index order: by value where all are numbers, else by text."""
+    names = sorted(set(labels))
+    try:
+        return tuple(sorted(names, key=float))
+    except ValueError:
+        return tuple(names)
+
+
+def settle(
+    options: ReadOptions,
+    place: str,
+    *,
+    dimension: int | None,
+    labels: Iterable[str] | None,
+) -> tuple[int, tuple[str, ...], frozenset[str]]:
+    """Join what is declared with what was found, refusing to learn from rows where that was not allowed.
+
+    Returns
+    -------
+    dimension, classes, found
+
+    Raises
+    ------
+    RefusedError
+        If something is not declared and nothing may be learnt.
+    InputError
+        If what was found contradicts what is declared.
+    """
+    found = set()
+    if options.dimension is None:
+        found.add("dimension")
+    if options.classes is None and options.label_range is None:
+        found.add("classes")
+    if found and not options.discover:
+        raise undeclared(found, place)
+    if options.dimension is not None and dimension is not None and dimension != options.dimension:
+        raise InputError(f"{place} has {dimension} features a row, {options.dimension} are declared")
+    size = options.dimension if options.dimension is not None else dimension
+    if not size:
+        raise InputError(f"{place} has no features; declare --dimension")
+    if options.label_range is not None:
+        return size, (), frozenset(found)
+    if options.classes is not None:
+        return size, options.classes, frozenset(found)
+    classes = label_order(labels or ())
+    if len(classes) > 1000:
+        raise InputError(
+            f"{place} has {len(classes)} different labels, more than the 1000 taken for classes; "
+            "declare --classes, or --label-range for real labels"
+        )
+    return size, classes, frozenset(found)
+
+
+def undeclared(names: Iterable[str], place: str) -> RefusedError:
+    """Return the refusal to learn ``names`` from private rows."""
+    ways = {"dimension": "--dimension", "classes": "--classes (or --label-range)"}
+    missing = sorted(names)
+    return RefusedError(
+        f"{place} is private and its {' and '.join(missing)} would be learnt from the rows; "
+        f"declare {' and '.join(ways[name] for name in missing)}"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Chained:
+    sources: tuple[tuple[str, Source], ...]
+    part: str
+
+    def __iter__(self) -> Any:
+        for origin, source in self.sources:
+            rows = 0
+            for block in source.parts.get(self.part, ()):
+                rows += len(block.labels)
+                yield replace(block, origin=origin)
+            if self.part == "train" and rows == 0:
+                raise InputError(f"party {origin!r} is empty: {source.place} holds no rows; leave the party out")
+
+
+def concatenate(sources: Mapping[str, Source]) -> Source:
+    """Join the parties' own sources into one, each row marked with its party.
+
+    All must declare the same dimension and labels. ``origins`` of the stored set then gives each party's rows.
+
+    Raises
+    ------
+    InputError
+        If they differ, or, while reading, if one of them is empty.
+    """
+    if not sources:
+        raise InputError("no party was given")
+    pairs = tuple(sources.items())
+    first_name, first = pairs[0]
+    for name, source in pairs[1:]:
+        for what in ("dimension", "classes", "label_range"):
+            ours, theirs = getattr(first, what), getattr(source, what)
+            if ours != theirs:
+                raise InputError(
+                    f"parties {first_name!r} and {name!r} differ in {what}: {ours} and {theirs}; declare one for all"
+                )
+    tallies: dict[str, Tally] = {}
+    for name, source in pairs:
+        tallies.update({f"{part} of {name}": tally for part, tally in source.tallies.items()})
+    present = [part for part in ("train", "test") if any(part in source.parts for _, source in pairs)]
+    return Source(
+        format=first.format,
+        place=", ".join(source.place for _, source in pairs),
+        dimension=first.dimension,
+        classes=first.classes,
+        label_range=first.label_range,
+        parts={part: _Chained(pairs, part) for part in present},
+        found=frozenset().union(*(source.found for _, source in pairs)),
+        sparse=any(source.sparse for _, source in pairs),
+        tallies=tallies,
+    )

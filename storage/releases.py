@@ -1,0 +1,179 @@
+"""Releases: arrays with a manifest, written once, never changed."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from storage import manifests
+from storage.atomic import Staging, staging, writing
+from storage.errors import DamagedError, StorageError
+from storage.layout import Layout
+
+__all__ = ["FORMAT_VERSION", "ReleaseStore"]
+
+FORMAT_VERSION = 1
+_MANIFEST = "manifest.json"
+_ARRAYS = "arrays.npz"
+_EPOCH = (1980, 1, 1, 0, 0, 0)
+
+
+def _npz(arrays: Mapping[str, NDArray[Any]]) -> bytes:
+    """Return an ``.npz`` file whose bytes depend on names, types, shapes and values alone."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
+        for name in sorted(arrays):
+            array = np.asarray(arrays[name])
+            if array.dtype.hasobject:
+                raise StorageError(f"array {name!r} holds Python objects; a release holds numbers and text")
+            plain = np.array(array, dtype=array.dtype.newbyteorder("<"), order="C")
+            data = io.BytesIO()
+            np.lib.format.write_array(data, plain, version=(1, 0), allow_pickle=False)
+            entry = zipfile.ZipInfo(f"{name}.npy", date_time=_EPOCH)
+            # Otherwise the entry names the system it was written on.
+            entry.create_system = 3
+            archive.writestr(entry, data.getvalue())
+    return buffer.getvalue()
+
+
+class ReleaseStore:
+    """The releases of one root, by key.
+
+    Parameters
+    ----------
+    layout : Layout
+    """
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+
+    def exists(self, key: str) -> bool:
+        """Whether the release is stored; releases appear whole, so it is complete."""
+        return (self._layout.release(key) / _MANIFEST).is_file()
+
+    def keys(self) -> tuple[str, ...]:
+        """Return the keys of all stored releases, sorted."""
+        if not self._layout.releases.is_dir():
+            return ()
+        found = self._layout.releases.iterdir()
+        return tuple(sorted(path.name for path in found if not path.name.startswith(".") and self.exists(path.name)))
+
+    @staticmethod
+    def digest_of(manifest: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> str:
+        """Return the SHA-256 of a release: equal for equal values, whatever wrote them and when."""
+        return _digest(manifest, _npz(arrays))
+
+    def write(self, key: str, manifest: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> str:
+        """Store a release, whole or not at all; storing the same again changes nothing.
+
+        Parameters
+        ----------
+        manifest : mapping
+            Plain JSON; it gets ``format_version``.
+        arrays : mapping of name to array
+            No Python objects.
+
+        Returns
+        -------
+        str
+            The digest.
+
+        Raises
+        ------
+        StorageError
+            If another release is stored under this key: a release is never overwritten.
+        """
+        data = _npz(arrays)
+        digest = _digest(manifest, data)
+        target = self._layout.release(key)
+        if self.exists(key):
+            return self._same(key, digest)
+        with staging(self._layout.releases) as stage, writing(target):
+            body = {"manifest": _stamped(manifest), "arrays": hashlib.sha256(data).hexdigest(), "release": digest}
+            (stage.path / _ARRAYS).write_bytes(data)
+            (stage.path / _MANIFEST).write_bytes(manifests.dump(body, version=FORMAT_VERSION))
+            # A release is what left its party: whoever may enter the root may read it.
+            stage.path.chmod(0o755)
+            if not stage.publish(target):
+                return self._same(key, digest)
+        return digest
+
+    def _same(self, key: str, digest: str) -> str:
+        body = self._manifest(key)
+        if body["release"] != digest:
+            raise StorageError(
+                f"release {key} is stored with other values (digest {body['release'][:12]}, now {digest[:12]}); a "
+                "release is never overwritten: ask for a new one with --repetition"
+            )
+        return digest
+
+    def _manifest(self, key: str) -> dict[str, Any]:
+        return manifests.load(self._layout.release(key) / _MANIFEST, version=FORMAT_VERSION)
+
+    def read(self, key: str) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+        """Return manifest and arrays of a release, its digests verified.
+
+        Raises
+        ------
+        StorageError
+            If it is not stored.
+        DamagedError
+            If a file does not match its digest, naming it.
+        """
+        body = self._manifest(key)
+        path = self._layout.release(key) / _ARRAYS
+        try:
+            data = path.read_bytes()
+        except OSError as error:
+            raise DamagedError(f"{path} is missing or cannot be read: {error.strerror}; {_WAY_OUT}") from error
+        manifest = body["manifest"]
+        if hashlib.sha256(data).hexdigest() != body["arrays"] or _digest(manifest, data) != body["release"]:
+            raise DamagedError(f"{path} is damaged: its digest does not match; {_WAY_OUT}")
+        with np.load(io.BytesIO(data), allow_pickle=False) as archive:
+            return manifest, {name: archive[name] for name in archive.files}
+
+    def remove_damaged(self, *keys: str) -> tuple[str, ...]:
+        """Remove those of ``keys`` (all, where none is named) that do not match their digests; return them.
+
+        Sound releases are never removed. Where the party's secret is unchanged, the release is drawn again with
+        the same noise.
+        """
+        removed = []
+        for key in keys or self._entries():
+            try:
+                self.read(key)
+            except DamagedError:
+                self._discard(self._layout.release(key))
+                removed.append(key)
+        return tuple(removed)
+
+    def _entries(self) -> tuple[str, ...]:
+        if not self._layout.releases.is_dir():
+            return ()
+        return tuple(sorted(path.name for path in self._layout.releases.iterdir() if not path.name.startswith(".")))
+
+    def _discard(self, folder: Path) -> None:
+        stage: Staging
+        with staging(self._layout.releases) as stage, writing(folder):
+            folder.rename(stage.path / "damaged")
+
+
+_WAY_OUT = "restore it from a backup, or remove it and run again: an unchanged secret draws the same noise"
+
+
+def _stamped(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    # Through JSON and back, so that the digest is that of what will be read (tuples become lists, keys text).
+    plain: dict[str, Any] = json.loads(manifests.canonical({**manifest, "format_version": FORMAT_VERSION}))
+    return plain
+
+
+def _digest(manifest: Mapping[str, Any], data: bytes) -> str:
+    return hashlib.sha256(manifests.canonical(_stamped(manifest)) + b"\0" + data).hexdigest()

@@ -1,0 +1,378 @@
+"""Rows in Parquet files: one format for data sets and shards, written and read in blocks."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+from scipy import sparse
+
+from storage.errors import DamagedError
+from storage.refs import Labels
+
+__all__ = ["Features", "RowFormat", "RowWriter", "StoredRows", "WrittenRows", "row_fingerprints", "verify_file"]
+
+Features = Any
+"""A dense float array (m, d) or a SciPy CSR matrix of that shape."""
+
+# A block of about 32 MB in float64: large enough for fast matrix products, small enough to hold several.
+_BLOCK_ENTRIES = 1 << 22
+_PART_BYTES = 1 << 27
+_verified: dict[tuple[str, int, int], str] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class RowFormat:
+    """How rows are stored.
+
+    Parameters
+    ----------
+    dimension : int
+        Features a row.
+    labels : Labels
+        Class indices (int32) or real targets (float64).
+    sparse : bool
+        Rows as index and value lists instead of ``dimension`` numbers each.
+    """
+
+    dimension: int
+    labels: Labels
+    sparse: bool = False
+
+    @property
+    def block_rows(self) -> int:
+        """Rows of a block in memory; the same for equal formats, so that sums repeat bit by bit."""
+        return max(16, min(8192, _BLOCK_ENTRIES // max(1, self.dimension)))
+
+    @property
+    def part_rows(self) -> int:
+        """Rows of one file."""
+        row_bytes = 4 * self.dimension if not self.sparse else 4096
+        return max(self.block_rows, _PART_BYTES // row_bytes)
+
+    @property
+    def schema(self) -> Any:
+        """The Arrow schema."""
+        number = pa.field("item", pa.float32(), nullable=False)
+        if self.sparse:
+            index = pa.field("item", pa.int32(), nullable=False)
+            features = pa.struct(
+                [
+                    pa.field("indices", pa.list_(index), nullable=False),
+                    pa.field("values", pa.list_(number), nullable=False),
+                ]
+            )
+        else:
+            features = pa.list_(number, self.dimension)
+        label = pa.int32() if self.labels is Labels.CLASSES else pa.float64()
+        return pa.schema([pa.field("features", features, nullable=False), pa.field("label", label, nullable=False)])
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the format as JSON."""
+        return {"dimension": self.dimension, "labels": str(self.labels), "sparse": self.sparse}
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> RowFormat:
+        """Return the format written by :meth:`to_json`."""
+        return cls(int(value["dimension"]), Labels(value["labels"]), bool(value["sparse"]))
+
+    def encode(self, features: Features, labels: NDArray[np.generic]) -> Any:
+        """Return rows as an Arrow record batch; features are rounded to float32."""
+        schema = self.schema
+        kind = np.int32 if self.labels is Labels.CLASSES else np.float64
+        column = pa.array(np.ascontiguousarray(labels, dtype=kind))
+        if not self.sparse:
+            dense = features.toarray() if sparse.issparse(features) else features
+            flat = pa.array(np.ascontiguousarray(dense, dtype=np.float32).reshape(-1))
+            rows = pa.FixedSizeListArray.from_arrays(flat, type=schema.field("features").type)
+            return pa.RecordBatch.from_arrays([rows, column], schema=schema)
+        matrix = sparse.csr_matrix(features, dtype=np.float32)
+        matrix.sum_duplicates()
+        matrix.eliminate_zeros()
+        offsets = pa.array(matrix.indptr.astype(np.int32))
+        kinds = schema.field("features").type
+        indices = pa.ListArray.from_arrays(offsets, pa.array(matrix.indices.astype(np.int32)), type=kinds[0].type)
+        values = pa.ListArray.from_arrays(offsets, pa.array(matrix.data), type=kinds[1].type)
+        rows = pa.StructArray.from_arrays([indices, values], fields=list(kinds))
+        return pa.RecordBatch.from_arrays([rows, column], schema=schema)
+
+    def decode(self, batch: Any) -> tuple[Features, NDArray[np.generic]]:
+        """Return the float32 features (dense, or CSR where the format is sparse) and the labels of a batch."""
+        labels: NDArray[np.generic] = batch.column("label").to_numpy(zero_copy_only=False)
+        column = batch.column("features")
+        if not self.sparse:
+            return column.flatten().to_numpy(zero_copy_only=False).reshape(len(batch), self.dimension), labels
+        indices, values = column.field("indices"), column.field("values")
+        pointers = np.concatenate(
+            [[0], np.cumsum(indices.value_lengths().to_numpy(zero_copy_only=False), dtype=np.int64)]
+        )
+        parts = (values.flatten().to_numpy(), indices.flatten().to_numpy(), pointers)
+        return sparse.csr_matrix(parts, shape=(len(batch), self.dimension)), labels
+
+
+def row_fingerprints(features: Features, key: bytes) -> NDArray[np.uint64]:
+    """Return eight keyed bytes a row: equal for equal float32 rows however they are stored.
+
+    BLAKE2b keyed with the root's secret over the non-zero entries and their places. Without the key they tell
+    nothing, so that a stolen file of them is no oracle for guessed rows.
+    """
+    if sparse.issparse(features):
+        matrix = sparse.csr_matrix(features, dtype=np.float32)
+        matrix.sum_duplicates()
+        matrix.eliminate_zeros()
+        pointers, columns, values = matrix.indptr, matrix.indices, matrix.data
+    else:
+        dense = np.asarray(features, dtype=np.float32)
+        rows, columns = np.nonzero(dense)
+        values = dense[rows, columns]
+        pointers = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=len(dense)))])
+    places = np.ascontiguousarray(columns, dtype="<i4").tobytes()
+    numbers = np.ascontiguousarray(values, dtype="<f4").tobytes()
+    bounds = (4 * pointers.astype(np.int64)).tolist()
+    digests = b"".join(
+        hashlib.blake2b(places[start:stop] + numbers[start:stop], key=key, digest_size=8).digest()
+        for start, stop in pairwise(bounds)
+    )
+    return np.frombuffer(digests, dtype="<u8").astype(np.uint64)
+
+
+class _ContentDigest:
+    """SHA-256 over rows, the same however they are cut into blocks and files."""
+
+    def __init__(self, layout: RowFormat) -> None:
+        self._format = layout
+        self._columns = [hashlib.sha256() for _ in range(4)]
+
+    def update(self, batch: Any) -> None:
+        features, labels = self._format.decode(batch)
+        if self._format.sparse:
+            arrays = [np.diff(features.indptr).astype("<i8"), features.indices.astype("<i4"), features.data]
+        else:
+            arrays = [features]
+        for digest, array in zip(self._columns, [labels, *arrays], strict=False):
+            digest.update(np.ascontiguousarray(array).data)
+
+    def hexdigest(self) -> str:
+        whole = hashlib.sha256(json.dumps(self._format.to_json(), sort_keys=True).encode())
+        for digest in self._columns:
+            whole.update(digest.digest())
+        return whole.hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenRows:
+    """What a writer leaves: the files with their digests, the number of rows, and the digest of the rows."""
+
+    files: tuple[tuple[str, str], ...]
+    rows: int
+    content: str
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        return {"files": [list(file) for file in self.files], "rows": self.rows, "content": self.content}
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> WrittenRows:
+        """Return what :meth:`to_json` wrote."""
+        return cls(tuple((name, digest) for name, digest in value["files"]), int(value["rows"]), value["content"])
+
+
+class RowWriter:
+    """Writes ``part-00000.parquet``, … into a folder, in row groups of one block."""
+
+    def __init__(self, folder: Path, layout: RowFormat) -> None:
+        self._folder = folder
+        self._format = layout
+        self._schema = layout.schema
+        self._digest = _ContentDigest(layout)
+        self._pending: list[Any] = []
+        self._files: list[tuple[str, str]] = []
+        self._writer: Any = None
+        self._in_part = 0
+        self.pending_rows = 0
+        self.rows = 0
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def write(self, batch: Any) -> None:
+        """Append a record batch."""
+        if not len(batch):
+            return
+        self._digest.update(batch)
+        self._pending.append(batch)
+        self.pending_rows += len(batch)
+        self.rows += len(batch)
+        while self.pending_rows >= self._format.block_rows:
+            self._write_group(self._format.block_rows)
+
+    def flush(self) -> None:
+        """Write what is pending, as a row group of its own."""
+        if self.pending_rows:
+            self._write_group(self.pending_rows)
+
+    def _write_group(self, rows: int) -> None:
+        table = pa.Table.from_batches(self._pending, schema=self._schema)
+        if self._writer is None:
+            # Statistics and dictionaries would cost time and tell nothing about a list column.
+            self._writer = pq.ParquetWriter(
+                self._folder / self._name,
+                self._schema,
+                compression="zstd",
+                compression_level=1,
+                use_dictionary=False,
+                write_statistics=False,
+            )
+        self._writer.write_table(table.slice(0, rows).combine_chunks())
+        rest = table.slice(rows)
+        self._pending = rest.to_batches() if rest.num_rows else []
+        self.pending_rows -= rows
+        self._in_part += rows
+        if self._in_part >= self._format.part_rows:
+            self._close_part()
+
+    @property
+    def _name(self) -> str:
+        return f"part-{len(self._files):05d}.parquet"
+
+    def _close_part(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+            self._files.append((self._name, _file_digest(self._folder / self._name)))
+            self._in_part = 0
+
+    def close(self) -> WrittenRows:
+        """Write what is left and return what was written."""
+        self.flush()
+        self._close_part()
+        return WrittenRows(tuple(self._files), self.rows, self._digest.hexdigest())
+
+    def abandon(self) -> None:
+        """Close the open file without finishing."""
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+
+def _file_digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def verify_file(path: Path, digest: str) -> None:
+    """Check a file against its digest, once a process and state of the file.
+
+    Raises
+    ------
+    DamagedError
+        If it is missing or differs, naming it.
+    """
+    try:
+        state = path.stat()
+        key = (str(path), state.st_mtime_ns, state.st_size)
+        if key not in _verified:
+            _verified[key] = _file_digest(path)
+    except OSError as error:
+        raise DamagedError(
+            f"{path} is missing or cannot be read: {error.strerror}; restore it or ingest again"
+        ) from error
+    if _verified[key] != digest:
+        raise DamagedError(f"{path} is damaged: its digest does not match; restore it from a backup or ingest again")
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRows:
+    """Rows of a stored data set or shard, readable any number of times, block by block, in a fixed order.
+
+    Attributes
+    ----------
+    format : RowFormat
+    files : tuple of Path
+    count : int
+        Number of rows.
+    """
+
+    format: RowFormat
+    files: tuple[Path, ...]
+    count: int
+    content: str = field(repr=False)
+
+    @classmethod
+    def open(cls, folder: Path, layout: RowFormat, written: WrittenRows) -> StoredRows:
+        """Open what a :class:`RowWriter` left in ``folder``, its digests verified.
+
+        Raises
+        ------
+        DamagedError
+            Naming the file.
+        """
+        for name, digest in written.files:
+            verify_file(folder / name, digest)
+        return cls(layout, tuple(folder / name for name, _ in written.files), written.rows, written.content)
+
+    @property
+    def dimension(self) -> int:
+        """Features a row."""
+        return self.format.dimension
+
+    def batches(self) -> Iterator[Any]:
+        """Yield record batches of ``format.block_rows`` rows (the last may be shorter)."""
+        size = self.format.block_rows
+        pending: list[Any] = []
+        rows = 0
+        for path in self.files:
+            try:
+                with pq.ParquetFile(path, pre_buffer=False) as file:
+                    for batch in file.iter_batches(size):
+                        pending.append(batch)
+                        rows += len(batch)
+                        while rows >= size:
+                            yield _head(pending, size)
+                            pending = _tail(pending, size)
+                            rows -= size
+            except (pa.ArrowException, OSError) as error:
+                raise DamagedError(
+                    f"{path} cannot be read: {_first_line(error)}; restore it or ingest again"
+                ) from error
+        if rows:
+            yield _head(pending, rows)
+
+    def blocks(self) -> Iterator[tuple[NDArray[np.float64], NDArray[np.generic]]]:
+        """Yield ``(features, labels)``: features (m, dimension) float64; labels (m,) int64 or float64."""
+        kind = np.int64 if self.format.labels is Labels.CLASSES else np.float64
+        for batch in self.batches():
+            features, labels = self.format.decode(batch)
+            if self.format.sparse:
+                features = features.toarray()
+            yield features.astype(np.float64), labels.astype(kind)
+
+    def fingerprint(self) -> NDArray[np.uint8]:
+        """Return the SHA-256 of the rows, kept with them; for keying noise, never published."""
+        return np.frombuffer(bytes.fromhex(self.content), dtype=np.uint8)
+
+
+def _head(batches: Sequence[Any], rows: int) -> Any:
+    if len(batches) == 1:
+        return batches[0].slice(0, rows)
+    return pa.Table.from_batches(batches).slice(0, rows).combine_chunks().to_batches()[0]
+
+
+def _tail(batches: Sequence[Any], rows: int) -> list[Any]:
+    left = []
+    for batch in batches:
+        if len(batch) > rows:
+            left.append(batch.slice(rows))
+        rows = max(0, rows - len(batch))
+    return left
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).splitlines()[0] if str(error) else type(error).__name__

@@ -1,0 +1,148 @@
+"""Secrets: one key a party in a file only its owner reads, or in the environment; never shown, never pickled."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import hmac
+import os
+import re
+import stat
+from pathlib import Path
+from typing import NoReturn
+
+from storage.atomic import staging, writing
+from storage.errors import SecretError
+from storage.layout import Layout, path_component
+
+__all__ = ["Secret", "environment_name", "party_secret", "require_secret", "root_secret", "secret_identity"]
+
+_BYTES = 32
+
+
+class Secret(bytes):
+    """Key bytes that do not show themselves in logs and do not let themselves be pickled."""
+
+    def __repr__(self) -> str:
+        return f"<secret of {len(self)} bytes>"
+
+    __str__ = __repr__
+
+    def __format__(self, _spec: str) -> str:
+        return repr(self)
+
+    def __reduce_ex__(self, _protocol: object) -> NoReturn:
+        raise TypeError("a secret is not pickled: read it where it is used")
+
+
+def environment_name(party: str) -> str:
+    """Return the environment variable that may hold the party's secret in hexadecimal."""
+    return "UNITBALL_SECRET_" + re.sub(r"[^A-Z0-9]", "_", path_component(party, "party").upper())
+
+
+def _from_environment(party: str) -> Secret | None:
+    name = environment_name(party)
+    text = os.environ.get(name)
+    if text is None:
+        return None
+    try:
+        value = bytes.fromhex(text)
+    except ValueError:
+        value = b""
+    if len(value) != _BYTES:
+        raise SecretError(f"{name} must hold {2 * _BYTES} hexadecimal digits ({_BYTES} bytes); its value is not shown")
+    return Secret(value)
+
+
+def _read(path: Path) -> Secret | None:
+    try:
+        with path.open("rb") as file:
+            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+            if mode & 0o077:
+                raise SecretError(
+                    f"{path} has mode {mode:04o}: others than its owner can reach it; run: chmod 600 {path}"
+                )
+            value = file.read(_BYTES + 1)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise SecretError(f"cannot read {path}: {error.strerror}; its owner must be able to read it") from error
+    if len(value) != _BYTES:
+        raise SecretError(f"{path} must hold {_BYTES} bytes; restore it from its backup")
+    return Secret(value)
+
+
+def _read_or_create(path: Path) -> Secret:
+    found = _read(path)
+    if found is not None:
+        return found
+    with writing(path):
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with staging(path.parent) as stage, writing(path):
+        fresh = stage.path / "key"
+        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(os.urandom(_BYTES))
+            file.flush()
+            os.fsync(file.fileno())
+        # A hard link appears whole and, unlike a rename, never replaces a key that another process made first.
+        with contextlib.suppress(FileExistsError):
+            os.link(fresh, path)
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+    made = _read(path)
+    if made is None:
+        raise SecretError(f"{path} vanished while it was being made; try again")
+    return made
+
+
+def party_secret(layout: Layout, party: str) -> Secret:
+    """Return the party's secret, from the environment or its file; made on first use.
+
+    Raises
+    ------
+    SecretError
+        If it can be reached by others (the message names the mode), or is not 32 bytes.
+    """
+    return _from_environment(party) or _read_or_create(layout.party_secret(party))
+
+
+def require_secret(layout: Layout, party: str, *, identity: str | None = None) -> Secret:
+    """Return the party's secret without ever making one: a release already charged must not be drawn anew.
+
+    Parameters
+    ----------
+    identity : str, optional
+        The :func:`secret_identity` the charge was made under.
+
+    Raises
+    ------
+    SecretError
+        If it is missing, can be reached by others, or is another one than the charge was made under.
+    """
+    found = _from_environment(party) or _read(layout.party_secret(party))
+    if found is None:
+        raise SecretError(
+            f"the secret of party {party!r} is missing: neither {layout.party_secret(party)} nor "
+            f"{environment_name(party)} is there, and a release was already charged under it; restore it from its "
+            "backup, or ask for a new release with --repetition"
+        )
+    if identity is not None and not hmac.compare_digest(identity, secret_identity(found)):
+        raise SecretError(
+            f"the secret of party {party!r} is not the one a release was charged under; restore the old one, "
+            "or ask for a new release with --repetition"
+        )
+    return found
+
+
+def secret_identity(secret: bytes) -> str:
+    """Return a public name of a secret, by which a later one is told from it; it says nothing about the key."""
+    return hmac.new(secret, b"unitball secret identity", hashlib.sha256).hexdigest()[:16]
+
+
+def root_secret(layout: Layout) -> Secret:
+    """Return the root's secret: it keys row fingerprints and the version names derived from private versions."""
+    return _read_or_create(layout.root_secret)
