@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import hmac
 import os
 import re
 import stat
@@ -15,7 +13,7 @@ from storage.atomic import staging, writing
 from storage.errors import SecretError
 from storage.layout import Layout, path_component
 
-__all__ = ["Secret", "environment_name", "party_secret", "require_secret", "root_secret", "secret_identity"]
+__all__ = ["Secret", "environment_name", "party_secret", "require_secret", "root_secret"]
 
 _BYTES = 32
 
@@ -110,18 +108,13 @@ def party_secret(layout: Layout, party: str) -> Secret:
     return _from_environment(party) or _read_or_create(layout.party_secret(party))
 
 
-def require_secret(layout: Layout, party: str, *, identity: str | None = None) -> Secret:
+def require_secret(layout: Layout, party: str) -> Secret:
     """Return the party's secret without ever making one: a release already charged must not be drawn anew.
-
-    Parameters
-    ----------
-    identity : str, optional
-        The :func:`secret_identity` the charge was made under.
 
     Raises
     ------
     SecretError
-        If it is missing, can be reached by others, or is another one than the charge was made under.
+        If it is missing, can be reached by others, or is not 32 bytes.
     """
     found = _from_environment(party) or _read(layout.party_secret(party))
     if found is None:
@@ -130,17 +123,7 @@ def require_secret(layout: Layout, party: str, *, identity: str | None = None) -
             f"{environment_name(party)} is there, and a release was already charged under it; restore it from its "
             "backup, or ask for a new release with --repetition"
         )
-    if identity is not None and not hmac.compare_digest(identity, secret_identity(found)):
-        raise SecretError(
-            f"the secret of party {party!r} is not the one a release was charged under; restore the old one, "
-            "or ask for a new release with --repetition"
-        )
     return found
-
-
-def secret_identity(secret: bytes) -> str:
-    """Return a public name of a secret, by which a later one is told from it; it says nothing about the key."""
-    return hmac.new(secret, b"unitball secret identity", hashlib.sha256).hexdigest()[:16]
 
 
 def root_secret(layout: Layout) -> Secret:

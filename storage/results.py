@@ -1,0 +1,240 @@
+"""Results: one Parquet file a run, and SQL over them that reads nothing else."""
+
+from __future__ import annotations
+
+import io
+import json
+import secrets as randomness
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from storage.atomic import write_bytes
+from storage.datasets import open_dataset
+from storage.errors import DamagedError, FormatVersionError, InputError, RefusedError
+from storage.layout import Layout, path_component
+from storage.refs import DatasetRef, Labels
+
+__all__ = ["FORMAT_VERSION", "TABLES", "append", "query", "query_dataset"]
+
+FORMAT_VERSION = 1
+TABLES = ("runs", "metrics")
+_VERSION_KEY = b"unitball.format_version"
+_NO_VIEWS: Mapping[str, Any] = MappingProxyType({})
+
+
+def _plain(value: Any) -> Any:
+    """Return a cell as a Parquet scalar: what is nested becomes JSON text."""
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, (dict, list, tuple)):
+        return json.dumps(value, sort_keys=True, ensure_ascii=False)
+    return value
+
+
+def append(layout: Layout, rows: Sequence[Mapping[str, Any]], *, table: str = "runs", run: str | None = None) -> None:
+    """Keep result rows, whole or not at all.
+
+    Parameters
+    ----------
+    rows : sequence of mappings
+        Column names to text, numbers, booleans or None; columns may differ from those of other files. Mappings and
+        sequences are kept as JSON text.
+    table : {"runs", "metrics"}
+        Which view they appear in.
+    run : str, optional
+        Name of the file. Appending under the same name again replaces the rows, so that a run that is repeated
+        after a kill is not counted twice. Without it every call adds.
+
+    Raises
+    ------
+    InputError
+        If there is no such table or a column holds values of different kinds.
+    StorageError
+        If the root cannot be written.
+    """
+    _require_table(table)
+    name = path_component(run or randomness.token_hex(16), "run")
+    columns = list(dict.fromkeys(column for row in rows for column in row))
+    if not columns:
+        return
+    try:
+        data = pa.table({column: pa.array([_plain(row.get(column)) for row in rows]) for column in columns})
+    except pa.ArrowException as error:
+        raise InputError(f"result rows hold different kinds of values in one column: {error}") from error
+    buffer = io.BytesIO()
+    pq.write_table(
+        data.replace_schema_metadata({_VERSION_KEY: str(FORMAT_VERSION).encode()}), buffer, compression="zstd"
+    )
+    write_bytes(layout.results / table / f"{name}.parquet", buffer.getvalue())
+
+
+def _require_table(table: str) -> None:
+    if table not in TABLES:
+        raise InputError(f"no table of results is called {table!r}; there are: {', '.join(TABLES)}")
+
+
+def _load(layout: Layout, table: str) -> Any:
+    """Return all rows of one table; columns that a file lacks are null."""
+    found = []
+    for path in sorted((layout.results / table).glob("[!.]*.parquet")):
+        try:
+            # From memory, so that a name with odd characters is a name and nothing else.
+            part = pq.read_table(io.BytesIO(path.read_bytes()))
+        except (pa.ArrowException, OSError) as error:
+            raise DamagedError(
+                f"{path} is damaged ({str(error).splitlines()[0]}); restore it, or remove it to go on without that run"
+            ) from error
+        version = (part.schema.metadata or {}).get(_VERSION_KEY, b"")
+        if not version.isdigit() or int(version) > FORMAT_VERSION:
+            raise FormatVersionError(
+                f"{path} has format version {version.decode(errors='replace') or 'none'}; this Unitball reads up to "
+                f"{FORMAT_VERSION}: upgrade Unitball"
+            )
+        found.append(part.replace_schema_metadata(None))
+    if not found:
+        return None
+    try:
+        return pa.concat_tables(found, promote_options="permissive")
+    except pa.ArrowException:
+        # A column that was a number in one run and text in another is text to all.
+        return pa.concat_tables([_as_text(part, _conflicts(found)) for part in found], promote_options="permissive")
+
+
+def _conflicts(tables: Sequence[Any]) -> set[str]:
+    kinds: dict[str, set[str]] = {}
+    for table in tables:
+        for column in table.schema:
+            if not pa.types.is_null(column.type):
+                numeric = pa.types.is_integer(column.type) or pa.types.is_floating(column.type)
+                kinds.setdefault(column.name, set()).add("number" if numeric else str(column.type))
+    return {name for name, found in kinds.items() if len(found) > 1}
+
+
+def _as_text(table: Any, names: set[str]) -> Any:
+    for place, column in enumerate(table.schema):
+        if column.name in names:
+            table = table.set_column(place, column.name, table.column(place).cast(pa.string()))
+    return table
+
+
+@contextmanager
+def _database() -> Iterator[Any]:
+    import duckdb
+
+    # Python's own variables are no tables: without this, SQL could name any frame in the calling code.
+    connection = duckdb.connect(":memory:", config={"python_enable_replacements": "false"})
+    try:
+        yield connection
+    finally:
+        connection.close()
+
+
+def _answer(connection: Any, sql: str, names: Sequence[str]) -> Any:
+    """Run one SELECT after shutting every way out of the database."""
+    import duckdb
+
+    for statement in (
+        "SET temp_directory = ''",
+        "SET enable_external_access = false",
+        "SET autoinstall_known_extensions = false",
+        "SET autoload_known_extensions = false",
+        "SET lock_configuration = true",
+    ):
+        connection.execute(statement)
+    there = f"; the views are: {', '.join(names)}"
+    try:
+        statements = connection.extract_statements(sql)
+        if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
+            raise InputError(f"a query is one SELECT statement{there}")
+        return connection.sql(sql).to_arrow_table()
+    except duckdb.Error as error:
+        raise InputError(f"the query cannot be answered: {_first_lines(error)}{there}") from error
+
+
+def _first_lines(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return " ".join(lines[:2]) if lines else type(error).__name__
+
+
+def query(layout: Layout, sql: str, views: Mapping[str, Any] = _NO_VIEWS) -> Any:
+    """Answer one SELECT over the results.
+
+    Parameters
+    ----------
+    sql : str
+        DuckDB's SQL over the views ``runs`` and ``metrics`` and those of ``views``. It can read no file, no network
+        and no Python variable: the rows are loaded first, then the database is shut off and its settings locked.
+    views : mapping of name to pyarrow.Table
+        Further tables, such as releases or charges.
+
+    Returns
+    -------
+    pyarrow.Table
+
+    Raises
+    ------
+    InputError
+        If it is not one SELECT, or DuckDB cannot answer it.
+    StorageError
+        If a file of results is damaged, naming it.
+    """
+    tables = {name: _load(layout, name) for name in TABLES}
+    # A view without a column cannot be; before the first run there is one that says so.
+    empty = pa.table({"run": pa.array([], pa.string())})
+    tables = {name: empty if table is None else table for name, table in tables.items()} | dict(views)
+    with _database() as connection:
+        for name, table in tables.items():
+            connection.from_arrow(table).create(_quoted(name))
+        return _answer(connection, sql, list(tables))
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def query_dataset(layout: Layout, ref: DatasetRef, sql: str) -> Any:
+    """Answer one SELECT over the rows of a public set.
+
+    Parameters
+    ----------
+    sql : str
+        DuckDB's SQL over the views ``train`` and ``test`` with the columns ``features`` (a list of floats; for
+        sparse sets a struct of ``indices`` and ``values``), ``label`` (class index or real target) and, for classes,
+        ``class`` (the name).
+
+    Returns
+    -------
+    pyarrow.Table
+
+    Raises
+    ------
+    RefusedError
+        If the set is private: an answer would be an unproved look at private rows.
+    InputError
+        If it is not one SELECT, or DuckDB cannot answer it.
+    """
+    if ref.private:
+        raise RefusedError(
+            f"data set {ref.name} is private and SQL over its rows is no release; query public sets only, or "
+            "release a statistic"
+        )
+    import pyarrow.dataset as ds
+
+    parts = ["train"] + (["test"] if ref.test_rows else [])
+    with _database() as connection:
+        for part in parts:
+            rows = open_dataset(layout, ref, part)
+            # Scanned by Arrow when asked for: only the named columns are read, and DuckDB itself opens no file.
+            relation = connection.from_arrow(ds.dataset([str(path) for path in rows.files], format="parquet"))
+            shown = "features, label"
+            if ref.labels is Labels.CLASSES:
+                names = ", ".join("'" + name.replace("'", "''") + "'" for name in ref.classes)
+                shown += f", [{names}][label + 1] AS class"
+            relation.project(shown).create_view(part)
+        return _answer(connection, sql, parts)
