@@ -9,7 +9,18 @@ from typing import Any
 
 from mpmath import libmp
 
-__all__ = ["GaussianTail", "dyadic", "exactly", "first_at_least", "gaussian_delta", "less", "log", "to_float"]
+__all__ = [
+    "GaussianTail",
+    "dyadic",
+    "exactly",
+    "first_at_least",
+    "fixed_exp",
+    "gaussian_delta",
+    "laplace_magnitude",
+    "less",
+    "log",
+    "to_float",
+]
 
 _PRECISION = 320
 # mpmath's constants are cached in two unguarded steps; computing them once at the highest precision used, before any
@@ -66,6 +77,48 @@ class GaussianTail:
         part = libmp.mpf_sub(base, self.two_sided(middle), _PRECISION, "n")
         whole = libmp.mpf_sub(base, self.two_sided(right), _PRECISION, "n")
         return libmp.mpf_div(part, whole, _PRECISION, "n")
+
+    def excess(self, k: int) -> Number:
+        """Return 1 - I(0) / I(k), I(k) = exp(k^2 / (2 sigma^2)) P(k - 1/2 < g <= k + 1/2), for k >= 0."""
+        if k == 0:
+            return libmp.fzero
+        centre = libmp.mpf_sub(libmp.fone, self.two_sided(1), _PRECISION, "n")
+        # Half of both signs' probability, and k^2 / (2 sigma^2) = (2 k step)^2.
+        cell = libmp.mpf_shift(libmp.mpf_sub(self.two_sided(2 * k - 1), self.two_sided(2 * k + 1), _PRECISION, "n"), -1)
+        root = libmp.mpf_mul(libmp.from_int(2 * k), self._step, _PRECISION, "n")
+        with _LOCK:
+            weight = libmp.mpf_exp(libmp.mpf_neg(libmp.mpf_mul(root, root, _PRECISION, "n")), _PRECISION, "n")
+        kept = libmp.mpf_div(libmp.mpf_mul(centre, weight, _PRECISION, "n"), cell, _PRECISION, "n")
+        return libmp.mpf_sub(libmp.fone, kept, _PRECISION, "n")
+
+
+def fixed_exp(numerator: int, denominator: int, sigma: float, bits: int) -> int:
+    """Return floor(2^bits exp(numerator / (denominator sigma^2))) to within one unit, for an exponent below 0."""
+    square = libmp.mpf_mul(libmp.from_float(sigma), libmp.from_float(sigma))
+    precision = bits + 64
+    exponent = libmp.mpf_div(
+        libmp.from_int(numerator), libmp.mpf_mul(libmp.from_int(denominator), square), precision, "n"
+    )
+    with _LOCK:
+        return int(libmp.to_fixed(libmp.mpf_exp(exponent, precision, "n"), bits))
+
+
+def laplace_magnitude(numerator: int, bits: int, scale: float, *, up: bool) -> int:
+    """Return floor(scale E), E = -ln q - ln((1 + exp(-1/scale)) / 2), q = numerator / 2^bits, E moved by a margin.
+
+    The margin of 2^-(bits + 128), up or down, exceeds the error of the evaluation, so that the true floor lies between
+    the two results.
+    """
+    precision = bits + 192
+    t = libmp.from_float(scale)
+    with _LOCK:
+        p = libmp.mpf_exp(libmp.mpf_neg(libmp.mpf_div(libmp.fone, t, precision, "n")), precision, "n")
+        centre = libmp.mpf_log(libmp.mpf_shift(libmp.mpf_add(libmp.fone, p, precision, "n"), -1), precision, "n")
+        tail = libmp.mpf_log(dyadic(numerator, -bits), precision, "n")
+    exponent = libmp.mpf_neg(libmp.mpf_add(centre, tail, precision, "n"))
+    margin = dyadic(1 if up else -1, -(bits + 128))
+    product = libmp.mpf_mul(t, libmp.mpf_add(exponent, margin, precision, "n"), precision, "n")
+    return int(libmp.to_int(libmp.mpf_floor(product, precision, "n")))
 
 
 def exactly(value: float) -> Number:
