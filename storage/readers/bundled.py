@@ -13,7 +13,7 @@ import numpy as np
 
 from storage.errors import InputError
 from storage.readers.registry import register_reader
-from storage.readers.source import Block, ReadOptions, Source
+from storage.readers.source import Block, ReadOptions, Source, confirm
 
 __all__ = ["BUNDLED", "read_bundled"]
 
@@ -62,11 +62,14 @@ def read_bundled(path: str | Path, options: ReadOptions) -> Source:
         raise InputError(f"scikit-learn brings no set {str(path)!r} along; it has: {', '.join(BUNDLED)}")
     bunch = _load(name)
     label_range = BUNDLED[name]
+    dimension = int(bunch.data.shape[1])
+    classes = () if label_range else tuple(str(value) for value in bunch.target_names)
+    confirm(options, name, dimension=dimension, classes=classes, label_range=label_range)
     return Source(
         format="sklearn",
         place=name,
-        dimension=int(bunch.data.shape[1]),
-        classes=() if label_range else tuple(str(value) for value in bunch.target_names),
+        dimension=dimension,
+        classes=classes,
         label_range=label_range,
         parts={"train": _Bundled(name)},
     )

@@ -103,7 +103,7 @@ def _find(folder: Path, prefix: str, kind: str, axes: int) -> Path | None:
     return None
 
 
-@register_reader("idx", takes=("dimension", "classes"))
+@register_reader("idx")
 def read_idx(path: str | Path, options: ReadOptions) -> Source:
     """Read a folder of IDX files under MNIST's names, plain or .gz; pixels 0 to 255 become 0 to 1.
 
@@ -113,6 +113,8 @@ def read_idx(path: str | Path, options: ReadOptions) -> Source:
         Folder with ``train-images-idx3-ubyte`` and ``train-labels-idx1-ubyte``, and perhaps ``t10k-…`` as test rows.
     """
     folder = Path(path)
+    if options.label_range is not None:
+        raise InputError(f"{folder} holds classes, a label range is declared; leave it out")
     if not folder.is_dir():
         raise InputError(f"{folder} is not a folder; name the folder that holds train-images-idx3-ubyte[.gz]")
     parts: dict[str, _Images] = {}

@@ -129,7 +129,7 @@ class _Text:
             yield Block(features, rows.labels, rows.lines, place=str(self.path))
 
 
-@register_reader("libsvm", takes=("dimension", "classes", "label_range", "test"))
+@register_reader("libsvm", takes=("test",))
 def read_libsvm(path: str | Path, options: ReadOptions) -> Source:
     """Read LIBSVM text, plain, .gz or .bz2.
 

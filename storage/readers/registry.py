@@ -28,7 +28,7 @@ class Reader:
     read : callable
         ``read(path, options) -> Source``.
     takes : frozenset of str
-        The options it understands beyond ``discover``; others are refused instead of ignored.
+        Which of ``test``, ``schema`` and ``on_violation`` it understands; others are refused instead of ignored.
     summary : str
         The first line of its docstring.
     """
@@ -39,6 +39,7 @@ class Reader:
 
 
 _READERS: dict[str, Reader] = {}
+_OPTIONAL = ("test", "schema", "on_violation")
 
 
 def register_reader(name: str, *, takes: tuple[str, ...] = ()) -> Callable[[Read], Read]:
@@ -83,8 +84,8 @@ def read_source(format_name: str, path: str | Path, options: ReadOptions | None 
         raise InputError(f"no format is called {format_name!r}; nearest: {', '.join(near)}")
     options = options or ReadOptions()
     plain: Any = ReadOptions()
-    for name in ReadOptions.__dataclass_fields__:
+    for name in _OPTIONAL:
         given = getattr(options, name)
-        if name != "discover" and name not in reader.takes and given != getattr(plain, name):
+        if name not in reader.takes and given != getattr(plain, name):
             raise InputError(f"format {format_name} takes no {name.replace('_', ' ')} (given: {given}); leave it out")
     return reader.read(path, options)

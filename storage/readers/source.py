@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +108,10 @@ class Tally:
     dropped: int = 0
     clipped: int = 0
 
+    def reset(self) -> None:
+        """Begin again, as the blocks are read from the start."""
+        self.incomplete = self.dropped = self.clipped = 0
+
     def to_json(self) -> dict[str, int]:
         """Return the counts as JSON."""
         return {"incomplete": self.incomplete, "dropped": self.dropped, "clipped": self.clipped}
@@ -145,21 +151,28 @@ class Source:
     tallies: Mapping[str, Tally] = field(default_factory=dict)
 
 
+# Leading zeros ("007") and exponents belong to identifiers, which are not numbers to their owner.
+_DECIMAL = re.compile(r"([+-]?)(0|[1-9][0-9]*)(?:\.([0-9]*))?")
+
+
+@lru_cache(maxsize=4096)
+def _canonical_text(text: str) -> str:
+    match = _DECIMAL.fullmatch(text)
+    if match is None:
+        return text
+    sign, whole, fraction = match[1], match[2], (match[3] or "").rstrip("0")
+    number = f"{whole}.{fraction}" if fraction else whole
+    return f"-{number}" if sign == "-" and number != "0" else number
+
+
 def canonical_label(value: object) -> str:
-    """Return the one spelling of a label: numbers without sign or trailing zeros, text without outer spaces.
+    """Return the one spelling of a label: numbers without plus sign or trailing zeros, text without outer spaces.
 
     ``"+1"``, ``"1.0"`` and ``1`` are ``"1"``; ``"-1.0"`` is ``"-1"``; ``" <=50K"`` is ``"<=50K"``.
     """
     if isinstance(value, bytes):
         value = value.decode(errors="replace")
-    text = str(value).strip()
-    # Identifiers such as "007" or "1e3" are not numbers to their owner: only plain decimals are rewritten.
-    if not text.removeprefix("+").removeprefix("-").replace(".", "", 1).isdecimal():
-        return text
-    number = float(text)
-    if number.is_integer() and abs(number) < 2**53:
-        return str(int(number))
-    return repr(number)
+    return _canonical_text(str(value).strip())
 
 
 def label_order(labels: Iterable[str]) -> tuple[str, ...]:
@@ -214,6 +227,31 @@ def settle(
             "declare --classes, or --label-range for real labels"
         )
     return size, classes, frozenset(found)
+
+
+def confirm(
+    options: ReadOptions,
+    place: str,
+    *,
+    dimension: int,
+    classes: tuple[str, ...],
+    label_range: tuple[float, float] | None,
+) -> None:
+    """Refuse options that contradict what a format or a schema says of itself.
+
+    Raises
+    ------
+    InputError
+        Naming both.
+    """
+    known = {"dimension": dimension, "classes": classes or None, "label_range": label_range}
+    for name, value in known.items():
+        given = getattr(options, name)
+        if given is not None and given != value:
+            what = name.replace("_", " ")
+            raise InputError(
+                f"{place} has {what} {value}, declared is {given}; leave the declaration out or correct it"
+            )
 
 
 def undeclared(names: Iterable[str], place: str) -> RefusedError:

@@ -1,0 +1,167 @@
+"""Tables of text with a declared schema."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+
+from storage.errors import InputError, RefusedError
+from storage.readers.files import open_binary, reading, require_file
+from storage.readers.registry import register_reader
+from storage.readers.source import Block, OnViolation, ReadOptions, Source, Tally, confirm
+from storage.schema import Schema, Table, load_schema
+
+__all__ = ["read_csv", "require_schema", "table_files"]
+
+_ROWS = 4096
+
+
+class _Lines:
+    """The lines of a file as text, with the number of the last one given."""
+
+    def __init__(self, path: Path, schema: Schema) -> None:
+        self._path = path
+        self._skip = schema.skip_lines_beginning
+        self.number = 0
+
+    def __iter__(self) -> Iterator[str]:
+        with open_binary(self._path) as file:
+            for self.number, raw in enumerate(file, start=1):
+                try:
+                    text = raw.decode("utf-8-sig" if self.number == 1 else "utf-8")
+                except UnicodeDecodeError as error:
+                    raise InputError(
+                        f"{self._path}, line {self.number}: byte {raw[error.start]:#04x} is not UTF-8; convert the file"
+                    ) from error
+                if not (self._skip and text.startswith(self._skip)):
+                    yield text
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    path: Path
+    schema: Schema
+    on_violation: OnViolation
+    tally: Tally
+
+    def __iter__(self) -> Iterator[Block]:
+        self.tally.reset()
+        with reading(self.path):
+            rows = self._rows()
+            names = next(rows)[1]
+            while chunk := list(islice(rows, _ROWS)):
+                lines = np.array([line for line, _ in chunk], dtype=np.int64)
+                cells = zip(*(row for _, row in chunk), strict=True)
+                columns = dict(zip(names, cells, strict=True))
+                yield self.schema.encode(Table(columns, lines, str(self.path)), self.on_violation, self.tally)
+
+    def _rows(self) -> Iterator[tuple[int, list[str]]]:
+        """Yield the columns' names, then (line, cells)."""
+        lines = _Lines(self.path, self.schema)
+        reader = csv.reader(lines, delimiter=self.schema.delimiter, skipinitialspace=True)
+        names = [column.name for column in self.schema.columns]
+        if not self.schema.header:
+            yield 0, names
+        headed = self.schema.header
+        try:
+            for row in reader:
+                cells = [cell.strip() for cell in row]
+                if not cells:
+                    continue
+                if headed:
+                    headed = False
+                    names = self._header(cells, lines.number)
+                    yield lines.number, names
+                elif len(cells) == len(names):
+                    yield lines.number, cells
+                elif self.on_violation is OnViolation.DROP:
+                    self.tally.dropped += 1
+                else:
+                    raise InputError(
+                        f"{self.path}, line {lines.number}: {len(cells)} cells, the schema has {len(names)} columns; "
+                        "correct the row or the delimiter, or use --on-violation drop"
+                    )
+        except csv.Error as error:
+            raise InputError(f"{self.path}, line {lines.number}: {error}; correct the row") from error
+        if headed:
+            raise InputError(f"{self.path} holds no line of column names, and the schema says it has one")
+
+    def _header(self, cells: list[str], line: int) -> list[str]:
+        declared = {column.name for column in self.schema.columns}
+        for name in cells:
+            if name not in declared:
+                raise InputError(
+                    f"{self.path}, line {line}: column {name!r} is not in the schema; add it "
+                    "(type: ignore leaves it out)"
+                )
+        missing = sorted(declared - set(cells))
+        if missing or len(cells) != len(declared):
+            what = f"column {missing[0]!r} is missing" if missing else "a column is named twice"
+            raise InputError(f"{self.path}, line {line}: {what}; the schema declares {len(declared)} columns")
+        return cells
+
+
+def require_schema(options: ReadOptions, format_name: str) -> Schema:
+    """Return the declared schema.
+
+    Raises
+    ------
+    RefusedError
+        If there is none: it would have to be learnt from the rows.
+    """
+    if options.schema is None:
+        raise RefusedError(
+            f"format {format_name} needs a declared schema (--schema FILE.yaml); none is learnt from rows"
+        )
+    return load_schema(options.schema)
+
+
+def table_files(path: str | Path, schema: Schema, options: ReadOptions) -> dict[str, Path]:
+    """Return the files of the parts: those named, or those the schema names in a folder."""
+    place = Path(path)
+    if not place.is_dir():
+        files = {"train": place}
+    elif "train" not in schema.files:
+        raise InputError(
+            f"{place} is a folder and the schema names no files; name a file, or let it say 'files: {{train: …}}'"
+        )
+    else:
+        files = {
+            part: place / name for part, name in schema.files.items() if part == "train" or (place / name).exists()
+        }
+    if options.test is not None:
+        files["test"] = options.test
+    return {part: require_file(file) for part, file in files.items()}
+
+
+@register_reader("csv", takes=("schema", "on_violation", "test"))
+def read_csv(path: str | Path, options: ReadOptions) -> Source:
+    """Read delimited text (plain, .gz, .bz2) with a declared schema; scaling and one-hot come from the schema.
+
+    Parameters
+    ----------
+    path : path
+        A file, or a folder in which the schema names the files.
+    """
+    schema = require_schema(options, "csv")
+    tallies = {part: Tally() for part in ("train", "test")}
+    parts = {
+        part: _Rows(file, schema, options.on_violation, tallies[part])
+        for part, file in table_files(path, schema, options).items()
+    }
+    label = schema.label
+    confirm(options, str(path), dimension=schema.dimension, classes=label.classes, label_range=label.range)
+    return Source(
+        format="csv",
+        place=str(path),
+        dimension=schema.dimension,
+        classes=label.classes,
+        label_range=label.range,
+        parts=parts,
+        tallies={part: tallies[part] for part in parts},
+    )
