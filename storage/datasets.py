@@ -125,7 +125,7 @@ def into_unit_ball(features: NDArray[np.float64]) -> NDArray[np.float32]:
 
 def _where(block: Block, source: Source, part: str, row: int, before: int) -> str:
     if block.lines is not None:
-        return f"{block.place or source.place}, line {int(block.lines[row])}"
+        return f"{block.place or source.place}, {block.unit} {int(block.lines[row])}"
     return f"{block.place or source.place}, {part} row {before + row + 1}"
 
 

@@ -340,8 +340,7 @@ class Schema:
         labels = next(
             part.values[:, 0] for column, part in zip(used, encoded, strict=True) if isinstance(column, Label)
         )
-        lines = table.lines[keep][good] if table.unit == "line" else None
-        return Block(features[good], labels[good], lines, place=table.place)
+        return Block(features[good], labels[good], table.lines[keep][good], place=table.place, unit=table.unit)
 
     @staticmethod
     def _refuse(

@@ -86,7 +86,9 @@ class Block:
     labels : array (m,)
         Raw labels: text, or numbers.
     lines : int array (m,), optional
-        Line numbers in the file, for messages.
+        Where the rows stand in the file, for messages.
+    unit : str
+        What ``lines`` counts: ``"line"`` or ``"row"``.
     place : str
         The file, for messages.
     origin : str
@@ -97,6 +99,7 @@ class Block:
     labels: NDArray[Any]
     lines: NDArray[np.int64] | None = None
     place: str = ""
+    unit: str = "line"
     origin: str = ""
 
 

@@ -1,0 +1,280 @@
+"""Sets of OpenML by name: asks the public API, the only reader that uses the network."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+import re
+import tempfile
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from storage.errors import InputError, StorageError
+from storage.readers.files import reading
+from storage.readers.parquet import TableRows
+from storage.readers.registry import register_reader
+from storage.readers.source import Block, OnViolation, ReadOptions, Source, Tally, canonical_label, confirm, undeclared
+from storage.schema import Category, Ignored, Label, Numeric, Schema, Table
+
+__all__ = ["API", "fetch", "read_openml"]
+
+API = "https://www.openml.org/api/v1/json"
+_SECONDS = 60
+_ROWS = 4096
+_NAME = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9._()-]*)(@(?P<version>[0-9]+))?")
+
+
+def fetch(address: str) -> IO[bytes]:
+    """Open an https address for reading.
+
+    Raises
+    ------
+    StorageError
+        If it cannot be reached.
+    InputError
+        If the server says there is no such thing.
+    """
+    if urllib.parse.urlsplit(address).scheme != "https":
+        raise InputError(f"{address} is not an https address; OpenML is asked over https only")
+    try:
+        answer: IO[bytes] = urllib.request.urlopen(address, timeout=_SECONDS)
+    except urllib.error.HTTPError as error:
+        # The API's word for "no results" is 412.
+        raise InputError(f"OpenML answers {error.code} to {address}; check the name of the set") from error
+    except (urllib.error.URLError, TimeoutError, OSError) as error:
+        raise StorageError(
+            f"OpenML cannot be reached ({getattr(error, 'reason', error)}); fetch the set on a machine with a network "
+            "and ingest the file with --format csv or parquet"
+        ) from error
+    return answer
+
+
+def _ask(path: str) -> Any:
+    address = f"{API}/{path}"
+    with fetch(address) as answer:
+        try:
+            return json.loads(answer.read())
+        except (ValueError, OSError) as error:
+            raise InputError(f"OpenML's answer to {address} is not JSON: {error}; try again later") from error
+
+
+def _identity(asked: str) -> str:
+    """Return the number of a set given by number, name, or name@version (the oldest active one by default)."""
+    if asked.isdecimal():
+        return asked
+    match = _NAME.fullmatch(asked)
+    if match is None:
+        raise InputError(f"{asked!r} is no name of an OpenML set; write a name, name@version or a number")
+    found = _ask(f"data/list/data_name/{match['name']}/status/active")
+    try:
+        versions = {int(entry["version"]): str(int(entry["did"])) for entry in found["data"]["dataset"]}
+        version = int(match["version"]) if match["version"] else min(versions)
+    except (KeyError, TypeError, ValueError) as error:
+        raise _odd(f"the list of sets called {match['name']}", error) from error
+    if version not in versions:
+        raise InputError(f"OpenML's {match['name']} has no version {version}; it has: {sorted(versions)}")
+    return versions[version]
+
+
+def _odd(what: str, error: BaseException) -> InputError:
+    return InputError(
+        f"OpenML's answer about {what} is not as expected ({error!r:.120}); fetch the file and use --format csv"
+    )
+
+
+def _column(entry: Mapping[str, Any], target: str) -> Numeric | Category | Ignored | Label:
+    name, kind = str(entry["name"]), str(entry["data_type"])
+    if name == target:
+        if kind == "nominal":
+            return Label(name, classes=_values(entry))
+        if kind == "numeric":
+            # The range is filled in when it is declared or found.
+            return Label(name, range=(-np.inf, np.inf))
+        raise InputError(f"OpenML's target {name} has type {kind}; only nominal and numeric targets are read")
+    if "true" in (entry.get("is_ignore"), entry.get("is_row_identifier")):
+        return Ignored(name)
+    if kind == "nominal":
+        return Category(name, _values(entry))
+    # Free text and dates are no features.
+    return Numeric(name, None) if kind == "numeric" else Ignored(name)
+
+
+def _values(entry: Mapping[str, Any]) -> tuple[str, ...]:
+    values = entry["nominal_value"]
+    return tuple(dict.fromkeys(canonical_label(value) for value in (values if isinstance(values, list) else [values])))
+
+
+def _schema(identity: str, target: str, *, drop: bool) -> Schema:
+    answer = _ask(f"data/features/{identity}")
+    try:
+        entries = sorted(answer["data_features"]["feature"], key=lambda entry: int(entry["index"]))
+        columns = tuple(_column(entry, target) for entry in entries)
+    except (KeyError, TypeError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise _odd(f"the columns of set {identity}", error) from error
+    return Schema(columns=columns, missing="?", drop_incomplete=drop)
+
+
+@dataclass(frozen=True, slots=True)
+class _Download:
+    """A file fetched into a folder that goes when the last source that reads it goes."""
+
+    folder: tempfile.TemporaryDirectory[str]
+    path: Path
+
+    @classmethod
+    def of(cls, address: str, checksum: str | None) -> _Download:
+        folder = tempfile.TemporaryDirectory(prefix="unitball-openml-")
+        path = Path(folder.name) / "data"
+        digest = hashlib.md5(usedforsecurity=False)
+        with fetch(address) as answer, path.open("wb") as file:
+            try:
+                while chunk := answer.read(1 << 20):
+                    digest.update(chunk)
+                    file.write(chunk)
+            except OSError as error:
+                raise StorageError(f"the download of {address} broke off ({error}); try again") from error
+        if checksum and digest.hexdigest() != checksum:
+            raise InputError(f"{address} does not match the checksum OpenML states; try again later")
+        return cls(folder, path)
+
+
+@dataclass(frozen=True, slots=True)
+class _Arff:
+    download: _Download
+    schema: Schema
+    on_violation: OnViolation
+    tally: Tally
+    place: str
+
+    def __iter__(self) -> Iterator[Block]:
+        self.tally.reset()
+        names = [column.name for column in self.schema.columns]
+        rows = self._rows(len(names))
+        while chunk := list(islice(rows, _ROWS)):
+            cells = zip(*(row for _, row in chunk), strict=True)
+            lines = np.array([line for line, _ in chunk], dtype=np.int64)
+            table = Table(dict(zip(names, cells, strict=True)), lines, self.place)
+            yield self.schema.encode(table, self.on_violation, self.tally)
+
+    def _rows(self, width: int) -> Iterator[tuple[int, list[str]]]:
+        path = self.download.path
+        with reading(self.place), path.open(encoding="utf-8", errors="replace") as file:
+            body = False
+            for number, line in enumerate(file, start=1):
+                text = line.strip()
+                if not text or text.startswith("%"):
+                    continue
+                if not body:
+                    body = text.lower().startswith("@data")
+                    continue
+                if text.startswith("{"):
+                    raise InputError(
+                        f"{self.place}, line {number}: sparse ARFF is not read; fetch the set as libsvm or csv"
+                    )
+                cells = _cells(text)
+                if len(cells) != width:
+                    raise InputError(f"{self.place}, line {number}: {len(cells)} cells, expected {width}")
+                yield number, cells
+
+
+def _cells(text: str) -> list[str]:
+    """Split a line of ARFF: quoted singly or doubly, escaped by a backslash."""
+    quote = '"' if '"' in text and "'" not in text else "'"
+    row = next(csv.reader([text], quotechar=quote, escapechar="\\", skipinitialspace=True))
+    return [cell.strip() for cell in row]
+
+
+Parts = Callable[[Schema], Any]
+
+
+def _rows(description: Mapping[str, Any], place: str, options: ReadOptions, tally: Tally) -> Parts:
+    """Fetch the rows and return what reads them under a schema; ARFF where there is one, for it has a checksum."""
+    parquet = description.get("parquet_url") or description.get("minio_url")
+    if str(description.get("format", "")).upper() == "ARFF":
+        arff = _Download.of(_https(str(description["url"])), description.get("md5_checksum"))
+        return lambda schema: _Arff(arff, schema, options.on_violation, tally, place)
+    if parquet:
+        file = _Download.of(_https(str(parquet)), None)
+        return lambda schema: _Held(file, TableRows((file.path,), schema, options.on_violation, tally))
+    raise InputError(f"{place} has format {description.get('format')!r}; ARFF and Parquet are read")
+
+
+def _https(address: str) -> str:
+    return re.sub(r"^http://", "https://", address)
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """Rows together with the downloaded file they are read from."""
+
+    download: _Download
+    rows: TableRows
+
+    def __iter__(self) -> Iterator[Block]:
+        return iter(self.rows)
+
+
+def _found_range(rows: Any, place: str) -> tuple[float, float]:
+    labels = np.concatenate([block.labels for block in rows] or [np.zeros(0)])
+    if not np.isfinite(labels).all() or len(np.unique(labels)) < 2:
+        raise InputError(f"{place} has no two different finite labels; declare --label-range")
+    return float(labels.min()), float(labels.max())
+
+
+@register_reader("openml", takes=("on_violation",))
+def read_openml(path: str | Path, options: ReadOptions) -> Source:
+    """Read a set of OpenML by name, name@version or number; needs a network.
+
+    Parameters
+    ----------
+    path : str
+        ``"iris"``, ``"iris@1"`` or ``"61"``.
+
+    Notes
+    -----
+    Categories and classes are those OpenML declares and become one-hot; numbers stay as they are; text and dates are
+    left out. Rows with missing values are refused, or left out with ``on_violation=drop``.
+    """
+    identity = _identity(str(path))
+    place = f"OpenML set {identity}"
+    try:
+        description = _ask(f"data/{identity}")["data_set_description"]
+        target = str(description["default_target_attribute"])
+    except (KeyError, TypeError) as error:
+        raise _odd(f"set {identity}", error) from error
+    schema = _schema(identity, target, drop=options.on_violation is OnViolation.DROP)
+    label = schema.label
+    found: frozenset[str] = frozenset()
+    tally = Tally()
+    if label.range is not None and options.label_range is None and not options.discover:
+        raise undeclared({"classes"}, place)
+    rows = _rows(description, place, options, tally)
+    if label.range is not None:
+        if options.label_range is None:
+            found = frozenset({"classes"})
+        bounds = options.label_range or _found_range(rows(schema), place)
+        label = replace(label, range=bounds)
+        columns = tuple(label if isinstance(column, Label) else column for column in schema.columns)
+        schema = replace(schema, columns=columns)
+    confirm(options, place, dimension=schema.dimension, classes=label.classes, label_range=label.range)
+    return Source(
+        format="openml",
+        place=place,
+        dimension=schema.dimension,
+        classes=label.classes,
+        label_range=label.range,
+        parts={"train": rows(schema)},
+        found=found,
+        tallies={"train": tally},
+    )

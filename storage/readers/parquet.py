@@ -1,0 +1,217 @@
+"""Parquet files: columns by a declared schema, or one list column of features beside a label column."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from storage.errors import InputError
+from storage.readers.csv import table_files
+from storage.readers.files import reading, require_file
+from storage.readers.registry import register_reader
+from storage.readers.source import Block, OnViolation, ReadOptions, Source, Tally, canonical_label, confirm, settle
+from storage.schema import Schema, Table, load_schema
+
+__all__ = ["TableRows", "read_parquet"]
+
+FEATURES = "features"
+LABEL = "label"
+_ROWS = 2048
+
+
+@contextmanager
+def _opening(path: Path) -> Iterator[Any]:
+    """Open a Parquet file; what is wrong with it is an error that names it."""
+    with reading(path):
+        try:
+            with pq.ParquetFile(path, pre_buffer=False) as file:
+                yield file
+        except pa.ArrowException as error:
+            raise InputError(f"{path} is damaged or no Parquet file: {_short(error)}; fetch the file again") from error
+        except OSError as error:
+            raise InputError(f"{path} is damaged or cannot be read: {_short(error)}; fetch the file again") from error
+
+
+def _short(error: BaseException) -> str:
+    return " ".join(str(error).split())[:200]
+
+
+def _files(path: Path) -> tuple[Path, ...]:
+    """Return the file, or the Parquet files of a folder in the order of their names."""
+    if not path.is_dir():
+        return (require_file(path),)
+    found = tuple(sorted(file for file in path.iterdir() if file.suffix in (".parquet", ".pq")))
+    if not found:
+        raise InputError(f"{path} holds no .parquet file")
+    return tuple(require_file(file) for file in found)
+
+
+def _require_columns(file: Any, path: Path, names: tuple[str, ...], way_out: str) -> None:
+    for name in names:
+        if name not in file.schema_arrow.names:
+            there = ", ".join(file.schema_arrow.names[:20])
+            raise InputError(f"{path} has no column {name!r}, it has: {there}; {way_out}")
+
+
+@dataclass(frozen=True, slots=True)
+class TableRows:
+    """The rows of Parquet files whose columns a schema declares."""
+
+    files: tuple[Path, ...]
+    schema: Schema
+    on_violation: OnViolation
+    tally: Tally
+
+    def __iter__(self) -> Iterator[Block]:
+        """Yield encoded blocks."""
+        self.tally.reset()
+        names = self.schema.needed
+        for path in self.files:
+            with _opening(path) as file:
+                _require_columns(file, path, names, "correct the schema")
+                row = 1
+                for batch in file.iter_batches(_ROWS, columns=list(names)):
+                    columns = {name: batch.column(name).to_pylist() for name in names}
+                    lines = np.arange(row, row + len(batch), dtype=np.int64)
+                    row += len(batch)
+                    table = Table(columns, lines, str(path), unit="row")
+                    yield self.schema.encode(table, self.on_violation, self.tally)
+
+
+@dataclass(frozen=True, slots=True)
+class _ListRows:
+    files: tuple[Path, ...]
+    dimension: int
+
+    def __iter__(self) -> Iterator[Block]:
+        for path in self.files:
+            row = 1
+            for features, labels in _list_batches(path, self.dimension):
+                lines = np.arange(row, row + len(labels), dtype=np.int64)
+                row += len(labels)
+                yield Block(features, labels, lines, place=str(path), unit="row")
+
+
+def _list_batches(path: Path, dimension: int) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
+    with _opening(path) as file:
+        _require_columns(file, path, (FEATURES, LABEL), "name the columns so, or declare others with --schema")
+        kind = file.schema_arrow.field(FEATURES).type
+        if not _is_list(kind):
+            raise InputError(f"{path}, column {FEATURES}: type is {kind}; it must be a list of numbers")
+        row = 1
+        for batch in file.iter_batches(_ROWS, columns=[FEATURES, LABEL]):
+            lists, labels = batch.column(FEATURES), batch.column(LABEL)
+            for name, column in ((FEATURES, lists), (LABEL, labels)):
+                if column.null_count:
+                    place = row + column.is_null().to_pylist().index(True)
+                    raise InputError(
+                        f"{path}, row {place}, column {name}: the value is missing; fill or remove the row"
+                    )
+            lengths = lists.value_lengths().to_numpy(zero_copy_only=False)
+            if (lengths != dimension).any():
+                bad = int(np.argmax(lengths != dimension))
+                raise InputError(
+                    f"{path}, row {row + bad}: {lengths[bad]} features, expected {dimension}; correct the row or "
+                    "--dimension"
+                )
+            flat = lists.flatten()
+            if flat.null_count:
+                bad = flat.is_null().to_pylist().index(True)
+                raise InputError(
+                    f"{path}, row {row + bad // dimension}: feature {bad % dimension + 1} is missing; "
+                    "fill or remove the row"
+                )
+            row += len(batch)
+            numbers = flat.to_numpy(zero_copy_only=False).reshape(len(batch), dimension)
+            yield numbers, np.asarray(labels.to_pylist())
+
+
+def _is_list(kind: Any) -> bool:
+    listed = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+    if not listed:
+        return False
+    number = kind.value_type
+    return bool(pa.types.is_floating(number) or pa.types.is_integer(number))
+
+
+def _list_dimension(path: Path) -> int:
+    """Return the length of the first list, or of all where the type says so."""
+    with _opening(path) as file:
+        _require_columns(file, path, (FEATURES, LABEL), "name the columns so, or declare others with --schema")
+        kind = file.schema_arrow.field(FEATURES).type
+        if pa.types.is_fixed_size_list(kind):
+            return int(kind.list_size)
+        for batch in file.iter_batches(1, columns=[FEATURES]):
+            cell = batch.column(0).to_pylist()[0]
+            return len(cell) if isinstance(cell, list) else 0
+    raise InputError(f"{path} holds no rows; it must hold at least one")
+
+
+def _declared(path: Path, options: ReadOptions, schema: Schema) -> Source:
+    tallies = {part: Tally() for part in ("train", "test")}
+    if path.is_dir() and not schema.files:
+        places = {"train": _files(path)}
+        if options.test is not None:
+            places["test"] = _files(options.test)
+    else:
+        places = {part: _files(file) for part, file in table_files(path, schema, options).items()}
+    label = schema.label
+    confirm(options, str(path), dimension=schema.dimension, classes=label.classes, label_range=label.range)
+    return Source(
+        format="parquet",
+        place=str(path),
+        dimension=schema.dimension,
+        classes=label.classes,
+        label_range=label.range,
+        parts={part: TableRows(files, schema, options.on_violation, tallies[part]) for part, files in places.items()},
+        tallies={part: tallies[part] for part in places},
+    )
+
+
+@register_reader("parquet", takes=("schema", "on_violation", "test"))
+def read_parquet(path: str | Path, options: ReadOptions) -> Source:
+    """Read Parquet: columns by a declared schema, or a list column "features" beside a column "label".
+
+    Parameters
+    ----------
+    path : path
+        A file, or a folder of .parquet files.
+    """
+    place = Path(path)
+    if options.schema is not None:
+        return _declared(place, options, load_schema(options.schema))
+    if options.on_violation is not OnViolation.REFUSE:
+        raise InputError(f"{place}: rows are clipped or dropped by a declared schema only; give --schema")
+    parts = {"train": _files(place)}
+    if options.test is not None:
+        parts["test"] = _files(options.test)
+    dimension, labels = None, None
+    if options.discover and options.dimension is None:
+        dimension = _list_dimension(parts["train"][0])
+    if options.discover and options.classes is None and options.label_range is None:
+        size = options.dimension or dimension or 0
+        labels = {
+            canonical_label(value)
+            for files in parts.values()
+            for file in files
+            for _, block in _list_batches(file, size)
+            for value in np.unique(block).tolist()
+        }
+    size, classes, found = settle(options, str(place), dimension=dimension, labels=labels)
+    return Source(
+        format="parquet",
+        place=str(place),
+        dimension=size,
+        classes=classes,
+        label_range=options.label_range,
+        parts={part: _ListRows(files, size) for part, files in parts.items()},
+        found=found,
+    )
