@@ -211,11 +211,10 @@ def _require_visibility(
 def _require_account(
     entries: Entries, name: str, chosen: str, *, given: str | None, disjoint: bool, earlier: list[Registration]
 ) -> None:
-    exists = find_account(entries, chosen) is not None
-    if disjoint and (given is None or exists):
+    if disjoint and (given is None or find_account(entries, chosen) is not None):
         raise InputError(
-            f"disjoint people need an account that does not exist yet, and {chosen!r} "
-            + ("does; give it another name" if exists else "was not named; name one")
+            f"disjoint people need a new account of their own, and {chosen!r} is not one; "
+            "name one that does not exist yet"
         )
     if earlier and chosen != earlier[-1].account and not disjoint:
         raise RefusedError(

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 from sqlalchemy import (
@@ -54,6 +55,9 @@ MIGRATIONS: dict[int, Callable[[Connection], None]] = {}
 
 BUSY_SECONDS = 300.0
 """How long a transaction waits for the write lock: longer than 64 processes need to charge one after another."""
+
+_STALLED_SECONDS = 120.0
+"""How long PostgreSQL lets a transaction stand still; a decision takes well under a second."""
 
 _CREATION_LOCK = 0x756E6974
 """Key of PostgreSQL's advisory lock under which the schema is made; any constant of our own does."""
@@ -104,6 +108,10 @@ _POSTGRESQL_TRIGGERS = (
     "$$ BEGIN RAISE EXCEPTION 'the ledger is append-only'; END $$",
     "CREATE TRIGGER ledger_no_change BEFORE UPDATE OR DELETE OR TRUNCATE ON ledger_entries "
     "FOR EACH STATEMENT EXECUTE FUNCTION ledger_append_only()",
+    "CREATE FUNCTION ledger_at_the_end() RETURNS trigger LANGUAGE plpgsql AS "
+    "$$ BEGIN IF NEW.sequence IS DISTINCT FROM (SELECT coalesce(max(sequence), 0) + 1 FROM ledger_entries) "
+    "THEN RAISE EXCEPTION 'the ledger is append-only'; END IF; RETURN NEW; END $$",
+    "CREATE TRIGGER ledger_in_order BEFORE INSERT ON ledger_entries FOR EACH ROW EXECUTE FUNCTION ledger_at_the_end()",
 )
 for _dialect, _triggers in (("sqlite", _SQLITE_TRIGGERS), ("postgresql", _POSTGRESQL_TRIGGERS)):
     for _trigger in _triggers:
@@ -193,7 +201,7 @@ def _parse(location: str | Path) -> URL | None:
         return None
     try:
         url = make_url(location)
-    except ArgumentError:
+    except (ArgumentError, ValueError):
         raise InputError(
             "the ledger's URL cannot be read; give a file, or postgresql://user@host:port/database"
         ) from None
@@ -229,13 +237,17 @@ def _sqlite_engine(path: Path) -> Engine:
 
 def _postgresql_engine(url: URL) -> Engine:
     # READ COMMITTED: after the lock is granted, the next statement sees what its last holder committed.
-    return create_engine(
-        url,
-        poolclass=NullPool,
-        hide_parameters=True,
-        isolation_level="READ COMMITTED",
-        connect_args={"options": f"-c lock_timeout={int(BUSY_SECONDS * 1000)} -c synchronous_commit=on"},
-    )
+    engine = create_engine(url, poolclass=NullPool, hide_parameters=True, isolation_level="READ COMMITTED")
+
+    @event.listens_for(engine, "connect")
+    def _set_up(connection: Any, record: object) -> None:
+        connection.execute("SET synchronous_commit = on")
+        connection.execute(f"SET lock_timeout = '{BUSY_SECONDS:g}s'")
+        # A machine that loses its power or its network holds the lock no longer than this.
+        connection.execute(f"SET idle_in_transaction_session_timeout = '{_STALLED_SECONDS:g}s'")
+        connection.commit()
+
+    return engine
 
 
 @contextmanager
@@ -309,8 +321,15 @@ def _read_meta(connection: Connection, *, lock: bool) -> dict[str, str]:
     return {row.name: row.value for row in rows}
 
 
+def _version(found: Mapping[str, str], place: str) -> int:
+    version = found.get("format_version", "")
+    if not version.isdigit() or "ledger_id" not in found:
+        raise StorageError(f"ledger {place} is damaged: its table of versions is; put back the newest back-up")
+    return int(version)
+
+
 def _require_version(found: Mapping[str, str], place: str) -> None:
-    version = int(found["format_version"])
+    version = _version(found, place)
     if version != FORMAT_VERSION:
         raise FormatVersionError(
             f"ledger {place} has format version {version}, this Unitball reads {FORMAT_VERSION}; use a newer Unitball"
@@ -323,9 +342,9 @@ def _migrate(engine: Engine, place: str) -> str:
         if not inspect(connection).has_table(meta.name):
             raise StorageError(f"ledger {place} is a database without a ledger; move it away and run again")
         found = _read_meta(connection, lock=False)
-    if int(found["format_version"]) < FORMAT_VERSION:
+    if _version(found, place) < FORMAT_VERSION:
         with _begin(engine, place, write=True) as connection:
-            version = int(_read_meta(connection, lock=True)["format_version"])
+            version = _version(_read_meta(connection, lock=True), place)
             while version < FORMAT_VERSION:
                 if version not in MIGRATIONS:
                     raise StorageError(
@@ -334,7 +353,7 @@ def _migrate(engine: Engine, place: str) -> str:
                     )
                 MIGRATIONS[version](connection)
                 version += 1
-            connection.execute(update(meta).where(meta.c.name == "format_version").values(value=str(version)))
+                connection.execute(update(meta).where(meta.c.name == "format_version").values(value=str(version)))
             found = _read_meta(connection, lock=False)
     _require_version(found, place)
     return found["ledger_id"]

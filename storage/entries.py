@@ -14,7 +14,6 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,7 +24,8 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, Select, insert, select
 
-from storage.database import Database, entries, locked_directory, sync_directory
+from storage.atomic import write_bytes
+from storage.database import Database, entries, locked_directory
 from storage.errors import InputError, StorageError
 
 __all__ = ["Entries", "Entry", "Kind", "check_chain", "reading", "require_name", "writing"]
@@ -161,10 +161,8 @@ class Entries:
         before = _origin(self._ledger_id)
         for row in self._connection.execute(select(entries).order_by(entries.c.sequence)):
             if row.sequence != before.sequence + 1:
-                missing = f"{before.sequence + 1}" + (
-                    f" to {row.sequence - 1}" if row.sequence > before.sequence + 2 else ""
-                )
-                problems.append(f"entry {missing} was removed")
+                to = f" to {row.sequence - 1}" if row.sequence > before.sequence + 2 else ""
+                problems.append(f"entry {before.sequence + 1}{to} was removed")
             elif row.previous != before.digest:
                 problems.append(f"entry {row.sequence} does not follow entry {before.sequence}: reordered or replaced")
             if _digest(row._asdict()) != row.digest:
@@ -208,22 +206,31 @@ def writing(database: Database) -> Iterator[Entries]:
 
 def check_chain(database: Database) -> list[str]:
     """Return what is wrong with the chain and its high-water mark, one sentence each."""
-    head = _read_head(database.head)
+    try:
+        # Read before the ledger, which may only grow in between.
+        head = _read_head(database.head)
+        unreadable = None
+    except StorageError as error:
+        head, unreadable = None, str(error)
     with reading(database) as found:
-        problems = found.check()
-        behind = _behind(found, head)
-    return problems + ([behind] if behind is not None else [])
+        problems = [*found.check(), unreadable, _behind(found, head)]
+    return [problem for problem in problems if problem is not None]
 
 
 def _entry(row: Row[Any]) -> Entry:
-    return Entry(
-        sequence=row.sequence,
-        kind=Kind(row.kind),
-        account=row.account,
-        subject=row.subject,
-        content=json.loads(row.content),
-        recorded_at=row.recorded_at,
-    )
+    try:
+        return Entry(
+            sequence=row.sequence,
+            kind=Kind(row.kind),
+            account=row.account,
+            subject=row.subject,
+            content=json.loads(row.content),
+            recorded_at=row.recorded_at,
+        )
+    except ValueError as error:
+        raise StorageError(
+            f"entry {row.sequence} of the ledger is damaged; put back the newest back-up of the ledger"
+        ) from error
 
 
 _HASHED = ("sequence", "previous", "kind", "account", "subject", "recorded_at", "content")
@@ -281,12 +288,7 @@ def _advance_head(path: Path | None, mark: _Mark) -> None:
             present = _read_head(path)
             if present is not None and present.sequence >= mark.sequence:
                 return
-            temporary = path.with_name(f".{path.name}.new")
-            with temporary.open("w") as file:
-                file.write(canonical({"ledger": mark.ledger_id, "sequence": mark.sequence, "digest": mark.digest}))
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(path)
-            sync_directory(path.parent)
+            content = {"ledger": mark.ledger_id, "sequence": mark.sequence, "digest": mark.digest}
+            write_bytes(path, canonical(content).encode())
     except (OSError, StorageError) as error:
         _log.warning("high-water mark %s could not be written (%s); the ledger itself is whole", path, error)

@@ -433,12 +433,17 @@ class Ledger:
             The releases found in the store that had to be charged, with the digests of their bytes as they are now.
         """
         problems = check_chain(self._database)
-        with reading(self._database) as entries:
-            charged = {entry.subject for entry in entries.find(Kind.CHARGE)}
-            outputs: dict[str, set[str]] = {}
-            for entry in entries.find(Kind.OUTPUT):
-                outputs.setdefault(entry.subject, set()).add(entry.content["digest"])
-        for key, digest in sorted((stored or {}).items()):
+        if not stored:
+            return problems
+        try:
+            with reading(self._database) as entries:
+                charged = {entry.subject for entry in entries.find(Kind.CHARGE)}
+                outputs: dict[str, set[str]] = {}
+                for entry in entries.find(Kind.OUTPUT):
+                    outputs.setdefault(entry.subject, set()).add(entry.content["digest"])
+        except StorageError as error:
+            return [*problems, str(error)]
+        for key, digest in sorted(stored.items()):
             if key not in charged:
                 problems.append(
                     f"release {key} is stored but was never charged: an older back-up of the ledger was restored, "

@@ -1,0 +1,217 @@
+"""Whose a data set is, and that nothing private becomes public or gets a second budget."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from storage.catalog import Catalog, Registration
+from storage.charges import Cap
+from storage.database import open_database
+from storage.errors import InputError, OverspendError, RefusedError
+from storage.ledger import Ledger
+from storage.refs import Visibility
+from tests.support.ledgers import SumOfEpsilons, race, release, request, spent
+
+CAP = Cap(3, 1e-6)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "ledger.sqlite"
+
+
+@pytest.fixture
+def catalog(path: Path) -> Catalog:
+    return Catalog(open_database(path))
+
+
+@pytest.fixture
+def ledger(path: Path) -> Ledger:
+    return Ledger(open_database(path), SumOfEpsilons())
+
+
+def _private(catalog: Catalog, name: str, version: str, **options: Any) -> Registration:
+    return catalog.register(name, version, visibility=Visibility.PRIVATE, manifest={"rows": 100}, **options)
+
+
+def _public(catalog: Catalog, name: str, version: str, **options: Any) -> Registration:
+    return catalog.register(name, version, visibility=Visibility.PUBLIC, manifest={"rows": 100}, **options)
+
+
+class TestRegistering:
+    def test_a_public_set_takes_its_name_as_account(self, catalog: Catalog) -> None:
+        found = _public(catalog, "digits", "v1", normalisation="clip")
+        assert (found.name, found.version, found.account) == ("digits", "v1", "digits")
+        assert (found.visibility, found.normalisation, found.manifest) == (Visibility.PUBLIC, "clip", {"rows": 100})
+        assert catalog.get("digits") == found
+        assert catalog.account_of("digits").cap is None
+
+    def test_a_private_set_needs_a_cap_once(self, catalog: Catalog) -> None:
+        with pytest.raises(RefusedError, match="give it a cap in epsilon and delta"):
+            _private(catalog, "clinic", "v1")
+        assert not catalog.has("clinic")
+        _private(catalog, "clinic", "v1", cap=CAP, account="clinic-2026")
+        _private(catalog, "clinic", "v2")
+        _private(catalog, "clinic", "v3", cap=CAP, account="clinic-2026")
+        assert [found.account for found in catalog.versions("clinic")] == ["clinic-2026"] * 3
+        assert catalog.account_of("clinic").cap == CAP
+
+    def test_the_same_words_again_change_nothing(self, catalog: Catalog) -> None:
+        first = _private(catalog, "clinic", "v1", cap=CAP)
+        assert _private(catalog, "clinic", "v1", cap=CAP) == first
+        assert catalog.versions("clinic") == [first]
+
+    def test_an_older_version_may_become_the_newest_again(self, catalog: Catalog) -> None:
+        for version in ("v1", "v2", "v1"):
+            _public(catalog, "digits", version)
+        assert catalog.get("digits").version == "v1"
+        assert [found.version for found in catalog.versions("digits")] == ["v1", "v2", "v1"]
+
+    def test_a_version_may_be_kept_under_several_normalisations(self, catalog: Catalog) -> None:
+        raw = _public(catalog, "digits", "v1")
+        unit = _public(catalog, "digits", "v1-unit", normalisation="unit-norm")
+        assert catalog.get("digits", normalisation="none") == raw
+        assert catalog.get("digits", version="v1-unit") == unit
+        assert catalog.get("digits") == unit
+        with pytest.raises(InputError, match="nothing registered under version v9, normalisation any"):
+            catalog.get("digits", version="v9")
+
+    def test_another_cap_is_not_taken_silently(self, catalog: Catalog) -> None:
+        _private(catalog, "clinic", "v1", cap=CAP)
+        with pytest.raises(InputError, match="its cap is epsilon 3 at delta 1e-06"):
+            _private(catalog, "clinic", "v2", cap=Cap(9, 1e-6))
+        assert catalog.get("clinic").version == "v1"
+        assert catalog.account_of("clinic").cap == CAP
+
+    def test_a_public_set_takes_no_cap(self, catalog: Catalog) -> None:
+        with pytest.raises(InputError, match="takes no cap"):
+            _public(catalog, "digits", "v1", cap=CAP)
+        _public(catalog, "digits", "v1")
+        with pytest.raises(InputError, match="its cap is none"):
+            _public(catalog, "digits", "v2", cap=CAP)
+
+    def test_group_size_is_fixed_and_consent_is_not(self, catalog: Catalog, ledger: Ledger) -> None:
+        _private(catalog, "clinic", "v1", cap=CAP, group_size=3)
+        with pytest.raises(InputError, match="3 rows a person, which is fixed"):
+            _private(catalog, "clinic", "v2", group_size=1)
+        account = ledger.account("clinic")
+        assert (account.group_size, account.idealised_allowed) == (3, False)
+        for word in (True, True, None, False):
+            _private(catalog, "clinic", "v1", idealised_allowed=word)
+            assert ledger.account("clinic").idealised_allowed is (word is not False)
+
+    def test_unknown_names_are_answered_with_the_known(self, catalog: Catalog) -> None:
+        _public(catalog, "digits", "v1")
+        with pytest.raises(InputError, match=r"no data set 'digit' \(data sets: digits\)"):
+            catalog.get("digit")
+        assert catalog.versions("digit") == []
+
+    @pytest.mark.parametrize("name", ["", "two\nlines", " space"])
+    def test_a_name_that_breaks_a_line_is_refused(self, catalog: Catalog, name: str) -> None:
+        with pytest.raises(InputError, match="data set's name"):
+            _public(catalog, name, "v1")
+        with pytest.raises(InputError, match="data set's version"):
+            _public(catalog, "digits", name)
+
+    def test_lists(self, catalog: Catalog) -> None:
+        _public(catalog, "iris", "i1")
+        _private(catalog, "clinic", "c1", cap=CAP)
+        _public(catalog, "digits", "d1")
+        _public(catalog, "iris", "i2")
+        assert [(found.name, found.version) for found in catalog.datasets()] == [
+            ("clinic", "c1"),
+            ("digits", "d1"),
+            ("iris", "i2"),
+        ]
+        assert [found.version for found in catalog.registrations()] == ["i1", "c1", "d1", "i2"]
+        assert [found.version for found in catalog.registrations(Visibility.PRIVATE)] == ["c1"]
+
+    def test_registrations_are_part_of_the_chain(self, catalog: Catalog, ledger: Ledger) -> None:
+        _private(catalog, "clinic", "c1", cap=CAP)
+        _public(catalog, "digits", "d1")
+        assert ledger.verify() == []
+
+
+class TestVisibility:
+    def test_what_was_private_is_never_public(self, catalog: Catalog) -> None:
+        _private(catalog, "clinic", "v1", cap=CAP, account="patients")
+        with pytest.raises(RefusedError, match="what was private stays private"):
+            _public(catalog, "clinic", "v2")
+        with pytest.raises(RefusedError, match="what was private stays private"):
+            _public(catalog, "clinic", "v2", account="fresh", disjoint_people=True)
+        with pytest.raises(RefusedError, match="account 'patients' is private"):
+            _public(catalog, "another name", "v2", account="patients")
+        with pytest.raises(RefusedError, match="what was private stays private"):
+            _public(catalog, "another name", "v1", account="fresh")
+        assert [found.visibility for found in catalog.registrations()] == [Visibility.PRIVATE]
+
+    def test_what_was_public_is_not_made_private(self, catalog: Catalog) -> None:
+        _public(catalog, "digits", "v1")
+        with pytest.raises(RefusedError, match="whoever could read it has read it"):
+            _private(catalog, "digits", "v2", cap=CAP)
+        with pytest.raises(RefusedError, match="account 'digits' is public"):
+            _private(catalog, "clinic", "v2", cap=CAP, account="digits")
+
+    def test_a_race_of_private_and_public_has_one_winner(self, path: Path) -> None:
+        open_database(path)
+
+        def body(number: int) -> str:
+            catalog = Catalog(open_database(path))
+            if number % 2:
+                return str(_public(catalog, "clinic", f"v{number}").visibility)
+            return str(_private(catalog, "clinic", f"v{number}", cap=CAP).visibility)
+
+        answers = race(8, body)
+        assert answers.count("RefusedError") == 4
+        assert len({found.visibility for found in Catalog(open_database(path)).versions("clinic")}) == 1
+
+
+class TestAccounts:
+    def test_a_name_does_not_move_to_another_account(self, catalog: Catalog) -> None:
+        _private(catalog, "clinic", "v1", cap=CAP)
+        with pytest.raises(RefusedError, match="cannot move to 'fresh'"):
+            _private(catalog, "clinic", "v2", cap=CAP, account="fresh")
+        with pytest.raises(RefusedError, match="cannot move to 'fresh'"):
+            _private(catalog, "clinic", "v1", cap=CAP, account="fresh")
+        assert catalog.get("clinic").account == "clinic"
+
+    def test_disjoint_people_open_another_and_it_is_on_record(self, catalog: Catalog, ledger: Ledger) -> None:
+        _private(catalog, "clinic", "v1", cap=CAP, account="2025")
+        declared = _private(catalog, "clinic", "v2", cap=CAP, account="2026", disjoint_people=True)
+        assert declared.disjoint_people
+        assert declared.account == "2026"
+        account = ledger.account("2026")
+        assert account.disjoint_people
+        assert account.disjoint_from == ("2025",)
+        assert _private(catalog, "clinic", "v2", cap=CAP, account="2026", disjoint_people=True) == declared
+        assert _private(catalog, "clinic", "v3").account == "2026"
+
+    def test_disjoint_people_need_an_account_of_their_own(self, catalog: Catalog) -> None:
+        _private(catalog, "clinic", "v1", cap=CAP)
+        _private(catalog, "hospital", "h1", cap=CAP)
+        with pytest.raises(InputError, match="need a new account of their own"):
+            _private(catalog, "clinic", "v2", cap=CAP, disjoint_people=True)
+        for taken in ("clinic", "hospital"):
+            with pytest.raises(InputError, match="need a new account of their own"):
+                _private(catalog, "clinic", "v2", account=taken, disjoint_people=True)
+        with pytest.raises(RefusedError, match="give it a cap"):
+            _private(catalog, "clinic", "v2", account="fresh", disjoint_people=True)
+        assert [found.version for found in catalog.versions("clinic")] == ["v1"]
+
+    def test_nothing_refills_an_account(self, catalog: Catalog, ledger: Ledger) -> None:
+        """One changed row, an appended row, a re-ordered file, another name, a rotated key: the same people."""
+        _private(catalog, "clinic", "v1", cap=CAP)
+        ledger.charge(request(release("v1 model", 1), partition="v1"), {"0": "first key"})
+        for number, change in enumerate(["changed row", "appended row", "re-ordered file"]):
+            _private(catalog, "clinic", change)
+            ledger.charge(request(release(f"{change} model", 0.5), partition=change), {"0": "first key"})
+            assert spent(ledger) == 1.5 + 0.5 * number
+        _private(catalog, "clinic under another name", "v5", account="clinic")
+        ledger.charge(request(release("v5 model", 0.25), partition="v5"), {"0": "first key"})
+        ledger.charge(request(release("v6 model", 0.25), partition="v5"), {"0": "rotated key"})
+        assert spent(ledger) == CAP.epsilon
+        with pytest.raises(OverspendError):
+            ledger.charge(request(release("one more", 0.01), partition="v5"), {"0": "rotated key"})

@@ -1,0 +1,397 @@
+"""What is charged, to whom, exactly once, and what is refused."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from storage.accounts import require_small_delta
+from storage.charges import Cap, Decision, PlanRecord, ReleaseCharge
+from storage.database import open_database
+from storage.entries import Kind, writing
+from storage.errors import InputError, OverspendError, RefusedError, StorageError
+from storage.ledger import Ledger, OutputOutcome
+from tests.support.ledgers import ForgetsParties, SumOfEpsilons, database_of, open_ledger, release, request, spent
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Ledger:
+    return open_ledger(tmp_path / "ledger.sqlite", cap=3)
+
+
+class TestAccounts:
+    def test_the_same_words_again_change_nothing(self, ledger: Ledger) -> None:
+        first = ledger.open_account("clinic", Cap(3, 1e-5))
+        assert ledger.open_account("clinic", Cap(3, 1e-5)) == first
+        assert [account.name for account in ledger.accounts()] == ["clinic"]
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            {"cap": Cap(9, 1e-5)},
+            {"cap": None},
+            {"group_size": 2},
+            {"idealised_allowed": True},
+            {"disjoint_from": ("x",)},
+        ],
+    )
+    def test_other_words_are_refused(self, ledger: Ledger, change: dict[str, Any]) -> None:
+        ledger.open_account("x", Cap(3, 1e-5))
+        options: dict[str, Any] = {"cap": Cap(3, 1e-5), **change}
+        with pytest.raises(InputError, match="exists with other properties"):
+            ledger.open_account("clinic", **options)
+
+    def test_a_declaration_of_disjoint_people_is_on_record(self, ledger: Ledger) -> None:
+        ledger.open_account("next year", Cap(1, 1e-6), disjoint_from=["clinic"], idealised_allowed=True)
+        account = ledger.account("next year")
+        assert account.disjoint_people
+        assert account.disjoint_from == ("clinic",)
+        assert account.idealised_allowed
+        assert not ledger.account("clinic").disjoint_people
+
+    def test_disjoint_from_an_unknown_account_is_refused(self, ledger: Ledger) -> None:
+        with pytest.raises(InputError, match="no account 'nobody'"):
+            ledger.open_account("new", None, disjoint_from=["nobody"])
+        assert [account.name for account in ledger.accounts()] == ["clinic"]
+
+    @pytest.mark.parametrize(
+        "cap",
+        [
+            Cap(0, 1e-5),
+            Cap(-1, 0),
+            Cap(float("inf"), 0),
+            Cap(float("nan"), 0),
+            Cap(1, 1),
+            Cap(1, -1e-9),
+            Cap(1, float("nan")),
+        ],
+    )
+    def test_a_cap_that_bounds_nothing_is_refused(self, ledger: Ledger, cap: Cap) -> None:
+        with pytest.raises(InputError, match=r"cap's (epsilon|delta) is"):
+            ledger.open_account("new", cap)
+        with pytest.raises(InputError, match=r"cap's (epsilon|delta) is"):
+            ledger.raise_cap("clinic", cap, by="owner", why="because")
+
+    @pytest.mark.parametrize("name", ["", " clinic", "two\nlines", "nul\0", "x" * 201])
+    def test_a_name_that_breaks_a_line_is_refused(self, ledger: Ledger, name: str) -> None:
+        with pytest.raises(InputError, match="account's name"):
+            ledger.open_account(name, None)
+
+    def test_an_unknown_account_is_named_beside_the_known(self, ledger: Ledger) -> None:
+        with pytest.raises(InputError, match=r"no account 'klinik' \(accounts: clinic\)"):
+            ledger.charge(request(release("k"), account="klinik"), {})
+
+    @pytest.mark.parametrize(
+        ("delta", "rows", "refused"), [(1e-5, 99_999, False), (1e-5, 100_000, True), (0.5, 1, False)]
+    )
+    def test_delta_must_be_below_one_in_n(self, delta: float, rows: int, refused: bool) -> None:
+        if refused:
+            with pytest.raises(RefusedError, match=r"not below 1/n"):
+                require_small_delta(delta, rows)
+        else:
+            require_small_delta(delta, rows)
+
+    def test_a_delta_that_is_no_number_is_refused(self) -> None:
+        with pytest.raises(RefusedError):
+            require_small_delta(float("nan"), 10)
+
+
+class TestCaps:
+    def test_raising_is_recorded_and_makes_room(self, ledger: Ledger) -> None:
+        ledger.charge(request(release("k", 3)), {})
+        with pytest.raises(OverspendError):
+            ledger.charge(request(release("more")), {})
+        ledger.raise_cap("clinic", Cap(4, 1e-5), by="owner", why="one more study")
+        ledger.charge(request(release("more")), {})
+        (change,) = ledger.cap_changes("clinic")
+        assert (change.cap, change.before, change.by, change.why) == (
+            Cap(4, 1e-5),
+            Cap(3, 1e-5),
+            "owner",
+            "one more study",
+        )
+        assert ledger.account("clinic").cap == Cap(4, 1e-5)
+
+    def test_never_lowered_below_what_is_spent(self, ledger: Ledger) -> None:
+        ledger.charge(request(release("k", 2)), {})
+        with pytest.raises(OverspendError, match="cannot be lowered"):
+            ledger.raise_cap("clinic", Cap(1.9, 1e-5), by="owner", why="prudence")
+        assert ledger.account("clinic").cap == Cap(3, 1e-5)
+        assert ledger.raise_cap("clinic", Cap(2, 1e-6), by="owner", why="prudence").cap == Cap(2, 1e-6)
+        with pytest.raises(OverspendError):
+            ledger.charge(request(release("more", 0.1)), {})
+
+    def test_a_smaller_delta_with_a_larger_epsilon_counts_as_lowering(self, ledger: Ledger) -> None:
+        class NeedsDelta(SumOfEpsilons):
+            def decide(self, *arguments: Any, **options: Any) -> Decision:
+                decision = super().decide(*arguments, **options)
+                return decision if options["cap"].delta >= 1e-6 else replace(decision, admitted=False)
+
+        strict = Ledger(database_of(ledger), NeedsDelta())
+        strict.charge(request(release("k")), {})
+        with pytest.raises(OverspendError):
+            strict.raise_cap("clinic", Cap(100, 1e-7), by="owner", why="prudence")
+
+    def test_who_and_why_are_needed(self, ledger: Ledger) -> None:
+        for by, why in (("", "reason"), ("owner", " ")):
+            with pytest.raises(InputError, match="who decided it and why"):
+                ledger.raise_cap("clinic", Cap(4, 1e-5), by=by, why=why)
+
+    def test_the_cap_in_force_again_is_not_recorded(self, ledger: Ledger) -> None:
+        ledger.raise_cap("clinic", Cap(3, 1e-5), by="owner", why="again")
+        assert ledger.cap_changes("clinic") == []
+
+    def test_a_public_account_has_none(self, ledger: Ledger) -> None:
+        ledger.open_account("digits", None)
+        with pytest.raises(InputError, match="public and has no cap"):
+            ledger.raise_cap("digits", Cap(1, 0), by="owner", why="because")
+
+
+class TestCharging:
+    def test_a_release_is_charged_once(self, ledger: Ledger) -> None:
+        first = ledger.charge(request(release("a"), release("b", parties=("1",))), {"0": "s0", "1": "s1"})
+        assert first.charged == ("a", "b")
+        assert first.details == {"before": 0, "after": 1}
+        again = ledger.charge(request(release("a"), release("b", parties=("1",))), {"0": "other"})
+        assert (again.charged, again.already_charged, again.plan) == ((), ("a", "b"), None)
+        mixed = ledger.charge(request(release("b", parties=("1",)), release("c")), {})
+        assert (mixed.charged, mixed.already_charged) == (("c",), ("b",))
+        assert spent(ledger) == 2
+        assert [charge.key for charge in ledger.charges("clinic")] == ["a", "b", "c"]
+
+    def test_what_was_charged_first_is_what_is_told(self, ledger: Ledger) -> None:
+        ledger.charge(request(release("a", 0.5), run="first run"), {"0": "s0"})
+        ledger.charge(request(release("a", 0.5), run="second run"), {"0": "rotated"})
+        charge = ledger.charge_of("a")
+        assert charge.key_ids == {"0": "s0"}
+        assert (charge.account, charge.partition, charge.parties) == ("clinic", "even-5", ("0",))
+        assert (charge.guarantee, charge.label, charge.run) == ({"epsilon": 0.5}, "label of a", "first run")
+        assert (charge.delta, charge.recharge) == (1e-6, False)
+        assert ledger.is_charged("a")
+        assert not ledger.is_charged("b")
+        with pytest.raises(InputError, match="never charged"):
+            ledger.charge_of("b")
+
+    def test_an_overspend_charges_nothing_and_says_what_is_left(self, ledger: Ledger) -> None:
+        ledger.charge(request(release("a", 2)), {})
+        with pytest.raises(OverspendError, match="1 is left"):
+            ledger.charge(request(release("b", 0.5), release("c", 0.6)), {})
+        assert not ledger.is_charged("b")
+        assert spent(ledger) == 2
+        ledger.charge(request(release("b", 0.5)), {})
+
+    def test_a_public_account_records_and_never_refuses(self, ledger: Ledger) -> None:
+        ledger.open_account("digits", None)
+        ledger.charge(request(release("a", 1e9), account="digits"), {})
+        ledger.charge(request(release("b", float("inf")), account="digits"), {})
+        assert spent(ledger, "digits") == float("inf")
+        assert ledger.verify() == []
+
+    def test_an_empty_plan_charges_nothing(self, ledger: Ledger) -> None:
+        assert ledger.charge(request(), {}).plan is None
+        assert ledger.plans("clinic") == []
+
+    def test_accounts_do_not_share(self, ledger: Ledger) -> None:
+        ledger.open_account("other", Cap(1, 1e-5))
+        ledger.charge(request(release("a", 3)), {})
+        ledger.charge(request(release("b", 1), account="other"), {})
+        assert (spent(ledger), spent(ledger, "other")) == (3, 1)
+
+    @pytest.mark.parametrize(
+        "other",
+        [
+            request(release("a", 0.9)),
+            request(release("a", 1.1)),
+            request(release("a", parties=("1",))),
+            request(release("a", parties=("0", "1"))),
+            request(release("a"), partition="even-6"),
+            request(ReleaseCharge("a", ("0",), {"epsilon": 1.0, "extra": None})),
+            request(ReleaseCharge("a", ("0",), {"epsilon": "1.0"})),
+            request(ReleaseCharge("a", ("0",), {"epsilon": [1.0]})),
+        ],
+    )
+    def test_one_identity_stands_for_one_release(self, ledger: Ledger, other: Any) -> None:
+        ledger.charge(request(release("a")), {})
+        with pytest.raises(RefusedError, match="on record with another"):
+            ledger.charge(other, {})
+
+    def test_the_last_bit_of_a_number_makes_no_other_release(self, ledger: Ledger) -> None:
+        ledger.charge(request(release("a", 0.1)), {})
+        assert ledger.charge(request(release("a", 0.1 + 1e-17)), {}).charged == ()
+        assert ledger.charge(request(release("a", np.nextafter(0.1, 1).item())), {}).charged == ()
+
+    def test_a_release_of_private_rows_belongs_to_one_account(self, ledger: Ledger) -> None:
+        ledger.open_account("other", Cap(5, 1e-5))
+        ledger.open_account("digits", None)
+        ledger.open_account("digits again", None)
+        ledger.charge(request(release("a")), {})
+        ledger.charge(request(release("p"), account="digits"), {})
+        for account, key in (("other", "a"), ("digits", "a"), ("clinic", "p")):
+            with pytest.raises(RefusedError, match="belong to one account"):
+                ledger.charge(request(release(key), account=account), {})
+        assert ledger.charge(request(release("p"), account="digits again"), {}).charged == ("p",)
+
+    @pytest.mark.parametrize(
+        ("plan", "message"),
+        [
+            (request(release("a"), release("a")), "twice"),
+            (request(release("a", parties=())), "no party"),
+            (request(release("")), "key"),
+            (request(release("a", parties=("",))), "party"),
+            (request(release("a"), partition=""), "partition"),
+            (replace(request(release("a")), delta=1.0), "delta"),
+            (replace(request(release("a")), delta=float("nan")), "delta"),
+        ],
+    )
+    def test_a_malformed_plan_is_refused(self, ledger: Ledger, plan: Any, message: str) -> None:
+        with pytest.raises(InputError, match=message):
+            ledger.charge(plan, {})
+        assert ledger.plans("clinic") == []
+
+    def test_a_policy_that_raises_charges_nothing(self, ledger: Ledger) -> None:
+        with pytest.raises(KeyError):
+            ledger.charge(request(ReleaseCharge("a", ("0",), {"unknown": 1})), {})
+        assert not ledger.is_charged("a")
+        assert ledger.verify() == []
+
+    def test_a_policy_that_forgets_a_party_charges_nothing(self, ledger: Ledger) -> None:
+        broken = Ledger(database_of(ledger), ForgetsParties())
+        with pytest.raises(StorageError, match="no price for party '0'"):
+            broken.charge(request(release("a")), {})
+        assert not ledger.is_charged("a")
+
+    def test_people_with_several_rows_pay_for_them(self, ledger: Ledger) -> None:
+        ledger.open_account("families", Cap(9, 1e-5), group_size=4)
+        ledger.charge(request(release("a", 1), account="families"), {})
+        assert spent(ledger, "families") == 4
+
+    def test_people_with_several_rows_need_a_policy_that_knows_groups(self, ledger: Ledger) -> None:
+        class Single:
+            def decide(self, history: Sequence[PlanRecord], new: Sequence[ReleaseCharge], **options: Any) -> Decision:
+                return SumOfEpsilons().decide(history, new, **options)
+
+        ledger.open_account("families", Cap(9, 1e-5), group_size=4)
+        single = Ledger(database_of(ledger), Single())
+        with pytest.raises(RefusedError, match="4 rows a person"):
+            single.charge(request(release("a"), account="families"), {})
+        single.charge(request(release("a")), {})
+
+    def test_no_order_of_requests_overspends_or_charges_twice(self, tmp_path: Path) -> None:
+        """Random requests against a dictionary that says what must happen."""
+        rng = np.random.default_rng(20_240_401)
+        ledger = open_ledger(tmp_path / "model.sqlite", cap=6)
+        paid: set[str] = set()
+        refused = 0
+        for _ in range(40):
+            keys = sorted({f"k{number}" for number in rng.integers(0, 12, size=3)})
+            new = [key for key in keys if key not in paid]
+            if len(paid) + len(new) <= 6:
+                assert set(ledger.charge(request(*map(release, keys)), {}).charged) == set(new)
+                paid.update(new)
+            else:
+                refused += 1
+                with pytest.raises(OverspendError):
+                    ledger.charge(request(*map(release, keys)), {})
+            assert spent(ledger) == len(paid)
+        assert refused > 0
+        assert len(paid) == 6
+
+
+class TestOutputs:
+    def test_the_first_digest_is_kept_and_the_same_is_free(self, ledger: Ledger) -> None:
+        ledger.charge(request(release("a")), {})
+        assert ledger.record_output("a", "d1") is OutputOutcome.RECORDED
+        assert ledger.record_output("a", "d1") is OutputOutcome.UNCHANGED
+        assert spent(ledger) == 1
+
+    def test_other_bytes_cost_once_more(self, ledger: Ledger) -> None:
+        ledger.charge(request(release("a"), run="night"), {"0": "s0"})
+        ledger.record_output("a", "d1")
+        assert ledger.record_output("a", "d2") is OutputOutcome.RECHARGED
+        assert ledger.record_output("a", "d2") is OutputOutcome.UNCHANGED
+        assert ledger.record_output("a", "d1") is OutputOutcome.UNCHANGED
+        assert spent(ledger) == 2
+        assert ledger.outputs("a") == ("d1", "d2")
+        first, second = ledger.charges("clinic")
+        assert (first.recharge, second.recharge) == (False, True)
+        assert (second.guarantee, second.key_ids, second.run) == (first.guarantee, {"0": "s0"}, "night")
+        assert ledger.charge_of("a") == first
+
+    def test_other_bytes_that_do_not_fit_are_refused_and_not_recorded(self, ledger: Ledger) -> None:
+        ledger.charge(request(release("a", 2)), {})
+        ledger.record_output("a", "d1")
+        with pytest.raises(OverspendError, match=r"computed again with another result.*1 is left"):
+            ledger.record_output("a", "d2")
+        assert ledger.outputs("a") == ("d1",)
+        assert spent(ledger) == 2
+
+    def test_what_was_never_charged_has_no_output(self, ledger: Ledger) -> None:
+        with pytest.raises(RefusedError, match="never charged"):
+            ledger.record_output("a", "d1")
+
+    def test_a_recharged_release_is_still_charged_once_by_its_plan(self, ledger: Ledger) -> None:
+        ledger.charge(request(release("a")), {})
+        ledger.record_output("a", "d1")
+        ledger.record_output("a", "d2")
+        assert ledger.charge(request(release("a")), {}).charged == ()
+
+
+class TestReports:
+    def test_plans_and_charges_by_party(self, ledger: Ledger) -> None:
+        ledger.charge(request(release("a", parties=("0", "1")), release("b", parties=("1",)), run="one"), {"0": "s"})
+        ledger.charge(request(release("c"), partition="even-6"), {})
+        first, second = ledger.plans("clinic")
+        assert (first.releases, first.costs, first.run) == (
+            ("a", "b"),
+            {"0": {"epsilon": 1}, "1": {"epsilon": 2}},
+            "one",
+        )
+        assert first.record() == PlanRecord("even-5", {"0": {"epsilon": 1}, "1": {"epsilon": 2}})
+        assert (second.partition, second.delta) == ("even-6", 1e-6)
+        by_party = ledger.charges_by_party("clinic")
+        assert {party: [charge.key for charge in charges] for party, charges in by_party.items()} == {
+            "0": ["a", "c"],
+            "1": ["a", "b"],
+        }
+
+    @pytest.mark.parametrize("query", ["account", "plans", "charges", "cap_changes", "standing", "charges_by_party"])
+    def test_an_unknown_account_is_an_error_not_an_empty_list(self, ledger: Ledger, query: str) -> None:
+        with pytest.raises(InputError, match="no account 'nobody'"):
+            getattr(ledger, query)("nobody")
+
+    def test_a_cached_run_needs_no_write_lock(self, ledger: Ledger, tmp_path: Path) -> None:
+        ledger.charge(request(release("a")), {})
+        with writing(open_database(tmp_path / "ledger.sqlite")):
+            started = time.monotonic()
+            assert ledger.charge(request(release("a")), {}).already_charged == ("a",)
+        assert time.monotonic() - started < 5
+
+    def test_the_next_decision_after_a_thousand_plans_is_fast(self, ledger: Ledger) -> None:
+        parties = tuple(str(number) for number in range(5))
+        with writing(database_of(ledger)) as entries:
+            for number in range(1000):
+                content = {
+                    "partition": "even-5",
+                    "delta": 1e-6,
+                    "run": f"run {number}",
+                    "releases": [f"{number:03d}-{party}-{'f' * 50}" for party in parties],
+                    "costs": {party: {"epsilon": 1e-6, "mu": 0.1, "rho": 0.1} for party in parties},
+                    "details": {"spent": 1.0, "left": 2.0, "filter": "gaussian"},
+                    "key_ids": dict.fromkeys(parties, "f" * 32),
+                    "recharge": False,
+                }
+                entries.append(Kind.PLAN, account="clinic", subject="even-5", content=content)
+        seconds = []
+        for number in range(5):
+            started = time.perf_counter()
+            ledger.charge(request(release(f"new {number}", 0.01)), {})
+            seconds.append(time.perf_counter() - started)
+        assert spent(ledger) == pytest.approx(0.051)
+        # The best of five: the others may have waited for a shared disk.
+        assert min(seconds) < 0.2

@@ -1,0 +1,215 @@
+"""The ledger on a real PostgreSQL server: the same rules, races included."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import create_engine, text
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.pool import NullPool
+
+from storage import database as module
+from storage.catalog import Catalog
+from storage.charges import Cap
+from storage.database import open_database
+from storage.errors import FormatVersionError, OverspendError, StorageError
+from storage.ledger import Ledger, OutputOutcome
+from storage.refs import Visibility
+from tests.support.ledgers import (
+    SumOfEpsilons,
+    database_of,
+    die,
+    killed,
+    open_ledger,
+    race,
+    release,
+    request,
+    spent,
+)
+from tests.support.postgresql import running_postgresql
+
+pytestmark = pytest.mark.postgresql
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    with running_postgresql() as url:
+        yield url
+
+
+def _execute(url: str, *statements: str) -> None:
+    engine = create_engine(url.replace("postgresql://", "postgresql+psycopg://"), poolclass=NullPool)
+    with engine.begin() as connection:
+        for statement in statements:
+            connection.execute(text(statement))
+
+
+@pytest.fixture
+def url(server: str) -> str:
+    """The server's database, emptied."""
+    _execute(server, "DROP SCHEMA public CASCADE", "CREATE SCHEMA public")
+    return server
+
+
+def test_the_rules_are_those_of_sqlite(url: str) -> None:
+    ledger = open_ledger(url, cap=3)
+    assert ledger.charge(request(release("a"), release("b", 0.5)), {"0": "s0"}).charged == ("a", "b")
+    assert ledger.charge(request(release("a")), {"0": "other"}).already_charged == ("a",)
+    assert ledger.charge_of("a").key_ids == {"0": "s0"}
+    with pytest.raises(OverspendError, match=r"1\.5 is left"):
+        ledger.charge(request(release("c", 1.6)), {})
+    assert ledger.record_output("a", "d1") is OutputOutcome.RECORDED
+    assert ledger.record_output("a", "d2") is OutputOutcome.RECHARGED
+    with pytest.raises(OverspendError):
+        ledger.record_output("a", "d3")
+    ledger.raise_cap("clinic", Cap(4, 1e-5), by="owner", why="one more study")
+    assert ledger.record_output("a", "d3") is OutputOutcome.RECHARGED
+    assert spent(ledger) == 3.5
+    assert ledger.verify({"a": "d3"}) == []
+    assert open_database(url).ledger_id == database_of(ledger).ledger_id
+
+
+def test_the_catalogue_lives_there_too(url: str) -> None:
+    catalog = Catalog(open_database(url))
+    catalog.register("clinic", "v1", visibility=Visibility.PRIVATE, manifest={"größe": [1, "\0"]}, cap=Cap(1, 1e-6))
+    assert catalog.get("clinic").manifest == {"größe": [1, "\0"]}
+
+
+def test_two_first_processes_make_one_schema(url: str) -> None:
+    assert len(set(race(8, lambda _: open_database(url).ledger_id))) == 1
+
+
+def test_a_kill_while_it_is_made_leaves_nothing(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "insert", die)
+    killed(lambda: open_database(url))
+    monkeypatch.undo()
+    open_ledger(url, cap=1)
+
+
+def _race_for_the_last(url: str, racers: int) -> None:
+    ledger = open_ledger(url, cap=racers // 4)
+
+    def body(number: int) -> str:
+        open_ledger(url).charge(request(release(f"k{number}")), {})
+        return "charged"
+
+    answers = race(racers, body)
+    assert Counter(answers) == {"charged": racers // 4, "OverspendError": racers - racers // 4}
+    assert spent(ledger) == racers // 4
+    assert len(ledger.charges("clinic")) == racers // 4
+    assert ledger.verify() == []
+
+
+def test_processes_race_for_the_last_of_a_budget(url: str) -> None:
+    _race_for_the_last(url, 12)
+
+
+@pytest.mark.nightly
+def test_64_processes_race_for_the_last_of_a_budget(url: str) -> None:
+    _race_for_the_last(url, 64)
+
+
+def test_processes_race_for_one_release(url: str) -> None:
+    ledger = open_ledger(url, cap=8)
+    answers = race(8, lambda _: len(open_ledger(url).charge(request(release("k")), {}).charged))
+    assert sorted(answers) == [0] * 7 + [1]
+    assert spent(ledger) == 1
+
+
+def test_another_default_isolation_does_not_matter(url: str) -> None:
+    """Under REPEATABLE READ whoever waited for the lock would decide on an old history."""
+    _execute(url, "ALTER DATABASE ledger SET default_transaction_isolation = 'repeatable read'")
+    try:
+        _race_for_the_last(url, 8)
+    finally:
+        _execute(url, "ALTER DATABASE ledger RESET default_transaction_isolation")
+
+
+def test_a_kill_inside_a_charge_charges_nothing(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    ledger = open_ledger(url, cap=3)
+    monkeypatch.setattr("storage.ledger._outcome", die)
+    killed(lambda: open_ledger(url).charge(request(release("a")), {}))
+    monkeypatch.undo()
+    assert not ledger.is_charged("a")
+    assert ledger.charge(request(release("a")), {}).charged == ("a",)
+    assert ledger.verify() == []
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE ledger_entries SET account = 'other'",
+        "DELETE FROM ledger_entries",
+        "TRUNCATE ledger_entries",
+        "INSERT INTO ledger_entries SELECT 9, kind, account, 'x', recorded_at, content, previous, digest "
+        "FROM ledger_entries",
+    ],
+)
+def test_the_database_itself_only_appends(url: str, statement: str) -> None:
+    ledger = open_ledger(url, cap=3)
+    with pytest.raises(DBAPIError, match="append-only"):
+        _execute(url, statement)
+    assert ledger.verify() == []
+
+
+def test_an_edit_is_told(url: str) -> None:
+    ledger = open_ledger(url, cap=3)
+    ledger.charge(request(release("a")), {})
+    _execute(
+        url,
+        "ALTER TABLE ledger_entries DISABLE TRIGGER ALL",
+        "UPDATE ledger_entries SET content = replace(content, '1.0', '0.1') WHERE sequence = 3",
+    )
+    (problem,) = ledger.verify()
+    assert "entry 3 (charge) was changed" in problem
+
+
+def test_an_older_back_up_is_told_by_a_mark_on_this_machine(url: str, tmp_path: Path) -> None:
+    ledger = Ledger(open_database(url, head=tmp_path / "ledger.head"), SumOfEpsilons())
+    ledger.open_account("clinic", Cap(3, 1e-5))
+    ledger.charge(request(release("a")), {})
+    _execute(
+        url,
+        "ALTER TABLE ledger_entries DISABLE TRIGGER ALL",
+        "DELETE FROM ledger_entries WHERE sequence > 1",
+        "ALTER TABLE ledger_entries ENABLE TRIGGER ALL",
+    )
+    with pytest.raises(StorageError, match="older back-up was restored"):
+        ledger.charge(request(release("b")), {})
+    assert "older back-up was restored" in ledger.verify()[0]
+
+
+def test_a_newer_format_is_refused(url: str) -> None:
+    ledger = open_ledger(url, cap=3)
+    _execute(url, "UPDATE ledger_meta SET value = '2' WHERE name = 'format_version'")
+    with pytest.raises(FormatVersionError):
+        open_database(url)
+    with pytest.raises(FormatVersionError):
+        ledger.charge(request(release("a")), {})
+
+
+def test_a_reader_without_the_right_to_write_charges_nothing(url: str) -> None:
+    open_ledger(url, cap=3)
+    _execute(
+        url,
+        "DROP ROLE IF EXISTS looker",
+        "CREATE ROLE looker LOGIN",
+        "GRANT USAGE ON SCHEMA public TO looker",
+        "GRANT SELECT ON ALL TABLES IN SCHEMA public TO looker",
+    )
+    reader = open_ledger(url.replace("unitball@", "looker@"))
+    assert reader.account("clinic").cap == Cap(3, 1e-5)
+    with pytest.raises(StorageError, match="permission denied") as caught:
+        reader.charge(request(release("a")), {})
+    assert "\n" not in str(caught.value)
+    assert not reader.is_charged("a")
+
+
+def test_the_server_leaves_nothing_behind() -> None:
+    with running_postgresql() as url:
+        place = Path(url.partition("host=")[2])
+        assert (place / "data").is_dir()
+    assert not place.exists()

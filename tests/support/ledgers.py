@@ -1,0 +1,144 @@
+"""Ledgers for tests: a cheap policy, short ways to ask for charges, and children that may be killed."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from storage.charges import Cap, Decision, PlanRecord, PlanRequest, ReleaseCharge
+from storage.database import Database, open_database
+from storage.ledger import Ledger
+
+FORK = multiprocessing.get_context("fork")
+
+
+@dataclass(frozen=True)
+class SumOfEpsilons:
+    """Basic composition: the sum over plans, the largest over parties; within a partition only."""
+
+    group: int = 1
+
+    def for_group(self, size: int) -> SumOfEpsilons:
+        return SumOfEpsilons(group=size)
+
+    def decide(
+        self,
+        history: Sequence[PlanRecord],
+        new: Sequence[ReleaseCharge],
+        *,
+        partition: str,
+        delta: float,
+        cap: Cap | None,
+    ) -> Decision:
+        spent: dict[str, float] = {}
+        for plan in history:
+            for party, cost in plan.costs.items():
+                spent[party] = spent.get(party, 0.0) + cost["epsilon"]
+        costs: dict[str, dict[str, float]] = {}
+        for release in new:
+            for party in release.parties:
+                costs.setdefault(party, {"epsilon": 0.0})["epsilon"] += self.group * release.guarantee["epsilon"]
+        before = max(spent.values(), default=0.0)
+        after = max((spent.get(p, 0.0) + costs.get(p, {}).get("epsilon", 0.0) for p in {*spent, *costs}), default=0.0)
+        admitted = cap is None or after <= cap.epsilon + 1e-9
+        reason = "" if cap is None or admitted else f"{cap.epsilon - before:g} is left"
+        return Decision(admitted, costs, reason, {"before": before, "after": after})
+
+
+class ForgetsParties(SumOfEpsilons):
+    """A broken policy that admits everything and prices nothing."""
+
+    def decide(self, *arguments: Any, **options: Any) -> Decision:
+        return Decision(admitted=True, costs={})
+
+
+def release(key: str, epsilon: float = 1.0, parties: Sequence[str] = ("0",)) -> ReleaseCharge:
+    return ReleaseCharge(key=key, parties=tuple(parties), guarantee={"epsilon": epsilon}, label=f"label of {key}")
+
+
+def request(*releases: ReleaseCharge, account: str = "clinic", partition: str = "even-5", run: str = "") -> PlanRequest:
+    return PlanRequest(account=account, partition=partition, releases=releases, delta=1e-6, run=run)
+
+
+def open_ledger(location: Path | str, cap: float | None = None, account: str = "clinic") -> Ledger:
+    """Open a ledger as each process does; with a cap, open the account too."""
+    ledger = Ledger(open_database(location), SumOfEpsilons())
+    if cap is not None:
+        ledger.open_account(account, Cap(cap, 1e-5))
+    return ledger
+
+
+def spent(ledger: Ledger, account: str = "clinic") -> float:
+    return float(ledger.standing(account).details["before"])
+
+
+def database_of(ledger: Ledger) -> Database:
+    return ledger._database
+
+
+def in_child(body: Callable[[], Any], *, user: int | None = None) -> Any:
+    """Run in a forked process (as another user, if asked), and return what it returned or raise what it raised."""
+    receiver, sender = FORK.Pipe(duplex=False)
+
+    def run() -> None:
+        try:
+            if user is not None:
+                os.setgid(user)
+                os.setuid(user)
+            sender.send((body(), None))
+        except Exception as error:
+            sender.send((None, error))
+
+    child = FORK.Process(target=run)
+    child.start()
+    sender.close()
+    try:
+        answer, error = receiver.recv()
+    except EOFError:
+        child.join()
+        raise AssertionError(f"the child ended with {child.exitcode} and said nothing") from None
+    child.join()
+    if error is not None:
+        raise error
+    return answer
+
+
+def killed(body: Callable[[], Any]) -> None:
+    """Run in a forked process that must die of SIGKILL."""
+    child = FORK.Process(target=body)
+    child.start()
+    child.join(120)
+    assert child.exitcode == -signal.SIGKILL, f"the child ended with {child.exitcode} instead of being killed"
+
+
+def die(*arguments: Any, **options: Any) -> Any:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def race(count: int, body: Callable[[int], Any]) -> list[Any]:
+    """Start processes that wait for each other and then run ``body(number)`` at once; return the answers by number.
+
+    An exception is answered by its type's name.
+    """
+    barrier = FORK.Barrier(count)
+    queue: Any = FORK.Queue()
+
+    def run(number: int) -> None:
+        barrier.wait()
+        try:
+            queue.put((number, body(number)))
+        except Exception as error:
+            queue.put((number, type(error).__name__))
+
+    children = [FORK.Process(target=run, args=(number,)) for number in range(count)]
+    for child in children:
+        child.start()
+    answers: Mapping[int, Any] = dict(queue.get(timeout=300) for _ in children)
+    for child in children:
+        child.join()
+    return [answers[number] for number in range(count)]
