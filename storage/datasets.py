@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse
 
 from storage import manifests
 from storage.atomic import Staging, staging, writing
@@ -138,10 +139,11 @@ def _finite(block: Block, source: Source, part: str, before: int) -> Features:
             f"{block.place or source.place} gives {features.shape} for {len(block.labels)} rows; "
             f"expected {source.dimension} features a row, check --dimension"
         )
-    numbers = features.data if source.sparse else features
+    packed = sparse.issparse(features)
+    numbers = features.data if packed else features
     if np.isfinite(numbers).all():
         return features
-    if source.sparse:
+    if packed:
         entry = int(np.argmin(np.isfinite(numbers)))
         row = int(np.searchsorted(features.indptr, entry, side="right")) - 1
         column, value = int(features.indices[entry]), numbers[entry]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import lru_cache
@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from storage.errors import InputError, RefusedError
+from storage.layout import path_component
 
 __all__ = ["Block", "OnViolation", "ReadOptions", "Source", "Tally", "canonical_label", "concatenate", "label_order"]
 
@@ -267,53 +268,80 @@ def undeclared(names: Iterable[str], place: str) -> RefusedError:
     )
 
 
+# Names that references use for something else than a party with rows of its own.
+_RESERVED = ("all", "server", "test")
+
+
 @dataclass(frozen=True, slots=True)
 class _Chained:
-    sources: tuple[tuple[str, Source], ...]
-    part: str
+    """The parties' training rows, one party after the other."""
 
-    def __iter__(self) -> Any:
-        for origin, source in self.sources:
+    sources: tuple[tuple[str, Source], ...]
+
+    def __iter__(self) -> Iterator[Block]:
+        for party, source in self.sources:
             rows = 0
-            for block in source.parts.get(self.part, ()):
+            for block in source.parts["train"]:
                 rows += len(block.labels)
-                yield replace(block, origin=origin)
-            if self.part == "train" and rows == 0:
-                raise InputError(f"party {origin!r} is empty: {source.place} holds no rows; leave the party out")
+                yield replace(block, origin=party)
+            if rows == 0:
+                raise InputError(f"party {party!r} is empty: {source.place} holds no rows; leave the party out")
+
+
+@dataclass(frozen=True, slots=True)
+class _Joined:
+    """Test rows of several files."""
+
+    parts: tuple[Iterable[Block], ...]
+
+    def __iter__(self) -> Iterator[Block]:
+        for part in self.parts:
+            yield from part
 
 
 def concatenate(sources: Mapping[str, Source]) -> Source:
     """Join the parties' own sources into one, each row marked with its party.
 
-    All must declare the same dimension and labels. ``origins`` of the stored set then gives each party's rows.
+    All must declare the same dimension and labels. ``origins`` of the stored set then gives each party's rows. A test
+    file that several parties name is read once.
 
     Raises
     ------
     InputError
-        If they differ, or, while reading, if one of them is empty.
+        If they differ, a party's name cannot be one, or, while reading, one of them is empty.
     """
     if not sources:
-        raise InputError("no party was given")
+        raise InputError("no party was given; give each as NAME=PATH")
     pairs = tuple(sources.items())
     first_name, first = pairs[0]
-    for name, source in pairs[1:]:
+    tests: list[Iterable[Block]] = []
+    tallies: dict[str, Tally] = {}
+    for name, source in pairs:
+        if path_component(name, "party") in _RESERVED:
+            raise InputError(f"party {name!r} has a reserved name; call it differently")
         for what in ("dimension", "classes", "label_range"):
             ours, theirs = getattr(first, what), getattr(source, what)
             if ours != theirs:
                 raise InputError(
-                    f"parties {first_name!r} and {name!r} differ in {what}: {ours} and {theirs}; declare one for all"
+                    f"parties {first_name!r} and {name!r} differ in {what.replace('_', ' ')}: {ours} and {theirs}; "
+                    "declare one for all"
                 )
-    tallies: dict[str, Tally] = {}
-    for name, source in pairs:
-        tallies.update({f"{part} of {name}": tally for part, tally in source.tallies.items()})
-    present = [part for part in ("train", "test") if any(part in source.parts for _, source in pairs)]
+        counted = dict(source.tallies)
+        if "test" in source.parts and source.parts["test"] not in tests:
+            tests.append(source.parts["test"])
+        else:
+            counted.pop("test", None)
+        tallies.update({f"{part} of {name}": tally for part, tally in counted.items()})
+    parts: dict[str, Iterable[Block]] = {"train": _Chained(pairs)}
+    if tests:
+        parts["test"] = _Joined(tuple(tests))
     return Source(
         format=first.format,
         place=", ".join(source.place for _, source in pairs),
         dimension=first.dimension,
         classes=first.classes,
         label_range=first.label_range,
-        parts={part: _Chained(pairs, part) for part in present},
+        parts=parts,
         found=frozenset().union(*(source.found for _, source in pairs)),
         sparse=any(source.sparse for _, source in pairs),
         tallies=tallies,

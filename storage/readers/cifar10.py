@@ -17,7 +17,7 @@ from storage.readers.files import reading, require_file
 from storage.readers.registry import register_reader
 from storage.readers.source import Block, ReadOptions, Source, confirm
 
-__all__ = ["CLASSES", "DIMENSION", "read_cifar"]
+__all__ = ["CLASSES", "DIMENSION", "read_cifar10"]
 
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 DIMENSION = 3 * 32 * 32
@@ -123,8 +123,8 @@ _KINDS: MappingProxyType[str, Callable[[Path], Iterator[tuple[Pixels, NDArray[An
 )
 
 
-@register_reader("cifar")
-def read_cifar(path: str | Path, options: ReadOptions) -> Source:
+@register_reader("cifar10")
+def read_cifar10(path: str | Path, options: ReadOptions) -> Source:
     """Read CIFAR-10, binary or python batches; pixels 0 to 255 become 0 to 1, the red plane first.
 
     Parameters
@@ -152,5 +152,5 @@ def read_cifar(path: str | Path, options: ReadOptions) -> Source:
         if (folder / f"test_batch{end}").exists():
             parts["test"] = _Batches((require_file(folder / f"test_batch{end}"),), blocks)
         confirm(options, str(folder), dimension=DIMENSION, classes=CLASSES, label_range=None)
-        return Source(format="cifar", place=str(folder), dimension=DIMENSION, classes=CLASSES, parts=parts)
+        return Source(format="cifar10", place=str(folder), dimension=DIMENSION, classes=CLASSES, parts=parts)
     raise InputError(f"{folder} holds neither data_batch_1.bin nor data_batch_1; name the folder of the batches")
