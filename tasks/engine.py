@@ -8,6 +8,7 @@ from __future__ import annotations
 import atexit
 import hashlib
 import importlib.metadata
+import logging
 import os
 import selectors
 import socket
@@ -88,10 +89,11 @@ class _Needs:
 
     @classmethod
     def of(cls, root: Path) -> _Needs:
-        """Look at the headers of the files."""
+        """Look at the notes beside the files; the files themselves may be open in this very process."""
+        home = Layout(root).prefect
         return cls(
-            prefect=engine_process.mark_of(prefect_database(root)) != _mark("prefect"),
-            mlflow=engine_process.mark_of(Layout(root).mlflow_database) != _mark("mlflow"),
+            prefect=not engine_process.is_sealed(prefect_database(root), home, _mark("prefect")),
+            mlflow=not engine_process.is_sealed(Layout(root).mlflow_database, home, _mark("mlflow")),
         )
 
 
@@ -279,9 +281,11 @@ def prepare_engine(root: Path) -> None:
         server = _Process(root, prefect_part, listener=listener)
     mlflow = _Process(root, mlflow_part) if mlflow_part else None
     os.environ["PREFECT_API_URL"] = os.environ[_EMBEDDED] = url
-    # The imports take as long as the server's start and can go beside it.
+    # The import takes as long as the server's start and can go beside it.
     import prefect  # noqa: F401
 
+    # At exit the last events are sent within a second or two; that they are still on their way is no warning.
+    logging.getLogger("EventsWorker").setLevel(logging.ERROR)
     if mlflow is not None:
         mlflow.wait_until_done()
     server.wait_until_ready()

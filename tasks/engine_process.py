@@ -12,10 +12,14 @@ import socket
 import sqlite3
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import asynccontextmanager, closing, contextmanager
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncSession, AsyncSessionTransaction
 
 
 @contextmanager
@@ -29,13 +33,36 @@ def locked(path: Path) -> Iterator[None]:
 def mark_of(database: Path) -> int:
     """Return the user version in the header of a SQLite file, 0 where there is no such file.
 
-    Read from the header's bytes 60 to 63: opening a connection would cost more, and would make a missing file.
+    Only for a process that has no connection to the file: closing the file drops all locks this process holds on it,
+    those of SQLite included.
     """
     try:
         with database.open("rb") as file:
             return int.from_bytes(file.read(64)[60:64], "big")
     except FileNotFoundError:
         return 0
+
+
+def seal_of(database: Path, workplace: Path) -> Path:
+    """Return the note beside a database that says it is made, for those who must not open the file itself."""
+    return workplace / f".made-{database.name}"
+
+
+def is_sealed(database: Path, workplace: Path, mark: int) -> bool:
+    """Whether ``database`` is known to have the schema that ``mark`` stands for, without opening it.
+
+    The note names the file by its number, so that it does not speak for another one in its place.
+    """
+    try:
+        return seal_of(database, workplace).read_text() == f"{mark} {database.stat().st_ino}"
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+
+
+def _seal(database: Path, workplace: Path, mark: int) -> None:
+    note = workplace / f".making-{seal_of(database, workplace).name}"
+    note.write_text(f"{mark} {database.stat().st_ino}")
+    note.replace(seal_of(database, workplace))
 
 
 def make_database(target: Path, mark: int, workplace: Path, migrate: Callable[[Path], None]) -> None:
@@ -47,12 +74,14 @@ def make_database(target: Path, mark: int, workplace: Path, migrate: Callable[[P
     Parameters
     ----------
     mark : int
-        Kept in the file itself (SQLite's user version), so that the schema and what is said of it cannot part.
+        Kept in the file itself (SQLite's user version), so that the schema and what is said of it cannot part; the
+        note beside it only saves opening the file.
     workplace : Path
         Folder for the copy and the lock, on the file system of ``target``.
     """
     with locked(workplace / f".lock-{target.name}"):
         if mark_of(target) == mark:
+            _seal(target, workplace, mark)
             return
         making = workplace / f".making-{target.name}"
         for left in workplace.glob(f"{making.name}*"):
@@ -69,6 +98,7 @@ def make_database(target: Path, mark: int, workplace: Path, migrate: Callable[[P
         finally:
             os.close(descriptor)
         making.replace(target)
+        _seal(target, workplace, mark)
         folder = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(folder)
@@ -89,6 +119,10 @@ def _copy_idle(source: Path, copy: Path) -> None:
     except sqlite3.OperationalError as error:
         raise SystemExit(
             f"{source} has to be upgraded but is in use ({error}); stop the other runs and servers, then start again"
+        ) from error
+    except sqlite3.DatabaseError as error:
+        raise SystemExit(
+            f"{source} is damaged ({error}); restore it from a backup, or move it away to begin anew"
         ) from error
 
 
@@ -124,9 +158,26 @@ def migrate_mlflow(database: Path, artifacts: Path) -> None:
 
 
 def serve(descriptor: int) -> None:
-    """Serve Prefect's API on an open socket until standard input ends, which it does when the parent is gone."""
+    """Serve Prefect's API on an open socket until the parent is gone."""
     import uvicorn
     from prefect.server.api.server import create_app
+    from prefect.server.database.configurations import AioSqliteConfiguration
+    from prefect.server.database.dependencies import temporary_database_config
+    from prefect.settings import get_current_settings
+
+    class WaitingSqlite(AioSqliteConfiguration):
+        """Takes the write lock when a transaction begins.
+
+        A transaction that reads first and writes later fails at once if another one has written in between; the
+        client then waits two seconds and tries again. Waiting for the lock takes milliseconds.
+        """
+
+        @asynccontextmanager
+        async def begin_transaction(
+            self, session: AsyncSession, with_for_update: bool = False
+        ) -> AsyncGenerator[AsyncSessionTransaction, None]:
+            async with super().begin_transaction(session, with_for_update=True) as transaction:
+                yield transaction
 
     class Server(uvicorn.Server):
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -135,18 +186,35 @@ def serve(descriptor: int) -> None:
                 print("ready", flush=True)
 
     server = Server(uvicorn.Config(create_app(ephemeral=True), log_level="error", lifespan="on"))
-
-    def stop_with_parent() -> None:
-        sys.stdin.buffer.read()
-        server.should_exit = True
-
-    threading.Thread(target=stop_with_parent, daemon=True).start()
-    with socket.socket(fileno=descriptor) as listener:
+    at_end.clear()
+    at_end.append(lambda: setattr(server, "should_exit", True))
+    if parent_gone.is_set():
+        return
+    url = get_current_settings().server.database.connection_url
+    assert url is not None
+    database = WaitingSqlite(connection_url=url.get_secret_value())
+    with socket.socket(fileno=descriptor) as listener, temporary_database_config(database):
         server.run(sockets=[listener])
 
 
+# What to do when the parent is gone; a database half-made aside may be left as it is.
+at_end: list[Callable[[], None]] = [lambda: os._exit(1)]
+parent_gone = threading.Event()
+
+
+def _watch_parent() -> None:
+    # Standard input is a pipe from the parent; it ends with it, however that happens.
+    # Read past Python's buffer, whose lock a thread must not hold when the interpreter ends.
+    while os.read(0, 1024):
+        pass
+    parent_gone.set()
+    for action in list(at_end):
+        action()
+
+
 def main() -> None:
-    """Make the databases that are asked for, then serve if a socket is given."""
+    """Make the databases that are asked for, then serve if a socket is given; end with the parent."""
+    threading.Thread(target=_watch_parent, daemon=True).start()
     parser = argparse.ArgumentParser()
     parser.add_argument("--workplace", type=Path, required=True)
     parser.add_argument("--prefect", type=Path)
