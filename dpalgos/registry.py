@@ -17,12 +17,15 @@ __all__ = ["AlgorithmSpec", "lookup", "names", "register"]
 
 _T = TypeVar("_T")
 _ENTRIES: dict[tuple[str, str], Any] = {}
-# The packages whose modules register themselves when imported; a new folder of algorithms is added here.
-_PACKAGES = (
+# The modules, and the packages whose modules, register themselves when imported; a new folder is added here.
+_PLACES = (
+    "dpalgos.normalisation",
+    "dpalgos.partitioning",
     "dpalgos.projections",
     "dpalgos.features",
     "dpalgos.trainers",
     "dpalgos.aggregators",
+    "dpalgos.evaluators",
     "dpalgos.systems",
 )
 
@@ -46,9 +49,9 @@ def register(kind: str, name: str) -> Callable[[_T], _T]:
 
 @cache
 def _discover() -> None:
-    for package_name in _PACKAGES:
-        package = importlib.import_module(package_name)
-        for module in pkgutil.walk_packages(package.__path__, prefix=f"{package_name}."):
+    for place_name in _PLACES:
+        place = importlib.import_module(place_name)
+        for module in pkgutil.walk_packages(getattr(place, "__path__", ()), prefix=f"{place_name}."):
             importlib.import_module(module.name)
 
 

@@ -78,7 +78,14 @@ class SumAlgorithm(Protocol):
 
 
 def run_sums(algorithm: SumAlgorithm, parties: Sequence[Rows], setting: Setting, summation: Summation) -> Any:
-    """Drive a sum algorithm to its end over the parties' rows and return its artefact."""
+    """Drive a sum algorithm to its end over the parties' rows and return its artefact.
+
+    An algorithm of many steps may have a method ``prepare(rows, setting)``, run once a party: what it returns is handed
+    to ``contribution`` in the rows' place, so that encoding is not done again at every step.
+    """
+    prepare = getattr(algorithm, "prepare", None)
+    if prepare is not None:
+        parties = [prepare(rows, setting) for rows in parties]
     state = algorithm.initial(setting)
     law = algorithm.law(setting)
     for step in range(algorithm.steps(setting)):

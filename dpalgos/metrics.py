@@ -1,0 +1,189 @@
+"""What models and methods are measured by."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from dpalgos.evaluators.confusion_matrix import predicted_classes
+from dpalgos.rows import Floats, Ints
+from dpalgos.solvers import Problem
+
+__all__ = [
+    "classification_metrics",
+    "confusion_matrix",
+    "curvature",
+    "hessian",
+    "iteration_ratio",
+    "laplace_noise_expectation",
+    "metrics_of_confusion",
+    "objective_error",
+    "optimality_gap",
+    "path_curvature",
+    "per_class",
+    "regression_metrics",
+    "relative_accuracy_loss",
+    "roc_auc",
+]
+
+
+def confusion_matrix(labels: Ints, predicted: Ints, classes: int) -> Floats:
+    """Return counts (K, K), true class by predicted class; labels and predictions in 0 … K − 1."""
+    cells = labels * classes + predicted
+    return np.bincount(cells, minlength=classes * classes).reshape(classes, classes).astype(np.float64)
+
+
+def _ratio(part: Floats, whole: Floats) -> Floats:
+    return np.divide(part, whole, out=np.zeros_like(part), where=whole > 0)
+
+
+def per_class(counts: Floats) -> tuple[Floats, Floats, Floats]:
+    """Return precision, recall and F1 of each class, (K,) each; 0 where they are undefined.
+
+    Parameters
+    ----------
+    counts : array (K, K)
+        True class by predicted class; negative (noisy) counts count as zero.
+    """
+    known = np.maximum(counts, 0.0)
+    hits = np.diagonal(known).copy()
+    precision, recall = _ratio(hits, known.sum(axis=0)), _ratio(hits, known.sum(axis=1))
+    return precision, recall, _ratio(2.0 * precision * recall, precision + recall)
+
+
+def metrics_of_confusion(counts: Floats) -> dict[str, float]:
+    """Return ``accuracy``, macro ``precision``, ``recall`` and ``f1``, and ``mcc`` of a (noisy) confusion matrix.
+
+    With two classes precision, recall and F1 are those of class 1, as usual for binary problems. Total: where a
+    denominator is zero the metric is 0.
+
+    References
+    ----------
+    Gorodkin, "Comparing two K-category assignments by a K-category correlation coefficient", 2004, for MCC.
+    """
+    known = np.maximum(counts, 0.0)
+    total, hits = known.sum(), np.trace(known)
+    averaged = [values[1] if len(counts) == 2 else values.mean() for values in per_class(known)]
+    true, predicted = known.sum(axis=1), known.sum(axis=0)
+    covariance = hits * total - true @ predicted
+    spread = np.sqrt(max(total**2 - predicted @ predicted, 0.0)) * np.sqrt(max(total**2 - true @ true, 0.0))
+    return {
+        "accuracy": float(hits / total) if total > 0 else 0.0,
+        "precision": float(averaged[0]),
+        "recall": float(averaged[1]),
+        "f1": float(averaged[2]),
+        "mcc": float(covariance / spread) if spread > 0 else 0.0,
+    }
+
+
+def _ranks(values: Floats) -> Floats:
+    """Ranks from 1, ties sharing their mean."""
+    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+    ends = np.cumsum(counts)
+    return np.asarray((ends - (counts - 1) / 2.0)[inverse])
+
+
+def roc_auc(labels: Ints, scores: Floats) -> float:
+    """Return the area under the ROC curve, averaged over one-vs-rest problems where there are several scores.
+
+    Ties count half. Classes that are absent, or alone, are left out; without any problem left the area is 0.5.
+    NaN scores rank lowest.
+
+    Parameters
+    ----------
+    labels : array (m,)
+    scores : array (m, K), or (m, 1) for class 1 of two
+    """
+    positives = [1] if scores.shape[1] == 1 else list(range(scores.shape[1]))
+    areas = []
+    for column, label in enumerate(positives):
+        positive = labels == label
+        here, there = int(positive.sum()), int((~positive).sum())
+        if here and there:
+            ranks = _ranks(np.nan_to_num(scores[:, column], nan=-np.inf, posinf=np.inf, neginf=-np.inf))
+            areas.append((ranks[positive].sum() - here * (here + 1) / 2.0) / (here * there))
+    return float(np.mean(areas)) if areas else 0.5
+
+
+def classification_metrics(labels: Ints, scores: Floats, classes: int) -> dict[str, float]:
+    """Return the metrics of a classifier: those of its confusion matrix, and ``auc``.
+
+    Parameters
+    ----------
+    labels : array (m,) of class indices
+    scores : array (m, K), or (m, 1) for two classes
+    classes : int
+    """
+    counts = confusion_matrix(labels, predicted_classes(scores), max(classes, 2))
+    return {**metrics_of_confusion(counts), "auc": roc_auc(labels, scores)}
+
+
+def regression_metrics(targets: Floats, predictions: Floats) -> dict[str, float]:
+    """Return ``mse``, ``mae`` and ``r2`` (0 for constant targets)."""
+    errors = predictions - targets
+    mse = float(np.mean(np.square(errors))) if errors.size else 0.0
+    variance = float(np.var(targets)) if targets.size else 0.0
+    return {
+        "mse": mse,
+        "mae": float(np.mean(np.abs(errors))) if errors.size else 0.0,
+        "r2": 1.0 - mse / variance if variance > 0 else 0.0,
+    }
+
+
+def optimality_gap(problem: Problem, weights: Floats, optimum: Floats) -> float:
+    """Return J(θ) − J(θ*) (Owusu-Agyemang et al. 2021, section 5)."""
+    return problem.value(weights) - problem.value(optimum)
+
+
+def relative_accuracy_loss(accuracy: float, reference: float) -> float:
+    """Return how much accuracy is lost against the non-private model (Owusu-Agyemang et al. 2021, section 5)."""
+    return reference - accuracy
+
+
+def objective_error(objective: float, reference: float) -> float:
+    """Return |obj − obj_WSS2| (Sun et al. 2021, eq. (35))."""
+    return abs(objective - reference)
+
+
+def iteration_ratio(iterations: int, reference: int) -> float:
+    """Return iterations over those of WSS 2 (Sun et al. 2021, section "Algorithm performance")."""
+    return iterations / reference
+
+
+def laplace_noise_expectation(scale: float) -> float:
+    """Return E|Z| of Laplace noise: its scale (Huang et al. 2021, eqs. (28)–(31): 2d/(nε) and 2Cnd/ε)."""
+    return scale
+
+
+def hessian(problem: Problem, weights: Floats) -> Floats:
+    """Return the Hessian of the risk, (m d, m d), in the order of the flattened weights."""
+    rows, columns = problem.shape
+    product = problem.loss.curvature_product(problem.scores(weights), problem.targets)
+    result = np.zeros((rows, columns, rows, columns))
+    for row in range(rows):
+        unit = np.zeros_like(problem.targets)
+        unit[:, row] = 1.0
+        bent = product(unit)
+        for other in np.flatnonzero(np.abs(bent).max(axis=0, initial=0.0)):
+            weighted = problem.features * bent[:, other : other + 1]
+            result[other, :, row, :] = weighted.T @ problem.features / max(len(problem.features), 1)
+    flat = result.reshape(rows * columns, rows * columns)
+    return flat + problem.regularisation * np.eye(rows * columns)
+
+
+def curvature(problem: Problem, weights: Floats) -> tuple[float, float]:
+    """Return average and minimum curvature at a point: tr H / p and the smallest eigenvalue of H."""
+    matrix = hessian(problem, weights)
+    return float(np.trace(matrix)) / len(matrix), float(np.linalg.eigvalsh(matrix)[0])
+
+
+def path_curvature(problem: Problem, path: Sequence[Floats]) -> tuple[float, float]:
+    """Return the mean of the average curvature and the least curvature along a training path.
+
+    References
+    ----------
+    Owusu-Agyemang et al. 2021, Definition 5 and what follows (after Yu et al. 2019).
+    """
+    points = [curvature(problem, weights) for weights in path]
+    return float(np.mean([point[0] for point in points])), min(point[1] for point in points)

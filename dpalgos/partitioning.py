@@ -1,0 +1,201 @@
+"""How rows are dealt to simulated parties."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpalgos.errors import ParameterError
+from dpalgos.registry import register
+from dpalgos.rows import Ints
+from dpalgos.validation import require_count, require_positive
+
+__all__ = ["ByLabel", "Dirichlet", "Even", "Partition", "Sized"]
+
+
+class Partition(Protocol):
+    """What is registered under ``partitions``."""
+
+    content_dependent: ClassVar[bool]
+    """Whether the rows' labels decide who gets them: for simulation on public data only."""
+
+    def assign(self, count: int, labels: NDArray[np.generic] | None = None) -> dict[int, Ints]:
+        """Return the row positions of each party 0 … N − 1, disjoint, in increasing order.
+
+        Parameters
+        ----------
+        count : int
+            Number of rows.
+        labels : array (count,), optional
+            Read by content-dependent partitions alone.
+
+        Raises
+        ------
+        ParameterError
+            If there are too few rows for the parties.
+        """
+        ...
+
+
+def _dealt(parts: Sequence[Ints]) -> dict[int, Ints]:
+    return {party: np.sort(np.asarray(positions, dtype=np.int64)) for party, positions in enumerate(parts)}
+
+
+def _require_enough(count: int, parties: int) -> None:
+    if count < parties:
+        raise ParameterError(f"{count} rows leave some of {parties} parties empty; choose at most {count} parties")
+
+
+@register("partitions", "even")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Even:
+    """Deal row positions in equal shares (differing by at most one), in the order of a public permutation.
+
+    Parameters
+    ----------
+    parties : int
+    rows_per_party : int, optional
+        All rows by default.
+    seed : int
+        Of the permutation.
+    """
+
+    parties: int = 5
+    rows_per_party: int | None = None
+    seed: int = 0
+    content_dependent: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        require_count("parties", self.parties)
+        if self.rows_per_party is not None:
+            require_count("rows_per_party", self.rows_per_party)
+        require_count("seed", self.seed, 0)
+
+    def assign(self, count: int, labels: NDArray[np.generic] | None = None) -> dict[int, Ints]:
+        """Return positions by party."""
+        _require_enough(count, self.parties)
+        order = np.random.default_rng(self.seed).permutation(count)
+        if self.rows_per_party is None:
+            return _dealt(np.array_split(order, self.parties))
+        wanted = self.parties * self.rows_per_party
+        if wanted > count:
+            raise ParameterError(
+                f"{self.parties} parties of {self.rows_per_party} rows need {wanted} rows and there are {count}; "
+                f"ask for at most {count // self.parties} rows a party"
+            )
+        return _dealt(np.split(order[:wanted], self.parties))
+
+
+@register("partitions", "sized")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sized:
+    """Deal row positions in shares of given sizes, in the order of a public permutation.
+
+    Parameters
+    ----------
+    sizes : sequence of int
+    seed : int
+        Of the permutation.
+    """
+
+    sizes: Sequence[int]
+    seed: int = 0
+    content_dependent: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if not self.sizes:
+            raise ParameterError("sizes is empty; give the number of rows of at least one party")
+        for size in self.sizes:
+            require_count("a party's size", size)
+        require_count("seed", self.seed, 0)
+
+    def assign(self, count: int, labels: NDArray[np.generic] | None = None) -> dict[int, Ints]:
+        """Return positions by party."""
+        wanted = sum(self.sizes)
+        if wanted > count:
+            raise ParameterError(f"the sizes add up to {wanted} rows and there are {count}; ask for at most {count}")
+        order = np.random.default_rng(self.seed).permutation(count)
+        return _dealt(np.split(order[:wanted], np.cumsum(self.sizes)[:-1]))
+
+
+def _require_labels(labels: NDArray[np.generic] | None, count: int) -> NDArray[np.generic]:
+    if labels is None or len(labels) != count:
+        raise ParameterError("this partition is made from the labels; give one label a row")
+    return labels
+
+
+def _fill_empty(parts: list[list[int]]) -> None:
+    """Give each empty party one row of the largest, so that all take part."""
+    for part in parts:
+        if not part:
+            part.append(max(parts, key=len).pop())
+
+
+@register("partitions", "dirichlet")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dirichlet:
+    """Split each class over the parties in proportions drawn from a symmetric Dirichlet law: label skew.
+
+    Depends on the labels: for simulation on public data.
+
+    Parameters
+    ----------
+    parties : int
+    concentration : float
+        Small for parties of one class each, large for an even mixture.
+    seed : int
+    """
+
+    parties: int = 5
+    concentration: float = 0.5
+    seed: int = 0
+    content_dependent: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        require_count("parties", self.parties)
+        require_positive("concentration", self.concentration)
+        require_count("seed", self.seed, 0)
+
+    def assign(self, count: int, labels: NDArray[np.generic] | None = None) -> dict[int, Ints]:
+        """Return positions by party; no party is empty."""
+        known = _require_labels(labels, count)
+        _require_enough(count, self.parties)
+        generator = np.random.default_rng(self.seed)
+        parts: list[list[int]] = [[] for _ in range(self.parties)]
+        for label in np.unique(known):
+            rows = generator.permutation(np.flatnonzero(known == label))
+            shares = generator.dirichlet(np.full(self.parties, self.concentration))
+            cuts = np.rint(np.cumsum(shares)[:-1] * len(rows)).astype(int)
+            for part, piece in zip(parts, np.split(rows, cuts), strict=True):
+                part.extend(piece.tolist())
+        _fill_empty(parts)
+        return _dealt([np.array(part) for part in parts])
+
+
+@register("partitions", "by-label")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ByLabel:
+    """Sort rows by label and cut the sorted list into equal shares: the strongest label skew.
+
+    Depends on the labels: for simulation on public data.
+
+    Parameters
+    ----------
+    parties : int
+    """
+
+    parties: int = 5
+    content_dependent: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        require_count("parties", self.parties)
+
+    def assign(self, count: int, labels: NDArray[np.generic] | None = None) -> dict[int, Ints]:
+        """Return positions by party."""
+        known = _require_labels(labels, count)
+        _require_enough(count, self.parties)
+        return _dealt(np.array_split(np.argsort(known, kind="stable"), self.parties))

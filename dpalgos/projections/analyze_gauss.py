@@ -1,0 +1,173 @@
+"""Analyze Gauss: principal components of a covariance with Gaussian noise, sound and as published."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from dpalgos.gaussian_sums import GAUSSIAN_BUDGETS, gaussian_guarantee, gaussian_law, grid
+from dpalgos.guarantees import ApproximateDP, Claim, Guarantee, Loss, Setting, Trust, nothing_proved
+from dpalgos.mechanisms.fixed_point import encode_rows, encoded_radius, exact_outer_sum, gram_sensitivity
+from dpalgos.mechanisms.gaussian import sigma_classical
+from dpalgos.mechanisms.symmetric import SymmetricRoundedGaussian, pack, packed_size, unpack
+from dpalgos.models import Projection
+from dpalgos.noise import NoiseSource
+from dpalgos.projections.covariance import gram_matrix, leading_basis, require_choice
+from dpalgos.registry import register
+from dpalgos.rows import Ints, Rows
+from dpalgos.validation import require_budget, require_components
+
+__all__ = ["AnalyzeGauss", "PublishedAnalyzeGauss"]
+
+
+@register("projections", "analyze-gauss")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnalyzeGauss:
+    """The top eigenvectors of XᵀX plus symmetric Gaussian noise, on integers from the row on.
+
+    Guarantee
+    ---------
+    The budget, whatever the rows. For rows of norm at most R the exact sum XᵀX moves in the Frobenius norm by at most
+    √2 R² when a row is replaced (‖xxᵀ − zzᵀ‖² = ‖x‖⁴ + ‖z‖⁴ − 2(xᵀz)² ≤ 2R⁴, reached by orthogonal rows) and by
+    R² when one is added or removed. The noise is calibrated to that through the isometry that scales off-diagonals
+    by √2, so off-diagonal noise is √2 smaller than in the textbook. Rows are encoded on an integer grid and
+    clipped again there, R being the norm no encoded row exceeds, and summed exactly; numerics are exact. The
+    eigenvectors and the choice of k by the noisy spectrum are post-processing.
+
+    Parameters
+    ----------
+    budget : GaussianMu or ZeroConcentrated
+    components : int
+        Number of directions k.
+    variance_share : float, optional
+        Keep only as many of them as hold this share of the noisy trace; the rest are zero columns. Costs nothing more.
+
+    References
+    ----------
+    Dwork, Talwar, Thakurta, Zhang, "Analyze Gauss", STOC 2014; Wang et al. 2024, Algorithm 2 (corrected: sensitivity
+    √2 instead of 1, analytic instead of classical σ).
+    """
+
+    budget: Loss
+    components: int = 20
+    variance_share: float | None = None
+
+    source: ClassVar[str] = "Dwork et al. 2014, Algorithm 1; Wang et al. 2024, Algorithm 2, corrected"
+    claim: ClassVar[Claim | None] = Claim("(epsilon, delta)-DP", "Dwork et al. 2014, Theorem 4")
+    sound_counterpart: ClassVar[str | None] = None
+    trusts: ClassVar[tuple[Trust, ...]] = (Trust.LOCAL, Trust.CENTRAL)
+    budgets: ClassVar[tuple[type[Loss], ...]] = GAUSSIAN_BUDGETS
+    reads_rows: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        require_budget(self.budget, self.budgets)
+        require_choice(self.components, self.variance_share)
+
+    def output_dimension(self, dimension: int) -> int:
+        """Return the number of directions."""
+        return self.components
+
+    def guarantee(self, setting: Setting) -> Guarantee:
+        """Return the budget."""
+        require_components(self.components, setting)
+        return gaussian_guarantee(self.budget, setting)
+
+    def steps(self, setting: Setting) -> int:
+        """Return 1: one sum of covariances."""
+        return 1
+
+    def law(self, setting: Setting) -> SymmetricRoundedGaussian:
+        """Return the noise of the packed upper triangle."""
+        sensitivity = gram_sensitivity(encoded_radius(1.0, self._scale(setting)), setting.neighbours)
+        return SymmetricRoundedGaussian(gaussian_law(self.budget, sensitivity).sigma, setting.dimension)
+
+    def initial(self, setting: Setting) -> Ints:
+        """Return an empty covariance."""
+        require_components(self.components, setting)
+        return np.zeros(packed_size(setting.dimension), dtype=np.int64)
+
+    def contribution(self, state: Ints, rows: Rows, setting: Setting) -> Ints:
+        """Return the packed upper triangle of the party's exact integer covariance."""
+        total = np.zeros((setting.dimension, setting.dimension), dtype=np.int64)
+        for features, _ in rows.blocks():
+            encoded = encode_rows(features, 1.0, self._scale(setting))
+            total += exact_outer_sum(encoded, encoded)
+        return pack(total)
+
+    def update(self, state: Ints, noisy_sum: Ints, setting: Setting) -> Ints:
+        """Return the noisy covariance."""
+        return noisy_sum
+
+    def result(self, state: Ints, setting: Setting) -> Projection:
+        """Return the basis; its spectrum is that of the noisy XᵀX/n."""
+        covariance = unpack(state) / self._scale(setting) ** 2 / max(setting.rows, 1)
+        return leading_basis(covariance, self.components, self.variance_share)
+
+    def _scale(self, setting: Setting) -> float:
+        return grid(self.budget, gram_sensitivity(1.0, setting.neighbours), 1, setting)
+
+
+@register("projections", "analyze-gauss-published")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedAnalyzeGauss:
+    """Wang et al.'s Algorithm 2 as printed: σ = √(2 ln(1.25/δ))·1/ε on the upper triangle of XᵀX, copied below.
+
+    Guarantee
+    ---------
+    None stated: see the flaw. (Below ε ≈ 0.73 at δ = 10⁻⁴, or 0.37 at 10⁻⁵, the noise happens to be enough under
+    replace-one, because the classical σ is wasteful there; at ε = 4 and δ = 10⁻⁴ the true ε is 5.2.)
+
+    Parameters
+    ----------
+    budget : ApproximateDP
+        The paper's (ε₁, δ).
+    components : int
+        Number of directions k.
+
+    References
+    ----------
+    Wang et al., "Differentially private support vector machines with knowledge aggregation", CMC 78 (2024),
+    Algorithm 2, Lemma 4.1, Theorem 4.1.
+    """
+
+    budget: Loss
+    components: int = 20
+
+    source: ClassVar[str] = "Wang et al. 2024, Algorithm 2"
+    claim: ClassVar[Claim | None] = Claim(
+        "(epsilon_1, delta)-DP",
+        "Wang et al. 2024, Theorem 4.1",
+        "Lemma 4.1 bounds the change of the covariance by 1, but replacing a row moves it by up to sqrt(2), and "
+        "sigma = sqrt(2 ln(1.25/delta))/epsilon_1 is proved for epsilon_1 < 1 only.",
+    )
+    sound_counterpart: ClassVar[str | None] = "analyze-gauss"
+    trusts: ClassVar[tuple[Trust, ...]] = (Trust.LOCAL, Trust.CENTRAL)
+    budgets: ClassVar[tuple[type[Loss], ...]] = (ApproximateDP,)
+    reads_rows: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        require_budget(self.budget, self.budgets)
+        require_choice(self.components, None)
+
+    def output_dimension(self, dimension: int) -> int:
+        """Return the number of directions."""
+        return self.components
+
+    def guarantee(self, setting: Setting) -> Guarantee:
+        """Return none, with the flaw."""
+        require_components(self.components, setting)
+        assert self.claim is not None
+        return nothing_proved(str(self.claim.flaw), setting.neighbours)
+
+    def fit(self, parties: Sequence[Rows], setting: Setting, noise: NoiseSource) -> Projection:
+        """Return the basis of the noisy covariance; its spectrum is that of the noisy XᵀX/n."""
+        require_components(self.components, setting)
+        assert isinstance(self.budget, ApproximateDP)
+        covariance = pack(gram_matrix(parties, setting))
+        sigma = sigma_classical(self.budget.epsilon, self.budget.delta, 1.0)
+        draws = noise.stream("covariance", covariance).generator().standard_normal(len(covariance))
+        noisy = unpack(covariance + sigma * draws)
+        return leading_basis(noisy / max(setting.rows, 1), self.components)

@@ -1,0 +1,71 @@
+"""What the covariance-based projections share: the exact matrix, and the basis of a (noisy) one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from dpalgos.guarantees import Setting
+from dpalgos.models import Projection
+from dpalgos.rows import Floats, Rows, clip_to_unit_ball
+from dpalgos.validation import require_between, require_count
+
+__all__ = ["gram_matrix", "leading_basis", "require_choice"]
+
+
+def require_choice(components: int, variance_share: float | None) -> None:
+    """Raise unless the number of directions and the share of the variance are in range."""
+    require_count("components", components)
+    if variance_share is not None:
+        require_between("variance_share", variance_share, 0.0, 1.0)
+
+
+def gram_matrix(parties: Sequence[Rows], setting: Setting) -> Floats:
+    """Return the uncentred XᵀX of all rows, clipped to the unit ball, (d, d)."""
+    total = np.zeros((setting.dimension, setting.dimension))
+    for rows in parties:
+        for features, _ in rows.blocks():
+            clean = clip_to_unit_ball(features)
+            total += clean.T @ clean
+    return total
+
+
+def leading_basis(matrix: Floats, components: int, variance_share: float | None = None) -> Projection:
+    """Return the eigenvectors of a symmetric matrix with the largest eigenvalues, largest first.
+
+    Total: entries that are not finite count as zero. The sign of each vector is fixed by its largest entry, so that
+    equal matrices give equal bases.
+
+    Parameters
+    ----------
+    matrix : array (d, d)
+    components : int
+        Number of columns of the basis.
+    variance_share : float, optional
+        Keep only as many of them as together hold this share of the trace (Huang et al. 2021, eq. (3)); the other
+        columns are zero, so that the basis's shape is public. The trace of a noisy matrix is that of the exact one
+        plus noise of mean zero; where it is not positive, one direction is kept.
+
+    Returns
+    -------
+    Projection
+        Its spectrum holds all d eigenvalues.
+    """
+    finite = np.where(np.isfinite(matrix), matrix, 0.0)
+    values, vectors = np.linalg.eigh((finite + finite.T) / 2.0)
+    values, vectors = values[::-1], vectors[:, ::-1][:, :components]
+    largest = np.abs(vectors).argmax(axis=0)
+    basis = vectors * np.where(vectors[largest, np.arange(components)] < 0, -1.0, 1.0)
+    if variance_share is not None:
+        kept = _directions_for(values, variance_share)
+        basis = np.where(np.arange(components) < kept, basis, 0.0)
+    return Projection(basis=np.ascontiguousarray(basis), spectrum=np.ascontiguousarray(values))
+
+
+def _directions_for(values: Floats, variance_share: float) -> int:
+    trace = values.sum()
+    if trace <= 0:
+        return 1
+    reached = np.flatnonzero(np.cumsum(values) >= variance_share * trace * (1.0 - 1e-12))
+    return max(1, int(reached[0]) + 1)

@@ -1,0 +1,47 @@
+"""No reduction, as a projection."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from dpalgos.guarantees import Claim, Guarantee, Loss, Setting, Trust
+from dpalgos.models import Projection
+from dpalgos.noise import NoiseSource
+from dpalgos.registry import register
+from dpalgos.rows import Rows
+
+__all__ = ["Identity"]
+
+
+@register("projections", "identity")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """Keep every feature.
+
+    Guarantee
+    ---------
+    Costs nothing: the map is made from the number of features alone.
+    """
+
+    source: ClassVar[str] = "the identity"
+    claim: ClassVar[Claim | None] = None
+    sound_counterpart: ClassVar[str | None] = None
+    trusts: ClassVar[tuple[Trust, ...]] = (Trust.LOCAL, Trust.CENTRAL)
+    budgets: ClassVar[tuple[type[Loss], ...]] = ()
+    reads_rows: ClassVar[bool] = False
+
+    def output_dimension(self, dimension: int) -> int:
+        """Return the same number."""
+        return dimension
+
+    def guarantee(self, setting: Setting) -> Guarantee:
+        """Return a guarantee without cost."""
+        return Guarantee(losses=(), neighbours=setting.neighbours)
+
+    def fit(self, parties: Sequence[Rows], setting: Setting, noise: NoiseSource) -> Projection:
+        """Return the unit matrix."""
+        return Projection(basis=np.eye(setting.dimension))

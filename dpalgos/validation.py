@@ -1,0 +1,69 @@
+"""Checks of public parameters that several algorithms share; each error names the value, the bound and the way out."""
+
+from __future__ import annotations
+
+import math
+
+from dpalgos.errors import ParameterError
+from dpalgos.guarantees import ApproximateDP, Loss, Neighbours, Setting
+
+__all__ = [
+    "require_between",
+    "require_budget",
+    "require_components",
+    "require_count",
+    "require_positive",
+    "require_replace_one",
+]
+
+
+def require_positive(name: str, value: float) -> None:
+    """Raise unless ``value`` is a finite number above 0."""
+    if not (isinstance(value, int | float) and math.isfinite(value) and value > 0):
+        raise ParameterError(f"{name} is {value!r}; it must be a finite number above 0")
+
+
+def require_between(name: str, value: float, low: float, high: float, *, open_high: bool = False) -> None:
+    """Raise unless ``low <= value <= high`` (``< high`` where ``open_high``)."""
+    if not (isinstance(value, int | float) and low <= value <= high and not (open_high and value == high)):
+        raise ParameterError(
+            f"{name} is {value!r}; it must be at least {low:g} and {'below' if open_high else 'at most'} {high:g}"
+        )
+
+
+def require_count(name: str, value: int, low: int = 1) -> None:
+    """Raise unless ``value`` is a whole number of at least ``low``."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < low:
+        raise ParameterError(f"{name} is {value!r}; it must be a whole number of at least {low}")
+
+
+def require_components(components: int, setting: Setting) -> None:
+    """Raise unless there are at least as many features as directions asked for."""
+    if components > setting.dimension:
+        raise ParameterError(
+            f"{components} directions were asked of rows with {setting.dimension} features; "
+            f"ask for at most {setting.dimension}"
+        )
+
+
+_NUMBERS = {"pure-epsilon": "epsilon", "gaussian-mu": "mu", "zero-concentrated": "rho", "approximate": "epsilon"}
+
+
+def require_budget(budget: Loss, accepted: tuple[type[Loss], ...]) -> None:
+    """Raise unless the budget is of an accepted type and above 0 (and delta too, where it has one)."""
+    kinds = " or ".join(loss.kind for loss in accepted)
+    if not isinstance(budget, accepted):
+        given = getattr(budget, "kind", type(budget).__name__)
+        raise ParameterError(f"the budget is of type {given!r}; this algorithm accepts {kinds}")
+    require_positive(f"the budget's {_NUMBERS[budget.kind]}", getattr(budget, _NUMBERS[budget.kind]))
+    if isinstance(budget, ApproximateDP):
+        require_positive("the budget's delta", budget.delta)
+
+
+def require_replace_one(setting: Setting) -> None:
+    """Raise where the guarantee would have to hide the number of rows, on which the algorithm depends."""
+    if setting.neighbours is not Neighbours.REPLACE_ONE:
+        raise ParameterError(
+            f"this algorithm depends on the number of rows, which {setting.neighbours} would have to hide; "
+            f"use {Neighbours.REPLACE_ONE}"
+        )
