@@ -65,6 +65,10 @@ class System:
         For a published system without proof: the name of the sound one.
     arrangements : mapping of Trust to Arrangement
         Supported trust models, the default first.
+    normalisation : str
+        The row-local map the system expects; ``"none"`` for systems on raw public rows.
+    paper : str
+        Short name of the paper for filtering (``"wang-2024"``), empty for our own.
     """
 
     summary: str
@@ -72,3 +76,5 @@ class System:
     arrangements: Mapping[Trust, Arrangement]
     claim: Claim | None = None
     sound_counterpart: str | None = None
+    normalisation: str = "unit-norm"
+    paper: str = ""

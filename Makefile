@@ -1,0 +1,35 @@
+# What a person types. Everything runs in .venv, made from the committed lock file.
+PYTHON ?= python3
+UNITBALL_ROOT ?= $(CURDIR)/unitball-root
+export UNITBALL_ROOT
+BIN := .venv/bin
+
+.PHONY: run test test-nightly check serve lock clean
+.DEFAULT_GOAL := run
+
+.venv/.ready: requirements.lock pyproject.toml scripts/make-venv.sh
+	@PYTHON="$(PYTHON)" sh scripts/make-venv.sh
+
+run: .venv/.ready  ## the main job: six systems on scikit-learn's digits at epsilon 1
+	@$(BIN)/unitball compare --dataset digits --epsilon 1
+
+check: .venv/.ready
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+test: check  ## every check, then the tests with coverage
+	@$(BIN)/python -m pytest -m "not nightly" --cov --cov-report=term:skip-covered
+
+test-nightly: .venv/.ready  ## the heavy tests
+	@$(BIN)/python -m pytest -m nightly
+
+serve: .venv/.ready  ## Prefect server, worker and MLflow on this machine, deployments applied
+	@$(BIN)/python -m deployments.serving
+
+lock: .venv/.ready  ## resolve the ranges in pyproject.toml anew into requirements.lock (needs uv)
+	@sh scripts/lock.sh
+
+clean:
+	rm -rf .venv unitball-root

@@ -1,0 +1,50 @@
+"""``unitball algorithms``: what is registered, what is claimed of it and what is proved."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from deployments.cli.app import app
+from deployments.cli.common import JsonFlag, RootOption, console, print_json, use_root
+
+
+@app.command(epilog="Example: unitball algorithms --kind systems --proved")
+def algorithms(
+    kind: Annotated[str | None, typer.Option(help="systems, projections, trainers or aggregators.")] = None,
+    proved: Annotated[bool, typer.Option("--proved", help="Only what may run on private rows.")] = False,
+    root: RootOption = None,
+    json: JsonFlag = False,
+) -> None:
+    """List the algorithms: name, kind, trust, what is proved, what is claimed, source."""
+    from tasks.catalogue import describe_all
+
+    use_root(root)
+    entries = [
+        entry for entry in describe_all() if (kind is None or entry["kind"] == kind) and (not proved or entry["proved"])
+    ]
+    if json:
+        print_json({"algorithms": entries})
+        return
+    table = Table(title="Algorithms", title_justify="left")
+    for heading in ("name", "kind", "trust", "proved", "claim", "source"):
+        table.add_column(heading)
+    for entry in entries:
+        table.add_row(
+            entry["name"],
+            entry["kind"],
+            ", ".join(entry["trust"]),
+            _proved(entry),
+            entry["claim"] or "–",
+            entry["source"],
+        )
+    console().print(table)
+
+
+def _proved(entry: dict[str, Any]) -> str:
+    if entry["proved"]:
+        return str(entry["proved"])
+    counterpart = f"; sound: {entry['sound_counterpart']}" if entry["sound_counterpart"] else ""
+    return f"[red]none[/]{counterpart}"

@@ -1,0 +1,80 @@
+"""What the commands share: the root option, machine output, and parsing of ``NAME=VALUE``."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from dpalgos.errors import ParameterError
+from tasks.settings import ROOT_VARIABLE
+
+__all__ = ["JsonFlag", "RootOption", "console", "parameters", "print_json", "use_root"]
+
+RootOption = Annotated[
+    Path | None,
+    typer.Option("--root", envvar=ROOT_VARIABLE, help="Folder of all state; two roots share nothing.", show_default=False),
+]
+JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout and nothing else there.")]
+
+
+def use_root(root: Path | None) -> None:
+    """Make a root the one of this process; everything opened later lives under it."""
+    if root is not None:
+        os.environ[ROOT_VARIABLE] = str(root.expanduser().resolve())
+
+
+def console() -> Console:
+    """Return the console for tables."""
+    return Console()
+
+
+def print_json(value: Any) -> None:
+    """Print one JSON object."""
+    sys.stdout.write(json.dumps(value, indent=2, default=str) + "\n")
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return text
+
+
+def parameters(pairs: Sequence[str]) -> dict[str, Any]:
+    """Read ``NAME=VALUE`` pairs; values are JSON where they parse as JSON and words otherwise.
+
+    Raises
+    ------
+    ParameterError
+        For a pair without ``=``.
+    """
+    result = {}
+    for pair in pairs:
+        name, equals, text = pair.partition("=")
+        if not equals or not name:
+            raise ParameterError(f"--param {pair!r} is not NAME=VALUE, for example --param regularisation=0.01")
+        result[name] = _value(text)
+    return result
+
+
+def numbers(text: str | None, option: str) -> tuple[int, ...] | None:
+    """Read ``50,100,500``.
+
+    Raises
+    ------
+    ParameterError
+        Where a part is not a whole number.
+    """
+    if text is None:
+        return None
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise ParameterError(f"{option} {text!r} is not a list of whole numbers such as 50,100,500") from None

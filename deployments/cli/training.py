@@ -1,0 +1,210 @@
+"""``unitball train`` and ``unitball compare``: run the flow and show what came out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from deployments.cli.app import app
+from deployments.cli.common import JsonFlag, RootOption, console, numbers, parameters, print_json, use_root
+from dpalgos.guarantees import Trust
+from tasks.config import TrainingConfig
+from tasks.engine import prepare_engine
+from tasks.progress import listen
+from tasks.settings import current_root
+
+if TYPE_CHECKING:
+    from tasks.reporting import RunResult
+
+DEFAULT_COMPARISON = "non-private,dpml,dpdr-dpml,fed-dpdr-dpml,fed-dpdr-dpml-published,noisy-gd"
+
+
+@contextmanager
+def _progress(title: str) -> Iterator[None]:
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as display:
+        line = display.add_task(f"{title}: starting the engine", total=None)
+        with listen(lambda stage, label: display.update(line, description=f"{title}: {stage} · {label}")):
+            yield
+
+
+def _loss(proved: dict[str, object] | None) -> str:
+    if proved is None:
+        return "[red]none[/]"
+    return f"({proved['epsilon']:.4g}, {proved['delta']:.1g})-DP, {proved['numerics']}"
+
+
+def _claimed(result: RunResult) -> str:
+    if result.claim is None:
+        return "–"
+    text = str(result.claim["statement"])
+    return f"{text} [red]✗[/]" if result.claim.get("flaw") else text
+
+
+def _number(value: float | None, form: str = ".4g") -> str:
+    return "–" if value is None else format(value, form)
+
+
+def results_table(results: Sequence[RunResult]) -> Table:
+    """Return the table a person reads: what ran, what is proved and claimed, what it cost, how well it does."""
+    table = Table(title=f"{results[0].dataset}: what each algorithm costs and gives", title_justify="left")
+    for heading, justify in (
+        ("algorithm", "left"),
+        ("trust", "left"),
+        ("proved", "left"),
+        ("claim", "left"),
+        ("ε spent", "right"),
+        ("δ spent", "right"),
+        ("accuracy", "right"),
+        ("seconds", "right"),
+    ):
+        table.add_column(heading, justify=justify)  # type: ignore[arg-type]
+    for result in results:
+        table.add_row(
+            result.algorithm,
+            result.trust,
+            _loss(result.proved),
+            _claimed(result),
+            _number(result.epsilon_spent),
+            _number(result.delta_spent, ".1g"),
+            _number(result.accuracy, ".3f"),
+            _number(result.seconds, ".1f") + (" (cached)" if result.cached else ""),
+        )
+    return table
+
+
+def _footnotes(results: Sequence[RunResult]) -> list[str]:
+    notes = []
+    for result in results:
+        if result.claim and result.claim.get("flaw"):
+            way = f" Sound counterpart: {result.sound_counterpart}." if result.sound_counterpart else ""
+            notes.append(f"✗ {result.algorithm}: {result.claim['flaw']}{way}")
+    return notes
+
+
+def _how_to_look() -> str:
+    root = current_root()
+    return (
+        f"See the runs: mlflow ui --backend-store-uri sqlite:///{root}/mlflow.db  ·  "
+        f"PREFECT_HOME={root}/prefect prefect server start"
+    )
+
+
+def _show(results: Sequence[RunResult]) -> None:
+    out = console()
+    out.print(results_table(results))
+    for note in _footnotes(results):
+        out.print(note, soft_wrap=True)
+    out.print(_how_to_look(), soft_wrap=True, style="dim")
+
+
+@app.command(
+    epilog="Example: unitball train --dataset digits --algorithm fed-dpdr-dpml --epsilon 1",
+)
+def train(
+    dataset: Annotated[str, typer.Option(help="Registered data set; bundled ones are always there.")] = "digits",
+    algorithm: Annotated[str | None, typer.Option(help="A named system (unitball algorithms).")] = None,
+    epsilon: Annotated[float | None, typer.Option(help="Total epsilon of the run per party.")] = None,
+    delta: Annotated[float, typer.Option(help="Total delta of the run per party.")] = 1e-5,
+    parties: Annotated[int, typer.Option(help="Number of simulated parties.")] = 5,
+    dimension: Annotated[int | None, typer.Option(help="Target dimension k; default min(20, d).")] = None,
+    rows_per_party: Annotated[int | None, typer.Option(help="Rows of each party; default all training rows.")] = None,
+    sizes: Annotated[str | None, typer.Option(help="Rows of each party, uneven: 50,100,500")] = None,
+    trust: Annotated[Trust | None, typer.Option(help="Trust model; default the algorithm's first.")] = None,
+    partition: Annotated[str | None, typer.Option(help="How rows are dealt; default even, or sized with --sizes.")] = None,
+    normalisation: Annotated[str | None, typer.Option(help="unit-norm, clip, none, minmax (public).")] = None,
+    test_fraction: Annotated[float, typer.Option(help="Held out where the set has no test rows; 0: train on all.")] = 0.2,
+    partition_seed: Annotated[int, typer.Option(help="Seed of the public permutation that deals rows.")] = 0,
+    seed: Annotated[int | None, typer.Option(help="Public noise seed: equal results in every root; public data.")] = None,
+    repetition: Annotated[int, typer.Option(help="A new number is a fresh release and a fresh charge.")] = 0,
+    evaluate_privately: Annotated[
+        bool, typer.Option(help="Release a noisy confusion matrix of the private hold-out rows, charged to them.")
+    ] = False,
+    projection: Annotated[str | None, typer.Option(help="A registered projection instead of the system's.")] = None,
+    trainer: Annotated[str | None, typer.Option(help="A registered trainer instead of the system's.")] = None,
+    aggregation: Annotated[str | None, typer.Option(help="A registered aggregator instead of the system's.")] = None,
+    param: Annotated[list[str] | None, typer.Option(help="NAME=VALUE: any field of the algorithm, dotted if ambiguous.")] = None,
+    path: Annotated[Path | None, typer.Option(help="Ingest this file or folder on the way.")] = None,
+    format: Annotated[str | None, typer.Option(help="Format of --path.")] = None,
+    public: Annotated[bool, typer.Option("--public", help="The rows of --path are public.")] = False,
+    root: RootOption = None,
+    json: JsonFlag = False,
+) -> None:
+    """Train one model over the parties' rows, charge what it costs, evaluate and log it."""
+    use_root(root)
+    config = TrainingConfig(
+        dataset=dataset,
+        algorithm=algorithm or (None if trainer else "noisy-gd"),
+        projection=projection,
+        trainer=trainer,
+        aggregation=aggregation,
+        epsilon=epsilon,
+        delta=delta,
+        trust=trust,
+        parties=parties,
+        sizes=numbers(sizes, "--sizes"),
+        rows_per_party=rows_per_party,
+        dimension=dimension,
+        partition=partition or ("sized" if sizes else "even"),
+        normalisation=normalisation,
+        test_fraction=test_fraction,
+        partition_seed=partition_seed,
+        seed=seed,
+        repetition=repetition,
+        evaluate_privately=evaluate_privately,
+        parameters=parameters(param or []),
+    )
+    if path is not None:
+        from tasks.ingestion import IngestRequest, ingest
+
+        ingest(IngestRequest.on_the_way(name=dataset, path=path, format=format, public=public))
+    results = _run([config], f"{config.algorithm or config.trainer} on {dataset}")
+    if json:
+        print_json(results[0].model_dump(mode="json"))
+    else:
+        _show(results)
+
+
+@app.command(epilog="Example: unitball compare --dataset digits --epsilon 1")
+def compare(
+    dataset: Annotated[str, typer.Option(help="Registered data set.")] = "digits",
+    algorithms: Annotated[str, typer.Option(help="Named systems, separated by commas.")] = DEFAULT_COMPARISON,
+    epsilon: Annotated[float, typer.Option(help="Total epsilon of each run per party.")] = 1.0,
+    delta: Annotated[float, typer.Option(help="Total delta of each run per party.")] = 1e-5,
+    parties: Annotated[int, typer.Option(help="Number of simulated parties.")] = 5,
+    repetition: Annotated[int, typer.Option(help="A new number is a fresh release and a fresh charge.")] = 0,
+    root: RootOption = None,
+    json: JsonFlag = False,
+) -> None:
+    """Train several algorithms on one data set at one budget and show them side by side."""
+    use_root(root)
+    configs = [
+        TrainingConfig(
+            dataset=dataset, algorithm=name, epsilon=epsilon, delta=delta, parties=parties, repetition=repetition
+        )
+        for name in algorithms.split(",")
+    ]
+    results = _run(configs, f"comparing on {dataset}")
+    if json:
+        print_json({"results": [result.model_dump(mode="json") for result in results]})
+    else:
+        _show(results)
+
+
+def _run(configs: Sequence[TrainingConfig], title: str) -> list[RunResult]:
+    prepare_engine(current_root())
+    with _progress(title):
+        # Prefect reads its settings when it is imported, so the engine comes first.
+        from flows.comparison import compare as compare_flow
+        from flows.federated_training import train as train_flow
+
+        if len(configs) == 1:
+            return [train_flow(configs[0])]
+        return compare_flow(list(configs))

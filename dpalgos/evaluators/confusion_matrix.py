@@ -1,0 +1,96 @@
+"""A noisy confusion matrix of private hold-out rows."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from dpalgos.guarantees import Claim, GaussianMu, Guarantee, Loss, Neighbours, Numerics, Setting, Trust
+from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
+from dpalgos.models import Statistic
+from dpalgos.registry import register
+from dpalgos.rows import Floats, Ints, Rows
+
+__all__ = ["ConfusionMatrix", "predicted_classes", "whole_labels"]
+
+
+def predicted_classes(scores: Floats) -> Ints:
+    """Return class indices (m,) from decision values (m, K), or (m, 1) where the sign decides; NaN counts as class 0."""
+    if scores.shape[1] == 1:
+        return (scores[:, 0] > 0).astype(np.int64)
+    return np.asarray(np.where(np.isfinite(scores), scores, -np.inf).argmax(axis=1), dtype=np.int64)
+
+
+def whole_labels(labels: np.ndarray[tuple[int, ...], np.dtype[np.generic]], classes: int) -> Ints:
+    """Return labels as class indices; whatever is not one of 0 … classes − 1 counts as 0."""
+    numbers = np.nan_to_num(np.asarray(labels, dtype=np.float64), nan=0.0, posinf=0.0, neginf=0.0).astype(np.int64)
+    return np.where((numbers >= 0) & (numbers < classes), numbers, 0)
+
+
+@register("evaluators", "confusion-matrix")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfusionMatrix:
+    """Count (true class, predicted class) pairs over the hold-out rows and add integer noise to each count.
+
+    The rows' features are decision values of a released model. Accuracy, precision, recall, F1 and MCC of the noisy
+    matrix are post-processing.
+
+    Guarantee
+    ---------
+    mu-GDP, exact. Replace-one moves one unit from one cell to another, an l2 change of at most sqrt(2);
+    add-remove-one changes one cell by one. The counts are integers, so rounded Gaussian noise of scale
+    ``sensitivity / mu`` costs exactly what the Gaussian mechanism does (see ``mechanisms.rounded_gaussian``).
+
+    Parameters
+    ----------
+    budget : GaussianMu
+
+    References
+    ----------
+    Dong, Roth, Su, "Gaussian differential privacy", JRSS B 84 (2022), Theorem 1.
+    """
+
+    budget: GaussianMu
+    source: ClassVar[str] = "Dong, Roth, Su 2022, Theorem 1"
+    claim: ClassVar[Claim | None] = None
+    sound_counterpart: ClassVar[str | None] = None
+    trusts: ClassVar[tuple[Trust, ...]] = (Trust.CENTRAL, Trust.LOCAL)
+    budgets: ClassVar[tuple[type[Loss], ...]] = (GaussianMu,)
+    reads_rows: ClassVar[bool] = True
+
+    def guarantee(self, setting: Setting) -> Guarantee:
+        """Return the budget, exact."""
+        return Guarantee(losses=(self.budget,), neighbours=setting.neighbours, numerics=Numerics.EXACT)
+
+    def steps(self, setting: Setting) -> int:
+        """Return 1."""
+        del setting
+        return 1
+
+    def law(self, setting: Setting) -> RoundedGaussian:
+        """Return the noise of each count."""
+        sensitivity = math.sqrt(2) if setting.neighbours is Neighbours.REPLACE_ONE else 1.0
+        return RoundedGaussian(sensitivity / self.budget.mu)
+
+    def initial(self, setting: Setting) -> None:
+        """Return nothing: there is one sum."""
+
+    def contribution(self, state: None, rows: Rows, setting: Setting) -> Ints:
+        """Return the exact counts (K, K), true class by predicted class."""
+        classes = max(setting.classes, 2)
+        counts = np.zeros(classes * classes, dtype=np.int64)
+        for scores, labels in rows.blocks():
+            cells = whole_labels(labels, classes) * classes + predicted_classes(scores)
+            counts += np.bincount(cells, minlength=classes * classes)
+        return counts.reshape(classes, classes)
+
+    def update(self, state: None, noisy_sum: Ints, setting: Setting) -> Ints:
+        """Keep the noisy counts."""
+        return noisy_sum
+
+    def result(self, state: Ints, setting: Setting) -> Statistic:
+        """Return the noisy counts; negative ones are left as they are, for unbiased sums."""
+        return Statistic(values=state.astype(np.float64))

@@ -1,0 +1,27 @@
+"""Several training runs on one data set, side by side."""
+
+from __future__ import annotations
+
+from prefect import flow
+
+from flows.federated_training import train
+from tasks.config import TrainingConfig
+from tasks.reporting import RunResult
+
+__all__ = ["compare"]
+
+
+@flow(name="comparison", persist_result=False)
+def compare(configs: list[TrainingConfig]) -> list[RunResult]:
+    """Run each configuration in turn; the first refusal or error stops the comparison.
+
+    Parameters
+    ----------
+    configs : list of TrainingConfig
+
+    Returns
+    -------
+    list of RunResult
+        In the order given.
+    """
+    return [train(config) for config in configs]

@@ -1,0 +1,83 @@
+"""The main flow: ingest, normalise, partition, reduce, train, aggregate, evaluate, log."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from prefect import flow
+from prefect.futures import PrefectFuture
+from prefect.runtime import flow_run
+from prefect.task_runners import ThreadPoolTaskRunner
+
+from tasks.aggregation import aggregate
+from tasks.caching import served_from_cache, unless_stored
+from tasks.charging import charge
+from tasks.config import TrainingConfig
+from tasks.door import is_stored
+from tasks.evaluation import evaluate
+from tasks.ingestion import find_dataset
+from tasks.normalisation import normalise
+from tasks.partitioning import partition
+from tasks.planning import plan_run
+from tasks.releasing import reduce_dimension, train_model
+from tasks.reporting import RunResult, report, summarise
+
+__all__ = ["train"]
+
+
+@flow(
+    name="federated-training",
+    flow_run_name="{config.algorithm} on {config.dataset}",
+    task_runner=ThreadPoolTaskRunner(max_workers=4),
+)
+def train(config: TrainingConfig) -> RunResult:
+    """Train a model over the parties' rows, charge what it costs, evaluate it and log it.
+
+    Parameters
+    ----------
+    config : TrainingConfig
+
+    Returns
+    -------
+    RunResult
+        Also logged to MLflow and appended to the results.
+
+    Raises
+    ------
+    storage.errors.RefusedError
+        If something unproved would read private rows, or a cap would be exceeded; nothing is released then.
+    """
+    started = time.monotonic()
+    dataset = normalise(find_dataset(config.dataset), config)
+    shards = partition(dataset, config)
+    plan = plan_run(config, shards.training, shards.held_out)
+    charge(plan, shards)
+
+    futures: dict[str, PrefectFuture[Any]] = {}
+    for release in plan.projections:
+        task = unless_stored(reduce_dimension, is_stored(release.key))
+        futures[release.key] = task.submit(release, shards.of(release.parties))
+    if plan.basis is not None:
+        task = unless_stored(aggregate, is_stored(plan.basis.key))
+        futures[plan.basis.key] = task.submit(plan.basis, [futures[key] for key in plan.basis.upstream])
+    for release in plan.models:
+        task = unless_stored(train_model, is_stored(release.key))
+        basis = futures[release.upstream[0]] if release.upstream else None
+        futures[release.key] = task.submit(release, shards.of(release.parties), basis)
+    if plan.model is not None:
+        task = unless_stored(aggregate, is_stored(plan.model.key))
+        futures[plan.model.key] = task.submit(plan.model, [futures[key] for key in plan.model.upstream])
+    references = {key: future.result() for key, future in futures.items()}
+
+    models = {name: [references[key] for key in path] for name, path in plan.paths().items()}
+    measured = evaluate.submit(plan, models, shards)
+    futures["evaluation"] = measured
+    result = summarise(plan, dataset, measured.result(), list(references.values())).model_copy(
+        update={
+            "prefect_flow_run_id": str(flow_run.id),
+            "cached": all(served_from_cache(future) for future in futures.values()),
+            "seconds": None if dataset.private else round(time.monotonic() - started, 3),
+        }
+    )
+    return report(config, dataset, plan, result, models)

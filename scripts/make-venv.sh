@@ -1,0 +1,19 @@
+#!/bin/sh
+# Make .venv from requirements.lock and install the checkout into it; say in one line what is missing.
+set -eu
+fail() { printf 'unitball: %s\n' "$1" >&2; exit 1; }
+PYTHON=${PYTHON:-python3}
+command -v "$PYTHON" >/dev/null 2>&1 || fail "no '$PYTHON' found; install Python 3.11 or newer, or name one: make PYTHON=/path/to/python3.11"
+"$PYTHON" -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
+    fail "$("$PYTHON" --version 2>&1) is too old; Python 3.11 or newer is needed: make PYTHON=/path/to/python3.11"
+"$PYTHON" -c 'import ensurepip, venv' 2>/dev/null ||
+    fail "this Python cannot make virtual environments; on Debian: apt-get install python3-venv"
+echo "Making .venv from requirements.lock (about two minutes the first time) …"
+# A half-made environment is thrown away, so that an interrupted install never looks finished.
+rm -rf .venv
+"$PYTHON" -m venv .venv || fail "could not make .venv here (is the folder writable, is there space?)"
+.venv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r requirements.lock ||
+    fail "installing the locked packages failed (see pip's message above); check the network and run make again"
+.venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --no-index -e . ||
+    fail "installing the checkout failed (see pip's message above)"
+touch .venv/.ready

@@ -1,0 +1,310 @@
+"""The one door through which a release can be made: declare, charge, draw, store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpalgos.algorithms import Algorithm, Diagnosing, fit
+from dpalgos.guarantees import Guarantee, Numerics
+from dpalgos.keystream import KeyedNoise, key_identifier, public_secret
+from dpalgos.models import Artefact, decode
+from dpalgos.rows import Floats, Rows
+from storage.charges import PlanRequest, ReleaseCharge
+from storage.errors import RefusedError, SecretError
+from storage.ledger import Ledger
+from storage.refs import ReleaseRef, ShardRef
+from storage.releases import ReleaseStore
+from storage.secrets import party_secret, require_secret
+from storage.shards import open_shard
+from tasks.budget import open_ledger
+from tasks.identity import code_version
+from tasks.planning import PlannedRelease, RunPlan, build
+from tasks.settings import current_layout
+
+__all__ = ["charge_plan", "is_stored", "make_release", "read_release", "refuse_unproved", "store_combination"]
+
+
+def _nothing(step: str) -> None:
+    del step
+
+
+reached: Callable[[str], None] = _nothing
+"""Called at each step of the door; replaced by the crash tests, which kill the process there."""
+
+
+class _MappedRows:
+    """A party's rows seen through released artefacts (post-processing: the maps cost nothing more)."""
+
+    def __init__(self, rows: Rows, maps: Sequence[Callable[[Floats], Floats]], dimension: int) -> None:
+        self._rows = rows
+        self._maps = maps
+        self._dimension = dimension
+
+    @property
+    def count(self) -> int:
+        return self._rows.count
+
+    @property
+    def dimension(self) -> int:
+        return self._dimension
+
+    def blocks(self) -> Iterator[tuple[Floats, NDArray[np.generic]]]:
+        for features, labels in self._rows.blocks():
+            for mapped in self._maps:
+                features = mapped(features)
+            yield features, labels
+
+    def fingerprint(self) -> NDArray[np.uint8]:
+        # The maps are part of the release's identity, which keys the noise already.
+        return self._rows.fingerprint()
+
+
+def rows_of(shard: ShardRef, upstream: Sequence[ReleaseRef], dimension: int) -> Rows:
+    """Open a shard, seen through released artefacts in turn; ``dimension`` features come out."""
+    rows: Rows = open_shard(current_layout(), shard)
+    maps = [read_release(reference).apply for reference in upstream]
+    return _MappedRows(rows, maps, dimension) if maps else rows
+
+
+def is_stored(key: str) -> bool:
+    """Whether a release is there."""
+    return ReleaseStore(current_layout()).exists(key)
+
+
+def read_release(reference: ReleaseRef) -> Any:
+    """Return the artefact behind a reference, its digest verified."""
+    manifest, arrays = ReleaseStore(current_layout()).read(reference.key)
+    return decode(manifest["artefact"], arrays)
+
+
+def diagnostics_of(reference: ReleaseRef) -> dict[str, float]:
+    """Return what a solver said of its own work; empty for private data and for algorithms that say nothing."""
+    manifest, _ = ReleaseStore(current_layout()).read(reference.key)
+    return dict(manifest.get("diagnostics", {}))
+
+
+def _charges(releases: Sequence[PlannedRelease]) -> tuple[ReleaseCharge, ...]:
+    return tuple(
+        ReleaseCharge(
+            key=release.key, parties=release.parties, guarantee=release.guarantee().to_json(), label=release.label
+        )
+        for release in releases
+        if reads_rows(release)
+    )
+
+
+def reads_rows(release: PlannedRelease) -> bool:
+    """Whether a planned release looks at rows at all; maps made from public parameters do not."""
+    return bool(build(release).reads_rows)
+
+
+def secret_of(release: PlannedRelease, *, create: bool) -> bytes:
+    """Return the secret that keys a release's noise: public where a public seed was asked for."""
+    if release.seed is not None:
+        return public_secret(release.seed)
+    layout = current_layout()
+    return party_secret(layout, release.owner) if create else require_secret(layout, release.owner)
+
+
+def refuse_unproved(plan: RunPlan, shards: Sequence[ShardRef], ledger: Ledger) -> None:
+    """Refuse, before anything is charged, whatever may not touch private rows.
+
+    Raises
+    ------
+    RefusedError
+        If the rows are private and a release is unproved, holds in real arithmetic only without the owner's word,
+        is seeded publicly, or has a delta of 1/n or more.
+    """
+    dataset = shards[0].dataset
+    if not dataset.private:
+        return
+    if any(release.seed is not None for release in plan.releases):
+        raise RefusedError(
+            f"{dataset.name} is private: a public noise seed would let anybody subtract the noise; leave --seed out"
+        )
+    smallest = min(shard.rows for shard in shards)
+    if plan.delta >= 1 / smallest:
+        raise RefusedError(
+            f"delta {plan.delta:g} is 1/n or more for the smallest party (n = {smallest}): that protects nobody; "
+            f"choose --delta well below {1 / smallest:.2g}"
+        )
+    for release in plan.releases:
+        if not reads_rows(release):
+            continue
+        guarantee = release.guarantee()
+        if not guarantee.proved:
+            way_out = f"its sound counterpart is {plan.sound_counterpart}" if plan.sound_counterpart else (
+                "only proved algorithms run on private rows: unitball algorithms --proved"
+            )
+            raise RefusedError(f"{dataset.name} is private and {plan.system} is not proved ({guarantee.reason}); {way_out}")
+        if guarantee.numerics is Numerics.IDEALISED and not ledger.account(dataset.account).idealised_allowed:
+            raise RefusedError(
+                f"{release.name} is proved in real arithmetic only (idealised) and the account {dataset.account} does "
+                f"not admit that; ingest with --allow-idealised, or choose an exact algorithm such as noisy-gd"
+            )
+
+
+def charge_plan(plan: RunPlan, shards: Sequence[ShardRef]) -> dict[str, Any]:
+    """Charge all releases of a run together, before any noise exists.
+
+    Returns
+    -------
+    dict
+        Public numbers for reports: what was newly charged, spent, left, the filter in force.
+
+    Raises
+    ------
+    RefusedError
+        If something unproved would read private rows, or the cap would be exceeded; nothing is charged then.
+    """
+    ledger = open_ledger()
+    refuse_unproved(plan, shards, ledger)
+    return _charge(ledger, plan.releases, shards, plan.delta, plan.system)
+
+
+def _charge(
+    ledger: Ledger, releases: Sequence[PlannedRelease], shards: Sequence[ShardRef], delta: float, run: str
+) -> dict[str, Any]:
+    charged = _charges(releases)
+    request = PlanRequest(
+        account=shards[0].dataset.account, partition=shards[0].partition, releases=charged, delta=delta, run=run
+    )
+    owners = {release.owner: release for release in releases if reads_rows(release)}
+    identifiers = {owner: key_identifier(secret_of(release, create=True)) for owner, release in owners.items()}
+    outcome = ledger.charge(request, identifiers)
+    return {"charged": len(outcome.charged), "already_charged": len(outcome.already_charged), **outcome.details}
+
+
+def make_release(
+    release: PlannedRelease, shards: Sequence[ShardRef], upstream: Sequence[ReleaseRef] = ()
+) -> ReleaseRef:
+    """Make one release, exactly once, whatever crashed before.
+
+    The first stored copy is the release. Where none is stored it is computed; the charge is on disk before any
+    noise exists, and the noise is keyed by the party's secret, the identity and the value it hides, so that a retry
+    repeats the bytes.
+
+    Parameters
+    ----------
+    release : PlannedRelease
+    shards : sequence of ShardRef
+        The shards it reads, in the order of ``release.parties``.
+    upstream : sequence of ReleaseRef
+        The artefacts its rows are seen through, in turn: a projection, and for an evaluation the model.
+
+    Raises
+    ------
+    RefusedError
+        If it was not charged and the cap does not admit it.
+    SecretError
+        If it was charged under a secret that is gone: noise is never drawn anew for a charged release.
+    """
+    layout = current_layout()
+    store = ReleaseStore(layout)
+    algorithm: Algorithm = build(release)
+    setting = release.public_facts()
+    # Declare: from public facts alone.
+    guarantee = algorithm.guarantee(setting)
+    if store.exists(release.key):
+        manifest, _ = store.read(release.key)
+        return ReleaseRef(key=release.key, kind=manifest["artefact"], party=release.owner)
+    reached("declared")
+
+    ledger = open_ledger()
+    reading = bool(algorithm.reads_rows)
+    if reading:
+        _require_admissible(guarantee, release, shards, ledger)
+        if not ledger.is_charged(release.key):
+            _charge(ledger, [release], shards, _own_delta(release), release.name)
+        reached("charged")
+
+    secret = secret_of(release, create=not reading)
+    if reading:
+        charged_under = ledger.charge_of(release.key).key_ids[release.owner]
+        if key_identifier(secret) != charged_under:
+            raise SecretError(
+                f"the release {release.key[:12]} ({release.label}) was charged under another secret of "
+                f"{release.owner}; its noise cannot be drawn again. Restore the secret, or ask for a fresh release "
+                f"and a fresh charge with another --repetition"
+            )
+    parties = [rows_of(shard, upstream, setting.dimension) for shard in shards]
+    noise = KeyedNoise(secret, release.key)
+    diagnostics: dict[str, float] = {}
+    if isinstance(algorithm, Diagnosing) and not shards[0].dataset.private:
+        artefact, diagnostics = algorithm.diagnostics(parties, setting, noise)
+    else:
+        artefact = fit(algorithm, parties, setting, noise)
+    reached("drawn")
+
+    manifest = _manifest(release, guarantee, artefact.kind, diagnostics)
+    arrays = artefact.arrays()
+    digest = store.digest_of(manifest, arrays)
+    if reading:
+        ledger.record_output(release.key, digest)
+        reached("recorded")
+    store.write(release.key, manifest, arrays)
+    reached("stored")
+    return ReleaseRef(key=release.key, kind=artefact.kind, party=release.owner)
+
+
+def _own_delta(release: PlannedRelease) -> float:
+    budget = release.budget or {}
+    return float(budget.get("delta", 1e-5))
+
+
+def _require_admissible(
+    guarantee: Guarantee, release: PlannedRelease, shards: Sequence[ShardRef], ledger: Ledger
+) -> None:
+    # The plan was checked as a whole; the door checks again, since nothing else stands between it and the rows.
+    dataset = shards[0].dataset
+    if not dataset.private:
+        return
+    if not guarantee.proved or release.seed is not None:
+        raise RefusedError(f"{dataset.name} is private and {release.name} is not proved ({guarantee.reason})")
+    if guarantee.numerics is Numerics.IDEALISED and not ledger.account(dataset.account).idealised_allowed:
+        raise RefusedError(f"{release.name} is idealised and the account {dataset.account} does not admit that")
+
+
+def _manifest(
+    release: PlannedRelease, guarantee: Guarantee, kind: str, diagnostics: dict[str, float]
+) -> dict[str, Any]:
+    cls = type(build(release))
+    claim = cls.claim
+    return {
+        "format_version": 1,
+        "key": release.key,
+        "artefact": kind,
+        "label": release.label,
+        "reads_rows": reads_rows(release),
+        "algorithm": {"kind": release.kind, "name": release.name, "parameters": release.parameters},
+        "budget": release.budget,
+        "setting": release.setting,
+        "parties": list(release.parties),
+        "upstream": list(release.upstream),
+        "guarantee": guarantee.to_json(),
+        "claim": None if claim is None else {"statement": claim.statement, "theorem": claim.theorem, "flaw": claim.flaw},
+        "source": cls.source,
+        "code": code_version(),
+        "public_seed": release.seed,
+        "diagnostics": diagnostics,
+    }
+
+
+def store_combination(key: str, label: str, description: dict[str, Any], artefact: Artefact) -> ReleaseRef:
+    """Store what the server made out of releases: post-processing, free."""
+    store = ReleaseStore(current_layout())
+    if not store.exists(key):
+        manifest = {
+            "format_version": 1,
+            "key": key,
+            "artefact": artefact.kind,
+            "label": label,
+            "post_processing": description,
+            "code": code_version(),
+        }
+        store.write(key, manifest, artefact.arrays())
+    return ReleaseRef(key=key, kind=artefact.kind, party="server")

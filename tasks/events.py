@@ -1,0 +1,20 @@
+"""Events that schedules and triggers listen to; nobody listening is no error."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+__all__ = ["announce"]
+
+
+def announce(event: str, resource: str, payload: Mapping[str, str]) -> None:
+    """Tell a Prefect server that something happened; public words only.
+
+    Without a server (``PREFECT_API_URL`` not set) there is nobody to tell.
+    """
+    if not os.environ.get("PREFECT_API_URL"):
+        return
+    from prefect.events import emit_event
+
+    emit_event(event=event, resource={"prefect.resource.id": resource}, payload=dict(payload))

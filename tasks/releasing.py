@@ -1,0 +1,29 @@
+"""The tasks that release: a basis or a model from one party's rows, or from all, through the door."""
+
+from __future__ import annotations
+
+from prefect import task
+
+from storage.refs import ReleaseRef, ShardRef
+from tasks.caching import BY_CONTENT
+from tasks.door import make_release
+from tasks.planning import PlannedRelease
+from tasks.progress import say
+
+__all__ = ["reduce_dimension", "train_model"]
+
+
+@task(task_run_name="{release.label}", cache_policy=BY_CONTENT, persist_result=True)
+def reduce_dimension(release: PlannedRelease, shards: list[ShardRef]) -> ReleaseRef:
+    """Learn a basis from rows and release it."""
+    reference = make_release(release, shards)
+    say("reduction", release.label)
+    return reference
+
+
+@task(task_run_name="{release.label}", cache_policy=BY_CONTENT, persist_result=True)
+def train_model(release: PlannedRelease, shards: list[ShardRef], basis: ReleaseRef | None) -> ReleaseRef:
+    """Train on rows, seen through a released basis where there is one, and release the model."""
+    reference = make_release(release, shards, [basis] if basis else [])
+    say("training", release.label)
+    return reference

@@ -1,0 +1,252 @@
+"""What a run says of itself: one result object, one tracked run, rows of results."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from prefect import task
+from pydantic import BaseModel, ConfigDict
+
+from dpalgos.accounting.composition import compose
+from dpalgos.guarantees import Guarantee, PureEpsilon
+from dpalgos.errors import ParameterError
+from dpalgos.models import LinearModel
+from storage.refs import DatasetRef, ReleaseRef
+from storage.results import append
+from tasks.config import TrainingConfig
+from tasks.door import read_release, reads_rows
+from tasks.pipeline import raw_row_pipeline
+from tasks.planning import RunPlan
+from tasks.progress import say
+from tasks.settings import current_layout, current_root
+from tasks.tracking import ChildReport, DatasetInput, ModelReport, RunReport, track_run
+
+__all__ = ["Evaluation", "RunResult", "proved_by_party", "report", "summarise"]
+
+
+class Evaluation(BaseModel):
+    """Measured numbers of a run: of the model, or the mean over the parties' models, and of each; or released ones."""
+
+    model_config = ConfigDict(frozen=True)
+
+    metrics: dict[str, float] = {}
+    by_party: dict[str, dict[str, float]] = {}
+    released: bool = False
+
+
+class RunResult(BaseModel):
+    """What a training run gives back, to people as a table row and to machines as JSON.
+
+    Attributes
+    ----------
+    proved : dict or None
+        Epsilon at delta of all the run's releases for the worst-off party, the relation, numerics and assumptions.
+    claim : dict or None
+        What the paper says of the algorithm at this budget, and the flaw where there is one.
+    epsilon_spent, delta_spent : float or None
+        What this run's releases cost, charged now or before, the largest over parties; None where nothing is proved.
+    accuracy : float or None
+        None where nothing public was measured.
+    seconds : float or None
+        None on private data: time is a side channel.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    algorithm: str
+    dataset: str
+    trust: str
+    proved: dict[str, Any] | None
+    claim: dict[str, Any] | None
+    epsilon_spent: float | None
+    delta_spent: float | None
+    accuracy: float | None
+    metrics: dict[str, float]
+    by_party: dict[str, dict[str, float]]
+    split: dict[str, Any]
+    sound_counterpart: str | None
+    run_key: str
+    releases: tuple[str, ...]
+    mlflow_run_id: str | None = None
+    prefect_flow_run_id: str | None = None
+    seconds: float | None = None
+    cached: bool = False
+
+
+def proved_by_party(plan: RunPlan) -> dict[str, Any] | None:
+    """Return what is proved of a whole run, or None.
+
+    The run's releases are one plan, known beforehand, so they are composed tightly; every party pays for its own
+    releases and for the joint ones, and the largest bill is the run's.
+    """
+    guarantees: dict[str, list[Guarantee]] = {}
+    for release in plan.releases:
+        if not reads_rows(release):
+            continue
+        for party in release.parties:
+            guarantees.setdefault(party, []).append(release.guarantee())
+    every = [guarantee for bill in guarantees.values() for guarantee in bill]
+    if not every or not all(guarantee.proved for guarantee in every):
+        return None
+    losses = {party: tuple(loss for item in bill for loss in item.losses) for party, bill in guarantees.items()}
+    # Parties of one plan mostly pay the same; each distinct bill is composed once.
+    bills = {bill: compose(bill) for bill in set(losses.values())}
+    pure = all(isinstance(loss, PureEpsilon) for bill in bills for loss in bill)
+    at_delta = 0.0 if pure else plan.delta
+    epsilon = max(profile.epsilon(at_delta) for profile in bills.values())
+    return {
+        "epsilon": epsilon,
+        "delta": at_delta,
+        "neighbours": str(every[0].neighbours),
+        "trust": str(plan.trust),
+        "numerics": "exact" if all(item.numerics == "exact" for item in every) else "idealised",
+        "assumptions": sorted({text for item in every for text in item.assumptions}),
+    }
+
+
+def summarise(
+    plan: RunPlan, dataset: DatasetRef, evaluation: Evaluation, references: list[ReleaseRef]
+) -> RunResult:
+    """Put a run's public numbers together."""
+    proved = proved_by_party(plan)
+    return RunResult(
+        algorithm=plan.system,
+        dataset=dataset.name,
+        trust=str(plan.trust),
+        proved=proved,
+        claim=plan.claim,
+        epsilon_spent=proved["epsilon"] if proved else None,
+        delta_spent=proved["delta"] if proved else None,
+        accuracy=evaluation.metrics.get("accuracy"),
+        metrics=evaluation.metrics,
+        by_party=evaluation.by_party,
+        split=plan.split,
+        sound_counterpart=plan.sound_counterpart,
+        run_key=plan.run_key,
+        releases=tuple(reference.key for reference in references),
+    )
+
+
+@task(task_run_name="log {result.algorithm}", persist_result=False)
+def report(
+    config: TrainingConfig,
+    dataset: DatasetRef,
+    plan: RunPlan,
+    result: RunResult,
+    models: dict[str, list[ReleaseRef]],
+) -> RunResult:
+    """Log a run to MLflow and append it to the results; a run that was logged before is found again.
+
+    ``models`` gives for each released model what rows pass through, the model last.
+    """
+    run_id = track_run(current_root(), _tracked(config, dataset, plan, result, models))
+    logged = result.model_copy(update={"mlflow_run_id": run_id})
+    layout = current_layout()
+    row = logged.model_dump(mode="json", exclude={"metrics", "by_party", "releases", "cached"})
+    setting = config.model_dump(mode="json", exclude={"algorithm", "dataset", "trust"})
+    append(layout, [{**row, **{f"config_{name}": value for name, value in setting.items()}}], run=result.run_key)
+    measured = [("all", result.metrics), *result.by_party.items()]
+    rows = [
+        {"run_key": result.run_key, "algorithm": result.algorithm, "dataset": result.dataset, "party": party,
+         "metric": name, "value": value}
+        for party, metrics in measured
+        for name, value in metrics.items()
+    ]
+    if rows:
+        append(layout, rows, table="metrics", run=result.run_key)
+    say("log", f"MLflow run {run_id[:8]}")
+    return logged
+
+
+def _tracked(
+    config: TrainingConfig,
+    dataset: DatasetRef,
+    plan: RunPlan,
+    result: RunResult,
+    models: dict[str, list[ReleaseRef]],
+) -> RunReport:
+    params: dict[str, Any] = {
+        name: value
+        for name, value in config.model_dump(mode="json").items()
+        if name not in ("dataset", "algorithm", "trust", "parameters") and value is not None
+    }
+    for release in plan.releases:
+        for name, value in release.parameters.items():
+            params.setdefault(f"{release.kind.removesuffix('s')}.{name}", value)
+    numbers = {
+        "epsilon_spent": result.epsilon_spent,
+        "delta_spent": result.delta_spent,
+        "seconds": result.seconds,
+        **result.metrics,
+    }
+    common = {"params": {"epsilon": config.epsilon, "delta": config.delta}}
+    children = tuple(
+        ChildReport(
+            name=f"party {release.parties[0]}" if len(release.parties) == 1 else "all parties",
+            metrics={"rows": float(sum(release.setting["sizes"])), **result.by_party.get(release.parties[0], {})},
+            **common,
+        )
+        for release in plan.models
+    )
+    proved = result.proved
+    return RunReport(
+        experiment=dataset.name,
+        run_key=result.run_key,
+        name=f"{result.algorithm}" + (f" ε={config.epsilon:g}" if config.epsilon else ""),
+        facts={
+            "algorithm": result.algorithm,
+            "dataset": dataset.name,
+            "trust": result.trust,
+            "proved": f"({proved['epsilon']:.6g}, {proved['delta']:.2g})-DP" if proved else None,
+            "claim": result.claim["statement"] if result.claim else None,
+            "paper": plan.paper or None,
+            "neighbours": proved["neighbours"] if proved else None,
+            "numerics": proved["numerics"] if proved else None,
+        },
+        params={**params, "normalisation": plan.normalisation},
+        metrics={name: float(value) for name, value in numbers.items() if value is not None},
+        tags={"unitball.prefect_flow_run": result.prefect_flow_run_id or "", "unitball.sound": str(proved is not None)},
+        inputs=(DatasetInput(name=dataset.name, version=dataset.version, account=dataset.account),),
+        children=children,
+        model=_model_report(dataset, result, models),
+        files={"result.json": result.model_dump_json(indent=2)},
+        note=_note(result),
+    )
+
+
+def _model_report(
+    dataset: DatasetRef, result: RunResult, models: dict[str, list[ReleaseRef]]
+) -> ModelReport | None:
+    # Where each party has a model of its own, the first one stands for all.
+    *maps, model = [read_release(reference) for reference in next(iter(models.values()))]
+    if not isinstance(model, LinearModel):
+        return None
+    try:
+        pipeline = raw_row_pipeline(
+            normalisation=dataset.normalisation, maps=maps, model=model, classes=dataset.classes, dimension=dataset.dimension
+        )
+    except ParameterError:
+        # A map without a pipeline step of its own (one learnt from public rows): the arrays are in the release.
+        return None
+    return ModelReport(
+        pipeline=pipeline,
+        dimension=dataset.dimension,
+        classes=dataset.classes,
+        registered_name=f"{dataset.name}.{result.algorithm}",
+    )
+
+
+def _note(result: RunResult) -> str:
+    lines = [f"**{result.algorithm}** on **{result.dataset}**, trust {result.trust}."]
+    if result.proved:
+        lines.append(f"Proved: ({result.proved['epsilon']:.4g}, {result.proved['delta']:.2g})-DP a party, "
+                     f"{result.proved['neighbours']}, {result.proved['numerics']} numerics.")
+    else:
+        lines.append("Proved: **none**.")
+    if result.claim:
+        lines.append(f"Claimed: {result.claim['statement']} ({result.claim['theorem']}).")
+        if result.claim.get("flaw"):
+            lines.append(f"Flaw: {result.claim['flaw']}")
+    if result.sound_counterpart:
+        lines.append(f"Sound counterpart: {result.sound_counterpart}.")
+    return "\n\n".join(lines)
