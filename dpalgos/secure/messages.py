@@ -1,0 +1,290 @@
+"""What travels in a round, and the public parameters it is bound to: plain values with one byte form each."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from dataclasses import dataclass
+from functools import lru_cache
+
+from dpalgos.errors import ParameterError
+from dpalgos.secure.errors import MessageError
+from dpalgos.secure.graph import SparseGraph
+from dpalgos.secure.keys import KEY
+from dpalgos.secure.secret_sharing import ELEMENT
+from dpalgos.secure.tolerance import Tolerance
+from dpalgos.secure.wire import Wire
+
+__all__ = [
+    "ESCROW",
+    "LOCKED",
+    "SEALED",
+    "SELF",
+    "Advertisement",
+    "Delivery",
+    "Introduction",
+    "MaskedVector",
+    "RoundParameters",
+    "ShareBundle",
+    "UnmaskRequest",
+    "UnmaskResponse",
+]
+
+SELF, ESCROW = 0, 1
+"""The two secrets a party shares out for each step: the key of its own mask, and the lock of its pair masks' keys."""
+KINDS = (SELF, ESCROW)
+
+_TAG = 16
+
+
+def point(holder: int) -> int:
+    """Return the place at which a holder's shares are taken; zero is the secret's."""
+    return holder + 1
+
+
+PAIR = len(KINDS) * ELEMENT
+"""Bytes of one holder's two shares for one step."""
+LOCKED = KEY + _TAG
+"""Bytes of one pair mask key under the escrow lock."""
+
+
+def SEALED(steps: int) -> int:
+    """Return the bytes of all shares that one party sends to one other, encrypted."""
+    return PAIR * steps + _TAG
+
+
+def _digest(name: str, value: bytes) -> None:
+    if type(value) is not bytes or len(value) != KEY:
+        raise MessageError(f"{name} must be {KEY} bytes")
+
+
+def _ascending(name: str, parties: tuple[int, ...]) -> None:
+    if type(parties) is not tuple or any(type(party) is not int for party in parties):
+        raise MessageError(f"{name} must be a tuple of whole numbers")
+    if any(first >= second for first, second in itertools.pairwise(parties)):
+        raise MessageError(f"{name} must be in increasing order, each party once")
+
+
+def _size(name: str, value: bytes, expected: int) -> None:
+    if type(value) is not bytes or len(value) != expected:
+        raise MessageError(f"{name} must be {expected} bytes, not {len(value)}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundParameters(Wire):
+    """What everybody knows before a session starts; its digest enters every key, so nothing carries over.
+
+    A session is one key agreement and a fixed number of sums (steps) of equal length under it.
+
+    Parameters
+    ----------
+    identity : str
+        Names the release (and, within it, the session). A round that has to be repeated gets a new one.
+    tolerance : Tolerance
+    length : int
+        Numbers in every vector.
+    steps : int
+        Sums under this key agreement.
+    graph : SparseGraph or None
+        None: everybody masks with everybody.
+    """
+
+    identity: str
+    tolerance: Tolerance
+    length: int
+    steps: int = 1
+    graph: SparseGraph | None = None
+
+    def __post_init__(self) -> None:
+        if not self.identity:
+            raise ParameterError("identity is empty; name the release the round belongs to")
+        for name in ("length", "steps"):
+            value = getattr(self, name)
+            if type(value) is not int or value < 1:
+                raise ParameterError(f"{name} is {value!r}; it must be a whole number, at least 1")
+        if self.graph is not None and self.graph.degree >= self.tolerance.quorum:
+            raise ParameterError(
+                f"degree {self.graph.degree} is not below the {self.tolerance.quorum} parties that must remain; "
+                "leave the graph out: with so few parties everybody masks with everybody"
+            )
+
+    @property
+    def session(self) -> bytes:
+        """The digest that stands for these parameters in every message."""
+        return _session(self)
+
+    @property
+    def threshold(self) -> int:
+        """Shares that open a secret."""
+        return self.graph.threshold if self.graph is not None else self.tolerance.quorum
+
+
+@lru_cache(maxsize=64)
+def _session(parameters: RoundParameters) -> bytes:
+    return hashlib.sha256(parameters.encode()).digest()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advertisement(Wire):
+    """Round 1, party to server: a public key."""
+
+    session: bytes
+    sender: int
+    public_key: bytes
+
+    def __post_init__(self) -> None:
+        _digest("session", self.session)
+        _size("public_key", self.public_key, KEY)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Introduction(Wire):
+    """Round 1, server to party: the neighbours it will mask with, and their keys (32 bytes each, in their order)."""
+
+    session: bytes
+    recipient: int
+    neighbours: tuple[int, ...]
+    public_keys: bytes
+
+    def __post_init__(self) -> None:
+        _digest("session", self.session)
+        _ascending("neighbours", self.neighbours)
+        _size("public_keys", self.public_keys, KEY * len(self.neighbours))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShareBundle(Wire):
+    """Round 2, party to server: encrypted shares for its neighbours, and what the server keeps.
+
+    Parameters
+    ----------
+    session : bytes
+    sender : int
+    recipients : tuple of int
+        The sender's neighbours, in increasing order.
+    ciphertexts : bytes
+        For each recipient, its shares of all steps, encrypted for it.
+    commitments : bytes
+        For each step and kind, the digest of the secret and of the share of each holder: the sender and its recipients,
+        in increasing order.
+    escrow : bytes
+        For each step and recipient, the key of the pair's mask, encrypted under the step's escrow secret.
+    """
+
+    session: bytes
+    sender: int
+    recipients: tuple[int, ...]
+    ciphertexts: bytes
+    commitments: bytes
+    escrow: bytes
+
+    def __post_init__(self) -> None:
+        _digest("session", self.session)
+        _ascending("recipients", self.recipients)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delivery(Wire):
+    """Round 2, server to party: the shares its neighbours sent it, with their commitments.
+
+    Parameters
+    ----------
+    session : bytes
+    recipient : int
+    owners : tuple of int
+        The recipient's neighbours that take part, in increasing order.
+    ciphertexts : bytes
+        From each owner.
+    commitments : bytes
+        For each owner, step and kind, the digest of the recipient's share.
+    """
+
+    session: bytes
+    recipient: int
+    owners: tuple[int, ...]
+    ciphertexts: bytes
+    commitments: bytes
+
+    def __post_init__(self) -> None:
+        _digest("session", self.session)
+        _ascending("owners", self.owners)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MaskedVector(Wire):
+    """Round 3, party to server: contribution plus noise share plus masks, modulo 2^bits, little-endian words."""
+
+    session: bytes
+    sender: int
+    step: int
+    bits: int
+    words: bytes
+
+    def __post_init__(self) -> None:
+        _digest("session", self.session)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnmaskRequest(Wire):
+    """Round 4, server to party: who survived the step, as far as this party is concerned.
+
+    Parameters
+    ----------
+    session : bytes
+    recipient : int
+    step : int
+    survivor_set : bytes
+        Digest of the whole survivor set, the same for everybody.
+    count : int
+        Its size.
+    survivors, dropped : tuple of int
+        The recipient and its neighbours, divided: whose own masks are to be opened, and whose pair masks.
+    """
+
+    session: bytes
+    recipient: int
+    step: int
+    survivor_set: bytes
+    count: int
+    survivors: tuple[int, ...]
+    dropped: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        _digest("session", self.session)
+        _digest("survivor_set", self.survivor_set)
+        _ascending("survivors", self.survivors)
+        _ascending("dropped", self.dropped)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnmaskResponse(Wire):
+    """Round 4, party to server: one share for each owner, of the kind that the survivor set asks for.
+
+    Parameters
+    ----------
+    session : bytes
+    sender : int
+    step : int
+    survivor_set : bytes
+    owners : tuple of int
+    kinds : bytes
+        One byte an owner, SELF or ESCROW.
+    shares : bytes
+        32 bytes an owner.
+    """
+
+    session: bytes
+    sender: int
+    step: int
+    survivor_set: bytes
+    owners: tuple[int, ...]
+    kinds: bytes
+    shares: bytes
+
+    def __post_init__(self) -> None:
+        _digest("session", self.session)
+        _digest("survivor_set", self.survivor_set)
+        if type(self.owners) is not tuple or any(type(owner) is not int for owner in self.owners):
+            raise MessageError("owners must be a tuple of whole numbers")
+        _size("kinds", self.kinds, len(self.owners))
+        _size("shares", self.shares, ELEMENT * len(self.owners))

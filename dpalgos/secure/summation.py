@@ -1,0 +1,304 @@
+"""Secure summation in one process: N parties and a server, simulated message by message."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from dpalgos.errors import ParameterError
+from dpalgos.guarantees import ApproximateDP, Guarantee
+from dpalgos.noise import NoiseSource
+from dpalgos.rows import Ints
+from dpalgos.secure import party as at_party
+from dpalgos.secure import server as at_server
+from dpalgos.secure.errors import TooFewPartiesError
+from dpalgos.secure.graph import SparseGraph
+from dpalgos.secure.keys import KEY
+from dpalgos.secure.masking import to_integers, to_words
+from dpalgos.secure.messages import RoundParameters
+from dpalgos.secure.noise_shares import NoiseShare, share_law
+from dpalgos.secure.tolerance import Tolerance
+from dpalgos.summation import IntegerNoise
+
+__all__ = ["Absences", "SecureSummation", "allotments", "graph_for", "noisy_contribution", "secagg_guarantee"]
+
+# Up to this many parties the complete graph costs little, and has no failure probability.
+_COMPLETE = 64
+# Half of what signed 64-bit numbers hold for the contributions, half for the noise.
+_ROOM = 2**62
+# Masked vectors are added up after this many parties, so that memory does not grow with their number.
+_BLOCK = 256
+
+
+def graph_for(tolerance: Tolerance) -> SparseGraph | None:
+    """Return who masks with whom: everybody up to 64 parties, beyond that the sparsest graph that fails below 2^-40."""
+    return None if tolerance.parties <= _COMPLETE else SparseGraph.smallest(tolerance)
+
+
+def secagg_guarantee(guarantee: Guarantee, tolerance: Tolerance, sums: int) -> Guarantee:
+    """Return the guarantee of an algorithm whose ``sums`` noisy sums are formed by secure summation.
+
+    Guarantee
+    ---------
+    :func:`dpalgos.secure.noise_shares.share_law` makes every sum at least as private, towards the server with all
+    colluders and towards every single party, as the law that the algorithm's own guarantee is stated for; so that
+    guarantee carries over, and what is added is: the assumptions, and for a sparse graph the probability beta that it
+    fails in a sum. The graph is drawn without looking at rows, so with probability 1 - beta the view is as private as
+    stated and otherwise arbitrary: the composition of the stated losses with (0, beta)-DP.
+
+    Parameters
+    ----------
+    guarantee : Guarantee
+        Of the algorithm, with the noise law it hands to the summation.
+    tolerance : Tolerance
+    sums : int
+        Number of sums (``algorithm.steps(setting)``).
+    """
+    graph = graph_for(tolerance)
+    if not guarantee.proved:
+        return guarantee
+    assumptions = (*guarantee.assumptions, *tolerance.assumptions())
+    if graph is None:
+        return replace(guarantee, assumptions=assumptions)
+    return replace(
+        guarantee,
+        losses=(*guarantee.losses, ApproximateDP(0.0, graph.failure(tolerance).privacy * sums)),
+        assumptions=(*assumptions, "who drops out and who colludes does not depend on the graph's random order"),
+    )
+
+
+def allotments(sizes: Sequence[int], share: NoiseShare) -> tuple[int, ...]:
+    """Return the bound on each party's numbers with which the sum of all, noise included, stays within 63 bits.
+
+    Guarantee
+    ---------
+    The bounds add up to at most 2^62, and the noise of all parties to less than 2^62, so no sum over any set of parties
+    leaves (-2^63, 2^63): reduction modulo 2^64 loses nothing. Party i gets the part sizes_i / sum(sizes) of 2^62.
+    Sums to which every row adds at most r, with ``r * rows < 2^62`` (what
+    :func:`dpalgos.mechanisms.fixed_point.require_exact` demands of an algorithm), never reach their bounds.
+
+    Parameters
+    ----------
+    sizes : sequence of int
+        Rows of every party; public.
+    share : NoiseShare
+
+    Raises
+    ------
+    ParameterError
+        From public quantities only, if the noise could leave its half.
+    """
+    if share.largest * len(sizes) >= _ROOM:
+        raise ParameterError(
+            f"noise shares of up to {share.largest} grid units from {len(sizes)} parties could overflow a sum modulo "
+            "2^64; their product must stay below 2^62: choose a coarser grid"
+        )
+    whole = max(sum(sizes), 1)
+    return tuple(_ROOM * size // whole for size in sizes)
+
+
+def noisy_contribution(contribution: Ints, bound: int, share: NoiseShare, noise: NoiseSource, step: str) -> Ints:
+    """Return what a party masks: its contribution, cut to its bound, plus its noise share; one flat vector.
+
+    Total: what exceeds the bound is cut coordinate by coordinate, which moves no two vectors apart, so the sensitivity
+    does not grow, and nothing raises because of what rows contain.
+
+    Parameters
+    ----------
+    contribution : array of int64
+    bound : int
+        The party's part of :func:`allotments`.
+    share : NoiseShare
+    noise : NoiseSource
+        The party's own, of this release.
+    step : str
+        Names the sum within the release.
+    """
+    cut = np.clip(np.asarray(contribution, dtype=np.int64).reshape(-1), -bound, bound)
+    return cut + share.sample(cut.size, noise.stream(f"{step}/share", cut))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Absences:
+    """Which parties stop answering at which round, for simulation.
+
+    Parameters
+    ----------
+    advertise, share : frozenset of int
+        Never send a key, or no shares: absent from the whole session.
+    mask, unmask : frozenset of int
+        Send no masked vector, or no unmasking shares, in every step.
+    """
+
+    advertise: frozenset[int] = field(default_factory=frozenset)
+    share: frozenset[int] = field(default_factory=frozenset)
+    mask: frozenset[int] = field(default_factory=frozenset)
+    unmask: frozenset[int] = field(default_factory=frozenset)
+
+    def after(self, *rounds: str) -> frozenset[int]:
+        """Return everybody who is gone by the end of the given rounds."""
+        return frozenset().union(*(getattr(self, name) for name in rounds))
+
+
+class _Session:
+    """One key agreement: the parties' states and the server's agreement."""
+
+    __slots__ = ("agreement", "states", "step")
+
+    def __init__(self, parameters: RoundParameters, absences: Absences, entropy: Callable[[int], bytes]) -> None:
+        present = [party for party in range(parameters.tolerance.parties) if party not in absences.advertise]
+        joined = {party: at_party.join(parameters, party, entropy(KEY)) for party in present}
+        roster = at_server.collect_advertisements(parameters, [at_party.advertise(state) for state in joined.values()])
+        bundles = []
+        self.states: dict[int, at_party.PartyState] = {}
+        for party in present:
+            if party not in absences.share:
+                self.states[party], bundle = at_party.share(joined[party], at_server.introduce(roster, party))
+                bundles.append(bundle)
+        self.agreement = at_server.collect_shares(roster, bundles)
+        for party, state in self.states.items():
+            self.states[party] = at_party.receive(state, at_server.deliver(self.agreement, party))
+        self.step = 0
+
+
+class SecureSummation:
+    """Sums of which the server sees masked vectors and the result only (a :class:`dpalgos.summation.Summation`).
+
+    Guarantee
+    ---------
+    The result is the exact sum, over the parties that survived, of contribution plus noise share. Whatever law an
+    algorithm hands over (of the noise that its own guarantee needs), the shares of any
+    N - dropouts - max(colluders, 1) parties are at least as private together; :func:`secagg_guarantee` gives the
+    guarantee to be declared.
+
+    Parameters
+    ----------
+    identity : str
+        The release's identity; a round that is repeated needs another.
+    tolerance : Tolerance
+    sizes : sequence of int
+        Rows of every party; public.
+    noises : sequence of NoiseSource
+        Each party's own noise for this release.
+    steps : int
+        Sums under one key agreement (``algorithm.steps(setting)``); when they are used up, the next sum agrees anew.
+    absences : Absences
+        Which parties drop out, for simulation.
+    masked : bool
+        False leaves out keys and masks, which cancel: the same result, bit for bit, for simulations of very many
+        parties over very many steps in which the protocol's own cost is not the question.
+    entropy : callable
+        Gives fresh random bytes for the parties' seeds; the operating system's by default. Results do not depend on it.
+
+    Attributes
+    ----------
+    survivors : dict
+        By step name, the parties whose contributions are in the sum; public. A mean divides by their rows.
+    """
+
+    def __init__(
+        self,
+        *,
+        identity: str,
+        tolerance: Tolerance,
+        sizes: Sequence[int],
+        noises: Sequence[NoiseSource],
+        steps: int = 1,
+        absences: Absences | None = None,
+        masked: bool = True,
+        entropy: Callable[[int], bytes] = secrets.token_bytes,
+    ) -> None:
+        if not len(sizes) == len(noises) == tolerance.parties:
+            raise ParameterError(
+                f"{len(sizes)} sizes and {len(noises)} noise sources for {tolerance.parties} parties; "
+                "give one of each a party"
+            )
+        self._identity, self._tolerance = identity, tolerance
+        self._sizes, self._noises = tuple(sizes), tuple(noises)
+        self._steps, self._masked, self._entropy = steps, masked, entropy
+        self._absences = absences if absences is not None else Absences()
+        self._graph = graph_for(tolerance)
+        self._sessions: dict[int, _Session] = {}
+        self._agreements = 0
+        self.survivors: dict[str, tuple[int, ...]] = {}
+
+    def release(self, step: str, contributions: Sequence[Ints], law: IntegerNoise) -> Ints:
+        """Return the sum of the survivors' contributions with noise that is at least as private as ``law``.
+
+        Raises
+        ------
+        ParameterError
+            If the step's name was used before, the noise cannot be shared, or could overflow.
+        TooFewPartiesError
+            If more parties drop out than tolerated.
+        """
+        if len(contributions) != self._tolerance.parties:
+            raise ParameterError(f"{len(contributions)} contributions of {self._tolerance.parties} parties")
+        shape, length = contributions[0].shape, contributions[0].size
+        if any(contribution.shape != shape for contribution in contributions):
+            raise ParameterError("contributions have different shapes; every party must send as many numbers")
+        if step in self.survivors:
+            raise ParameterError(
+                f"the sum {step!r} of {self._identity!r} has been formed; a second one needs another name"
+            )
+        share = share_law(law, self._tolerance.unknown_shares, length)
+        bounds = allotments(self._sizes, share)
+
+        def noisy(party: int) -> Ints:
+            return noisy_contribution(contributions[party], bounds[party], share, self._noises[party], step)
+
+        survivors, total = (self._protocol if self._masked else self._plainly)(noisy, length)
+        self.survivors[step] = survivors
+        return total.reshape(shape)
+
+    def _protocol(self, noisy: Callable[[int], Ints], length: int) -> tuple[tuple[int, ...], Ints]:
+        session = self._session(length)
+        agreement, step = session.agreement, session.step
+        session.step += 1
+
+        def blocks() -> Iterator[at_server.MaskedBlock]:
+            alive = [party for party in session.states if party not in self._absences.mask]
+            for start in range(0, len(alive), _BLOCK):
+                messages = []
+                for party in alive[start : start + _BLOCK]:
+                    session.states[party], message = at_party.mask(session.states[party], step, noisy(party))
+                    messages.append(message)
+                yield at_server.add_masked(agreement, step, messages)
+
+        block = at_server.merge_masked([at_server.add_masked(agreement, step, []), *blocks()])
+        fixed = at_server.fix_survivors(agreement, block)
+        responses = []
+        for party in fixed.survivors:
+            if party not in self._absences.unmask:
+                request = at_server.request_unmasking(agreement, fixed, party)
+                session.states[party], response = at_party.unmask(session.states[party], request)
+                responses.append(response)
+        return fixed.survivors, at_server.unmask_sum(agreement, fixed, block, responses)
+
+    def _plainly(self, noisy: Callable[[int], Ints], length: int) -> tuple[tuple[int, ...], Ints]:
+        gone = self._absences.after("advertise", "share", "mask")
+        survivors = tuple(party for party in range(self._tolerance.parties) if party not in gone)
+        remaining = len([party for party in survivors if party not in self._absences.unmask])
+        if remaining < self._tolerance.quorum:
+            raise TooFewPartiesError("the sum was unmasked", remaining, self._tolerance.quorum)
+        total = to_words(np.zeros(length, dtype=np.int64))
+        for party in survivors:
+            total += to_words(noisy(party))
+        return survivors, to_integers(total)
+
+    def _session(self, length: int) -> _Session:
+        session = self._sessions.get(length)
+        if session is None or session.step == session.agreement.parameters.steps:
+            parameters = RoundParameters(
+                identity=f"{self._identity}/{self._agreements}",
+                tolerance=self._tolerance,
+                length=length,
+                steps=self._steps,
+                graph=self._graph,
+            )
+            self._agreements += 1
+            session = self._sessions[length] = _Session(parameters, self._absences, self._entropy)
+        return session
