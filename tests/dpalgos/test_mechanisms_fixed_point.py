@@ -1,0 +1,198 @@
+"""The exact path: encoding, integer clipping, exact sums, and the sensitivities derived for them."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as npst
+
+from dpalgos.errors import ParameterError
+from dpalgos.guarantees import Neighbours
+from dpalgos.mechanisms.fixed_point import (
+    decode,
+    encode_rows,
+    encoded_radius,
+    exact_outer_sum,
+    gram_sensitivity,
+    outer_sensitivity,
+    require_exact,
+    sum_sensitivity,
+)
+
+ANY_FLOATS = st.floats(allow_nan=True, allow_infinity=True, width=64)
+GRIDS = st.sampled_from([(1.0, 1.0), (1.0, 7.0), (1.0, 1000.0), (0.3, 2.0**16), (2.5, 2.0**20), (1.0, 2.0**26 - 1)])
+BOTH = [Neighbours.REPLACE_ONE, Neighbours.ADD_REMOVE_ONE]
+
+
+def squared_norms(integers: Any) -> list[int]:
+    return [sum(int(entry) ** 2 for entry in row) for row in integers]
+
+
+def naive(left: Any, right: Any) -> Any:
+    """Return the sum of outer products in Python's own integers."""
+    return (left.astype(object).T @ right.astype(object)) if len(left) else np.zeros((left.shape[1], right.shape[1]))
+
+
+class TestEncoding:
+    @given(npst.arrays(np.float64, st.tuples(st.integers(0, 5), st.integers(1, 6)), elements=ANY_FLOATS), GRIDS)
+    def test_every_row_is_within_the_radius_in_integers(self, rows: Any, grid: tuple[float, float]) -> None:
+        radius, scale = grid
+        encoded = encode_rows(rows, radius, scale)
+        assert encoded.dtype == np.int64
+        assert encoded.shape == rows.shape
+        limit = (Fraction(radius) * Fraction(scale)) ** 2
+        assert all(norm <= limit for norm in squared_norms(encoded))
+        assert all(math.sqrt(norm) <= encoded_radius(radius, scale) for norm in squared_norms(encoded))
+        bad = ~np.isfinite(rows).all(axis=1)
+        assert not encoded[bad].any()
+
+    @given(npst.arrays(np.float64, (4, 3), elements=st.floats(-2, 2)), GRIDS)
+    def test_each_row_is_encoded_by_itself(self, rows: Any, grid: tuple[float, float]) -> None:
+        alone = np.concatenate([encode_rows(row[None], *grid) for row in rows])
+        assert np.array_equal(encode_rows(rows, *grid), alone)
+
+    @pytest.mark.parametrize("dimension", [1, 3, 784, 20_000])
+    @pytest.mark.parametrize("scale", [1.0, 33.0, 2.0**16, 2.0**26 - 1])
+    def test_unit_rows_stay_close_and_inside(self, dimension: int, scale: float) -> None:
+        rows = np.random.default_rng(1).normal(size=(30, dimension))
+        rows /= np.linalg.norm(rows, axis=1)[:, None]
+        encoded = encode_rows(rows, 1.0, scale)
+        assert max(squared_norms(encoded)) <= scale**2
+        # Truncation and the float64 shrinking cost at most a little more than one grid unit.
+        assert np.abs(encoded - rows * scale).max() <= 1.0 + scale * 1e-9
+        # The mutant, rounding without the second clip, leaves the ball.
+        if dimension == 784 and scale == 2.0**16:
+            assert max(squared_norms(np.rint(rows * scale).astype(np.int64))) > scale**2
+
+    def test_rows_inside_are_rounded_to_nearest(self) -> None:
+        rows = np.random.default_rng(2).normal(size=(50, 8)) * 0.1
+        encoded = encode_rows(rows, 1.0, 1000.0)
+        assert np.array_equal(encoded, np.rint(rows * 1000.0))
+        assert np.allclose(decode(encoded, 1000.0), rows, atol=0.5e-3)
+
+    def test_the_smallest_grid_still_has_its_bound(self) -> None:
+        rows = np.full((1, 100), 0.1)
+        assert squared_norms(encode_rows(rows, 1.0, 1.0)) == [0]
+        # 100 coordinates that each round up to 1 would have norm 10.
+        assert squared_norms(encode_rows(np.full((1, 100), 0.1), 1.0, 5.0001))[0] <= 25
+
+    @pytest.mark.parametrize(
+        ("radius", "scale", "message"),
+        [(1.0, 2.0**26, "coarser"), (1.0, 0.5, "finer"), (0.0, 1.0, "radius"), (1.0, math.nan, "scale")],
+    )
+    def test_grids_out_of_range_are_refused(self, radius: float, scale: float, message: str) -> None:
+        with pytest.raises(ParameterError, match=message):
+            encode_rows(np.zeros((1, 1)), radius, scale)
+
+
+class TestExactSums:
+    @given(
+        st.integers(0, 40), st.integers(1, 4), st.integers(1, 4), st.integers(0, 26), st.integers(0, 26),
+        st.integers(0, 2**32),
+    )  # fmt: skip
+    def test_equal_to_pythons_integers(self, rows: int, a: int, b: int, left: int, right: int, seed: int) -> None:
+        generator = np.random.default_rng(seed)
+        first = generator.integers(-(2**left), 2**left + 1, (rows, a))
+        second = generator.integers(-(2**right), 2**right + 1, (rows, b))
+        assert np.array_equal(exact_outer_sum(first, second), naive(first, second))
+
+    @pytest.mark.parametrize("bits", [10, 20, 25])
+    def test_sums_beyond_one_block(self, bits: int) -> None:
+        # At 25 bits a float64 product of all rows at once has lost its last bits: the mutant differs.
+        generator = np.random.default_rng(3)
+        rows = generator.integers(2 ** (bits - 1), 2**bits, (2000, 3))
+        exact = naive(rows, rows)
+        assert np.array_equal(exact_outer_sum(rows, rows), exact)
+        assert np.array_equal(exact_outer_sum(rows, rows.copy()), exact)
+        at_once = (rows.astype(np.float64).T @ rows.astype(np.float64)).astype(np.int64)
+        assert np.array_equal(at_once, exact) is (bits < 25)
+
+    def test_order_and_grouping_of_rows_do_not_matter(self) -> None:
+        rows = np.random.default_rng(4).integers(-(2**20), 2**20, (5000, 5))
+        whole = exact_outer_sum(rows, rows)
+        assert np.array_equal(exact_outer_sum(rows[::-1], rows[::-1]), whole)
+        assert np.array_equal(
+            exact_outer_sum(rows[:1234], rows[:1234]) + exact_outer_sum(rows[1234:], rows[1234:]), whole
+        )
+
+    def test_extreme_entries(self) -> None:
+        top = np.array([[2**26 - 1], [-(2**26) + 1]])
+        assert exact_outer_sum(top, top).tolist() == [[2 * (2**26 - 1) ** 2]]
+        assert exact_outer_sum(np.zeros((3, 2), np.int64), top[[0, 1, 0]]).tolist() == [[0], [0]]
+        assert exact_outer_sum(np.zeros((3, 0), np.int64), top[[0, 1, 0]]).shape == (0, 1)
+
+    def test_overflow_is_refused_from_public_facts(self) -> None:
+        require_exact(60_000, 2.0**20, 2.0**20)
+        with pytest.raises(ParameterError, match=r"below 2\^62"):
+            require_exact(60_000, 2.0**25, 2.0**25)
+        with pytest.raises(ParameterError, match=r"below 2\^62"):
+            exact_outer_sum(np.full((2**11, 1), 2**26), np.full((2**11, 1), 2**26))
+
+
+class TestSensitivities:
+    def test_closed_forms(self) -> None:
+        replace, add = BOTH
+        assert gram_sensitivity(10.0, replace) == pytest.approx(100 * math.sqrt(2))
+        assert gram_sensitivity(10.0, add) == pytest.approx(100)
+        assert outer_sensitivity(10.0, 3.0, replace) == pytest.approx(60)
+        assert outer_sensitivity(10.0, 3.0, add) == pytest.approx(30)
+        assert sum_sensitivity(10.0, replace) == pytest.approx(20)
+        assert sum_sensitivity(10.0, add) == pytest.approx(10)
+        assert sum_sensitivity(0.0, add) == 0.0
+        assert gram_sensitivity(10.0, replace) >= 100 * math.sqrt(2)
+        assert Fraction(outer_sensitivity(0.1, 0.3, replace)) >= 2 * Fraction(0.1) * Fraction(0.3)
+
+    @given(st.integers(0, 10_000), GRIDS.filter(lambda grid: grid[0] * grid[1] < 2**21))
+    def test_no_pair_of_encoded_rows_moves_a_sum_further(self, seed: int, grid: tuple[float, float]) -> None:
+        generator = np.random.default_rng(seed)
+        radius, scale = grid
+        rows = encode_rows(generator.normal(size=(6, 4)) * 2, radius, scale)
+        slopes = encode_rows(generator.normal(size=(6, 3)) * 2, radius, scale)
+        bound = encoded_radius(radius, scale)
+        replaced = rows.copy(), slopes.copy()
+        replaced[0][0] = encode_rows(generator.normal(size=(1, 4)) * 5, radius, scale)[0]
+        replaced[1][0] = encode_rows(generator.normal(size=(1, 3)) * 5, radius, scale)[0]
+        squares = {relation: gram_sensitivity(bound, relation) for relation in BOTH}
+        products = {relation: outer_sensitivity(bound, bound, relation) for relation in BOTH}
+        for left, right, other, claimed in (
+            (rows, rows, (replaced[0], replaced[0]), squares),
+            (rows, slopes, replaced, products),
+        ):
+            whole = exact_outer_sum(left, right)
+            moved = np.linalg.norm((whole - exact_outer_sum(*other)).astype(np.float64))
+            removed = np.linalg.norm((whole - exact_outer_sum(left[1:], right[1:])).astype(np.float64))
+            assert moved <= claimed[Neighbours.REPLACE_ONE] * (1 + 1e-12)
+            assert removed <= claimed[Neighbours.ADD_REMOVE_ONE] * (1 + 1e-12)
+
+    def test_the_worst_pairs_attain_them(self) -> None:
+        # So a smaller claim (a missing sqrt(2), a missing 2) would be false.
+        scale = 1000.0
+        bound = encoded_radius(1.0, scale)
+        first, second = encode_rows(np.array([[1.0, 0.0]]), 1.0, scale), encode_rows(np.array([[0.0, 1.0]]), 1.0, scale)
+        moved = np.linalg.norm(exact_outer_sum(first, first) - exact_outer_sum(second, second))
+        assert moved == pytest.approx(gram_sensitivity(bound, Neighbours.REPLACE_ONE))
+        assert moved > 1.4 * gram_sensitivity(bound, Neighbours.ADD_REMOVE_ONE)
+        slope = encode_rows(np.array([[0.6, 0.8, 0.0]]), 1.0, scale)
+        moved = np.linalg.norm(exact_outer_sum(first, slope) - exact_outer_sum(first, -slope))
+        assert moved == pytest.approx(outer_sensitivity(bound, bound, Neighbours.REPLACE_ONE))
+
+    def test_rounding_the_sum_instead_of_the_rows_breaks_the_bound(self) -> None:
+        # One row that moves every coordinate of the real sum across a rounding boundary moves its rounding by
+        # sqrt(d), whatever the row's norm; encoded row by row it moves it by no more than the row's norm.
+        dimension, scale = 400, 4.0
+        neighbours = np.full((1, dimension), 1e-3), np.full((1, dimension), -1e-3)
+        others = np.full((25, dimension), 0.005)
+        claimed = sum_sensitivity(encoded_radius(1.0, scale), Neighbours.REPLACE_ONE)
+        sums, mutants = [], []
+        for row in neighbours:
+            rows = np.concatenate([others, row])
+            sums.append(encode_rows(rows, 1.0, scale).sum(axis=0))
+            mutants.append(np.rint(rows.sum(axis=0) * scale))
+        assert np.linalg.norm(sums[0] - sums[1]) <= claimed
+        assert np.linalg.norm(mutants[0] - mutants[1]) == math.sqrt(dimension) > 2 * claimed
