@@ -44,7 +44,7 @@ def clip_to_unit_ball(features: Floats, radius: float = 1.0) -> Floats:
     mechanisms that need the bound exactly clip again in integers.
     """
     features = np.asarray(features, dtype=np.float64)
-    bad = ~np.isfinite(features).all(axis=1)
+    bad: NDArray[np.bool_] = np.logical_not(np.isfinite(features).all(axis=1))
     if bad.any():
         features = np.where(bad[:, None], 0.0, features)
     # Dividing by the largest entry first keeps the square from overflowing.

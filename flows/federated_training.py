@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import Any, cast
 
-from prefect import flow
+from prefect import Task, flow
 from prefect.futures import PrefectFuture
 from prefect.runtime import flow_run
-from prefect.task_runners import ThreadPoolTaskRunner
+from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 
+from storage.refs import ReleaseRef
 from tasks.aggregation import aggregate
-from tasks.caching import served_from_cache, unless_stored
+from tasks.caching import served_from_cache, submit
 from tasks.charging import charge
 from tasks.config import TrainingConfig
 from tasks.door import is_stored
@@ -19,7 +20,7 @@ from tasks.evaluation import evaluate
 from tasks.ingestion import find_dataset
 from tasks.normalisation import normalise
 from tasks.partitioning import partition
-from tasks.planning import plan_run
+from tasks.planning import PlannedCombination, PlannedRelease, plan_run
 from tasks.releasing import reduce_dimension, train_model
 from tasks.reporting import RunResult, report, summarise
 
@@ -29,7 +30,7 @@ __all__ = ["train"]
 @flow(
     name="federated-training",
     flow_run_name="{config.algorithm} on {config.dataset}",
-    task_runner=ThreadPoolTaskRunner(max_workers=4),
+    task_runner=cast(TaskRunner[PrefectFuture[Any]], ThreadPoolTaskRunner(max_workers=4)),
 )
 def train(config: TrainingConfig) -> RunResult:
     """Train a model over the parties' rows, charge what it costs, evaluate it and log it.
@@ -55,19 +56,18 @@ def train(config: TrainingConfig) -> RunResult:
     charge(plan, shards)
 
     futures: dict[str, PrefectFuture[Any]] = {}
+
+    def run(task: Task[..., ReleaseRef], planned: PlannedRelease | PlannedCombination, *arguments: object) -> None:
+        futures[planned.key] = submit(task, [planned, *arguments], stored=is_stored(planned.key))
+
     for release in plan.projections:
-        task = unless_stored(reduce_dimension, is_stored(release.key))
-        futures[release.key] = task.submit(release, shards.of(release.parties))
+        run(reduce_dimension, release, shards.of(release.parties))
     if plan.basis is not None:
-        task = unless_stored(aggregate, is_stored(plan.basis.key))
-        futures[plan.basis.key] = task.submit(plan.basis, [futures[key] for key in plan.basis.upstream])
+        run(aggregate, plan.basis, [futures[key] for key in plan.basis.upstream])
     for release in plan.models:
-        task = unless_stored(train_model, is_stored(release.key))
-        basis = futures[release.upstream[0]] if release.upstream else None
-        futures[release.key] = task.submit(release, shards.of(release.parties), basis)
+        run(train_model, release, shards.of(release.parties), *(futures[key] for key in release.upstream))
     if plan.model is not None:
-        task = unless_stored(aggregate, is_stored(plan.model.key))
-        futures[plan.model.key] = task.submit(plan.model, [futures[key] for key in plan.model.upstream])
+        run(aggregate, plan.model, [futures[key] for key in plan.model.upstream])
     references = {key: future.result() for key, future in futures.items()}
 
     models = {name: [references[key] for key in path] for name, path in plan.paths().items()}

@@ -1,1 +1,1 @@
-"""Prefect tasks: each reads references, calls one thing in dpalgos, writes one thing in storage, returns a reference."""
+"""Prefect tasks: each reads references, calls one thing in dpalgos, writes one thing in storage."""

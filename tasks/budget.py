@@ -84,7 +84,8 @@ def _details(admission: Admission) -> dict[str, Any]:
 
 def _history(plans: Sequence[PlanRecord]) -> History:
     return [
-        (plan.partition, {party: PlanCost.from_json(dict(cost)) for party, cost in plan.costs.items()}) for plan in plans
+        (plan.partition, {party: PlanCost.from_json(dict(cost)) for party, cost in plan.costs.items()})
+        for plan in plans
     ]
 
 
@@ -180,7 +181,8 @@ def verify_books() -> list[str]:
     store = ReleaseStore(current_layout())
     problems = []
     stored = {}
-    for key in store.keys():
+    keys = store.keys()
+    for key in keys:
         try:
             manifest, arrays = store.read(key)
         except Exception as error:

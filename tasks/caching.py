@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -15,7 +16,7 @@ from prefect.futures import PrefectFuture
 from tasks.identity import canonical, code_version, package_digest
 from tasks.settings import current_root
 
-__all__ = ["BY_CONTENT", "ByContent", "served_from_cache", "unless_stored"]
+__all__ = ["BY_CONTENT", "ByContent", "served_from_cache", "submit"]
 
 
 @dataclass
@@ -46,12 +47,13 @@ class ByContent(CachePolicy):
 
 BY_CONTENT = ByContent()
 
-_T = TypeVar("_T", bound=Task[Any, Any])
+_R = TypeVar("_R")
 
 
-def unless_stored(task: _T, stored: bool) -> _T:
-    """Return the task, made to run again where what its cached reference points to is no longer stored."""
-    return task if stored else task.with_options(refresh_cache=True)  # type: ignore[return-value]
+def submit(task: Task[..., _R], arguments: Sequence[Any], *, stored: bool) -> PrefectFuture[_R]:
+    """Submit a task, made to run again where what its cached reference points to is no longer stored."""
+    chosen = task if stored else task.with_options(refresh_cache=True)
+    return chosen.submit(*arguments)
 
 
 def served_from_cache(future: PrefectFuture[Any]) -> bool:

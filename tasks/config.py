@@ -26,25 +26,32 @@ class TrainingConfig(BaseModel):
     ] = "noisy-gd"
     projection: Annotated[str | None, Field(description="A registered projection instead of the system's.")] = None
     trainer: Annotated[str | None, Field(description="A registered trainer instead of the system's.")] = None
-    aggregation: Annotated[str | None, Field(description="How per-party models become one, instead of the system's.")] = None
+    aggregation: Annotated[
+        str | None, Field(description="How per-party models become one, instead of the system's.")
+    ] = None
     epsilon: Annotated[
         float | None,
-        Field(gt=0, le=1000, description="Total epsilon of the run per party; not needed where no noise is drawn.", examples=[1.0]),
+        Field(
+            gt=0,
+            le=1000,
+            description="Total epsilon of the run per party; not needed where no noise is drawn.",
+            examples=[1.0],
+        ),
     ] = None
     delta: Annotated[float, Field(gt=0, lt=1, description="Total delta of the run per party.", examples=[1e-5])] = 1e-5
-    trust: Annotated[Trust | None, Field(description="Trust model; the algorithm's first supported one if empty.")] = None
+    trust: Annotated[Trust | None, Field(description="Trust model; the algorithm's first if empty.")] = None
     parties: Annotated[int, Field(ge=1, le=1_000_000, description="Number of simulated parties.", examples=[5])] = 5
     sizes: Annotated[
         tuple[Annotated[int, Field(ge=1)], ...] | None, Field(description="Rows of each party (an uneven split).")
     ] = None
-    rows_per_party: Annotated[int | None, Field(ge=1, description="Rows of each party; all training rows if empty.")] = None
+    rows_per_party: Annotated[int | None, Field(ge=1, description="Rows of each party; all if empty.")] = None
     dimension: Annotated[
         int | None, Field(ge=1, description="Target dimension k of the projection; min(20, d) if empty.", examples=[20])
     ] = None
     partition: Annotated[
         str, Field(description="How rows are dealt to the parties (`even`, `sized`, `dirichlet`, `by-label`, `own`).")
     ] = "even"
-    normalisation: Annotated[str | None, Field(description="Row-local map to the unit ball; the system's if empty.")] = None
+    normalisation: Annotated[str | None, Field(description="Row-local map; the system's if empty.")] = None
     test_fraction: Annotated[
         float, Field(ge=0, lt=1, description="Share of rows held out where the set has no test rows of its own.")
     ] = 0.2
@@ -53,13 +60,15 @@ class TrainingConfig(BaseModel):
         int | None, Field(ge=0, description="Public noise seed, for papers and tests: public data only.")
     ] = None
     repetition: Annotated[
-        int, Field(ge=0, description="The same words name the same releases; a new number is a fresh release and charge.")
+        int,
+        Field(ge=0, description="The same words name the same releases; a new number: a fresh charge."),
     ] = 0
     evaluate_privately: Annotated[
         bool, Field(description="Spend the hold-out rows' budget on a noisy confusion matrix (private data).")
     ] = False
     parameters: Annotated[
-        dict[str, Any], Field(description="Fields of the parts, dotted where ambiguous.", examples=[{"trainer.regularisation": 0.01}])
+        dict[str, Any],
+        Field(description="Fields of the parts, dotted where ambiguous.", examples=[{"trainer.regularisation": 0.01}]),
     ] = {}
 
     @model_validator(mode="after")

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
 
-from dpalgos.algorithms import Algorithm, Diagnosing, fit
+from dpalgos.algorithms import Diagnosing, fit
 from dpalgos.guarantees import Guarantee, Numerics
 from dpalgos.keystream import KeyedNoise, key_identifier, public_secret
 from dpalgos.models import Artefact, decode
@@ -25,7 +26,22 @@ from tasks.identity import code_version
 from tasks.planning import PlannedRelease, RunPlan, build
 from tasks.settings import current_layout
 
-__all__ = ["charge_plan", "is_stored", "make_release", "read_release", "refuse_unproved", "store_combination"]
+__all__ = [
+    "charge_plan",
+    "diagnostics_of",
+    "is_stored",
+    "make_release",
+    "read_release",
+    "reads_rows",
+    "refuse_unproved",
+    "rows_of",
+    "store_combination",
+]
+
+
+# One thread a matrix product: the parties' tasks run side by side already, and results do not depend on the machine's
+# number of cores, so that a retry elsewhere meets the same bits and the same noise.
+threadpool_limits(limits=1, user_api="blas")
 
 
 def _nothing(step: str) -> None:
@@ -137,10 +153,14 @@ def refuse_unproved(plan: RunPlan, shards: Sequence[ShardRef], ledger: Ledger) -
             continue
         guarantee = release.guarantee()
         if not guarantee.proved:
-            way_out = f"its sound counterpart is {plan.sound_counterpart}" if plan.sound_counterpart else (
-                "only proved algorithms run on private rows: unitball algorithms --proved"
+            way_out = (
+                f"its sound counterpart is {plan.sound_counterpart}"
+                if plan.sound_counterpart
+                else ("only proved algorithms run on private rows: unitball algorithms --proved")
             )
-            raise RefusedError(f"{dataset.name} is private and {plan.system} is not proved ({guarantee.reason}); {way_out}")
+            raise RefusedError(
+                f"{dataset.name} is private and {plan.system} is not proved ({guarantee.reason}); {way_out}"
+            )
         if guarantee.numerics is Numerics.IDEALISED and not ledger.account(dataset.account).idealised_allowed:
             raise RefusedError(
                 f"{release.name} is proved in real arithmetic only (idealised) and the account {dataset.account} does "
@@ -205,7 +225,7 @@ def make_release(
     """
     layout = current_layout()
     store = ReleaseStore(layout)
-    algorithm: Algorithm = build(release)
+    algorithm = build(release)
     setting = release.public_facts()
     # Declare: from public facts alone.
     guarantee = algorithm.guarantee(setting)
@@ -286,7 +306,9 @@ def _manifest(
         "parties": list(release.parties),
         "upstream": list(release.upstream),
         "guarantee": guarantee.to_json(),
-        "claim": None if claim is None else {"statement": claim.statement, "theorem": claim.theorem, "flaw": claim.flaw},
+        "claim": None
+        if claim is None
+        else {"statement": claim.statement, "theorem": claim.theorem, "flaw": claim.flaw},
         "source": cls.source,
         "code": code_version(),
         "public_seed": release.seed,

@@ -14,7 +14,16 @@ from pydantic import BaseModel
 __all__ = ["canonical", "code_version", "identity"]
 
 # What a released number may depend on besides our own code.
-_NUMERICAL_PACKAGES = ("cryptography", "dp-accounting", "mpmath", "numba", "numpy", "scikit-image", "scikit-learn", "scipy")
+_NUMERICAL_PACKAGES = (
+    "cryptography",
+    "dp-accounting",
+    "mpmath",
+    "numba",
+    "numpy",
+    "scikit-image",
+    "scikit-learn",
+    "scipy",
+)
 
 
 def _plain(value: Any) -> Any:

@@ -195,7 +195,8 @@ def describe_datasets(name: str | None = None) -> list[dict[str, Any]]:
 
 def _not_yet(name: str) -> dict[str, Any]:
     blank: dict[str, Any] = dict.fromkeys(("rows", "test_rows", "dimension", "classes", "version"), "–")
-    return {**blank, "name": name, "format": _BUNDLED_FORMAT, "visibility": "public", "account": name, "versions": 0, "class_names": []}
+    known = {"name": name, "format": _BUNDLED_FORMAT, "visibility": "public", "account": name}
+    return {**blank, **known, "versions": 0, "class_names": []}
 
 
 def query(name: str, sql: str) -> list[dict[str, Any]]:

@@ -12,7 +12,17 @@ from pydantic import BaseModel, ConfigDict
 from dpalgos.accounting.calibration import allocate
 from dpalgos.algorithms import Algorithm
 from dpalgos.errors import ParameterError
-from dpalgos.guarantees import Claim, GaussianMu, Guarantee, Loss, Neighbours, Setting, Trust, loss_from_json, loss_to_json
+from dpalgos.guarantees import (
+    Claim,
+    GaussianMu,
+    Guarantee,
+    Loss,
+    Neighbours,
+    Setting,
+    Trust,
+    loss_from_json,
+    loss_to_json,
+)
 from dpalgos.registry import AlgorithmSpec, lookup
 from dpalgos.systems.system import Arrangement, Scope, System
 from storage.errors import InputError
@@ -175,7 +185,9 @@ def _with_parameters(parts: dict[str, AlgorithmSpec], given: Mapping[str, Any]) 
         if not owners:
             known = sorted(f"{key}.{name}" for key, spec in parts.items() for name in _fields(spec))
             near = difflib.get_close_matches(name, known, n=4, cutoff=0.3) or known
-            raise ParameterError(f"no part of this system has a parameter {name!r}; nearest: {', '.join(near) or 'none'}")
+            raise ParameterError(
+                f"no part of this system has a parameter {name!r}; nearest: {', '.join(near) or 'none'}"
+            )
         if len(owners) > 1:
             options = ", ".join(f"{owner}.{field}" for owner in owners)
             raise ParameterError(f"parameter {name!r} is ambiguous: say one of {options}")
@@ -251,7 +263,9 @@ def _budgets(
 ) -> tuple[dict[str, Loss], dict[str, Any]]:
     """Split (epsilon, delta) over the parts that draw noise."""
     shares = {"projection": share, "trainer": 1 - share}
-    noisy = [key for key in ("projection", "trainer") if key in parts and lookup(parts[key].kind, parts[key].name).budgets]
+    noisy = [
+        key for key in ("projection", "trainer") if key in parts and lookup(parts[key].kind, parts[key].name).budgets
+    ]
     if not noisy:
         return {}, {}
     if epsilon is None:
@@ -335,9 +349,7 @@ def plan_run(config: TrainingConfig, shards: Sequence[ShardRef], held_out: Shard
             }
             whose = f"party {group[0].party}" if scope is Scope.PARTY else "all parties"
             label = f"{'basis' if part == 'projection' else 'model'} of {whose}"
-            made.append(
-                PlannedRelease(key=identity(**common, **fields), label=label, seed=config.seed, **fields)
-            )
+            made.append(PlannedRelease(key=identity(**common, **fields), label=label, seed=config.seed, **fields))
         return tuple(made)
 
     total = sum(shard.rows for shard in shards)
@@ -378,7 +390,9 @@ def plan_run(config: TrainingConfig, shards: Sequence[ShardRef], held_out: Shard
             raise InputError("a charged evaluation needs held-out rows with classes: choose --test-fraction above 0")
         path = [*models[0].upstream, model.key if model else models[0].key]
         if model is None and len(models) > 1:
-            raise InputError("a charged evaluation is of one model, and here each party has its own: choose --aggregation")
+            raise InputError(
+                "a charged evaluation is of one model, and here each party has its own: choose --aggregation"
+            )
         evaluations = _evaluations(config, held_out, path, common, classes)
 
     run_key = identity(
@@ -442,4 +456,3 @@ def _claim(claim: Claim | None, config: TrainingConfig) -> dict[str, Any] | None
     if claim is None:
         return None
     return {"epsilon": config.epsilon, "delta": config.delta, **dataclasses.asdict(claim)}
-

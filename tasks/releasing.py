@@ -22,7 +22,7 @@ def reduce_dimension(release: PlannedRelease, shards: list[ShardRef]) -> Release
 
 
 @task(task_run_name="{release.label}", cache_policy=BY_CONTENT, persist_result=True)
-def train_model(release: PlannedRelease, shards: list[ShardRef], basis: ReleaseRef | None) -> ReleaseRef:
+def train_model(release: PlannedRelease, shards: list[ShardRef], basis: ReleaseRef | None = None) -> ReleaseRef:
     """Train on rows, seen through a released basis where there is one, and release the model."""
     reference = make_release(release, shards, [basis] if basis else [])
     say("training", release.label)

@@ -8,8 +8,8 @@ from prefect import task
 from pydantic import BaseModel, ConfigDict
 
 from dpalgos.accounting.composition import compose
-from dpalgos.guarantees import Guarantee, PureEpsilon
 from dpalgos.errors import ParameterError
+from dpalgos.guarantees import Guarantee, PureEpsilon
 from dpalgos.models import LinearModel
 from storage.refs import DatasetRef, ReleaseRef
 from storage.results import append
@@ -104,9 +104,7 @@ def proved_by_party(plan: RunPlan) -> dict[str, Any] | None:
     }
 
 
-def summarise(
-    plan: RunPlan, dataset: DatasetRef, evaluation: Evaluation, references: list[ReleaseRef]
-) -> RunResult:
+def summarise(plan: RunPlan, dataset: DatasetRef, evaluation: Evaluation, references: list[ReleaseRef]) -> RunResult:
     """Put a run's public numbers together."""
     proved = proved_by_party(plan)
     return RunResult(
@@ -147,8 +145,14 @@ def report(
     append(layout, [{**row, **{f"config_{name}": value for name, value in setting.items()}}], run=result.run_key)
     measured = [("all", result.metrics), *result.by_party.items()]
     rows = [
-        {"run_key": result.run_key, "algorithm": result.algorithm, "dataset": result.dataset, "party": party,
-         "metric": name, "value": value}
+        {
+            "run_key": result.run_key,
+            "algorithm": result.algorithm,
+            "dataset": result.dataset,
+            "party": party,
+            "metric": name,
+            "value": value,
+        }
         for party, metrics in measured
         for name, value in metrics.items()
     ]
@@ -214,16 +218,18 @@ def _tracked(
     )
 
 
-def _model_report(
-    dataset: DatasetRef, result: RunResult, models: dict[str, list[ReleaseRef]]
-) -> ModelReport | None:
+def _model_report(dataset: DatasetRef, result: RunResult, models: dict[str, list[ReleaseRef]]) -> ModelReport | None:
     # Where each party has a model of its own, the first one stands for all.
     *maps, model = [read_release(reference) for reference in next(iter(models.values()))]
     if not isinstance(model, LinearModel):
         return None
     try:
         pipeline = raw_row_pipeline(
-            normalisation=dataset.normalisation, maps=maps, model=model, classes=dataset.classes, dimension=dataset.dimension
+            normalisation=dataset.normalisation,
+            maps=maps,
+            model=model,
+            classes=dataset.classes,
+            dimension=dataset.dimension,
         )
     except ParameterError:
         # A map without a pipeline step of its own (one learnt from public rows): the arrays are in the release.
@@ -239,8 +245,10 @@ def _model_report(
 def _note(result: RunResult) -> str:
     lines = [f"**{result.algorithm}** on **{result.dataset}**, trust {result.trust}."]
     if result.proved:
-        lines.append(f"Proved: ({result.proved['epsilon']:.4g}, {result.proved['delta']:.2g})-DP a party, "
-                     f"{result.proved['neighbours']}, {result.proved['numerics']} numerics.")
+        lines.append(
+            f"Proved: ({result.proved['epsilon']:.4g}, {result.proved['delta']:.2g})-DP a party, "
+            f"{result.proved['neighbours']}, {result.proved['numerics']} numerics."
+        )
     else:
         lines.append("Proved: **none**.")
     if result.claim:

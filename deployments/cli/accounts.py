@@ -15,7 +15,9 @@ from storage.errors import StorageError
 @app.command(epilog="Example: unitball budget digits --verify")
 def budget(
     dataset: Annotated[str, typer.Argument(help="A registered data set.")],
-    verify: Annotated[bool, typer.Option("--verify", help="Check the ledger's hash chain and the stored releases.")] = False,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Check the ledger's hash chain and the stored releases.")
+    ] = False,
     raise_epsilon_cap: Annotated[float | None, typer.Option(help="Raise the cap; recorded for good.")] = None,
     raise_delta_cap: Annotated[float | None, typer.Option(help="Raise the cap's delta; recorded for good.")] = None,
     reason: Annotated[str, typer.Option(help="Why the cap is raised; recorded.")] = "",
@@ -44,9 +46,8 @@ def budget(
         print_json(report)
         return
     cap = report["cap"]
-    title = (
-        f"{dataset} (account {report['account']}): "
-        + (f"cap ε = {cap['epsilon']:g} at δ = {cap['delta']:g}" if cap else "public, no cap; what runs would have cost")
+    title = f"{dataset} (account {report['account']}): " + (
+        f"cap ε = {cap['epsilon']:g} at δ = {cap['delta']:g}" if cap else "public, no cap; what runs would have cost"
     )
     table = Table(title=title, title_justify="left")
     for heading in ("party", "ε spent", "δ", "releases"):

@@ -40,7 +40,7 @@ def _say(error: BaseException) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line and leave the process: 0 done, 2 bad arguments or input, 3 refused for privacy, 1 otherwise."""
+    """Run the command line and leave: 0 done, 2 bad arguments or input, 3 refused for privacy, 1 otherwise."""
     # The modules add their commands to the application when they are imported.
     from deployments.cli import accounts, catalogue, data, training
 

@@ -19,7 +19,9 @@ __all__ = ["JsonFlag", "RootOption", "console", "parameters", "print_json", "use
 
 RootOption = Annotated[
     Path | None,
-    typer.Option("--root", envvar=ROOT_VARIABLE, help="Folder of all state; two roots share nothing.", show_default=False),
+    typer.Option(
+        "--root", envvar=ROOT_VARIABLE, help="Folder of all state; two roots share nothing.", show_default=False
+    ),
 ]
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout and nothing else there.")]
 

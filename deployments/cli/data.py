@@ -46,8 +46,22 @@ def datasets(
     for heading in ("name", "format", "rows", "test rows", "dimension", "classes", "visibility", "account", "versions"):
         table.add_column(heading)
     for entry in entries:
-        table.add_row(*(str(entry[key]) for key in ("name", "format", "rows", "test_rows", "dimension", "classes",
-                                                    "visibility", "account", "versions")))
+        table.add_row(
+            *(
+                str(entry[key])
+                for key in (
+                    "name",
+                    "format",
+                    "rows",
+                    "test_rows",
+                    "dimension",
+                    "classes",
+                    "visibility",
+                    "account",
+                    "versions",
+                )
+            )
+        )
     console().print(table)
 
 

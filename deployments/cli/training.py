@@ -15,6 +15,7 @@ from rich.table import Table
 from deployments.cli.app import app
 from deployments.cli.common import JsonFlag, RootOption, console, numbers, parameters, print_json, use_root
 from dpalgos.guarantees import Trust
+from storage.refs import Visibility
 from tasks.config import TrainingConfig
 from tasks.engine import prepare_engine
 from tasks.progress import listen
@@ -118,11 +119,13 @@ def train(
     rows_per_party: Annotated[int | None, typer.Option(help="Rows of each party; default all training rows.")] = None,
     sizes: Annotated[str | None, typer.Option(help="Rows of each party, uneven: 50,100,500")] = None,
     trust: Annotated[Trust | None, typer.Option(help="Trust model; default the algorithm's first.")] = None,
-    partition: Annotated[str | None, typer.Option(help="How rows are dealt; default even, or sized with --sizes.")] = None,
+    partition: Annotated[
+        str | None, typer.Option(help="How rows are dealt; default even, or sized with --sizes.")
+    ] = None,
     normalisation: Annotated[str | None, typer.Option(help="unit-norm, clip, none, minmax (public).")] = None,
-    test_fraction: Annotated[float, typer.Option(help="Held out where the set has no test rows; 0: train on all.")] = 0.2,
+    test_fraction: Annotated[float, typer.Option(help="Held out where there are no test rows; 0: train on all.")] = 0.2,
     partition_seed: Annotated[int, typer.Option(help="Seed of the public permutation that deals rows.")] = 0,
-    seed: Annotated[int | None, typer.Option(help="Public noise seed: equal results in every root; public data.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Public noise seed: equal in every root; public data.")] = None,
     repetition: Annotated[int, typer.Option(help="A new number is a fresh release and a fresh charge.")] = 0,
     evaluate_privately: Annotated[
         bool, typer.Option(help="Release a noisy confusion matrix of the private hold-out rows, charged to them.")
@@ -130,7 +133,9 @@ def train(
     projection: Annotated[str | None, typer.Option(help="A registered projection instead of the system's.")] = None,
     trainer: Annotated[str | None, typer.Option(help="A registered trainer instead of the system's.")] = None,
     aggregation: Annotated[str | None, typer.Option(help="A registered aggregator instead of the system's.")] = None,
-    param: Annotated[list[str] | None, typer.Option(help="NAME=VALUE: any field of the algorithm, dotted if ambiguous.")] = None,
+    param: Annotated[
+        list[str] | None, typer.Option(help="NAME=VALUE: any field of the algorithm, dotted if ambiguous.")
+    ] = None,
     path: Annotated[Path | None, typer.Option(help="Ingest this file or folder on the way.")] = None,
     format: Annotated[str | None, typer.Option(help="Format of --path.")] = None,
     public: Annotated[bool, typer.Option("--public", help="The rows of --path are public.")] = False,
@@ -164,7 +169,11 @@ def train(
     if path is not None:
         from tasks.ingestion import IngestRequest, ingest
 
-        ingest(IngestRequest.on_the_way(name=dataset, path=path, format=format, public=public))
+        ingest(
+            IngestRequest(
+                name=dataset, path=path, format=format, visibility=Visibility.PUBLIC if public else Visibility.PRIVATE
+            )
+        )
     results = _run([config], f"{config.algorithm or config.trainer} on {dataset}")
     if json:
         print_json(results[0].model_dump(mode="json"))

@@ -18,7 +18,7 @@ __all__ = ["ConfusionMatrix", "predicted_classes", "whole_labels"]
 
 
 def predicted_classes(scores: Floats) -> Ints:
-    """Return class indices (m,) from decision values (m, K), or (m, 1) where the sign decides; NaN counts as class 0."""
+    """Return class indices (m,) from decision values (m, K), or (m, 1) where the sign decides; NaN is class 0."""
     if scores.shape[1] == 1:
         return (scores[:, 0] > 0).astype(np.int64)
     return np.asarray(np.where(np.isfinite(scores), scores, -np.inf).argmax(axis=1), dtype=np.int64)
