@@ -51,6 +51,15 @@ def test_the_bound_is_below_the_truth_and_close_to_it() -> None:
     assert complement > 10
 
 
+def test_the_error_is_shared_by_both_bounds() -> None:
+    low, high = probability_lower_bound(700, 1000, 0.005), probability_upper_bound(200, 1000, 0.005)
+    expected = math.log((low - 0.01) / high), math.log((1 - high - 0.01) / (1 - low))
+    assert epsilon_lower_bound(700, 1000, 200, 1000, 0.01, 0.99) == pytest.approx(max(expected))
+    # The mutant that spends the whole error twice claims more.
+    mutant = math.log((probability_lower_bound(700, 1000, 0.01) - 0.01) / probability_upper_bound(200, 1000, 0.01))
+    assert mutant > max(expected)
+
+
 def test_nothing_is_proved_by_equal_counts_or_few_runs() -> None:
     assert epsilon_lower_bound(500, 1000, 500, 1000, 0.0, 0.99) == 0.0
     assert epsilon_lower_bound(1, 1, 0, 1, 0.0, 0.99) == 0.0

@@ -124,6 +124,9 @@ class TestDiscreteGaussian:
         coin = int(_precise.to_float(excess) * 2.0**64) + 2**20
         assert DiscreteGaussian(sigma).sample(1, ChosenWords([far, 0, coin, 0])).tolist() == [proposal]
         assert coin / 2**64 < float(proposal) ** 2 / (23 * sigma**4), "this coin must have been decided precisely"
+        # With a coin just below, it is not.
+        below = coin - 2**21
+        assert DiscreteGaussian(sigma).sample(1, ChosenWords([far, 0, below, 0, near, 0, 2**63, 0])).tolist() == [kept]
 
     def test_opendp_draws_the_same_law(self) -> None:
         dp = pytest.importorskip("opendp.prelude")

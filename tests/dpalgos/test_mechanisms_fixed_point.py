@@ -113,6 +113,13 @@ class TestExactSums:
         at_once = (rows.astype(np.float64).T @ rows.astype(np.float64)).astype(np.int64)
         assert np.array_equal(at_once, exact) is (bits < 25)
 
+    def test_long_blocks_end_before_a_sum_loses_its_last_bit(self) -> None:
+        # Entries near 2^20: blocks of 2^13 rows are exact, and eight times as many are not.
+        rows = 2**20 - 1 - 2 * np.random.default_rng(7).integers(0, 50, (60_001, 1))
+        assert np.array_equal(exact_outer_sum(rows, rows), naive(rows, rows))
+        at_once = int(np.cumsum((rows[:, 0] ** 2).astype(np.float64))[-1])
+        assert at_once != naive(rows, rows)[0, 0]
+
     def test_order_and_grouping_of_rows_do_not_matter(self) -> None:
         rows = np.random.default_rng(4).integers(-(2**20), 2**20, (5000, 5))
         whole = exact_outer_sum(rows, rows)
