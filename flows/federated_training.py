@@ -20,7 +20,8 @@ from tasks.evaluation import evaluate
 from tasks.ingestion import find_dataset
 from tasks.normalisation import normalise
 from tasks.partitioning import partition
-from tasks.planning import PlannedCombination, PlannedRelease, plan_run
+from tasks.planning import plan_run
+from tasks.plans import PlannedCombination, PlannedRelease
 from tasks.releasing import reduce_dimension, train_model
 from tasks.reporting import RunResult, report, summarise
 

@@ -9,7 +9,7 @@ from dpalgos.registry import AlgorithmSpec
 from storage.refs import ReleaseRef
 from tasks.caching import BY_CONTENT
 from tasks.door import read_release, store_combination
-from tasks.planning import PlannedCombination
+from tasks.plans import PlannedCombination
 from tasks.progress import say
 
 __all__ = ["aggregate"]

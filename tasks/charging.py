@@ -8,7 +8,7 @@ from prefect import task
 
 from tasks.door import charge_plan
 from tasks.partitioning import Shards
-from tasks.planning import RunPlan
+from tasks.plans import RunPlan
 from tasks.progress import say
 
 __all__ = ["charge"]

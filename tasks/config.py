@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from dpalgos.guarantees import Trust
+from dpalgos.guarantees import Neighbours, Trust
 
 __all__ = ["TrainingConfig"]
 
@@ -40,6 +40,9 @@ class TrainingConfig(BaseModel):
     ] = None
     delta: Annotated[float, Field(gt=0, lt=1, description="Total delta of the run per party.", examples=[1e-5])] = 1e-5
     trust: Annotated[Trust | None, Field(description="Trust model; the algorithm's first if empty.")] = None
+    neighbours: Annotated[
+        Neighbours, Field(description="Neighbouring relation; add-remove-one where nothing depends on a private n.")
+    ] = Neighbours.REPLACE_ONE
     parties: Annotated[int, Field(ge=1, le=1_000_000, description="Number of simulated parties.", examples=[5])] = 5
     sizes: Annotated[
         tuple[Annotated[int, Field(ge=1)], ...] | None, Field(description="Rows of each party (an uneven split).")

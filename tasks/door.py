@@ -23,7 +23,7 @@ from storage.secrets import party_secret, require_secret
 from storage.shards import open_shard
 from tasks.budget import open_ledger
 from tasks.identity import code_version
-from tasks.planning import PlannedRelease, RunPlan, build
+from tasks.plans import PlannedRelease, RunPlan, build
 from tasks.settings import current_layout
 
 __all__ = [
@@ -32,7 +32,6 @@ __all__ = [
     "is_stored",
     "make_release",
     "read_release",
-    "reads_rows",
     "refuse_unproved",
     "rows_of",
     "store_combination",
@@ -109,13 +108,8 @@ def _charges(releases: Sequence[PlannedRelease]) -> tuple[ReleaseCharge, ...]:
             key=release.key, parties=release.parties, guarantee=release.guarantee().to_json(), label=release.label
         )
         for release in releases
-        if reads_rows(release)
+        if release.reads_rows
     )
-
-
-def reads_rows(release: PlannedRelease) -> bool:
-    """Whether a planned release looks at rows at all; maps made from public parameters do not."""
-    return bool(build(release).reads_rows)
 
 
 def secret_of(release: PlannedRelease, *, create: bool) -> bytes:
@@ -149,7 +143,7 @@ def refuse_unproved(plan: RunPlan, shards: Sequence[ShardRef], ledger: Ledger) -
             f"choose --delta well below {1 / smallest:.2g}"
         )
     for release in plan.releases:
-        if not reads_rows(release):
+        if not release.reads_rows:
             continue
         guarantee = release.guarantee()
         if not guarantee.proved:
@@ -193,7 +187,7 @@ def _charge(
     request = PlanRequest(
         account=shards[0].dataset.account, partition=shards[0].partition, releases=charged, delta=delta, run=run
     )
-    owners = {release.owner: release for release in releases if reads_rows(release)}
+    owners = {release.owner: release for release in releases if release.reads_rows}
     identifiers = {owner: key_identifier(secret_of(release, create=True)) for owner, release in owners.items()}
     outcome = ledger.charge(request, identifiers)
     return {"charged": len(outcome.charged), "already_charged": len(outcome.already_charged), **outcome.details}
@@ -299,7 +293,7 @@ def _manifest(
         "key": release.key,
         "artefact": kind,
         "label": release.label,
-        "reads_rows": reads_rows(release),
+        "reads_rows": release.reads_rows,
         "algorithm": {"kind": release.kind, "name": release.name, "parameters": release.parameters},
         "budget": release.budget,
         "setting": release.setting,

@@ -17,7 +17,7 @@ from storage.refs import Labels, ReleaseRef, ShardRef
 from tasks.caching import BY_CONTENT
 from tasks.door import diagnostics_of, make_release, read_release, rows_of
 from tasks.partitioning import Shards
-from tasks.planning import RunPlan
+from tasks.plans import RunPlan
 from tasks.progress import say
 from tasks.reporting import Evaluation
 

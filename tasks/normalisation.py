@@ -11,8 +11,8 @@ from storage.refs import DatasetRef
 from tasks.config import TrainingConfig
 from tasks.identity import identity
 from tasks.ingestion import default_normalisation
-from tasks.planning import resolve_normalisation
 from tasks.progress import say
+from tasks.resolution import resolve_normalisation
 from tasks.settings import current_layout
 
 __all__ = ["normalise"]

@@ -7,7 +7,7 @@ from prefect import task
 from storage.refs import ReleaseRef, ShardRef
 from tasks.caching import BY_CONTENT
 from tasks.door import make_release
-from tasks.planning import PlannedRelease
+from tasks.plans import PlannedRelease
 from tasks.progress import say
 
 __all__ = ["reduce_dimension", "train_model"]

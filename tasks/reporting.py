@@ -9,14 +9,14 @@ from pydantic import BaseModel, ConfigDict
 
 from dpalgos.accounting.composition import compose
 from dpalgos.errors import ParameterError
-from dpalgos.guarantees import Guarantee, PureEpsilon
+from dpalgos.guarantees import PureEpsilon
 from dpalgos.models import LinearModel
 from storage.refs import DatasetRef, ReleaseRef
 from storage.results import append
 from tasks.config import TrainingConfig
-from tasks.door import read_release, reads_rows
+from tasks.door import read_release
 from tasks.pipeline import raw_row_pipeline
-from tasks.planning import RunPlan
+from tasks.plans import RunPlan
 from tasks.progress import say
 from tasks.settings import current_layout, current_root
 from tasks.tracking import ChildReport, DatasetInput, ModelReport, RunReport, track_run
@@ -79,21 +79,14 @@ def proved_by_party(plan: RunPlan) -> dict[str, Any] | None:
     The run's releases are one plan, known beforehand, so they are composed tightly; every party pays for its own
     releases and for the joint ones, and the largest bill is the run's.
     """
-    guarantees: dict[str, list[Guarantee]] = {}
-    for release in plan.releases:
-        if not reads_rows(release):
-            continue
-        for party in release.parties:
-            guarantees.setdefault(party, []).append(release.guarantee())
-    every = [guarantee for bill in guarantees.values() for guarantee in bill]
+    every = [release.guarantee() for release in plan.releases if release.reads_rows]
     if not every or not all(guarantee.proved for guarantee in every):
         return None
-    losses = {party: tuple(loss for item in bill for loss in item.losses) for party, bill in guarantees.items()}
     # Parties of one plan mostly pay the same; each distinct bill is composed once.
-    bills = {bill: compose(bill) for bill in set(losses.values())}
+    bills = set(plan.bills().values())
     pure = all(isinstance(loss, PureEpsilon) for bill in bills for loss in bill)
     at_delta = 0.0 if pure else plan.delta
-    epsilon = max(profile.epsilon(at_delta) for profile in bills.values())
+    epsilon = max(compose(bill).epsilon(at_delta) for bill in bills)
     return {
         "epsilon": epsilon,
         "delta": at_delta,

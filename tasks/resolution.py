@@ -1,0 +1,184 @@
+"""From a configuration to the parts of a system: names looked up, overrides applied, parameters handed out."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Mapping
+from typing import Any
+
+from dpalgos.errors import ParameterError
+from dpalgos.guarantees import Claim, Trust
+from dpalgos.registry import AlgorithmSpec, lookup
+from dpalgos.systems.system import Arrangement, Scope, System
+from storage.errors import InputError
+from tasks.config import TrainingConfig
+
+__all__ = ["Resolved", "resolve", "resolve_normalisation"]
+
+UNIT_NORM = "unit-norm"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Resolved:
+    """What a configuration asks for.
+
+    Parameters
+    ----------
+    name : str
+        Of the system, or of the parts put together.
+    paper : str
+        Short name, empty where no paper's system runs.
+    claim : Claim or None
+    sound_counterpart : str or None
+    trust : Trust
+    arrangement : Arrangement
+        Who does what; its own specifications are superseded by ``parts``.
+    parts : mapping
+        ``trainer``, and where there are ``projection``, ``basis_aggregation``, ``model_aggregation``, with parameters.
+    """
+
+    name: str
+    paper: str
+    claim: Claim | None
+    sound_counterpart: str | None
+    trust: Trust
+    arrangement: Arrangement
+    parts: Mapping[str, AlgorithmSpec]
+
+
+def resolve(config: TrainingConfig, dimension: int) -> Resolved:
+    """Return the parts of what a configuration asks for.
+
+    Parameters
+    ----------
+    config : TrainingConfig
+    dimension : int
+        Features of a row.
+
+    Raises
+    ------
+    UnknownNameError, ParameterError
+        For names and parameters that do not fit.
+    InputError
+        For a target dimension above the data's.
+    """
+    name, system, trust, arrangement = resolve_system(config)
+    offered = {
+        "trainer": arrangement.trainer,
+        "projection": arrangement.projection,
+        "basis_aggregation": arrangement.basis_aggregation,
+        "model_aggregation": arrangement.model_aggregation,
+    }
+    own = {field: value for field, value in config.parameters.items() if not field.startswith("partition.")}
+    parts = _with_parameters({part: spec for part, spec in offered.items() if spec is not None}, own)
+    if "projection" in parts:
+        parts["projection"] = _with_components(parts["projection"], config, dimension)
+    trainer = lookup("trainers", parts["trainer"].name)
+    return Resolved(
+        name=name,
+        paper=system.paper if system else "",
+        claim=system.claim if system else trainer.claim,
+        sound_counterpart=system.sound_counterpart if system else trainer.sound_counterpart,
+        trust=trust,
+        arrangement=arrangement,
+        parts=parts,
+    )
+
+
+def _with_components(projection: AlgorithmSpec, config: TrainingConfig, dimension: int) -> AlgorithmSpec:
+    if "components" not in _fields(projection):
+        return projection
+    components = projection.parameters.get("components", config.dimension or min(20, dimension))
+    if components > dimension:
+        raise InputError(
+            f"target dimension {components} is above the data set's {dimension}; "
+            f"choose --dimension from 1 to {dimension}"
+        )
+    return projection.with_parameters(components=components)
+
+
+def _fields(spec: AlgorithmSpec) -> set[str]:
+    return {field.name for field in dataclasses.fields(lookup(spec.kind, spec.name)) if field.init} - {"budget"}
+
+
+def _with_parameters(parts: dict[str, AlgorithmSpec], given: Mapping[str, Any]) -> dict[str, AlgorithmSpec]:
+    """Hand each ``NAME`` or ``part.NAME`` to the part that has such a field."""
+    result = dict(parts)
+    for name, value in given.items():
+        part_name, _, field = name.rpartition(".")
+        owners = [key for key, spec in parts.items() if field in _fields(spec) and part_name in ("", key)]
+        if not owners:
+            known = sorted(f"{key}.{name}" for key, spec in parts.items() for name in _fields(spec))
+            near = difflib.get_close_matches(name, known, n=4, cutoff=0.3) or known
+            raise ParameterError(
+                f"no part of this system has a parameter {name!r}; nearest: {', '.join(near) or 'none'}"
+            )
+        if len(owners) > 1:
+            options = ", ".join(f"{owner}.{field}" for owner in owners)
+            raise ParameterError(f"parameter {name!r} is ambiguous: say one of {options}")
+        result[owners[0]] = result[owners[0]].with_parameters(**{field: value})
+    return result
+
+
+def resolve_system(config: TrainingConfig) -> tuple[str, System | None, Trust, Arrangement]:
+    """Return name, system, trust and arrangement that a configuration asks for, overrides applied.
+
+    Raises
+    ------
+    UnknownNameError, ParameterError
+        For a name that is not registered or a trust that is not supported.
+    """
+    if config.trainer is not None:
+        return _composed(config)
+    system: System = lookup("systems", str(config.algorithm))
+    trust = config.trust or next(iter(system.arrangements))
+    if trust not in system.arrangements:
+        supported = ", ".join(system.arrangements)
+        raise ParameterError(f"{config.algorithm} does not run under trust {trust}; it runs under: {supported}")
+    arrangement = system.arrangements[trust]
+    changes: dict[str, Any] = {}
+    if config.projection is not None:
+        changes["projection"] = AlgorithmSpec("projections", config.projection)
+    if config.aggregation is not None:
+        changes["model_aggregation"] = AlgorithmSpec("aggregators", config.aggregation)
+    arrangement = dataclasses.replace(arrangement, **changes)
+    name = "+".join([str(config.algorithm), *(str(value.name) for value in changes.values())])
+    # With a part exchanged the paper's claim for the whole no longer speaks of what runs.
+    return name, (dataclasses.replace(system, claim=None) if changes else system), trust, arrangement
+
+
+def resolve_normalisation(config: TrainingConfig, declared: str | None) -> str:
+    """Return the row-local map of a run: asked for, declared with the data set, or the system's own."""
+    if config.normalisation is not None:
+        return config.normalisation
+    if declared is not None:
+        return declared
+    return UNIT_NORM if config.trainer is not None else str(lookup("systems", str(config.algorithm)).normalisation)
+
+
+def _composed(config: TrainingConfig) -> tuple[str, None, Trust, Arrangement]:
+    trainer = lookup("trainers", str(config.trainer))
+    projection = lookup("projections", config.projection) if config.projection else None
+    supported = [trust for trust in trainer.trusts if projection is None or trust in projection.trusts]
+    if not supported:
+        raise ParameterError(f"{config.projection} and {config.trainer} have no trust model in common")
+    trust = config.trust or supported[0]
+    if trust not in supported:
+        raise ParameterError(
+            f"{config.projection or 'no projection'} with {config.trainer} does not run under trust {trust}; "
+            f"it runs under: {', '.join(supported)}"
+        )
+    scope = Scope.PARTY if trust is Trust.LOCAL else Scope.JOINT
+    local = trust is Trust.LOCAL
+    shared_map = projection is not None and projection.reads_rows and local
+    arrangement = Arrangement(
+        projection=AlgorithmSpec("projections", config.projection) if config.projection else None,
+        projection_scope=scope,
+        basis_aggregation=AlgorithmSpec("aggregators", "projector-mean") if shared_map else None,
+        trainer=AlgorithmSpec("trainers", str(config.trainer)),
+        trainer_scope=scope,
+        model_aggregation=AlgorithmSpec("aggregators", config.aggregation or "weighted-mean") if local else None,
+    )
+    name = "+".join(part for part in (config.projection, config.trainer, config.aggregation) if part)
+    return name, None, trust, arrangement
