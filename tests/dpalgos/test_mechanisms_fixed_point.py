@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
@@ -40,6 +40,7 @@ def naive(left: Any, right: Any) -> Any:
 
 
 class TestEncoding:
+    @settings(deadline=None)
     @given(npst.arrays(np.float64, st.tuples(st.integers(0, 5), st.integers(1, 6)), elements=ANY_FLOATS), GRIDS)
     def test_every_row_is_within_the_radius_in_integers(self, rows: Any, grid: tuple[float, float]) -> None:
         radius, scale = grid
@@ -52,6 +53,7 @@ class TestEncoding:
         bad = ~np.isfinite(rows).all(axis=1)
         assert not encoded[bad].any()
 
+    @settings(deadline=None)
     @given(npst.arrays(np.float64, (4, 3), elements=st.floats(-2, 2)), GRIDS)
     def test_each_row_is_encoded_by_itself(self, rows: Any, grid: tuple[float, float]) -> None:
         alone = np.concatenate([encode_rows(row[None], *grid) for row in rows])
@@ -92,6 +94,7 @@ class TestEncoding:
 
 
 class TestExactSums:
+    @settings(deadline=None)
     @given(
         st.integers(0, 40), st.integers(1, 4), st.integers(1, 4), st.integers(0, 26), st.integers(0, 26),
         st.integers(0, 2**32),
@@ -155,6 +158,7 @@ class TestSensitivities:
         assert gram_sensitivity(10.0, replace) >= 100 * math.sqrt(2)
         assert Fraction(outer_sensitivity(0.1, 0.3, replace)) >= 2 * Fraction(0.1) * Fraction(0.3)
 
+    @settings(deadline=None)
     @given(st.integers(0, 10_000), GRIDS.filter(lambda grid: grid[0] * grid[1] < 2**21))
     def test_no_pair_of_encoded_rows_moves_a_sum_further(self, seed: int, grid: tuple[float, float]) -> None:
         generator = np.random.default_rng(seed)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import gammainc, ndtr
 
@@ -41,6 +41,7 @@ def parts(matrix: Any) -> tuple[Any, Any]:
     return np.diag(matrix), matrix[np.triu_indices(len(matrix), 1)]
 
 
+@settings(deadline=None)
 @given(st.integers(1, 12), st.integers(0, 10_000))
 def test_the_map_is_an_isometry_and_invertible(dimension: int, seed: int) -> None:
     first, second = symmetric(dimension, seed), symmetric(dimension, seed + 1)
