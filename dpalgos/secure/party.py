@@ -353,6 +353,8 @@ def unmask(state: PartyState, request: UnmaskRequest) -> tuple[PartyState, Unmas
         raise ViolationError(None, f"sent party {party} a survivor set that does not divide it and its neighbours")
     if len(request.survivors) > request.count:
         raise ViolationError(None, f"sent party {party} more survivors than it announced")
+    if len(request.survivors) < parameters.threshold:
+        raise TooFewPartiesError("vectors were masked in a neighbourhood", len(request.survivors), parameters.threshold)
     kinds = {**dict.fromkeys(request.survivors, SELF), **dict.fromkeys(request.dropped, ESCROW)}
     size = PAIR * parameters.steps
     shares = [

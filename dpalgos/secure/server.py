@@ -2,6 +2,9 @@
 
 Every function is pure. What has to be stored between two of them is their result: :class:`Roster`, :class:`Agreement`,
 :class:`MaskedBlock`, and before anything is unmasked the :class:`SurvivorSet`.
+
+A message that breaks the protocol raises a :class:`~dpalgos.secure.errors.ViolationError` that names its sender. The
+caller may leave that message out and call again: the sender then counts as lost.
 """
 
 from __future__ import annotations

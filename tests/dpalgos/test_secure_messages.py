@@ -1,0 +1,244 @@
+"""Parsers: what is not a message is a MessageError, what is one has exactly one byte form."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from dpalgos.errors import ParameterError
+from dpalgos.secure import messages
+from dpalgos.secure.errors import MessageError, SecureAggregationError
+from dpalgos.secure.graph import SparseGraph
+from dpalgos.secure.messages import RoundParameters
+from dpalgos.secure.party import PartyState, join, mask, receive, share, unmask
+from dpalgos.secure.server import Agreement, MaskedBlock, Roster, SurvivorSet, collect_advertisements
+from dpalgos.secure.tolerance import Tolerance
+from dpalgos.secure.wire import Wire
+
+PARAMETERS = RoundParameters(identity="fuzz", tolerance=Tolerance(parties=4, dropouts=1), length=3, steps=2)
+SPARSE = RoundParameters(
+    identity="dünn",
+    tolerance=Tolerance(parties=40, dropouts=4, colluders=2),
+    length=3,
+    graph=SparseGraph(degree=6, threshold=3),
+)
+
+digests = st.binary(min_size=32, max_size=32)
+small = st.integers(0, 5)
+parties = st.lists(small, unique=True, max_size=5).map(lambda some: tuple(sorted(some)))
+blobs = st.binary(max_size=200)
+
+
+def _messages() -> st.SearchStrategy[Wire]:
+    def build(cls: type[Any], **fields: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+        return st.builds(cls, **fields)
+
+    def introduction(session: bytes, recipient: int, neighbours: tuple[int, ...], key: bytes) -> messages.Introduction:
+        return messages.Introduction(
+            session=session, recipient=recipient, neighbours=neighbours, public_keys=key * len(neighbours)
+        )
+
+    def response(
+        session: bytes, sender: int, step: int, survivor_set: bytes, owners: list[int], kinds: bytes, data: bytes
+    ) -> messages.UnmaskResponse:
+        count = min(len(owners), len(kinds), len(data) // 32)
+        return messages.UnmaskResponse(
+            session=session,
+            sender=sender,
+            step=step,
+            survivor_set=survivor_set,
+            owners=tuple(owners[:count]),
+            kinds=kinds[:count],
+            shares=data[: 32 * count],
+        )
+
+    return st.one_of(
+        st.sampled_from([PARAMETERS, SPARSE]),
+        build(messages.Advertisement, session=digests, sender=small, public_key=digests),
+        st.builds(introduction, digests, small, parties, digests),
+        build(
+            messages.ShareBundle,
+            session=digests,
+            sender=small,
+            recipients=parties,
+            ciphertexts=blobs,
+            commitments=blobs,
+            escrow=blobs,
+        ),
+        build(
+            messages.Delivery, session=digests, recipient=small, owners=parties, ciphertexts=blobs, commitments=blobs
+        ),
+        build(messages.MaskedVector, session=digests, sender=small, step=small, bits=small, words=blobs),
+        build(
+            messages.UnmaskRequest,
+            session=digests,
+            recipient=small,
+            step=small,
+            survivor_set=digests,
+            count=small,
+            survivors=parties,
+            dropped=parties,
+        ),
+        st.builds(response, digests, small, small, digests, st.lists(small, max_size=5), blobs, blobs),
+        build(MaskedBlock, session=digests, step=small, senders=parties, digests=blobs, words=blobs),
+        build(SurvivorSet, session=digests, step=small, survivors=parties, vectors=digests),
+        build(
+            PartyState,
+            parameters=st.sampled_from([PARAMETERS]),
+            party=st.integers(0, 3),
+            seed=digests,
+            neighbours=parties,
+            roots=blobs,
+            masked_steps=parties,
+            masked=blobs,
+        ),
+    )
+
+
+KINDS = (
+    RoundParameters,
+    messages.Advertisement,
+    messages.Introduction,
+    messages.ShareBundle,
+    messages.Delivery,
+    messages.MaskedVector,
+    messages.UnmaskRequest,
+    messages.UnmaskResponse,
+    PartyState,
+    Roster,
+    Agreement,
+    MaskedBlock,
+    SurvivorSet,
+)
+quick = settings(max_examples=300, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+
+
+@quick
+@given(_messages())
+def test_round_trip(message: Wire) -> None:
+    assert type(message).decode(message.encode()) == message
+
+
+@quick
+@given(_messages(), st.data())
+def test_altered_bytes_are_refused_or_are_another_message(message: Wire, data: st.DataObject) -> None:
+    """One byte changed, removed or put in: an error, or a different message whose only form these bytes are."""
+    encoded = message.encode()
+    place = data.draw(st.integers(0, len(encoded) - 1))
+    change = data.draw(st.sampled_from(["flip", "drop", "insert", "cut", "append"]))
+    altered = {
+        "flip": encoded[:place] + bytes([encoded[place] ^ data.draw(st.integers(1, 255))]) + encoded[place + 1 :],
+        "drop": encoded[:place] + encoded[place + 1 :],
+        "insert": encoded[:place] + data.draw(st.binary(min_size=1, max_size=9)) + encoded[place:],
+        "cut": encoded[:place],
+        "append": encoded + b"\0",
+    }[change]
+    try:
+        parsed = type(message).decode(altered)
+    except MessageError:
+        return
+    assert parsed.encode() == altered
+    assert (parsed == message) == (altered == encoded)
+
+
+@quick
+@given(st.binary(max_size=400), st.sampled_from(KINDS))
+def test_noise_is_no_message(data: bytes, kind: type[Wire]) -> None:
+    for candidate in (data, b"usa1" + len(kind.__name__).to_bytes(8, "big") + kind.__name__.encode() + data):
+        try:
+            parsed = kind.decode(candidate)
+        except MessageError:
+            continue
+        assert parsed.encode() == candidate
+
+
+@quick
+@given(_messages(), st.sampled_from(KINDS))
+def test_one_kind_is_not_taken_for_another(message: Wire, kind: type[Wire]) -> None:
+    if kind is not type(message):
+        with pytest.raises(MessageError, match="belongs"):
+            kind.decode(message.encode())
+
+
+def test_an_announced_length_asks_for_no_memory() -> None:
+    head = b"usa1" + (11).to_bytes(8, "big") + b"SurvivorSet" + (32).to_bytes(8, "big") + bytes(32)
+    with pytest.raises(MessageError, match="announced"):
+        SurvivorSet.decode(head + (0).to_bytes(8, "big") + (2**62).to_bytes(8, "big"))
+    with pytest.raises(MessageError, match="ends early"):
+        SurvivorSet.decode(b"usa1" + (2**62).to_bytes(8, "big"))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"sender": True},
+        {"sender": -1},
+        {"sender": 2**63},
+        {"sender": 1.0},
+        {"session": "text"},
+        {"session": bytes(31)},
+        {"public_key": bytearray(32)},
+        {"public_key": bytes(33)},
+    ],
+)
+def test_fields_of_the_wrong_type_make_no_message(fields: dict[str, Any]) -> None:
+    whole = {"session": bytes(32), "sender": 0, "public_key": bytes(32), **fields}
+    with pytest.raises(MessageError):
+        messages.Advertisement(**whole).encode()
+
+
+def test_parties_come_in_order_and_once() -> None:
+    for wrong in ((1, 0), (1, 1)):
+        with pytest.raises(MessageError, match="increasing order"):
+            messages.Introduction(session=bytes(32), recipient=3, neighbours=wrong, public_keys=bytes(64))
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({"identity": ""}, "identity"),
+        ({"length": 0}, "length"),
+        ({"steps": 0}, "steps"),
+        ({"graph": SparseGraph(degree=4, threshold=2)}, "degree"),
+    ],
+)
+def test_parameters_are_validated_by_name(fields: dict[str, Any], named: str) -> None:
+    with pytest.raises(ParameterError, match=named):
+        dataclasses.replace(PARAMETERS, **fields)
+
+
+@quick
+@given(_messages())
+def test_a_party_meets_any_message_with_an_error_of_the_protocol(message: Wire) -> None:
+    """Whatever well-formed message arrives, from a fresh party nothing but a protocol error comes back."""
+    state = join(PARAMETERS, 0, bytes(32))
+    handlers: dict[type[Wire], Any] = {
+        messages.Introduction: share,
+        messages.Delivery: receive,
+        messages.UnmaskRequest: unmask,
+    }
+    for session in {bytes(32), PARAMETERS.session}:
+        if type(message) in handlers:
+            sent = dataclasses.replace(message, session=session, recipient=0)  # type: ignore[type-var]
+            with pytest.raises(SecureAggregationError):
+                handlers[type(message)](state, sent)
+        if isinstance(message, messages.Advertisement):
+            with pytest.raises(SecureAggregationError):
+                collect_advertisements(PARAMETERS, [dataclasses.replace(message, session=session)])
+
+
+def test_a_party_masks_nothing_before_shares_were_delivered() -> None:
+    import numpy as np
+
+    with pytest.raises(SecureAggregationError, match="before shares were delivered"):
+        mask(join(PARAMETERS, 0, bytes(32)), 0, np.zeros(3, dtype=np.int64))
+
+
+def test_secrets_are_not_shown() -> None:
+    state = join(PARAMETERS, 1, b"\xaa" * 32)
+    assert "aa" not in repr(state).lower()
+    assert "\\x" not in repr(state)
