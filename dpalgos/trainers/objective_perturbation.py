@@ -48,6 +48,10 @@ class Calibration:
     tolerance_scale: float = 0.0
 
 
+def _expm1(exponent: float) -> float:
+    return math.expm1(min(exponent, 700.0))
+
+
 def _rows_fingerprint(parties: Sequence[Rows]) -> NDArray[np.uint8]:
     """Return what noise is keyed by that comes before any value: a digest of the rows."""
     return np.concatenate([np.zeros(0, np.uint8), *(rows.fingerprint() for rows in parties)])
@@ -174,7 +178,7 @@ class ObjectivePerturbation:
         for_objective = share - for_tolerance
         curvature = make_loss(self.loss, self.width).curvature_bound
         rows = max(setting.rows, 1)
-        regularisation = max(self.regularisation, curvature / (rows * math.expm1(for_objective / 2.0)))
+        regularisation = max(self.regularisation, curvature / (rows * _expm1(for_objective / 2.0)))
         for_noise = for_objective - math.log1p(curvature / (rows * regularisation))
         return Calibration(
             regularisation=regularisation,
@@ -242,11 +246,12 @@ class PublishedObjectivePerturbation:
         epsilon, rows = self.budget.epsilon, max(setting.rows, 1)
         curvature = HuberHinge(width=self.width).curvature_bound
         ratio = curvature / (rows * self.regularisation)
-        remaining = epsilon - math.log(1.0 + 2.0 * ratio + ratio**2)
+        # ln(1 + 2 ratio + ratio²), without overflow.
+        remaining = epsilon - 2.0 * math.log1p(ratio)
         if remaining > 0:
             return Calibration(regularisation=self.regularisation, noise_scale=2.0 / remaining)
         # The paper adds θ = c/(n (e^{ε/4} − 1)) − λ to λ.
-        return Calibration(regularisation=curvature / (rows * math.expm1(epsilon / 4.0)), noise_scale=4.0 / epsilon)
+        return Calibration(regularisation=curvature / (rows * _expm1(epsilon / 4.0)), noise_scale=4.0 / epsilon)
 
     def fit(self, parties: Sequence[Rows], setting: Setting, noise: NoiseSource) -> LinearModel:
         """Return the perturbed minimisers over all given rows."""

@@ -1,0 +1,138 @@
+"""Metrics against scikit-learn, closed forms and numerical derivatives."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import sklearn.metrics as peers
+
+from dpalgos.losses import loss_names, make_loss
+from dpalgos.metrics import (
+    classification_metrics,
+    confusion_matrix,
+    curvature,
+    hessian,
+    iteration_ratio,
+    laplace_noise_expectation,
+    metrics_of_confusion,
+    objective_error,
+    optimality_gap,
+    path_curvature,
+    per_class,
+    regression_metrics,
+    relative_accuracy_loss,
+    roc_auc,
+)
+from dpalgos.rows import clip_to_unit_ball
+from dpalgos.solvers import Problem, minimise
+
+
+@pytest.mark.parametrize("classes", [2, 5])
+def test_classification_metrics_equal_scikit_learns(classes: int) -> None:
+    random = np.random.default_rng(classes)
+    labels = random.integers(0, classes, 300)
+    scores = np.round(random.normal(size=(300, 1 if classes == 2 else classes)), 1)
+    predicted = (scores[:, 0] > 0).astype(int) if classes == 2 else scores.argmax(axis=1)
+    average = "binary" if classes == 2 else "macro"
+    ours = classification_metrics(labels, scores, classes)
+    auc = (
+        peers.roc_auc_score(labels, scores[:, 0])
+        if classes == 2
+        else np.mean([peers.roc_auc_score(labels == c, scores[:, c]) for c in range(classes)])
+    )
+    expected = {
+        "accuracy": peers.accuracy_score(labels, predicted),
+        "precision": peers.precision_score(labels, predicted, average=average),
+        "recall": peers.recall_score(labels, predicted, average=average),
+        "f1": peers.f1_score(labels, predicted, average=average),
+        "mcc": peers.matthews_corrcoef(labels, predicted),
+        "auc": auc,
+    }
+    assert ours == pytest.approx(expected, abs=1e-12)
+    np.testing.assert_array_equal(
+        confusion_matrix(labels, predicted, classes), peers.confusion_matrix(labels, predicted)
+    )
+    for mine, theirs in zip(
+        per_class(confusion_matrix(labels, predicted, classes)),
+        peers.precision_recall_fscore_support(labels, predicted)[:3],
+        strict=True,
+    ):
+        np.testing.assert_allclose(mine, theirs)
+
+
+def test_nothing_and_one_class_are_survived() -> None:
+    empty = classification_metrics(np.zeros(0, dtype=np.int64), np.zeros((0, 3)), 3)
+    assert empty["accuracy"] == 0.0
+    assert empty["auc"] == 0.5
+    one = classification_metrics(np.zeros(5, dtype=np.int64), np.full((5, 3), np.nan), 3)
+    assert one["accuracy"] == 1.0
+    assert one["mcc"] == 0.0
+    noisy = metrics_of_confusion(np.array([[10.0, -3.0], [-2.0, 5.0]]))
+    assert noisy["accuracy"] == 1.0
+
+
+def test_auc_of_constant_scores_is_a_half_and_of_perfect_ones_one() -> None:
+    labels = np.array([0, 0, 1, 1])
+    assert roc_auc(labels, np.zeros((4, 1))) == 0.5
+    assert roc_auc(labels, labels[:, None].astype(float)) == 1.0
+    assert roc_auc(labels, -labels[:, None].astype(float)) == 0.0
+
+
+def test_regression_metrics_equal_scikit_learns() -> None:
+    random = np.random.default_rng(1)
+    targets, predictions = random.normal(size=50), random.normal(size=50)
+    ours = regression_metrics(targets, predictions)
+    assert ours["mse"] == pytest.approx(peers.mean_squared_error(targets, predictions))
+    assert ours["mae"] == pytest.approx(peers.mean_absolute_error(targets, predictions))
+    assert ours["r2"] == pytest.approx(peers.r2_score(targets, predictions))
+    assert regression_metrics(np.zeros(0), np.zeros(0)) == {"mse": 0.0, "mae": 0.0, "r2": 0.0}
+
+
+def some_problem(loss: str, classes: int) -> Problem:
+    random = np.random.default_rng(6)
+    made = make_loss(loss)
+    features = clip_to_unit_ball(random.normal(size=(40, 4)))
+    return Problem(
+        features=features,
+        targets=made.targets(random.integers(0, classes, 40), classes),
+        loss=made,
+        regularisation=0.01,
+    )
+
+
+@pytest.mark.parametrize("loss", loss_names())
+@pytest.mark.parametrize("classes", [2, 3])
+def test_hessian_is_the_derivative_of_the_gradient(loss: str, classes: int) -> None:
+    problem = some_problem(loss, classes)
+    random = np.random.default_rng(7)
+    weights, direction = random.normal(size=problem.shape), random.normal(size=problem.shape)
+    step = 1e-6
+    change = problem.gradient(weights + step * direction) - problem.gradient(weights - step * direction)
+    np.testing.assert_allclose(hessian(problem, weights) @ direction.ravel(), change.ravel() / (2 * step), atol=1e-6)
+
+
+def test_curvature_of_the_squared_loss_is_the_covariances() -> None:
+    problem = some_problem("squared", 2)
+    covariance = problem.features.T @ problem.features / 40
+    average, least = curvature(problem, np.zeros(problem.shape))
+    assert average == pytest.approx(np.trace(covariance) / 4 + 0.01)
+    assert least == pytest.approx(np.linalg.eigvalsh(covariance)[0] + 0.01)
+    path = path_curvature(some_problem("logistic", 2), [np.zeros((1, 4)), np.full((1, 4), 9.0)])
+    assert path[1] <= path[0]
+
+
+def test_gaps_and_ratios() -> None:
+    problem = some_problem("logistic", 3)
+    best = minimise(problem, 1e-10).weights
+    assert optimality_gap(problem, best, best) == 0.0
+    assert optimality_gap(problem, best + 0.1, best) > 0.0
+    assert relative_accuracy_loss(0.8, 0.9) == pytest.approx(0.1)
+    assert objective_error(-540.0, -540.57) == pytest.approx(0.57)
+    assert iteration_ratio(50, 100) == 0.5
+
+
+def test_noise_expectation_is_the_mean_length_of_laplace_noise() -> None:
+    scale = 2 * 48 / (58509 * 0.1)
+    draws = np.abs(np.random.default_rng(8).laplace(scale=scale, size=200_000))
+    # Six standard errors of the mean of an exponential: a false alarm of 2e-9.
+    assert abs(draws.mean() - laplace_noise_expectation(scale)) < 6.2 * scale / np.sqrt(200_000)

@@ -1,0 +1,129 @@
+"""Solvers: certificates, agreement with scikit-learn, and rows chosen to break them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from dpalgos.losses import loss_names, make_loss
+from dpalgos.rows import clip_to_unit_ball
+from dpalgos.solvers import Problem, _accelerated, minimise
+
+Array = NDArray[np.float64]
+
+
+def rows(count: int, dimension: int, classes: int, seed: int = 0) -> tuple[Array, NDArray[np.int64]]:
+    random = np.random.default_rng(seed)
+    labels = random.integers(0, classes, count)
+    centres = random.normal(size=(classes, dimension))
+    return clip_to_unit_ball(centres[labels] + random.normal(size=(count, dimension)), 1.0), labels
+
+
+def problem(loss: str, features: Array, labels: NDArray[np.int64], classes: int, regularisation: float) -> Problem:
+    made = make_loss(loss)
+    return Problem(features=features, targets=made.targets(labels, classes), loss=made, regularisation=regularisation)
+
+
+@pytest.mark.parametrize("loss", loss_names())
+@pytest.mark.parametrize("classes", [2, 4])
+@pytest.mark.parametrize("dimension", [5, 80])
+def test_the_gradient_is_zero_to_tolerance_and_that_of_the_value(loss: str, classes: int, dimension: int) -> None:
+    given = problem(loss, *rows(150, dimension, classes), classes, 1e-3)
+    solution = minimise(given, 1e-10)
+    assert (solution.gradient_norms <= 1e-10).all()
+    random = np.random.default_rng(4)
+    weights, direction = random.normal(size=given.shape), random.normal(size=given.shape)
+    slope = (given.value(weights + 1e-6 * direction) - given.value(weights - 1e-6 * direction)) / 2e-6
+    assert slope == pytest.approx(float(np.sum(given.gradient(weights) * direction)), rel=1e-5)
+    for _ in range(5):
+        nearby = solution.weights + 0.01 * random.normal(size=given.shape)
+        assert given.value(nearby) > given.value(solution.weights)
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_logistic_and_softmax_objectives_equal_scikit_learns(classes: int) -> None:
+    from sklearn.linear_model import LogisticRegression
+
+    features, labels = rows(300, 8, classes)
+    for regularisation in (1e-1, 1e-3):
+        strength = 1.0 / (len(labels) * regularisation)
+        peer = LogisticRegression(C=strength, fit_intercept=False, tol=1e-12, max_iter=5000).fit(features, labels)
+        given = problem("softmax", features, labels, classes, regularisation)
+        ours = given.value(minimise(given, 1e-11).weights)
+        assert ours == pytest.approx(given.value(peer.coef_), abs=1e-6)
+        assert ours <= given.value(peer.coef_) + 1e-12
+
+
+def test_ridge_equals_scikit_learns() -> None:
+    from sklearn.linear_model import Ridge
+
+    features, labels = rows(200, 6, 3)
+    given = problem("squared", features, labels, 3, 1e-2)
+    peer = Ridge(alpha=200 * 1e-2, fit_intercept=False, tol=1e-14).fit(features, given.targets)
+    assert given.value(minimise(given, 1e-12).weights) == pytest.approx(given.value(peer.coef_), abs=1e-10)
+
+
+def test_a_narrow_huber_hinge_equals_scikit_learns_svm() -> None:
+    from sklearn.svm import LinearSVC
+
+    features, labels = rows(200, 6, 2)
+    width, regularisation = 1e-4, 1e-2
+    loss = make_loss("huber-hinge", width)
+    given = Problem(features=features, targets=loss.targets(labels, 2), loss=loss, regularisation=regularisation)
+    peer = LinearSVC(
+        C=1.0 / (200 * regularisation), loss="hinge", fit_intercept=False, tol=1e-9, max_iter=1_000_000
+    ).fit(features, labels)
+    hinge = np.maximum(0.0, 1.0 - given.targets * given.scores(minimise(given, 1e-10).weights)).mean()
+    ours = hinge + 0.5 * regularisation * float(np.sum(np.square(minimise(given, 1e-10).weights)))
+    theirs = np.maximum(0.0, 1.0 - given.targets * given.scores(peer.coef_)).mean()
+    theirs += 0.5 * regularisation * float(np.sum(np.square(peer.coef_)))
+    # The Huber hinge differs from the hinge by at most h/4.
+    assert ours == pytest.approx(theirs, abs=width)
+
+
+@pytest.mark.parametrize("loss", ["huber-hinge", "smoothed-hinge", "softmax"])
+@pytest.mark.parametrize(
+    "kind", ["equal", "rank-one", "one-row", "no-rows", "zero", "one-class", "tiny", "separable", "duplicated"]
+)
+def test_hard_rows_reach_the_tolerance(loss: str, kind: str) -> None:
+    features, labels = rows(60, 70, 3, seed=5)
+    features, labels = {
+        "equal": (np.tile(features[:1], (60, 1)), labels),
+        "rank-one": (np.outer(np.linspace(-1, 1, 60), features[0]), labels),
+        "one-row": (features[:1], labels[:1]),
+        "no-rows": (features[:0], labels[:0]),
+        "zero": (np.zeros_like(features), labels),
+        "one-class": (features, np.zeros_like(labels)),
+        "tiny": (features * 1e-9, labels),
+        "separable": (np.eye(70)[labels], labels),
+        "duplicated": (np.repeat(features[:20], 3, axis=0), labels),
+    }[kind]
+    solution = minimise(problem(loss, features, labels, 3, 1e-5), 1e-10)
+    assert np.isfinite(solution.weights).all()
+    assert (solution.gradient_norms <= 1e-10).all()
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e3, 1e8])
+def test_a_large_linear_term_is_solved_to_rounding(scale: float) -> None:
+    features, labels = rows(40, 90, 2, seed=6)
+    loss = make_loss("smoothed-hinge")
+    linear = scale * np.random.default_rng(7).normal(size=(1, 90))
+    given = Problem(features=features, targets=loss.targets(labels, 2), loss=loss, regularisation=0.01, linear=linear)
+    solution = minimise(given, 1e-11)
+    assert solution.gradient_norms.max() <= max(1e-11, 2.0**-46 * float(np.linalg.norm(linear)))
+
+
+def test_the_fall_back_alone_reaches_the_tolerance_in_the_steps_it_promises() -> None:
+    given = problem("huber-hinge", *rows(100, 10, 3, seed=8), 3, 1e-3)
+    weights = _accelerated(given, np.zeros(given.shape), 1e-9)
+    assert np.linalg.norm(given.gradient(weights), axis=1).max() <= 1e-9
+    np.testing.assert_allclose(weights, minimise(given, 1e-12).weights, atol=1e-5)
+
+
+def test_classes_are_solved_as_if_each_were_alone() -> None:
+    features, labels = rows(100, 70, 3, seed=9)
+    together = minimise(problem("huber-hinge", features, labels, 3, 1e-4), 1e-11).weights
+    for label in range(3):
+        alone = minimise(problem("huber-hinge", features, (labels == label).astype(np.int64), 2, 1e-4), 1e-11)
+        np.testing.assert_allclose(alone.weights[0], together[label], atol=1e-6)
