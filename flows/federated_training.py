@@ -12,18 +12,20 @@ from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 
 from storage.refs import ReleaseRef
 from tasks.aggregation import aggregate
-from tasks.caching import served_from_cache, submit
+from tasks.artifacts import Progress, show_budget, show_result
+from tasks.caching import checked, served_from_cache, submit
 from tasks.charging import charge
 from tasks.config import TrainingConfig
 from tasks.door import is_stored
 from tasks.evaluation import evaluate
-from tasks.ingestion import find_dataset
-from tasks.normalisation import normalise
-from tasks.partitioning import partition
+from tasks.ingestion import default_normalisation, find_dataset
+from tasks.normalisation import is_stored_whole, normalise
+from tasks.partitioning import are_stored_whole, partition
 from tasks.planning import plan_run
 from tasks.plans import PlannedCombination, PlannedRelease
 from tasks.releasing import reduce_dimension, train_model
 from tasks.reporting import RunResult, report, summarise
+from tasks.resolution import resolve_normalisation
 
 __all__ = ["train"]
 
@@ -51,10 +53,16 @@ def train(config: TrainingConfig) -> RunResult:
         If something unproved would read private rows, or a cap would be exceeded; nothing is released then.
     """
     started = time.monotonic()
-    dataset = normalise(find_dataset(config.dataset), config)
-    shards = partition(dataset, config)
+    progress = Progress()
+    ingested = find_dataset(config.dataset)
+    progress.reached("ingest")
+    normalisation = resolve_normalisation(config, default_normalisation(config.dataset))
+    dataset = checked(normalise, [ingested, normalisation], is_stored_whole)
+    shards = checked(partition, [dataset, config], are_stored_whole)
+    progress.reached("partition")
     plan = plan_run(config, shards.training, shards.held_out)
-    charge(plan, shards)
+    show_budget(dataset, charge(plan, shards))
+    progress.reached("charge")
 
     futures: dict[str, PrefectFuture[Any]] = {}
 
@@ -70,6 +78,7 @@ def train(config: TrainingConfig) -> RunResult:
     if plan.model is not None:
         run(aggregate, plan.model, [futures[key] for key in plan.model.upstream])
     references = {key: future.result() for key, future in futures.items()}
+    progress.reached("aggregate")
 
     models = {name: [references[key] for key in path] for name, path in plan.paths().items()}
     measured = evaluate.submit(plan, models, shards)
@@ -81,4 +90,7 @@ def train(config: TrainingConfig) -> RunResult:
             "seconds": None if dataset.private else round(time.monotonic() - started, 3),
         }
     )
-    return report(config, dataset, plan, result, models)
+    logged = report(config, dataset, plan, result, models)
+    progress.reached("log")
+    show_result(logged)
+    return logged

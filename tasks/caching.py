@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -16,7 +16,7 @@ from prefect.futures import PrefectFuture
 from tasks.identity import canonical, code_version, package_digest
 from tasks.settings import current_root
 
-__all__ = ["BY_CONTENT", "ByContent", "served_from_cache", "submit"]
+__all__ = ["BY_CONTENT", "ByContent", "checked", "served_from_cache", "submit"]
 
 
 @dataclass
@@ -54,6 +54,12 @@ def submit(task: Task[..., _R], arguments: Sequence[Any], *, stored: bool) -> Pr
     """Submit a task, made to run again where what its cached reference points to is no longer stored."""
     chosen = task if stored else task.with_options(refresh_cache=True)
     return chosen.submit(*arguments)
+
+
+def checked(task: Task[..., _R], arguments: Sequence[Any], is_whole: Callable[[_R], bool]) -> _R:
+    """Call a task, once more where what its cached reference points to is no longer stored."""
+    result = task(*arguments)
+    return result if is_whole(result) else task.with_options(refresh_cache=True)(*arguments)
 
 
 def served_from_cache(future: PrefectFuture[Any]) -> bool:

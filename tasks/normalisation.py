@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import inspect
 
+from prefect import task
+
 from dpalgos.registry import AlgorithmSpec, lookup, names
-from storage.datasets import open_dataset, transform_dataset
+from storage.datasets import is_complete, open_dataset, transform_dataset
 from storage.errors import RefusedError
 from storage.refs import DatasetRef
-from tasks.config import TrainingConfig
+from tasks.caching import BY_CONTENT
 from tasks.identity import identity
-from tasks.ingestion import default_normalisation
 from tasks.progress import say
-from tasks.resolution import resolve_normalisation
 from tasks.settings import current_layout
 
-__all__ = ["normalise"]
+__all__ = ["is_stored_whole", "normalise"]
 
 
-def normalise(dataset: DatasetRef, config: TrainingConfig) -> DatasetRef:
+@task(task_run_name="normalise {dataset.name}", cache_policy=BY_CONTENT, persist_result=True)
+def normalise(dataset: DatasetRef, name: str) -> DatasetRef:
     """Store a version of a data set whose rows are mapped as a run wants them; a version that is there is reused.
 
     Raises
@@ -26,7 +27,6 @@ def normalise(dataset: DatasetRef, config: TrainingConfig) -> DatasetRef:
     RefusedError
         If a map that looks at other rows is asked for on private data.
     """
-    name = resolve_normalisation(config, default_normalisation(dataset.name))
     cls = lookup("normalisations", name)
     if dataset.private and not cls.row_local:
         local = ", ".join(one for one in names("normalisations") if lookup("normalisations", one).row_local)
@@ -44,3 +44,8 @@ def normalise(dataset: DatasetRef, config: TrainingConfig) -> DatasetRef:
     )
     say("normalisation", f"{result.rows} rows to {name}")
     return result
+
+
+def is_stored_whole(dataset: DatasetRef) -> bool:
+    """Whether a version is there."""
+    return is_complete(current_layout(), dataset)

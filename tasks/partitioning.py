@@ -7,19 +7,21 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from prefect import task
 from pydantic import BaseModel, ConfigDict
 
 from dpalgos.registry import AlgorithmSpec, lookup
 from storage.datasets import open_dataset, origins
-from storage.errors import InputError, RefusedError
+from storage.errors import InputError, RefusedError, StorageError
 from storage.refs import DatasetRef, ShardRef
-from storage.shards import write_shards
+from storage.shards import open_shard, write_shards
+from tasks.caching import BY_CONTENT
 from tasks.config import TrainingConfig
 from tasks.identity import identity
 from tasks.progress import say
 from tasks.settings import current_layout
 
-__all__ = ["HELD_OUT", "OWN_FILES", "Shards", "partition"]
+__all__ = ["HELD_OUT", "OWN_FILES", "Shards", "are_stored_whole", "partition"]
 
 HELD_OUT = "test"
 OWN_FILES = "own"
@@ -46,6 +48,7 @@ class Shards(BaseModel):
         return [known[party] for party in parties]
 
 
+@task(task_run_name="partition {dataset.name}", cache_policy=BY_CONTENT, persist_result=True)
 def partition(dataset: DatasetRef, config: TrainingConfig) -> Shards:
     """Deal a data set's rows to parties by a rule that is fixed before any row is looked at.
 
@@ -146,3 +149,14 @@ def _own(files: Sequence[tuple[str, int]], kept: NDArray[np.int64]) -> dict[str,
         assignment[party] = inside
         start += rows
     return assignment
+
+
+def are_stored_whole(shards: Shards) -> bool:
+    """Whether all shards are there."""
+    layout = current_layout()
+    try:
+        for shard in (*shards.training, *((shards.held_out,) if shards.held_out else ())):
+            open_shard(layout, shard)
+    except StorageError:
+        return False
+    return True

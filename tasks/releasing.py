@@ -9,11 +9,12 @@ from tasks.caching import BY_CONTENT
 from tasks.door import make_release
 from tasks.plans import PlannedRelease
 from tasks.progress import say
+from tasks.retrying import RETRIES
 
 __all__ = ["reduce_dimension", "train_model"]
 
 
-@task(task_run_name="{release.label}", cache_policy=BY_CONTENT, persist_result=True)
+@task(task_run_name="{release.label}", cache_policy=BY_CONTENT, persist_result=True, **RETRIES)
 def reduce_dimension(release: PlannedRelease, shards: list[ShardRef]) -> ReleaseRef:
     """Learn a basis from rows and release it."""
     reference = make_release(release, shards)
@@ -21,7 +22,7 @@ def reduce_dimension(release: PlannedRelease, shards: list[ShardRef]) -> Release
     return reference
 
 
-@task(task_run_name="{release.label}", cache_policy=BY_CONTENT, persist_result=True)
+@task(task_run_name="{release.label}", cache_policy=BY_CONTENT, persist_result=True, **RETRIES)
 def train_model(release: PlannedRelease, shards: list[ShardRef], basis: ReleaseRef | None = None) -> ReleaseRef:
     """Train on rows, seen through a released basis where there is one, and release the model."""
     reference = make_release(release, shards, [basis] if basis else [])

@@ -21,7 +21,7 @@ from tasks.progress import say
 from tasks.settings import current_layout, current_root
 from tasks.tracking import ChildReport, DatasetInput, ModelReport, RunReport, track_run
 
-__all__ = ["Evaluation", "RunResult", "proved_by_party", "report", "summarise"]
+__all__ = ["Evaluation", "RunResult", "note_of", "proved_by_party", "report", "summarise"]
 
 
 class Evaluation(BaseModel):
@@ -207,7 +207,7 @@ def _tracked(
         children=children,
         model=_model_report(dataset, result, models),
         files={"result.json": result.model_dump_json(indent=2)},
-        note=_note(result),
+        note=note_of(result),
     )
 
 
@@ -235,7 +235,8 @@ def _model_report(dataset: DatasetRef, result: RunResult, models: dict[str, list
     )
 
 
-def _note(result: RunResult) -> str:
+def note_of(result: RunResult) -> str:
+    """Return what there is to say of a run, as Markdown."""
     lines = [f"**{result.algorithm}** on **{result.dataset}**, trust {result.trust}."]
     if result.proved:
         lines.append(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated, Any
 
 import typer
@@ -15,13 +16,18 @@ from deployments.cli.common import JsonFlag, RootOption, console, print_json, us
 def algorithms(
     kind: Annotated[str | None, typer.Option(help="systems, projections, trainers or aggregators.")] = None,
     proved: Annotated[bool, typer.Option("--proved", help="Only what may run on private rows.")] = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print the whole page of guarantees.")] = False,
     root: RootOption = None,
     json: JsonFlag = False,
 ) -> None:
     """List the algorithms: name, kind, trust, what is proved, what is claimed, source."""
     from tasks.catalogue import describe_all
+    from tasks.guarantees_page import render
 
     use_root(root)
+    if markdown:
+        sys.stdout.write(render())
+        return
     entries = [
         entry for entry in describe_all() if (kind is None or entry["kind"] == kind) and (not proved or entry["proved"])
     ]
