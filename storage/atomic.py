@@ -14,7 +14,7 @@ from pathlib import Path
 
 from storage.errors import StorageError
 
-__all__ = ["PREFIX", "Staging", "clean", "staging", "sweep_once", "write_bytes", "writing"]
+__all__ = ["PREFIX", "Staging", "clean", "discard", "staging", "sweep_once", "write_bytes", "writing"]
 
 PREFIX = ".new-"
 """What temporary names begin with; whoever lists a folder skips names that begin with a dot."""
@@ -93,6 +93,19 @@ def sweep_once(folder: Path) -> None:
     if folder not in _swept:
         _swept.add(folder)
         clean(folder)
+
+
+def discard(path: Path) -> None:
+    """Remove a folder at one stroke: it goes to a temporary name first, so that no reader meets a half of it."""
+    with writing(path):
+        aside = _temporary(path.parent)
+        try:
+            path.rename(aside)
+        except FileNotFoundError:
+            return
+        finally:
+            _remove(aside)
+            _live.discard(aside.name)
 
 
 def write_bytes(path: Path, data: bytes, *, mode: int = 0o644) -> None:

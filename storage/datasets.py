@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from storage import manifests
-from storage.atomic import Staging, staging, writing
-from storage.errors import InputError, RefusedError, StorageError
+from storage.atomic import Staging, discard, staging, writing
+from storage.errors import FormatVersionError, InputError, RefusedError, StorageError
 from storage.layout import Layout, path_component
 from storage.readers.source import Block, Source, canonical_label, undeclared
 from storage.refs import DatasetRef, Labels, Visibility
@@ -41,6 +41,7 @@ __all__ = [
 FORMAT_VERSION = 1
 MANIFEST = "dataset.json"
 _FINGERPRINTS = "fingerprints.npy"
+_PARTS = ("train", "test")
 _SPARSE_FROM = 1024
 _ADMITTED_OVERLAP = 0.01
 
@@ -105,13 +106,9 @@ def into_unit_ball(features: NDArray[np.float64]) -> NDArray[np.float32]:
     """
     rows = np.array(features, dtype=np.float64)
     rows[~np.isfinite(rows).all(axis=1)] = 0.0
-    # Dividing by the largest entry first keeps the square from overflowing.
-    largest = np.abs(rows).max(axis=1, initial=0.0)
-    huge = largest > 1.0
-    rows[huge] /= largest[huge, None]
-    norms = np.sqrt(np.einsum("ij,ij->i", rows, rows)) * np.where(huge, largest, 1.0)
-    outside = norms > 1.0
-    rows[outside] *= np.where(huge, largest, 1.0)[outside, None] / norms[outside, None]
+    # A row with an entry above 1 is outside anyway; dividing by that entry first keeps the square from overflowing.
+    rows /= np.maximum(np.abs(rows).max(axis=1, initial=0.0), 1.0)[:, None]
+    rows /= np.maximum(np.sqrt(np.einsum("ij,ij->i", rows, rows)), 1.0)[:, None]
     stored = rows.astype(np.float32)
     shrink = 2.0**-23
     while True:
@@ -287,7 +284,9 @@ def write_dataset(
         prints = _Fingerprints(root_secret(layout))
     with staging(layout.datasets) as stage, writing(stage.path):
         ingested = {
-            part: _ingest_part(stage.path / part, row_format, source, part, prints) for part in sorted(source.parts)
+            part: _ingest_part(stage.path / part, row_format, source, part, prints)
+            for part in _PARTS
+            if part in source.parts
         }
         ingested = {part: rows for part, rows in ingested.items() if rows.written.rows or part == "train"}
         train = ingested["train"]
@@ -352,8 +351,12 @@ def _publish(
         with (stage.path / _FINGERPRINTS).open("wb") as file:
             np.save(file, prints.distinct(), allow_pickle=False)
     (stage.path / MANIFEST).write_bytes(manifests.dump({**body, "version": version}, version=FORMAT_VERSION))
-    stage.publish(layout.dataset(version))
-    # Of two writers of the same public version the faster one's files stay; both hold the same rows.
+    target = layout.dataset(version)
+    # Of two writers of the same version the faster one's files stay, for both hold the same rows; a damaged version
+    # is what ingesting again mends.
+    if not stage.publish(target) and not _is_sound(layout, version):
+        discard(target)
+        stage.publish(target)
     stored = dataset_ref(layout, version)
     return stored.model_copy(update={"name": body["name"], "account": body["account"]})
 
@@ -390,15 +393,21 @@ def dataset_ref(layout: Layout, version: str) -> DatasetRef:
 
 
 def is_complete(layout: Layout, ref: DatasetRef) -> bool:
-    """Whether the version is stored: a sound manifest, and every file it names is there."""
+    """Whether the version is stored and sound: its manifest and all its files match their digests."""
+    return _is_sound(layout, ref.version)
+
+
+def _is_sound(layout: Layout, version: str) -> bool:
     try:
-        body = _load(layout, ref.version)
+        body = _load(layout, version)
+        for part in body["parts"]:
+            _open_part(layout, version, body, part)
+    except FormatVersionError:
+        # A newer Unitball's version is not ours to judge, and least of all to replace.
+        raise
     except StorageError:
         return False
-    folder = layout.dataset(ref.version)
-    return all(
-        (folder / part / name).is_file() for part, written in body["parts"].items() for name, _ in written["files"]
-    )
+    return True
 
 
 def open_dataset(layout: Layout, ref: DatasetRef, part: str = "train") -> StoredRows:
@@ -420,8 +429,12 @@ def open_dataset(layout: Layout, ref: DatasetRef, part: str = "train") -> Stored
         raise InputError(
             f"data set {ref.name} has no {part} rows of its own; it has: {', '.join(sorted(body['parts']))}"
         )
+    return _open_part(layout, ref.version, body, part)
+
+
+def _open_part(layout: Layout, version: str, body: Mapping[str, Any], part: str) -> StoredRows:
     written = WrittenRows.from_json(body["parts"][part])
-    return StoredRows.open(layout.dataset(ref.version) / part, RowFormat.from_json(body["format"]), written)
+    return StoredRows.open(layout.dataset(version) / part, RowFormat.from_json(body["format"]), written)
 
 
 def origins(layout: Layout, ref: DatasetRef) -> tuple[tuple[str, int], ...]:
@@ -498,7 +511,7 @@ def transform_dataset(
     prints = _Fingerprints(root_secret(layout)) if ref.private else None
     written = {}
     with staging(layout.datasets) as stage, writing(stage.path):
-        for part in sorted(body["parts"]):
+        for part in [part for part in _PARTS if part in body["parts"]]:
             writer = RowWriter(stage.path / part, row_format)
             try:
                 for features, labels in open_dataset(layout, ref, part).blocks():

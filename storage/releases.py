@@ -7,14 +7,13 @@ import io
 import json
 import zipfile
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from storage import manifests
-from storage.atomic import Staging, staging, writing
+from storage.atomic import discard, staging, writing
 from storage.errors import DamagedError, StorageError
 from storage.layout import Layout
 
@@ -96,6 +95,8 @@ class ReleaseStore:
         target = self._layout.release(key)
         if self.exists(key):
             return self._same(key, digest)
+        # A folder without its manifest is no release: somebody removed one of its files.
+        discard(target)
         with staging(self._layout.releases) as stage, writing(target):
             body = {"manifest": _stamped(manifest), "arrays": hashlib.sha256(data).hexdigest(), "release": digest}
             (stage.path / _ARRAYS).write_bytes(data)
@@ -151,7 +152,7 @@ class ReleaseStore:
             try:
                 self.read(key)
             except DamagedError:
-                self._discard(self._layout.release(key))
+                discard(self._layout.release(key))
                 removed.append(key)
         return tuple(removed)
 
@@ -159,11 +160,6 @@ class ReleaseStore:
         if not self._layout.releases.is_dir():
             return ()
         return tuple(sorted(path.name for path in self._layout.releases.iterdir() if not path.name.startswith(".")))
-
-    def _discard(self, folder: Path) -> None:
-        stage: Staging
-        with staging(self._layout.releases) as stage, writing(folder):
-            folder.rename(stage.path / "damaged")
 
 
 _WAY_OUT = "restore it from a backup, or remove it and run again: an unchanged secret draws the same noise"

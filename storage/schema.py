@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib.resources import files
@@ -66,10 +67,11 @@ class Column(Protocol):
 
 def _numbers(cells: Sequence[Any]) -> NDArray[np.float64]:
     """Return cells as numbers, NaN where they are none."""
-    try:
-        return np.array(cells, dtype=np.float64)
-    except (ValueError, TypeError):
-        return np.array([_number(cell) for cell in cells], dtype=np.float64)
+    # Python, and so NumPy, reads "1_0" as ten; no table means that.
+    if not any(isinstance(cell, str) and "_" in cell for cell in cells):
+        with suppress(ValueError, TypeError):
+            return np.array(cells, dtype=np.float64)
+    return np.array([_number(cell) for cell in cells], dtype=np.float64)
 
 
 def _number(cell: Any) -> float:
@@ -306,17 +308,18 @@ class Schema:
             For the first row that is refused, naming line, column, value, bound and way out.
         """
         used = [column for column in self.columns if not isinstance(column, Ignored)]
-        rows = len(table.lines)
-        incomplete = np.zeros(rows, dtype=bool)
-        for column in used:
-            gaps = [cell is None or cell == self.missing for cell in table.columns[column.name]]
-            if any(gaps) and not self.drop_incomplete:
-                row = gaps.index(True)
-                raise InputError(
-                    f"{table.place}, {table.unit} {table.lines[row]}, column {column.name}: the value is missing; fill "
-                    "it, or let the schema say 'missing: {marker: …, rows: drop}'"
-                )
-            incomplete |= gaps
+        gaps = {
+            column.name: np.array([cell is None or cell == self.missing for cell in table.columns[column.name]], bool)
+            for column in used
+        }
+        incomplete = np.logical_or.reduce(list(gaps.values()))
+        if incomplete.any() and not self.drop_incomplete:
+            row = int(np.argmax(incomplete))
+            name = next(name for name, gap in gaps.items() if gap[row])
+            raise InputError(
+                f"{table.place}, {table.unit} {table.lines[row]}, column {name}: the value is missing; fill it, or let "
+                "the schema say 'missing: {marker: …, rows: drop}'"
+            )
         tally.incomplete += int(incomplete.sum())
         keep = np.flatnonzero(~incomplete)
         cells = {column.name: [table.columns[column.name][row] for row in keep.tolist()] for column in used}
@@ -440,13 +443,17 @@ def _parse(data: Any, place: str) -> Schema:
         raise FormatVersionError(
             f"{place} has format version {version}, this Unitball reads {FORMAT_VERSION}; upgrade it"
         )
-    schema = Schema(
-        columns=tuple(_column(number, given, place) for number, given in enumerate(data["columns"], start=1)),
-        delimiter=str(data.get("delimiter", ",")),
-        header=bool(data.get("header", False)),
-        skip_lines_beginning=tuple(str(text) for text in data.get("skip_lines_beginning", ())),
-        files={str(part): str(name) for part, name in (data.get("files") or {}).items()},
-    )
+    columns = tuple(_column(number, given, place) for number, given in enumerate(data["columns"], start=1))
+    try:
+        schema = Schema(
+            columns=columns,
+            delimiter=str(data.get("delimiter", ",")),
+            header=bool(data.get("header", False)),
+            skip_lines_beginning=tuple(str(text) for text in data.get("skip_lines_beginning", ())),
+            files={str(part): str(name) for part, name in (data.get("files") or {}).items()},
+        )
+    except InputError as error:
+        raise InputError(f"{place}: {error}") from None
     missing = data.get("missing")
     if missing is None:
         return schema

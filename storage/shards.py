@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from storage import manifests
-from storage.atomic import Staging, staging, writing
+from storage.atomic import Staging, discard, staging, writing
 from storage.datasets import open_dataset
 from storage.errors import DamagedError, InputError, StorageError
 from storage.layout import Layout
@@ -52,16 +52,13 @@ def _existing(layout: Layout, ref: DatasetRef, partition: str, party: str, posit
     """Return the rows of a sound stored shard, or None where it has to be written."""
     folder = layout.shard(party, partition, ref.version)
     try:
+        if not (folder / MANIFEST).is_file():
+            raise DamagedError(f"{folder} has no manifest")
         body = manifests.load(folder / MANIFEST, version=FORMAT_VERSION)
         StoredRows.open(folder, RowFormat.from_json(body["format"]), WrittenRows.from_json(body["rows"]))
     except DamagedError:
         # A shard is a copy of rows that the data set still holds, so it is simply written again.
-        with staging(folder.parent) as stage, writing(folder):
-            folder.rename(stage.path / "damaged")
-        return None
-    except StorageError:
-        if folder.exists():
-            raise
+        discard(folder)
         return None
     if body["positions"] != positions:
         raise StorageError(

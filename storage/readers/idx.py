@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -64,9 +64,16 @@ def _labels(path: Path) -> NDArray[np.uint8]:
     return labels
 
 
-def _shape(path: Path) -> tuple[int, ...]:
+def _pixels(axes: Sequence[int], path: Path) -> int:
+    dimension = math.prod(axes)
+    if not 0 < dimension <= _LARGEST:
+        raise InputError(f"{path} claims {dimension} pixels an image; 1 to {_LARGEST} are read")
+    return dimension
+
+
+def _dimension(path: Path) -> int:
     with reading(path), open_binary(path) as file:
-        return _header(file, path, 3)
+        return _pixels(_header(file, path, 3)[1:], path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +85,7 @@ class _Images:
         labels = _labels(self.labels)
         with reading(self.images), open_binary(self.images) as file:
             count, *axes = _header(file, self.images, 3)
-            dimension = math.prod(axes)
-            if not 0 < dimension <= _LARGEST:
-                raise InputError(f"{self.images} claims {dimension} pixels an image; 1 to {_LARGEST} are read")
+            dimension = _pixels(axes, self.images)
             if count != len(labels):
                 raise InputError(
                     f"{self.images} has {count} images and {self.labels} has {len(labels)} labels; fetch both again"
@@ -125,7 +130,7 @@ def read_idx(path: str | Path, options: ReadOptions) -> Source:
         elif images is not None or labels is not None or part == "train":
             kind, axes = ("images", 3) if images is None else ("labels", 1)
             raise InputError(f"{folder / prefix}-{kind}-idx{axes}-ubyte[.gz] does not exist; fetch it as well")
-    dimensions = {part: math.prod(_shape(files.images)[1:]) for part, files in parts.items()}
+    dimensions = {part: _dimension(files.images) for part, files in parts.items()}
     if len(set(dimensions.values())) > 1:
         raise InputError(f"{folder}: training and test images differ in size: {dimensions}")
     names = None

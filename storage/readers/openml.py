@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import hashlib
 import json
 import re
@@ -188,11 +187,27 @@ class _Arff:
                 yield number, cells
 
 
+_CELL = re.compile(
+    r"""\s*(?:'((?:[^'\\]|\\.|'')*)'|"((?:[^"\\]|\\.|"")*)"|([^,]*?))\s*(?:,|$)""",
+)
+
+
 def _cells(text: str) -> list[str]:
-    """Split a line of ARFF: quoted singly or doubly, escaped by a backslash."""
-    quote = '"' if '"' in text and "'" not in text else "'"
-    row = next(csv.reader([text], quotechar=quote, escapechar="\\", skipinitialspace=True))
-    return [cell.strip() for cell in row]
+    """Split a line of ARFF: cells quoted singly or doubly, quotes doubled or escaped by a backslash."""
+    cells = []
+    place = 0
+    while place < len(text):
+        match = _CELL.match(text, place)
+        if match is None:
+            return []
+        single, double, plain = match.groups()
+        if plain is not None:
+            cells.append(plain)
+        else:
+            quoted = single.replace("''", "'") if double is None else double.replace('""', '"')
+            cells.append(re.sub(r"\\(.)", r"\1", quoted))
+        place = match.end()
+    return [*cells, ""] if text.endswith(",") else cells
 
 
 Parts = Callable[[Schema], Any]

@@ -1,0 +1,542 @@
+"""Stored versions: what goes in comes out, under a name that says what it should and no more."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as some
+from hypothesis.extra.numpy import arrays
+from numpy.typing import NDArray
+from scipy import sparse
+
+from storage import datasets, manifests, rowfiles
+from storage.datasets import (
+    MANIFEST,
+    dataset_ref,
+    into_unit_ball,
+    is_complete,
+    open_dataset,
+    overlap_with_private,
+    transform_dataset,
+    write_dataset,
+)
+from storage.errors import DamagedError, FormatVersionError, InputError, RefusedError, StorageError
+from storage.layout import Layout
+from storage.refs import DatasetRef, Labels, Visibility
+from storage.rowfiles import RowFormat, row_fingerprints
+from storage.secrets import root_secret
+from tests.support.data import files_of, flip, gathered, made_up, source_of, stored, temporaries
+
+
+@pytest.fixture
+def layout(tmp_path: Path) -> Layout:
+    return Layout(tmp_path / "root").prepare()
+
+
+def _wide(rows: int, seed: int, dimension: int = 3000) -> tuple[Any, NDArray[np.int64]]:
+    matrix = sparse.random(rows, dimension, density=0.004, format="csr", dtype=np.float32, rng=seed)
+    return matrix, np.arange(rows) % 2
+
+
+@pytest.mark.parametrize("private", [False, True])
+@pytest.mark.parametrize("dimension", [1, 2, 30])
+def test_dense_rows_come_back(layout: Layout, private: bool, dimension: int) -> None:
+    train, test = made_up(101, dimension, seed=1, classes=3), made_up(13, dimension, seed=2, classes=3)
+    names = np.array(["a", "b", "c"])
+    named = [(features, names[labels]) for features, labels in (train, test)]
+    ref = stored(layout, source_of(*named, classes=("a", "b", "c")), private=private)
+    assert (ref.rows, ref.test_rows, ref.dimension, ref.classes) == (101, 13, dimension, ("a", "b", "c"))
+    for part, (features, labels) in (("train", train), ("test", test)):
+        rows = open_dataset(layout, ref, part)
+        assert (rows.count, rows.dimension) == (len(labels), dimension)
+        got, got_labels = gathered(rows)
+        assert got.dtype == np.float64
+        assert got_labels.dtype == np.int64
+        assert np.array_equal(got, features)
+        assert np.array_equal(got_labels, labels)
+    assert dataset_ref(layout, ref.version) == ref
+
+
+def test_sparse_rows_come_back_and_small_ones_are_stored_densely(layout: Layout) -> None:
+    matrix, labels = _wide(200, seed=3)
+    ref = stored(layout, source_of((matrix, labels), sparse=True))
+    rows = open_dataset(layout, ref)
+    assert rows.format.sparse
+    features, got = gathered(rows)
+    assert np.array_equal(features, matrix.toarray().astype(np.float64))
+    assert np.array_equal(got, labels)
+    small = stored(layout, source_of((matrix[:, :100], labels), sparse=True))
+    assert not open_dataset(layout, small).format.sparse
+    assert np.array_equal(gathered(open_dataset(layout, small))[0], matrix[:, :100].toarray())
+
+
+def test_real_labels_come_back_exactly(layout: Layout) -> None:
+    features, _ = made_up(50, 3, seed=4)
+    labels = np.random.default_rng(5).uniform(-1, 1, 50)
+    ref = stored(layout, source_of((features, labels), label_range=(-1.0, 1.0)), private=True)
+    assert (ref.labels, ref.label_range, ref.classes) == (Labels.REAL, (-1.0, 1.0), ())
+    got = gathered(open_dataset(layout, ref))[1]
+    assert got.dtype == np.float64
+    assert np.array_equal(got, labels)
+
+
+@settings(max_examples=25, deadline=None)
+@given(some.data())
+def test_any_float32_rows_come_back_bit_by_bit(tmp_path_factory: pytest.TempPathFactory, data: Any) -> None:
+    layout = Layout(tmp_path_factory.mktemp("any")).prepare()
+    numbers = some.floats(width=32, allow_nan=False, allow_infinity=False)
+    rows = data.draw(some.integers(1, 40))
+    features = data.draw(arrays(np.float32, (rows, data.draw(some.integers(1, 5))), elements=numbers))
+    labels = data.draw(arrays(np.int64, rows, elements=some.integers(0, 2)))
+    source = source_of((features, labels), classes="012", block=data.draw(some.integers(1, 9)))
+    got, got_labels = gathered(open_dataset(layout, stored(layout, source, private=True)))
+    assert got.astype(np.float32).tobytes() == features.tobytes()
+    assert np.array_equal(got_labels, labels)
+
+
+def test_rows_are_rounded_to_float32(layout: Layout) -> None:
+    features = np.array([[1 / 3, math.pi], [1e-50, -0.1]])
+    got = gathered(open_dataset(layout, stored(layout, source_of((features, [0, 1])))))[0]
+    assert np.array_equal(got, features.astype(np.float32).astype(np.float64))
+
+
+def test_blocks_parts_and_row_groups_do_not_change_what_is_read(
+    layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train = made_up(1000, 5, seed=6)
+    monkeypatch.setattr(RowFormat, "block_rows", property(lambda _format: 64))
+    monkeypatch.setattr(RowFormat, "part_rows", property(lambda _format: 300))
+    ref = stored(layout, source_of(train, block=37))
+    rows = open_dataset(layout, ref)
+    assert len(rows.files) == 4
+    assert [len(labels) for _, labels in rows.blocks()] == [64] * 15 + [40]
+    assert np.array_equal(gathered(rows)[0], train[0])
+    # The same cut for other blocks on the way in: sums over blocks repeat bit by bit.
+    other = open_dataset(other_root := Layout(tmp_path / "b").prepare(), stored(other_root, source_of(train, block=11)))
+    assert [path.read_bytes() for path in rows.files] == [path.read_bytes() for path in other.files]
+
+
+def test_public_versions_are_named_by_their_content(layout: Layout, tmp_path: Path) -> None:
+    train, test = made_up(60, 4, seed=7), made_up(10, 4, seed=8)
+    other_root = Layout(tmp_path / "other").prepare()
+    ref = stored(layout, source_of(train, test, block=7), name="one")
+    same = stored(other_root, source_of(train, test, block=60), name="two")
+    assert same.version == ref.version
+    assert (ref.name, same.name) == ("one", "two")
+    again = stored(layout, source_of(train, test), name="three")
+    assert (again.version, again.name, again.account) == (ref.version, "three", "three")
+    assert len(list(layout.datasets.iterdir())) == 1
+    features, labels = train
+    changed = features.copy()
+    changed[30, 2] = np.nextafter(np.float32(changed[30, 2]), np.float32(9))
+    versions = {
+        ref.version,
+        stored(layout, source_of(train)).version,
+        stored(layout, source_of((changed, labels), test)).version,
+        stored(layout, source_of((features[::-1], labels[::-1]), test)).version,
+        stored(layout, source_of((features, 1 - labels), test)).version,
+        stored(layout, source_of(train, test, classes=("1", "0"))).version,
+        stored(layout, source_of(test, train)).version,
+    }
+    # Swapped class names with swapped indices hold the same labels under other numbers.
+    assert len(versions) == 7
+
+
+def test_private_versions_are_named_at_random_and_say_nothing(layout: Layout) -> None:
+    train = made_up(60, 4, seed=9)
+    first, second = (stored(layout, source_of(train), private=True) for _ in range(2))
+    assert first.version != second.version
+    assert len(first.version) == 32
+    public = stored(Layout(layout.root / "elsewhere").prepare(), source_of(train))
+    text = (layout.dataset(first.version) / MANIFEST).read_text()
+    assert public.version not in text
+    shown = first.model_dump_json()
+    for part in ("train",):
+        content = open_dataset(layout, first, part).content
+        assert content not in shown
+        assert content not in repr(open_dataset(layout, first, part))
+
+
+def test_the_same_private_rows_under_one_name_are_one_version(layout: Layout) -> None:
+    train = made_up(60, 4, seed=10)
+    first = stored(layout, source_of(train), private=True)
+    assert stored(layout, source_of(train, block=60), private=True, previous=(first,)) == first
+    other = stored(layout, source_of(made_up(60, 4, seed=11)), private=True, previous=(first,))
+    assert other != first
+    assert len(list(layout.datasets.iterdir())) == 2
+    shutil.rmtree(layout.dataset(first.version))
+    assert stored(layout, source_of(train), private=True, previous=(first,)) != first
+    assert not temporaries(layout.root)
+
+
+def test_nothing_private_is_learnt_from_rows(layout: Layout) -> None:
+    train = made_up(20, 4, seed=12)
+    for found in ("dimension", "classes"):
+        with pytest.raises(RefusedError, match=f"its {found} would be learnt from the rows; declare --{found}"):
+            stored(layout, source_of(train, found=frozenset({found})), private=True)
+    assert list(layout.datasets.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["", "a b", "../a"])
+def test_names_are_checked(layout: Layout, name: str) -> None:
+    source = source_of(made_up(4, 2, seed=13))
+    with pytest.raises(InputError, match="data set name"):
+        write_dataset(layout, source, name=name, account="a", visibility=Visibility.PUBLIC)
+    with pytest.raises(InputError, match="account"):
+        write_dataset(layout, source, name="a", account=name, visibility=Visibility.PUBLIC)
+
+
+@pytest.mark.parametrize("private", [False, True])
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 1e39])
+@pytest.mark.parametrize("wide", [False, True])
+def test_a_number_that_is_not_finite_is_refused_by_its_place(
+    layout: Layout, private: bool, value: float, wide: bool
+) -> None:
+    features, labels = made_up(30, 4, seed=14)
+    features[17, 2] = value
+    given: Any = sparse.csr_matrix(features) if wide else features
+    with pytest.raises(InputError, match=r"made-up, train row 18: feature 3 is .*must be finite .*remove or correct"):
+        stored(layout, source_of((given, labels), sparse=wide), private=private)
+    assert list(layout.datasets.iterdir()) == []
+
+
+def test_bad_labels_are_refused_by_their_place(layout: Layout) -> None:
+    features, _ = made_up(30, 4, seed=15)
+    with pytest.raises(InputError, match=r"train row 30: label '7' is not among the classes 0, 1"):
+        stored(layout, source_of((features, [0, 1] * 14 + [0, 7])))
+    with pytest.raises(InputError, match=r"test row 1: label 'x' is not among"):
+        stored(layout, source_of((features, [0, 1] * 15), (features, ["x"] * 30)))
+    for bad in (math.nan, math.inf, 2.5, "x"):
+        labels = np.array([0.0] * 29 + [bad], dtype=object)
+        with pytest.raises(InputError, match=rf"train row 30: label {bad} is outside the declared range \[-1, 2\]"):
+            stored(layout, source_of((features, labels), label_range=(-1.0, 2.0)))
+
+
+def test_empty_and_one_class_sets_are_refused(layout: Layout) -> None:
+    features, _ = made_up(30, 4, seed=16)
+    with pytest.raises(InputError, match="holds no rows to train on"):
+        stored(layout, source_of((features[:0], [])))
+    with pytest.raises(InputError, match=r"one class only \('1'\)"):
+        stored(layout, source_of((features, [1] * 30), (features, [0, 1] * 15)))
+    # How many classes private rows hold is theirs to keep.
+    assert stored(layout, source_of((features, [0, 1] * 15), (features[:0], []))).test_rows == 0
+    assert stored(layout, source_of((features, [1] * 30)), private=True).classes == ("0", "1")
+
+
+def test_blocks_of_another_width_are_refused(layout: Layout) -> None:
+    source = source_of(made_up(30, 4, seed=17))
+    object.__setattr__(source, "dimension", 5)
+    with pytest.raises(InputError, match=r"expected 5 features a row"):
+        stored(layout, source)
+
+
+def test_a_part_that_is_not_there_is_named(layout: Layout) -> None:
+    ref = stored(layout, source_of(made_up(30, 4, seed=18)))
+    with pytest.raises(InputError, match="has no test rows of its own; it has: train"):
+        open_dataset(layout, ref, "test")
+    with pytest.raises(StorageError, match="does not exist"):
+        open_dataset(layout, ref.model_copy(update={"version": "none"}))
+
+
+def _cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-2])
+
+
+def _remove(path: Path) -> None:
+    path.unlink()
+
+
+def _empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+@pytest.mark.parametrize("damage", [flip, _cut, _remove, _empty])
+@pytest.mark.parametrize("which", ["part", "manifest"])
+def test_damage_is_found_when_opened(layout: Layout, damage: Callable[[Path], None], which: str) -> None:
+    ref = stored(layout, source_of(made_up(300, 4, seed=19)), private=True)
+    rows = open_dataset(layout, ref)
+    path = rows.files[0] if which == "part" else layout.dataset(ref.version) / MANIFEST
+    damage(path)
+    with pytest.raises(StorageError, match=path.name):
+        open_dataset(layout, ref)
+    assert not is_complete(layout, ref)
+
+
+@pytest.mark.parametrize("name", ["train/part-00000.parquet", MANIFEST])
+@pytest.mark.parametrize("damage", [flip, _remove])
+def test_ingesting_again_mends_a_damaged_version(layout: Layout, damage: Callable[[Path], None], name: str) -> None:
+    train = made_up(60, 4, seed=42)
+    ref = stored(layout, source_of(train))
+    derived = transform_dataset(layout, ref, _unit, normalisation="unit-norm")
+    for version in (ref, derived):
+        damage(layout.dataset(version.version) / name)
+    assert stored(layout, source_of(train)) == ref
+    assert transform_dataset(layout, ref, _unit, normalisation="unit-norm") == derived
+    assert np.array_equal(gathered(open_dataset(layout, ref))[0], train[0])
+    assert np.allclose(gathered(open_dataset(layout, derived))[0], _unit(train[0]), atol=1e-6)
+    assert not temporaries(layout.root)
+
+
+def test_every_flipped_byte_of_a_part_is_found(layout: Layout) -> None:
+    ref = stored(layout, source_of(made_up(40, 3, seed=20)))
+    path = open_dataset(layout, ref).files[0]
+    whole = path.read_bytes()
+    for place in np.linspace(0, 1, 23):
+        flip(path, place)
+        with pytest.raises(DamagedError, match=r"part-00000.parquet is damaged"):
+            open_dataset(layout, ref)
+        path.write_bytes(whole)
+
+
+def test_a_newer_format_is_refused(layout: Layout) -> None:
+    ref = stored(layout, source_of(made_up(40, 3, seed=21)))
+    path = layout.dataset(ref.version) / MANIFEST
+    body = {key: value for key, value in json.loads(path.read_text()).items() if key != "digest"}
+    path.write_bytes(manifests.dump(body, version=datasets.FORMAT_VERSION + 1))
+    with pytest.raises(FormatVersionError, match="newer than 1"):
+        open_dataset(layout, ref)
+
+
+def test_digests_are_verified_once_a_state_of_the_file(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+    ref = stored(layout, source_of(made_up(40, 3, seed=22)))
+    read: list[Path] = []
+    digest = rowfiles._file_digest
+
+    def counted(path: Path) -> str:
+        read.append(path)
+        return digest(path)
+
+    monkeypatch.setattr(rowfiles, "_file_digest", counted)
+    for _ in range(3):
+        open_dataset(layout, ref)
+    assert len(read) == 1
+    path = read[0]
+    flip(path)
+    flip(path)
+    open_dataset(layout, ref)
+    assert len(read) == 2
+
+
+def test_fingerprints_of_parts_follow_their_rows(layout: Layout, tmp_path: Path) -> None:
+    train, test = made_up(60, 4, seed=23), made_up(10, 4, seed=24)
+    ref = stored(layout, source_of(train, test), private=True)
+    rows = open_dataset(layout, ref)
+    assert rows.fingerprint().shape == (32,)
+    assert rows.fingerprint().dtype == np.uint8
+    assert not np.array_equal(rows.fingerprint(), open_dataset(layout, ref, "test").fingerprint())
+    other = Layout(tmp_path / "other").prepare()
+    same = open_dataset(other, stored(other, source_of(train, block=3), private=True))
+    assert np.array_equal(rows.fingerprint(), same.fingerprint())
+    changed = train[0].copy()
+    changed[0, 0] += 1
+    less = open_dataset(other, stored(other, source_of((changed, train[1])), private=True))
+    assert not np.array_equal(rows.fingerprint(), less.fingerprint())
+
+
+def test_row_fingerprints_are_keyed_and_do_not_know_the_storage() -> None:
+    features, _ = made_up(50, 6, seed=25)
+    features[features < 0] = 0
+    dense = row_fingerprints(features, b"k" * 32)
+    assert len(np.unique(dense)) == 50
+    assert np.array_equal(dense, row_fingerprints(sparse.csr_matrix(features), b"k" * 32))
+    negative_zero = np.where(features == 0, -0.0, features)
+    assert np.array_equal(dense, row_fingerprints(negative_zero, b"k" * 32))
+    assert not np.isin(dense, row_fingerprints(features, b"l" * 32)).any()
+    # Columns count, not the values alone.
+    assert not np.isin(dense, row_fingerprints(np.roll(features, 1, axis=1), b"k" * 32)).any()
+
+
+def test_what_was_private_cannot_become_public(layout: Layout) -> None:
+    features, labels = made_up(1000, 6, seed=26)
+    fresh, _ = made_up(1000, 6, seed=27)
+    assert overlap_with_private(layout, [features]) == 0.0
+    stored(layout, source_of((features, labels)), private=True)
+    assert overlap_with_private(layout, [features[:500], features[500:]]) == 1.0
+    assert overlap_with_private(layout, [fresh]) == 0.0
+    # Other labels, another order, another cut, one row over and over: still the same private rows.
+    shuffled = np.random.default_rng(28).permutation(1000)
+    for rows in (
+        features[shuffled][:100],
+        np.concatenate([features[:20]] * 5),
+        np.concatenate([fresh[:500], features]),
+    ):
+        with pytest.raises(RefusedError, match=r"% of the distinct rows .* what was private cannot be registered"):
+            stored(layout, source_of((rows, np.arange(len(rows)) % 2)))
+    # Some meeting by chance is admitted: up to 1 % of the distinct rows.
+    mixed = np.concatenate([fresh[:990], features[:10]])
+    assert overlap_with_private(layout, [mixed]) == pytest.approx(0.01)
+    assert stored(layout, source_of((mixed, labels))).rows == 1000
+    with pytest.raises(RefusedError, match=r"1\.1 %"):
+        stored(layout, source_of((np.concatenate([fresh[:989], features[:11]]), labels)))
+    with pytest.raises(RefusedError):
+        stored(layout, source_of((fresh, labels), (features, labels)))
+    assert not temporaries(layout.root)
+
+
+def test_normalised_and_test_rows_of_private_sets_cannot_become_public_either(layout: Layout) -> None:
+    train, test = made_up(100, 6, seed=29), made_up(100, 6, seed=30)
+    ref = stored(layout, source_of(train, test), private=True)
+    derived = transform_dataset(layout, ref, _unit, normalisation="unit-norm")
+    for part, version in (("test", ref), ("train", derived), ("test", derived)):
+        rows, labels = gathered(open_dataset(layout, version, part))
+        with pytest.raises(RefusedError):
+            stored(layout, source_of((rows, labels)))
+
+
+def test_row_fingerprints_are_no_oracle_without_the_secret(layout: Layout) -> None:
+    features, labels = made_up(50, 6, seed=31)
+    ref = stored(layout, source_of((features, labels)), private=True)
+    kept = np.load(layout.dataset(ref.version) / "fingerprints.npy")
+    assert np.isin(row_fingerprints(features, root_secret(layout)), kept).all()
+    assert not np.isin(row_fingerprints(features, b""), kept).any()
+    public = stored(layout, source_of(made_up(50, 6, seed=32)))
+    assert not (layout.dataset(public.version) / "fingerprints.npy").exists()
+
+
+def _unit(rows: NDArray[np.float64]) -> NDArray[np.float64]:
+    norms = np.linalg.norm(rows, axis=1, keepdims=True)
+    return rows / np.where(norms > 0, norms, 1.0)
+
+
+def _exact_square(row: NDArray[np.float32]) -> float:
+    """Return the squared norm: squares of float32 are exact in float64 and fsum adds exactly."""
+    return math.fsum(float(value) ** 2 for value in row)
+
+
+def test_rounding_to_float32_does_not_leave_the_unit_ball(layout: Layout) -> None:
+    features, labels = made_up(3000, 20, seed=33)
+    plain = _unit(features).astype(np.float32)
+    # Without the check about half of the rows are outside after rounding: the test would see it.
+    assert np.mean([_exact_square(row) > 1 for row in plain]) > 0.2
+    ref = transform_dataset(layout, stored(layout, source_of((features, labels))), _unit, normalisation="unit-norm")
+    rows, _ = gathered(open_dataset(layout, ref))
+    assert np.linalg.norm(rows, axis=1).max() <= 1
+    squares = np.array([_exact_square(row) for row in rows.astype(np.float32)])
+    assert squares.max() <= 1 + 1e-15
+    assert squares.min() > 1 - 1e-6
+    assert np.abs(rows - _unit(features)).max() < 3e-7
+
+
+@settings(max_examples=200, deadline=None)
+@given(arrays(np.float64, some.tuples(some.integers(1, 4), some.integers(1, 6)), elements=some.floats()))
+def test_into_unit_ball_is_total(rows: NDArray[np.float64]) -> None:
+    kept = rows.copy()
+    stored_rows = into_unit_ball(rows)
+    assert np.array_equal(rows, kept, equal_nan=True)
+    assert stored_rows.dtype == np.float32
+    assert np.isfinite(stored_rows).all()
+    back = stored_rows.astype(np.float64)
+    assert (np.linalg.norm(back, axis=1) <= 1 + 1e-15).all()
+    for given_row, row in zip(rows, back, strict=True):
+        if not np.isfinite(given_row).all():
+            assert not row.any()
+        elif math.hypot(*given_row) <= 1 - 1e-6:
+            assert np.array_equal(row, given_row.astype(np.float32).astype(np.float64))
+        elif np.abs(given_row).max() < 1e150:
+            assert np.allclose(row, given_row / max(1.0, math.hypot(*given_row)), atol=1e-6)
+
+
+def test_unit_vectors_stay_as_they_are() -> None:
+    assert np.array_equal(into_unit_ball(np.eye(5)), np.eye(5, dtype=np.float32))
+
+
+def test_a_derived_version_is_named_by_its_recipe(layout: Layout, tmp_path: Path) -> None:
+    train, test = made_up(60, 4, seed=34), made_up(10, 4, seed=35)
+    ref = stored(layout, source_of(train, test))
+    calls: list[int] = []
+
+    def counted(rows: NDArray[np.float64]) -> NDArray[np.float64]:
+        calls.append(len(rows))
+        return _unit(rows)
+
+    first = transform_dataset(layout, ref, counted, normalisation="unit-norm")
+    assert (first.normalisation, first.rows, first.test_rows) == ("unit-norm", 60, 10)
+    assert calls == [60, 10]
+    assert transform_dataset(layout, ref, counted, normalisation="unit-norm") == first
+    assert calls == [60, 10]
+    other = Layout(tmp_path / "other").prepare()
+    elsewhere = transform_dataset(other, stored(other, source_of(train, test)), _unit, normalisation="unit-norm")
+    assert elsewhere == first
+    assert dataset_ref(layout, first.version) == first
+    versions = {
+        first.version,
+        transform_dataset(layout, ref, _unit, normalisation="clip").version,
+        transform_dataset(layout, ref, _unit, normalisation="unit-norm", recipe="2").version,
+        transform_dataset(layout, ref, _unit, normalisation="unit-norm", unit_ball=False).version,
+        transform_dataset(layout, first, _unit, normalisation="unit-norm").version,
+    }
+    assert len(versions) == 5
+
+
+def test_a_derived_private_version_repeats_in_its_root_and_nowhere_else(layout: Layout, tmp_path: Path) -> None:
+    train = made_up(60, 4, seed=36)
+    ref = stored(layout, source_of(train), private=True)
+    first = transform_dataset(layout, ref, _unit, normalisation="unit-norm")
+    shutil.rmtree(layout.dataset(first.version))
+    assert transform_dataset(layout, ref, _unit, normalisation="unit-norm") == first
+    other = Layout(tmp_path / "other").prepare()
+    shutil.copytree(layout.dataset(ref.version), other.dataset(ref.version))
+    assert transform_dataset(other, ref, _unit, normalisation="unit-norm").version != first.version
+
+
+def test_a_map_may_change_the_number_of_features_and_may_misbehave(layout: Layout) -> None:
+    features, labels = made_up(60, 4, seed=37)
+    ref = stored(layout, source_of((features, labels)), private=True)
+    first = transform_dataset(layout, ref, lambda rows: rows[:, :2] / 100, normalisation="half", dimension=2)
+    assert first.dimension == 2
+    assert gathered(open_dataset(layout, first))[0].shape == (60, 2)
+
+    def broken(rows: NDArray[np.float64]) -> NDArray[np.float64]:
+        rows = rows * 100
+        rows[3] = np.nan
+        rows[4, 1] = np.inf
+        rows[5, 0] = 1e300
+        return rows
+
+    # Behind the door nothing raises because of what rows hold.
+    for unit_ball in (True, False):
+        got = gathered(
+            open_dataset(layout, transform_dataset(layout, ref, broken, normalisation="x", unit_ball=unit_ball))
+        )
+        assert not got[0][[3, 4]].any()
+        assert np.isfinite(got[0]).all()
+        assert np.array_equal(got[1], labels)
+    with pytest.raises(StorageError, match=r"row map 'wrong' gives an array of shape \(60, 3\), expected \(60, 4\)"):
+        transform_dataset(layout, ref, lambda rows: rows[:, :3], normalisation="wrong")
+    assert not temporaries(layout.root)
+
+
+def test_sparse_sets_are_mapped_and_stay_sparse(layout: Layout) -> None:
+    matrix, labels = _wide(100, seed=38)
+    ref = stored(layout, source_of((matrix, labels), sparse=True), private=True)
+    derived = transform_dataset(layout, ref, _unit, normalisation="unit-norm")
+    rows = open_dataset(layout, derived)
+    assert rows.format.sparse
+    assert np.allclose(gathered(rows)[0], _unit(matrix.toarray().astype(np.float64)), atol=1e-6)
+
+
+def test_references_are_json_and_show_no_digest_of_private_rows(layout: Layout) -> None:
+    ref = stored(layout, source_of(made_up(60, 4, seed=39)), private=True)
+    assert DatasetRef.model_validate_json(ref.model_dump_json()) == ref
+    assert hash(ref) == hash(DatasetRef.model_validate_json(ref.model_dump_json()))
+
+
+def test_a_failed_write_leaves_the_root_as_it_was(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+    stored(layout, source_of(made_up(60, 4, seed=40)), private=True)
+    before = files_of(layout.root)
+
+    def full(*_arguments: object, **_options: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(rowfiles.RowWriter, "_write_group", full)
+    with pytest.raises(StorageError, match="No space left on device"):
+        stored(layout, source_of(made_up(60, 4, seed=41)), private=True)
+    assert files_of(layout.root) == before

@@ -1,0 +1,211 @@
+"""LIBSVM text: what is read, and every malformed line by its number."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as some
+from sklearn.datasets import dump_svmlight_file, load_svmlight_file
+
+from storage.datasets import open_dataset
+from storage.errors import InputError, RefusedError
+from storage.layout import Layout
+from storage.readers import ReadOptions, read_source
+from storage.readers.source import canonical_label
+from tests.support.data import gathered, stored, temporaries
+
+PUBLIC = ReadOptions(discover=True)
+GOOD = "+1 1:0.5 3:-2\n-1 2:1e-3 # a comment\n\n# a whole line\n1.0 1:1 2:2 3:3\n-1.0\n"
+
+
+@pytest.fixture
+def layout(tmp_path: Path) -> Layout:
+    return Layout(tmp_path / "root").prepare()
+
+
+def _write(tmp_path: Path, text: str | bytes, name: str = "rows") -> Path:
+    path = tmp_path / name
+    data = text.encode() if isinstance(text, str) else text
+    packers: dict[str, Callable[[bytes], bytes]] = {".gz": gzip.compress, ".bz2": bz2.compress, "": bytes}
+    path.write_bytes(packers[path.suffix](data))
+    return path
+
+
+@pytest.mark.parametrize("name", ["rows", "rows.gz", "rows.bz2"])
+def test_rows_and_labels_are_read(tmp_path: Path, layout: Layout, name: str) -> None:
+    source = read_source("libsvm", _write(tmp_path, GOOD, name), PUBLIC)
+    assert (source.dimension, source.classes) == (3, ("-1", "1"))
+    features, labels = gathered(open_dataset(layout, stored(layout, source)))
+    expected = np.array([[0.5, 0, -2], [0, 1e-3, 0], [1, 2, 3], [0, 0, 0]], dtype=np.float32)
+    assert np.array_equal(features, expected.astype(np.float64))
+    assert labels.tolist() == [1, 0, 1, 0]
+
+
+def test_a_test_file_widens_what_is_found(tmp_path: Path) -> None:
+    test = _write(tmp_path, "2 5:1\n", "test")
+    source = read_source("libsvm", _write(tmp_path, GOOD), ReadOptions(discover=True, test=test))
+    assert (source.dimension, source.classes) == (5, ("-1", "1", "2"))
+    assert source.found == {"dimension", "classes"}
+
+
+def test_declared_rows_are_not_scanned(tmp_path: Path, layout: Layout) -> None:
+    source = read_source("libsvm", _write(tmp_path, GOOD), ReadOptions(dimension=7, classes=("-1", "+1")))
+    assert (source.dimension, source.classes, source.found) == (7, ("-1", "1"), frozenset())
+    assert stored(layout, source, private=True).dimension == 7
+    with pytest.raises(RefusedError, match="is private and its classes and dimension would be learnt from the rows"):
+        read_source("libsvm", _write(tmp_path, GOOD))
+
+
+def test_real_labels_need_a_range(tmp_path: Path, layout: Layout) -> None:
+    path = _write(tmp_path, "0.25 1:1\n-3.5 2:1\n")
+    ref = stored(layout, read_source("libsvm", path, ReadOptions(dimension=2, label_range=(-4, 1))), private=True)
+    assert gathered(open_dataset(layout, ref))[1].tolist() == [0.25, -3.5]
+    with pytest.raises(InputError, match=r"line 2: label -3.5 is outside the declared range \[-1, 1\]"):
+        stored(layout, read_source("libsvm", path, ReadOptions(dimension=2, label_range=(-1, 1))))
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("1 1:0.5 x", "malformed pair 'x'"),
+        ("1 1:0.5 2", "malformed pair '2'"),
+        ("1 :5", "malformed pair ':5'"),
+        ("1 a:5", "malformed pair 'a:5'"),
+        ("1 1.0:5", "malformed pair '1.0:5'"),
+        ("1 -1:5", "malformed pair '-1:5'"),
+        ("1 1:5:6", "malformed value in '1:5:6'"),
+        ("1 1:", "malformed value in '1:'"),
+        ("1 1:five", "malformed value in '1:five'"),
+        ("1 1:1_0", "malformed value in '1:1_0'"),
+        ("1 0:5", "index 0; indices begin at 1"),
+        ("1 2:1 2:1", "index 2 after 2; indices must ascend"),
+        ("1 3:1 2:1", "index 2 after 3; indices must ascend"),
+        ("1 1:nan", "value '1:nan' is not finite"),
+        ("1 1:-inf", "value '1:-inf' is not finite"),
+        ("1 1:1e400", "value '1:1e400' is not finite"),
+        ("1:0.5 2:1", "the label is missing"),
+        ("1 qid:3 1:1", "malformed pair 'qid:3'"),
+        ("1 1:1\x002:2", "malformed value"),
+    ],
+)
+@pytest.mark.parametrize("number", [1, 9000])
+def test_a_malformed_line_is_named_by_its_number(
+    tmp_path: Path, layout: Layout, line: str, message: str, number: int
+) -> None:
+    before = [f"{row % 2} 1:{row} 3:1" for row in range(number - 1)]
+    path = _write(tmp_path, "\n".join([*before, line, "1 1:1", "0 2:2"]))
+    with pytest.raises(InputError, match=f"rows, line {number}: ") as caught:
+        stored(layout, read_source("libsvm", path, ReadOptions(dimension=3, classes=("0", "1"))))
+    assert message in str(caught.value)
+    assert list(layout.datasets.iterdir()) == []
+    assert not temporaries(layout.root)
+
+
+def test_a_value_beyond_float32_is_named(tmp_path: Path, layout: Layout) -> None:
+    path = _write(tmp_path, "0 1:1\n1 1:1 2:1e39\n")
+    with pytest.raises(InputError, match=r"line 2: feature 2 is inf; features must be finite \(at most 3.4e38\)"):
+        stored(layout, read_source("libsvm", path, PUBLIC))
+
+
+def test_what_is_outside_the_declaration_is_named(tmp_path: Path, layout: Layout) -> None:
+    path = _write(tmp_path, "0 1:1\n1 2:1\n2 3:1 4:1\n")
+    with pytest.raises(InputError, match=r"line 3: index 3 is beyond the 2 declared features; .*--dimension"):
+        stored(layout, read_source("libsvm", path, ReadOptions(dimension=2, classes=("0", "1", "2"))))
+    with pytest.raises(InputError, match=r"line 3: label '2' is not among the classes 0, 1; .*--classes"):
+        stored(layout, read_source("libsvm", path, ReadOptions(dimension=4, classes=("0", "1"))))
+
+
+@pytest.mark.parametrize("text", ["", "\n\n", "# only a comment\n"])
+def test_an_empty_file_is_refused(tmp_path: Path, layout: Layout, text: str) -> None:
+    path = _write(tmp_path, text)
+    with pytest.raises(InputError, match=r"is empty|holds no rows|no features"):
+        stored(layout, read_source("libsvm", path, ReadOptions(discover=True, dimension=2)))
+
+
+def test_one_class_only_is_refused_for_public_sets_alone(tmp_path: Path, layout: Layout) -> None:
+    path = _write(tmp_path, "1 1:1\n1 2:1\n")
+    with pytest.raises(InputError, match=r"one class only \('1'\).*at least two"):
+        stored(layout, read_source("libsvm", path, PUBLIC))
+    declared = ReadOptions(dimension=2, classes=("-1", "1"))
+    assert stored(layout, read_source("libsvm", path, declared), private=True).rows == 2
+
+
+def test_many_labels_are_no_classes(tmp_path: Path) -> None:
+    path = _write(tmp_path, "".join(f"{row / 7:.6f} 1:1\n" for row in range(1200)))
+    with pytest.raises(InputError, match=r"1200 different labels.*--label-range"):
+        read_source("libsvm", path, PUBLIC)
+
+
+def test_a_cut_bz2_is_refused(tmp_path: Path, layout: Layout) -> None:
+    path = _write(tmp_path, GOOD * 5000, "rows.bz2")
+    path.write_bytes(path.read_bytes()[:-40])
+    with pytest.raises(InputError, match="truncated or damaged"):
+        read_source("libsvm", path, PUBLIC)
+    path.write_bytes(b"not bz2")
+    with pytest.raises(InputError, match=r"rows.bz2"):
+        read_source("libsvm", path, PUBLIC)
+
+
+def test_wide_rows_are_stored_sparse_and_equal_the_peer(tmp_path: Path, layout: Layout) -> None:
+    random = np.random.default_rng(72)
+    dense = np.where(random.random((300, 5000)) < 0.003, random.normal(size=(300, 5000)), 0).astype(np.float32)
+    path = tmp_path / "wide"
+    dump_svmlight_file(dense, np.arange(300) % 2, str(path), zero_based=False)
+    ref = stored(layout, read_source("libsvm", path, ReadOptions(dimension=5000, classes=("0", "1"))))
+    rows = open_dataset(layout, ref)
+    assert rows.format.sparse
+    features, labels = gathered(rows)
+    peer, peer_labels = load_svmlight_file(str(path), n_features=5000)
+    assert np.array_equal(features, peer.toarray().astype(np.float32).astype(np.float64))
+    assert np.array_equal(labels, peer_labels.astype(int))
+    size = sum(file.stat().st_size for file in rows.files)
+    assert size < dense.nbytes / 50
+
+
+@pytest.mark.parametrize(
+    ("raw", "canonical"),
+    [
+        ("+1", "1"), ("1.0", "1"), (" 1 ", "1"), (1, "1"), (np.float64(1), "1"), (np.uint8(7), "7"), ("-1.0", "-1"),
+        ("-0", "0"), ("0.50", "0.5"), ("-2.50", "-2.5"), ("007", "007"), ("1e3", "1e3"), ("<=50K", "<=50K"),
+        ("", ""), ("12345678901234567890", "12345678901234567890"), (b"+2", "2"), ("١", "١"),
+    ],
+)  # fmt: skip
+def test_labels_have_one_spelling(raw: object, canonical: str) -> None:
+    assert canonical_label(raw) == canonical
+    assert canonical_label(canonical) == canonical
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    some.lists(
+        some.tuples(
+            some.sampled_from(["+1", "-1", "1.0"]),
+            some.dictionaries(
+                some.integers(1, 30), some.floats(width=32, allow_nan=False, allow_infinity=False), max_size=6
+            ),
+        ),
+        min_size=1,
+        max_size=20,
+    )
+)
+def test_any_rows_come_back(tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[str, dict[int, float]]]) -> None:
+    folder = tmp_path_factory.mktemp("any")
+    text = "".join(
+        label + "".join(f" {index}:{value!r}" for index, value in sorted(pairs.items())) + "\n" for label, pairs in rows
+    )
+    layout = Layout(folder / "root").prepare()
+    options = ReadOptions(dimension=30, classes=("-1", "1"))
+    ref = stored(layout, read_source("libsvm", _write(folder, text), options), private=True)
+    features, labels = gathered(open_dataset(layout, ref))
+    expected = np.zeros((len(rows), 30))
+    for row, (_, pairs) in enumerate(rows):
+        for index, value in pairs.items():
+            expected[row, index - 1] = value
+    assert np.array_equal(features, expected)
+    assert labels.tolist() == [0 if label == "-1" else 1 for label, _ in rows]

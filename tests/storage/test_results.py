@@ -1,0 +1,187 @@
+"""Results land as Parquet rows; SQL over them answers and can do nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from scipy import sparse
+
+from storage.errors import DamagedError, FormatVersionError, InputError, RefusedError, StorageError
+from storage.layout import Layout
+from storage.readers import read_source
+from storage.results import append, query, query_dataset
+from tests.support.data import flip, made_up, source_of, stored, temporaries
+
+
+@pytest.fixture
+def layout(tmp_path: Path) -> Layout:
+    return Layout(tmp_path / "root").prepare()
+
+
+def _rows(table: Any) -> list[dict[str, Any]]:
+    return list(table.to_pylist())
+
+
+def test_rows_come_back(layout: Layout) -> None:
+    first = {"algorithm": "dpml", "epsilon": 1.0, "proved": True, "rows": 10, "none": None, "metrics": {"f1": 0.5}}
+    append(layout, [first, {"algorithm": "svm", "epsilon": None}])
+    append(layout, [{"algorithm": "noisy-gd", "epsilon": 2, "seconds": np.float64(1.5)}])
+    append(layout, [{"algorithm": "dpml", "name": "accuracy", "value": 0.9}], table="metrics")
+    got = _rows(query(layout, "SELECT * FROM runs ORDER BY algorithm"))
+    assert [row["algorithm"] for row in got] == ["dpml", "noisy-gd", "svm"]
+    assert [row["epsilon"] for row in got] == [1.0, 2.0, None]
+    assert got[0]["metrics"] == '{"f1": 0.5}'
+    assert got[1]["seconds"] == 1.5
+    assert _rows(query(layout, "SELECT value FROM metrics JOIN runs USING (algorithm)")) == [{"value": 0.9}]
+    assert not temporaries(layout.root)
+
+
+def test_a_run_that_is_repeated_counts_once(layout: Layout) -> None:
+    for accuracy in (0.1, 0.2):
+        append(layout, [{"accuracy": accuracy}], run="abc")
+    append(layout, [{"accuracy": 0.3}])
+    assert _rows(query(layout, "SELECT accuracy FROM runs ORDER BY 1")) == [{"accuracy": 0.2}, {"accuracy": 0.3}]
+
+
+def test_a_root_without_results_answers(layout: Layout) -> None:
+    append(layout, [])
+    assert _rows(query(layout, "SELECT count(*) AS n FROM runs")) == [{"n": 0}]
+
+
+def test_columns_that_changed_their_kind_are_text(layout: Layout) -> None:
+    append(layout, [{"k": 5, "only": 1}])
+    append(layout, [{"k": "all"}])
+    assert sorted(row["k"] for row in _rows(query(layout, "SELECT k FROM runs"))) == ["5", "all"]
+    with pytest.raises(InputError, match="different kinds of values"):
+        append(layout, [{"k": 5}, {"k": "all"}])
+
+
+def test_tables_are_named(layout: Layout) -> None:
+    with pytest.raises(InputError, match="no table of results is called 'x'; there are: runs, metrics"):
+        append(layout, [{"a": 1}], table="x")
+    with pytest.raises(InputError):
+        append(layout, [{"a": 1}], run="../x")
+
+
+def test_a_callers_tables_are_views_too(layout: Layout) -> None:
+    table = pa.table({"key": ["k"], "epsilon": [0.5]})
+    assert _rows(query(layout, 'SELECT * FROM "odd ""name"', {'odd "name': table})) == [{"key": "k", "epsilon": 0.5}]
+
+
+HIDDEN = pa.table({"secret": [1]})
+
+
+def _forbidden(path: Path) -> list[str]:
+    return [
+        f"SELECT * FROM '{path}'",
+        f"SELECT * FROM read_parquet('{path}')",
+        f"SELECT * FROM read_csv('{path}')",
+        f"SELECT * FROM read_text('{path}')",
+        f"SELECT * FROM read_blob('{path}')",
+        "SELECT * FROM glob('/*')",
+        "SELECT * FROM 'https://example.invalid/x.parquet'",
+        f"SELECT * FROM sniff_csv('{path}')",
+        f"SELECT * FROM parquet_metadata('{path}')",
+        f"COPY runs TO '{path}.copy'",
+        f"COPY (SELECT 1) TO '{path}.copy'",
+        f"EXPORT DATABASE '{path}.folder'",
+        f"ATTACH '{path}.db'",
+        "INSTALL httpfs",
+        "LOAD httpfs",
+        "SET enable_external_access = true",
+        "SET lock_configuration = false",
+        "RESET enable_external_access",
+        "PRAGMA enable_external_access = true",
+        "CREATE TABLE x AS SELECT 1",
+        "INSERT INTO runs SELECT * FROM runs",
+        "DROP TABLE runs",
+        "CALL pragma_version()",
+        "SELECT 1; SELECT 2",
+        f"SELECT 1; COPY runs TO '{path}.copy'",
+        "SELECT * FROM HIDDEN",
+        "SELECT * FROM hidden_local",
+        "SELECT * FROM nothing",
+        "SELEC",
+        "",
+    ]
+
+
+def test_sql_reads_its_views_and_nothing_else(layout: Layout) -> None:
+    append(layout, [{"a": 1}], run="abc")
+    ref = stored(layout, source_of(made_up(20, 3, seed=141)))
+    private = stored(layout, source_of(made_up(20, 3, seed=142)), private=True)
+    hidden_local = HIDDEN
+    before = set(layout.root.rglob("*"))
+    result, rows = layout.results / "runs" / "abc.parquet", layout.dataset(private.version) / "dataset.json"
+    assert result.is_file()
+    assert rows.is_file()
+    for sql in _forbidden(result):
+        with pytest.raises(InputError, match="the views are: runs, metrics") as caught:
+            query(layout, sql)
+        assert "\n" not in str(caught.value)
+    for sql in _forbidden(rows):
+        with pytest.raises(InputError, match="the views are: train"):
+            query_dataset(layout, ref, sql)
+    assert set(layout.root.rglob("*")) == before
+    assert hidden_local is HIDDEN
+    # The check sees a file where nothing shuts the database off.
+    import duckdb
+
+    assert duckdb.connect().sql(_forbidden(result)[0]).fetchall() == [(1,)]
+
+
+def test_a_damaged_result_is_named(layout: Layout) -> None:
+    append(layout, [{"a": "x" * 100}], run="abc")
+    path = layout.results / "runs" / "abc.parquet"
+    whole = path.read_bytes()
+    for data in (b"", whole[:40], b"nothing"):
+        path.write_bytes(data)
+        with pytest.raises(DamagedError, match=r"abc.parquet is damaged .*remove it to go on"):
+            query(layout, "SELECT * FROM runs")
+    path.write_bytes(whole)
+    flip(path, 0.99)
+    with pytest.raises(StorageError, match=r"abc.parquet"):
+        query(layout, "SELECT * FROM runs")
+
+
+def test_a_newer_or_strange_result_is_refused(layout: Layout) -> None:
+    (layout.results / "runs").mkdir()
+    table = pa.table({"a": [1]})
+    for metadata in ({b"unitball.format_version": b"2"}, {}):
+        pq.write_table(table.replace_schema_metadata(metadata), layout.results / "runs" / "abc.parquet")
+        with pytest.raises(FormatVersionError, match=r"abc.parquet has format version"):
+            query(layout, "SELECT * FROM runs")
+
+
+def test_sql_over_a_public_set(layout: Layout) -> None:
+    ref = stored(layout, read_source("sklearn", "iris"), name="iris")
+    sql = "SELECT class, count(*) AS n, avg(features[1]) AS mean FROM train GROUP BY class ORDER BY class"
+    got = _rows(query_dataset(layout, ref, sql))
+    assert [(row["class"], row["n"]) for row in got] == [("setosa", 50), ("versicolor", 50), ("virginica", 50)]
+    assert got[0]["mean"] == pytest.approx(5.006)
+    features, labels = made_up(10, 3, seed=143)
+    both = stored(layout, source_of((features, labels), (features[:4], labels[:4]), classes=("0", "1")))
+    assert _rows(query_dataset(layout, both, "SELECT count(*) AS n FROM test")) == [{"n": 4}]
+    quoted = stored(layout, source_of((features, np.array(["it's", "b"])[labels]), classes=("it's", "b")))
+    assert _rows(query_dataset(layout, quoted, "SELECT DISTINCT class FROM train ORDER BY label")) == [
+        {"class": "it's"},
+        {"class": "b"},
+    ]
+
+
+def test_sql_over_sparse_and_real_sets(layout: Layout) -> None:
+    matrix: Any = sparse.random(30, 2000, density=0.01, format="csr", dtype=np.float32, rng=144)
+    ref = stored(layout, source_of((matrix, np.linspace(0, 1, 30)), sparse=True, label_range=(0.0, 1.0)))
+    sql = "SELECT sum(len(features.indices)) AS entries, max(label) AS top FROM train"
+    assert _rows(query_dataset(layout, ref, sql)) == [{"entries": matrix.nnz, "top": 1.0}]
+
+
+def test_sql_over_private_rows_is_refused(layout: Layout) -> None:
+    ref = stored(layout, source_of(made_up(10, 3, seed=145)), private=True)
+    with pytest.raises(RefusedError, match="is private"):
+        query_dataset(layout, ref, "SELECT count(*) FROM train")

@@ -1,0 +1,254 @@
+"""Declared schemas: what is declared becomes features; what is not declared is refused with its place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from storage.datasets import ingestion_report, open_dataset
+from storage.errors import FormatVersionError, InputError, RefusedError
+from storage.layout import Layout
+from storage.readers import OnViolation, ReadOptions, read_source
+from storage.schema import load_schema
+from tests.support.data import gathered, real_data, stored, temporaries
+
+SCHEMA = """
+delimiter: ";"
+skip_lines_beginning: ["#"]
+missing: {marker: "?", rows: drop}
+columns:
+  - {name: age, type: numeric, range: [0, 100]}
+  - {name: id, type: ignore}
+  - {name: colour, type: category, values: [red, green, "1"]}
+  - {name: sick, type: label, classes: ["no", "yes"], suffix: "."}
+"""
+ROWS = '# a comment\n50; x;red ;no\n\n25;?;green;yes.\n100;y;1.0; yes\n?;z;red;no\n0;"a;b";red;no\n'
+
+
+@pytest.fixture
+def layout(tmp_path: Path) -> Layout:
+    return Layout(tmp_path / "root").prepare()
+
+
+def _schema(tmp_path: Path, text: str = SCHEMA) -> Path:
+    path = tmp_path / "schema.yaml"
+    path.write_text(text)
+    return path
+
+
+def _options(tmp_path: Path, on_violation: OnViolation = OnViolation.REFUSE, text: str = SCHEMA) -> ReadOptions:
+    return ReadOptions(schema=_schema(tmp_path, text), on_violation=on_violation)
+
+
+def _csv(tmp_path: Path, text: str = ROWS) -> Path:
+    path = tmp_path / "rows.csv"
+    path.write_text(text)
+    return path
+
+
+def test_scaling_and_one_hot_come_from_the_schema(tmp_path: Path, layout: Layout) -> None:
+    source = read_source("csv", _csv(tmp_path), _options(tmp_path))
+    assert (source.dimension, source.classes, source.found) == (4, ("no", "yes"), frozenset())
+    ref = stored(layout, source, private=True)
+    features, labels = gathered(open_dataset(layout, ref))
+    assert features.tolist() == [[0.5, 1, 0, 0], [0.25, 0, 1, 0], [1, 0, 0, 1], [0, 1, 0, 0]]
+    assert labels.tolist() == [0, 1, 1, 0]
+    report = ingestion_report(layout, ref)
+    assert report.counts == {"train": {"incomplete": 1, "dropped": 0, "clipped": 0}}
+    assert not report.publishable
+
+
+def test_the_rows_do_not_change_the_encoding(tmp_path: Path, layout: Layout) -> None:
+    few = stored(layout, read_source("csv", _csv(tmp_path, "50;x;red;no\n"), _options(tmp_path)), private=True)
+    assert few.dimension == 4
+    assert gathered(open_dataset(layout, few))[0].tolist() == [[0.5, 1, 0, 0]]
+
+
+VIOLATIONS = [
+    ("101;x;red;no", "age", r"'101' is outside the schema, which admits a number in \[0, 100\]", [1, 1, 0, 0]),
+    ("-inf;x;red;no", "age", r"'-inf' is outside", [0, 1, 0, 0]),
+    ("nan;x;red;no", "age", r"'nan' is outside", None),
+    ("old;x;red;no", "age", r"'old' is outside", None),
+    ("1_0;x;red;no", "age", r"'1_0' is outside", None),
+    (";x;red;no", "age", r"'' is outside", None),
+    ("50;x;blue;no", "colour", r"'blue' is outside the schema, which admits one of red, green, 1", [0.5, 0, 0, 0]),
+    ("50;x;red;perhaps", "sick", r"'perhaps' is outside the schema, which admits one of no, yes", None),
+]
+
+
+@pytest.mark.parametrize(("line", "column", "message", "clipped"), VIOLATIONS)
+def test_rows_outside_are_refused_clipped_or_dropped(
+    tmp_path: Path, layout: Layout, line: str, column: str, message: str, clipped: list[float] | None
+) -> None:
+    path = _csv(tmp_path, f"# comment\n50;x;red;no\n{line}\n20;x;red;yes\n")
+    with pytest.raises(InputError, match=rf"rows.csv, line 3, column {column}: {message}.*--on-violation"):
+        stored(layout, read_source("csv", path, _options(tmp_path)), private=True)
+    dropped = stored(layout, read_source("csv", path, _options(tmp_path, OnViolation.DROP)), private=True)
+    assert dropped.rows == 2
+    assert ingestion_report(layout, dropped).counts["train"] == {"incomplete": 0, "dropped": 1, "clipped": 0}
+    source = read_source("csv", path, _options(tmp_path, OnViolation.CLIP))
+    if clipped is None:
+        with pytest.raises(InputError, match=rf"line 3, column {column}: .*use --on-violation drop"):
+            stored(layout, source, private=True)
+    else:
+        ref = stored(layout, source, private=True)
+        assert gathered(open_dataset(layout, ref))[0][1].tolist() == clipped
+        assert ingestion_report(layout, ref).counts["train"] == {"incomplete": 0, "dropped": 0, "clipped": 1}
+    assert not temporaries(layout.root)
+
+
+def test_a_line_of_other_width_is_named(tmp_path: Path, layout: Layout) -> None:
+    path = _csv(tmp_path, "50;x;red;no\n\n50;x;no\n")
+    with pytest.raises(InputError, match=r"line 3: 3 cells, the schema has 4 columns"):
+        stored(layout, read_source("csv", path, _options(tmp_path)), private=True)
+    ref = stored(layout, read_source("csv", path, _options(tmp_path, OnViolation.DROP)), private=True)
+    assert (ref.rows, ingestion_report(layout, ref).counts["train"]["dropped"]) == (1, 1)
+
+
+def test_a_missing_value_is_refused_where_the_schema_says_so(tmp_path: Path, layout: Layout) -> None:
+    for text in (
+        SCHEMA.replace("rows: drop", "rows: refuse"),
+        SCHEMA.replace('missing: {marker: "?", rows: drop}', ""),
+    ):
+        source = read_source("csv", _csv(tmp_path), _options(tmp_path, text=text))
+        with pytest.raises(InputError, match=r"line 6, column age: (the value is missing|'\?' is outside)"):
+            stored(layout, source, private=True)
+
+
+def test_quoted_cells_may_span_lines_and_lines_still_count(tmp_path: Path, layout: Layout) -> None:
+    path = _csv(tmp_path, '50;"x\ny";red;no\n500;x;red;no\n')
+    with pytest.raises(InputError, match="line 3, column age"):
+        stored(layout, read_source("csv", path, _options(tmp_path)), private=True)
+
+
+def test_text_that_is_not_utf8_is_named(tmp_path: Path, layout: Layout) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_bytes(b"\xef\xbb\xbf50;x;red;no\n50;\xff;red;no\n")
+    with pytest.raises(InputError, match=r"line 2: byte 0xff is not UTF-8"):
+        stored(layout, read_source("csv", path, _options(tmp_path)), private=True)
+
+
+def test_a_cell_without_end_is_named(tmp_path: Path, layout: Layout) -> None:
+    path = _csv(tmp_path, '50;x;red;no\n50;"' + "x\n" * 70_000)
+    with pytest.raises(InputError, match=r"rows.csv, line \d+: field larger than field limit"):
+        stored(layout, read_source("csv", path, _options(tmp_path)), private=True)
+
+
+def test_names_in_the_file_give_the_order(tmp_path: Path, layout: Layout) -> None:
+    options = _options(tmp_path, text="header: true" + SCHEMA)
+    path = _csv(tmp_path, "colour;sick;age;id\nred;no;50;x\ngreen;yes;0;y\n")
+    features, labels = gathered(open_dataset(layout, stored(layout, read_source("csv", path, options))))
+    assert features.tolist() == [[0.5, 1, 0, 0], [0, 0, 1, 0]]
+    assert labels.tolist() == [0, 1]
+    for header, message in [
+        ("colour;sick;age;id;x", "line 1: column 'x' is not in the schema; add it"),
+        ("colour;sick;age", "line 1: column 'id' is missing"),
+        ("colour;sick;age;id;id", "line 1: a column is named twice"),
+    ]:
+        path = _csv(tmp_path, f"{header}\nred;no;50;x\n")
+        with pytest.raises(InputError, match=message):
+            stored(layout, read_source("csv", path, options))
+    with pytest.raises(InputError, match="no line of column names"):
+        stored(layout, read_source("csv", _csv(tmp_path, "# only a comment\n"), options))
+
+
+def test_an_empty_table_is_refused(tmp_path: Path, layout: Layout) -> None:
+    with pytest.raises(InputError, match="is empty"):
+        read_source("csv", _csv(tmp_path, ""), _options(tmp_path))
+    for text in ("# a\n", "?;x;red;no\n"):
+        with pytest.raises(InputError, match="holds no rows"):
+            stored(layout, read_source("csv", _csv(tmp_path, text), _options(tmp_path)), private=True)
+
+
+def test_real_labels_are_held_to_their_range(tmp_path: Path, layout: Layout) -> None:
+    text = SCHEMA.replace('classes: ["no", "yes"], suffix: "."', "range: [-1, 1]")
+    path = _csv(tmp_path, "50;x;red;0.5\n20;x;red;3\n")
+    with pytest.raises(InputError, match=r"line 2, column sick: '3' is outside .* a number in \[-1, 1\]"):
+        stored(layout, read_source("csv", path, _options(tmp_path, text=text)), private=True)
+    ref = stored(layout, read_source("csv", path, _options(tmp_path, OnViolation.CLIP, text)), private=True)
+    assert ref.label_range == (-1.0, 1.0)
+    assert gathered(open_dataset(layout, ref))[1].tolist() == [0.5, 1.0]
+
+
+def test_a_table_without_schema_is_refused_for_privacy(tmp_path: Path) -> None:
+    with pytest.raises(RefusedError, match="--schema"):
+        read_source("csv", _csv(tmp_path), ReadOptions(discover=True))
+
+
+def test_a_declaration_beside_the_schema_must_agree(tmp_path: Path) -> None:
+    schema = _schema(tmp_path)
+    agreed = ReadOptions(schema=schema, dimension=4, classes=("no", "yes"))
+    assert read_source("csv", _csv(tmp_path), agreed).dimension == 4
+    with pytest.raises(InputError, match="has dimension 4, declared is 5"):
+        read_source("csv", _csv(tmp_path), ReadOptions(schema=schema, dimension=5))
+    with pytest.raises(InputError, match="has classes"):
+        read_source("csv", _csv(tmp_path), ReadOptions(schema=schema, classes=("yes", "no")))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("columns:", "colums:", "must be a mapping with a list of columns"),
+        ("delimiter:", "delimeter:", "no key 'delimeter'; nearest: delimiter"),
+        ('delimiter: ";"', 'delimiter: "; "', "it must be one character"),
+        ("range: [0, 100]", "range: [100, 0]", r"column age: range is \[100, 0\]; it must be two finite numbers"),
+        ("range: [0, 100]", "range: [0, .inf]", "column age: range is"),
+        (", range: [0, 100]", "", "column age: range is None"),
+        ("type: numeric", "type: number", "column age: type is 'number'; it must be one of"),
+        ("type: ignore", "type: ignore, range: [0, 1]", "column id has no key 'range'"),
+        ("values: [red, green", "values: [red, red", "holds the same value twice"),
+        ('"no", "yes"', "no, yes", "holds False, which YAML does not read as text; put it in quotes"),
+        ('"no", "yes"', '"no"', "declare at least two"),
+        ("name: id", "name: age", "column 'age' is declared twice"),
+        ("type: ignore", 'type: label, classes: ["a", "b"]', "exactly one column of type label"),
+        ("rows: drop", "rows: fill", "missing must be"),
+        ("- {name: id, type: ignore}", "- id", "each column is a mapping with a name and a type"),
+        ('classes: ["no", "yes"]', 'classes: ["no", "yes"], range: [0, 1]', "either classes or a range"),
+        ("columns:", "columns: [", "is not YAML"),
+    ],
+)
+def test_a_wrong_schema_says_where(tmp_path: Path, old: str, new: str, message: str) -> None:
+    assert old in SCHEMA
+    with pytest.raises(InputError, match=message) as caught:
+        load_schema(_schema(tmp_path, SCHEMA.replace(old, new)))
+    assert "schema.yaml" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_newer_schema_and_a_missing_one_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(FormatVersionError, match="format version 2"):
+        load_schema(_schema(tmp_path, "format_version: 2" + SCHEMA))
+    with pytest.raises(InputError, match=r"does not exist; .*: adult"):
+        load_schema("adlut")
+
+
+def test_the_adult_schema_has_104_features() -> None:
+    schema = load_schema("adult")
+    assert schema.dimension == 104
+    assert len(set(schema.feature_names)) == 104
+    assert "sex=Female" in schema.feature_names
+
+
+def test_adult_comes_out_with_its_complete_rows(layout: Layout) -> None:
+    folder = real_data("adult")
+    ref = stored(layout, read_source("csv", folder, ReadOptions(schema=Path("adult"))), private=True, name="adult")
+    assert (ref.rows, ref.test_rows, ref.dimension) == (30_162, 15_060, 104)
+    assert ref.classes == ("<=50K", ">50K")
+    counts = ingestion_report(layout, ref).counts
+    assert [counts[part]["incomplete"] for part in ("train", "test")] == [2399, 1221]
+    features, labels = gathered(open_dataset(layout, ref))
+    assert features.min() == 0
+    assert features.max() == 1
+    # Eight categories, each with exactly one value.
+    names = load_schema("adult").feature_names
+    categorical = np.array(["=" in name for name in names])
+    assert categorical.sum() == 98
+    assert (features[:, categorical].sum(axis=1) == 8).all()
+    assert features[:, categorical].any(axis=0).all()
+    assert int(labels.sum()) == 7508
+    text = (Path(__file__).parents[2] / "storage/readers/schemas/adult.yaml").read_text()
+    strict = ReadOptions(schema=_schema(layout.root, text.replace("rows: drop", "rows: refuse")))
+    with pytest.raises(InputError, match=r"adult.data, line 15, column native-country: the value is missing"):
+        stored(layout, read_source("csv", folder, strict), private=True, name="adult")
