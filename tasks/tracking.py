@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
 
 from storage.layout import Layout
+from tasks.comparison_view import VIEW_NAME, VIEW_TAG, view_envelope, view_path
 from tasks.engine import prepare_tracking, tracking_uri
 from tasks.engine_process import locked
 
@@ -30,7 +31,16 @@ if TYPE_CHECKING:
     from mlflow.entities import LoggedModel, Run
     from sklearn.pipeline import Pipeline
 
-__all__ = ["FACTS", "RUN_KEY", "ChildReport", "DatasetInput", "ModelReport", "RunReport", "track_run"]
+__all__ = [
+    "FACTS",
+    "RUN_KEY",
+    "ChildReport",
+    "DatasetInput",
+    "ModelReport",
+    "RunReport",
+    "comparison_path",
+    "track_run",
+]
 
 RUN_KEY = "unitball.run_key"
 FACTS = ("algorithm", "dataset", "trust", "proved", "claim", "paper", "neighbours", "numerics")
@@ -176,24 +186,40 @@ def track_run(root: Path, report: RunReport) -> str:
 def _experiment(client: MlflowClient, layout: Layout, name: str) -> str:
     from mlflow.exceptions import MlflowException
 
-    location = (layout.artifacts / quote(name, safe="")).as_uri()
-    # Without its kind, MLflow's page asks for it before it shows a run.
-    tags = {
-        "mlflow.experimentKind": "custom_model_development",
-        "mlflow.experiment.primaryMetric.name": "accuracy",
-        "mlflow.experiment.primaryMetric.greaterIsBetter": "True",
-    }
     found = client.get_experiment_by_name(name)
     if found is None:
+        location = (layout.artifacts / quote(name, safe="")).as_uri()
         try:
-            return str(client.create_experiment(name, artifact_location=location, tags=tags))
+            client.create_experiment(name, artifact_location=location)
         except MlflowException as error:
             if error.error_code != "RESOURCE_ALREADY_EXISTS":
                 raise
-            found = client.get_experiment_by_name(name)
+        found = client.get_experiment_by_name(name)
+    experiment = str(found.experiment_id)
     if found.lifecycle_stage == "deleted":
-        client.restore_experiment(found.experiment_id)
-    return str(found.experiment_id)
+        client.restore_experiment(experiment)
+    # The view is written last and says that all are there; who was killed in between finds it missing.
+    if VIEW_TAG not in found.tags:
+        tags = {
+            # Without its kind, MLflow's page guesses one, or asks.
+            "mlflow.experimentKind": "custom_model_development",
+            "mlflow.experiment.primaryMetric.name": "accuracy",
+            "mlflow.experiment.primaryMetric.greaterIsBetter": "True",
+            "mlflow.note.content": f"[{VIEW_NAME}]({view_path(experiment)})",
+            VIEW_TAG: view_envelope(FACTS),
+        }
+        for tag, value in tags.items():
+            client.set_experiment_tag(experiment, tag, value)
+    return experiment
+
+
+def comparison_path(root: Path, experiment: str) -> str | None:
+    """Return the address of a data set's accuracy–budget chart, behind an MLflow server's; None before a first run."""
+    from mlflow import MlflowClient
+
+    prepare_tracking(root)
+    found = MlflowClient(tracking_uri=tracking_uri(root)).get_experiment_by_name(experiment)
+    return None if found is None else view_path(found.experiment_id)
 
 
 def _runs(client: MlflowClient, experiment: str, tag: str, value: str) -> list[Run]:
@@ -216,8 +242,8 @@ def _write(client: MlflowClient, experiment: str, report: RunReport) -> str:
 
     facts = report.all_facts()
     tags = facts | dict(report.tags) | {RUN_KEY: report.run_key, "mlflow.source.name": "unitball"}
-    if report.note:
-        tags["mlflow.note.content"] = report.note
+    chart = f"[{VIEW_NAME}]({view_path(experiment)})"
+    tags["mlflow.note.content"] = f"{report.note}\n\n{chart}" if report.note else chart
     run_id = _create(client, experiment, report.name, tags)
     model: LoggedModel | None = None
     if report.model is not None:
