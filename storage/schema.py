@@ -277,6 +277,11 @@ class Schema:
         return sum(column.width for column in self.columns)
 
     @property
+    def block_rows(self) -> int:
+        """Rows to encode at once, so that their cells and features fit well into memory."""
+        return max(16, min(4096, (1 << 19) // max(len(self.columns), self.dimension)))
+
+    @property
     def feature_names(self) -> tuple[str, ...]:
         """Names of the features: the column's, for categories with ``=value``."""
         names: list[str] = []

@@ -18,8 +18,6 @@ from storage.schema import Schema, Table, load_schema
 
 __all__ = ["read_csv", "require_schema", "table_files"]
 
-_ROWS = 4096
-
 
 class _Lines:
     """The lines of a file as text, with the number of the last one given."""
@@ -54,7 +52,7 @@ class _Rows:
         with reading(self.path):
             rows = self._rows()
             names = next(rows)[1]
-            while chunk := list(islice(rows, _ROWS)):
+            while chunk := list(islice(rows, self.schema.block_rows)):
                 lines = np.array([line for line, _ in chunk], dtype=np.int64)
                 cells = zip(*(row for _, row in chunk), strict=True)
                 columns = dict(zip(names, cells, strict=True))

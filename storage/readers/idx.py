@@ -20,7 +20,6 @@ from storage.readers.source import Block, ReadOptions, Source, settle
 __all__ = ["read_idx"]
 
 _UNSIGNED_BYTES = 0x08
-_ROWS = 1024
 _LARGEST = 1 << 24
 _PREFIXES = {"train": "train", "test": "t10k"}
 
@@ -91,8 +90,9 @@ class _Images:
                     f"{self.images} has {count} images and {self.labels} has {len(labels)} labels; fetch both again"
                 )
             total = count * dimension
-            for start in range(0, count, _ROWS):
-                rows = min(_ROWS, count - start)
+            step = max(1, min(1024, _LARGEST // dimension))
+            for start in range(0, count, step):
+                rows = min(step, count - start)
                 pixels = _take(file, self.images, rows * dimension, start * dimension, total)
                 features = pixels.reshape(rows, dimension).astype(np.float32) / np.float32(255)
                 yield Block(features, labels[start : start + rows], place=str(self.images))

@@ -18,7 +18,9 @@ from storage.readers.source import Block, ReadOptions, Source, canonical_label, 
 
 __all__ = ["read_libsvm"]
 
+# Parsed text takes some twenty times its size in memory, so long lines make shorter chunks.
 _LINES = 8192
+_BYTES = 1 << 22
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,14 +37,16 @@ class _Rows:
 def _numbered(path: Path) -> Iterator[list[tuple[int, bytes]]]:
     """Yield lists of (line number, text) without comments and blank lines."""
     chunk: list[tuple[int, bytes]] = []
+    size = 0
     with reading(path), open_binary(path) as file:
         for number, line in enumerate(file, start=1):
             text = line.partition(b"#")[0].strip()
             if text:
                 chunk.append((number, text))
-            if len(chunk) == _LINES:
+                size += len(text)
+            if len(chunk) == _LINES or size > _BYTES:
                 yield chunk
-                chunk = []
+                chunk, size = [], 0
     if chunk:
         yield chunk
 

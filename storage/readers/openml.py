@@ -28,7 +28,6 @@ __all__ = ["API", "fetch", "read_openml"]
 
 API = "https://www.openml.org/api/v1/json"
 _SECONDS = 60
-_ROWS = 4096
 _NAME = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9._()-]*)(@(?P<version>[0-9]+))?")
 
 
@@ -160,7 +159,7 @@ class _Arff:
         self.tally.reset()
         names = [column.name for column in self.schema.columns]
         rows = self._rows(len(names))
-        while chunk := list(islice(rows, _ROWS)):
+        while chunk := list(islice(rows, self.schema.block_rows)):
             cells = zip(*(row for _, row in chunk), strict=True)
             lines = np.array([line for line, _ in chunk], dtype=np.int64)
             table = Table(dict(zip(names, cells, strict=True)), lines, self.place)

@@ -24,7 +24,6 @@ __all__ = ["TableRows", "read_parquet"]
 
 FEATURES = "features"
 LABEL = "label"
-_ROWS = 2048
 
 
 @contextmanager
@@ -78,7 +77,7 @@ class TableRows:
             with _opening(path) as file:
                 _require_columns(file, path, names, "correct the schema")
                 row = 1
-                for batch in file.iter_batches(_ROWS, columns=list(names)):
+                for batch in file.iter_batches(self.schema.block_rows, columns=list(names)):
                     columns = {name: batch.column(name).to_pylist() for name in names}
                     lines = np.arange(row, row + len(batch), dtype=np.int64)
                     row += len(batch)
@@ -106,8 +105,8 @@ def _list_batches(path: Path, dimension: int) -> Iterator[tuple[NDArray[Any], ND
         kind = file.schema_arrow.field(FEATURES).type
         if not _is_list(kind):
             raise InputError(f"{path}, column {FEATURES}: type is {kind}; it must be a list of numbers")
-        row = 1
-        for batch in file.iter_batches(_ROWS, columns=[FEATURES, LABEL]):
+        row, rows = 1, max(1, min(2048, (1 << 22) // max(1, dimension)))
+        for batch in file.iter_batches(rows, columns=[FEATURES, LABEL]):
             lists, labels = batch.column(FEATURES), batch.column(LABEL)
             for name, column in ((FEATURES, lists), (LABEL, labels)):
                 if column.null_count:

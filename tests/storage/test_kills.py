@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,8 +21,8 @@ from storage.releases import ReleaseStore
 from storage.results import append, query
 from storage.rowfiles import RowFormat
 from storage.shards import open_shard, write_shards
-from tests.support.data import REPOSITORY, gathered, made_up, source_of, stored, temporaries
-from tests.support.ledgers import die, in_child, killed
+from tests.support.data import gathered, made_up, source_of, stored, temporaries
+from tests.support.ledgers import FORK, die, in_child, killed
 
 TRAIN, TEST = made_up(300, 6, seed=151), made_up(40, 6, seed=152)
 ASSIGNMENT = {"0": np.arange(0, 100), "1": np.arange(100, 180), "2": np.arange(180, 300)}
@@ -186,40 +183,29 @@ def _assert_nothing_half(layout: Layout) -> None:
     query(layout, "SELECT * FROM runs")
 
 
-LOOP = """
-import sys
-from pathlib import Path
-import numpy as np
-from storage.layout import Layout
-from storage.releases import ReleaseStore
-from storage.results import append
-from tests.support.data import made_up, source_of, stored
-
-layout = Layout(Path(sys.argv[1])).prepare()
-for number in range(int(sys.argv[2]), 10**9):
-    rows = made_up(50, 4, seed=number)
-    stored(layout, source_of(rows), private=True)
-    ReleaseStore(layout).write(f"key{number}", {"n": number}, {"x": np.full(1000, number)})
-    append(layout, [{"n": number}], run=f"run{number}")
-    print(number, flush=True)
-"""
+def _write_for_ever(layout: Layout, start: int, said: Any) -> None:
+    for number in range(start, start + 1_000_000):
+        stored(layout, source_of(made_up(50, 4, seed=number)), private=True)
+        ReleaseStore(layout).write(f"key{number}", {"n": number}, {"x": np.full(1000, number)})
+        append(layout, [{"n": number}], run=f"run{number}")
+        said.send(number)
 
 
 def test_kills_at_any_moment_leave_nothing_half_written(tmp_path: Path) -> None:
     layout = Layout(tmp_path / "root").prepare()
     random = np.random.default_rng(153)
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-    for start in range(0, 4_000, 1_000):
-        command = [sys.executable, "-c", LOOP, str(layout.root), str(start)]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as child:
-            assert child.stdout is not None
-            for _ in range(random.integers(1, 6)):
-                assert child.stdout.readline()
-            time.sleep(random.uniform(0, 0.03))
-            child.send_signal(signal.SIGKILL)
-            child.wait()
+    for start in range(0, 8_000, 1_000):
+        heard, said = FORK.Pipe(duplex=False)
+        child = FORK.Process(target=_write_for_ever, args=(layout, start, said))
+        child.start()
+        for _ in range(random.integers(1, 4)):
+            assert heard.poll(60)
+            heard.recv()
+        time.sleep(random.uniform(0, 0.03))
+        child.kill()
+        child.join()
         _assert_nothing_half(layout)
-    assert len(ReleaseStore(layout).keys()) >= 4
+    assert len(ReleaseStore(layout).keys()) >= 8
     numbers = [row["n"] for row in query(layout, "SELECT n FROM runs").to_pylist()]
     # What comes later in the loop is there only if what comes before it is.
     assert {f"key{number}" for number in numbers} <= set(ReleaseStore(layout).keys())

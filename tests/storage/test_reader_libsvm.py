@@ -168,6 +168,14 @@ def test_wide_rows_are_stored_sparse_and_equal_the_peer(tmp_path: Path, layout: 
     assert size < dense.nbytes / 50
 
 
+def test_long_lines_are_read_a_few_at_a_time(tmp_path: Path) -> None:
+    line = "1 " + " ".join(f"{index}:0.123456789" for index in range(1, 5001)) + "\n"
+    path = _write(tmp_path, line * 200)
+    blocks = list(read_source("libsvm", path, ReadOptions(dimension=5000, classes=("0", "1"))).parts["train"])
+    assert sum(len(block.labels) for block in blocks) == 200
+    assert max(len(block.labels) for block in blocks) < 60
+
+
 @pytest.mark.parametrize(
     ("raw", "canonical"),
     [
