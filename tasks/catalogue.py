@@ -102,7 +102,7 @@ def describe_system(name: str) -> dict[str, Any]:
         "proved": "; ".join(words) if proved else None,
         "reason": next((guarantee.reason for guarantee in guarantees if not guarantee.proved), None),
         "assumptions": sorted({text for guarantee in guarantees for text in guarantee.assumptions}),
-        "trust": [str(trust) for trust in system.arrangements],
+        "trust": [str(trust) for trust in system.supported()],
         "parts": {
             str(trust): [f"{spec.kind.removesuffix('s')} {spec.name}" for spec in _parts_of(arrangement)]
             for trust, arrangement in system.arrangements.items()

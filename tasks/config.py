@@ -43,6 +43,8 @@ class TrainingConfig(BaseModel):
     neighbours: Annotated[
         Neighbours, Field(description="Neighbouring relation; add-remove-one where nothing depends on a private n.")
     ] = Neighbours.REPLACE_ONE
+    dropouts: Annotated[int, Field(ge=0, description="secagg: parties that may be lost during the run.")] = 0
+    colluders: Annotated[int, Field(ge=0, description="secagg: parties that may pool what they know.")] = 0
     parties: Annotated[int, Field(ge=1, le=1_000_000, description="Number of simulated parties.", examples=[5])] = 5
     sizes: Annotated[
         tuple[Annotated[int, Field(ge=1)], ...] | None, Field(description="Rows of each party (an uneven split).")

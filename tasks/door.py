@@ -14,6 +14,9 @@ from dpalgos.guarantees import Guarantee, Numerics
 from dpalgos.keystream import KeyedNoise, key_identifier, public_secret
 from dpalgos.models import Artefact, decode
 from dpalgos.rows import Floats, Rows
+from dpalgos.secure.summation import SecureSummation
+from dpalgos.secure.tolerance import Tolerance
+from dpalgos.summation import Summation
 from storage.charges import PlanRequest, ReleaseCharge
 from storage.errors import RefusedError, SecretError
 from storage.ledger import Ledger
@@ -112,12 +115,13 @@ def _charges(releases: Sequence[PlannedRelease]) -> tuple[ReleaseCharge, ...]:
     )
 
 
-def secret_of(release: PlannedRelease, *, create: bool) -> bytes:
-    """Return the secret that keys a release's noise: public where a public seed was asked for."""
+def secret_of(release: PlannedRelease, maker: str, *, create: bool = True) -> bytes:
+    """Return the secret that keys a maker's noise: public where a public seed was asked for."""
     if release.seed is not None:
+        # Public noise still differs from party to party.
         return public_secret(release.seed)
     layout = current_layout()
-    return party_secret(layout, release.owner) if create else require_secret(layout, release.owner)
+    return party_secret(layout, maker) if create else require_secret(layout, maker)
 
 
 def refuse_unproved(plan: RunPlan, shards: Sequence[ShardRef], ledger: Ledger) -> None:
@@ -187,8 +191,8 @@ def _charge(
     request = PlanRequest(
         account=shards[0].dataset.account, partition=shards[0].partition, releases=charged, delta=delta, run=run
     )
-    owners = {release.owner: release for release in releases if release.reads_rows}
-    identifiers = {owner: key_identifier(secret_of(release, create=True)) for owner, release in owners.items()}
+    makers = {maker: release for release in releases if release.reads_rows for maker in release.noise_makers}
+    identifiers = {maker: key_identifier(secret_of(release, maker)) for maker, release in makers.items()}
     outcome = ledger.charge(request, identifiers)
     return {"charged": len(outcome.charged), "already_charged": len(outcome.already_charged), **outcome.details}
 
@@ -222,7 +226,7 @@ def make_release(
     algorithm = build(release)
     setting = release.public_facts()
     # Declare: from public facts alone.
-    guarantee = algorithm.guarantee(setting)
+    guarantee = release.guarantee()
     if store.exists(release.key):
         manifest, _ = store.read(release.key)
         return ReleaseRef(key=release.key, kind=manifest["artefact"], party=release.owner)
@@ -236,22 +240,23 @@ def make_release(
             _charge(ledger, [release], shards, _own_delta(release), release.name)
         reached("charged")
 
-    secret = secret_of(release, create=not reading)
-    if reading:
-        charged_under = ledger.charge_of(release.key).key_ids[release.owner]
-        if key_identifier(secret) != charged_under:
-            raise SecretError(
-                f"the release {release.key[:12]} ({release.label}) was charged under another secret of "
-                f"{release.owner}; its noise cannot be drawn again. Restore the secret, or ask for a fresh release "
-                f"and a fresh charge with another --repetition"
-            )
+    noises = _noises(release, ledger if reading else None)
     parties = [rows_of(shard, upstream, setting.dimension) for shard in shards]
-    noise = KeyedNoise(secret, release.key)
+    summation: Summation | None = None
+    if release.tolerance is not None:
+        summation = SecureSummation(
+            identity=release.key,
+            tolerance=Tolerance(**release.tolerance),
+            sizes=setting.sizes,
+            noises=noises,
+            steps=algorithm.steps(setting),
+        )
+    noise = noises[0]
     diagnostics: dict[str, float] = {}
     if isinstance(algorithm, Diagnosing) and not shards[0].dataset.private:
         artefact, diagnostics = algorithm.diagnostics(parties, setting, noise)
     else:
-        artefact = fit(algorithm, parties, setting, noise)
+        artefact = fit(algorithm, parties, setting, noise, summation)
     reached("drawn")
 
     manifest = _manifest(release, guarantee, artefact.kind, diagnostics)
@@ -263,6 +268,30 @@ def make_release(
     store.write(release.key, manifest, arrays)
     reached("stored")
     return ReleaseRef(key=release.key, kind=artefact.kind, party=release.owner)
+
+
+def _noises(release: PlannedRelease, ledger: Ledger | None) -> list[KeyedNoise]:
+    """Return the noise of each maker, from the secrets that were in force when the release was charged.
+
+    Raises
+    ------
+    SecretError
+        If one of them is another by now: noise is never drawn anew for a charged release.
+    """
+    charged_under = ledger.charge_of(release.key).key_ids if ledger else None
+    noises = []
+    for maker in release.noise_makers:
+        secret = secret_of(release, maker, create=charged_under is None)
+        if charged_under is not None and key_identifier(secret) != charged_under[maker]:
+            raise SecretError(
+                f"the release {release.key[:12]} ({release.label}) was charged under another secret of {maker}; "
+                f"its noise cannot be drawn again. Restore the secret, or ask for a fresh release and a fresh charge "
+                f"with another --repetition"
+            )
+        # With a public seed all secrets are one, so the maker is part of what keys the noise.
+        name = release.key if len(release.noise_makers) == 1 else f"{release.key}/{maker}"
+        noises.append(KeyedNoise(secret, name))
+    return noises
 
 
 def _own_delta(release: PlannedRelease) -> float:
@@ -306,6 +335,7 @@ def _manifest(
         "source": cls.source,
         "code": code_version(),
         "public_seed": release.seed,
+        "tolerance": release.tolerance,
         "diagnostics": diagnostics,
     }
 

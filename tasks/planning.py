@@ -187,9 +187,13 @@ class _Draft:
             "setting": setting_to_json(setting),
             "parties": tuple(shard.party for shard in group),
             "upstream": tuple(upstream),
+            "tolerance": self._tolerance(len(group)) if setting.trust is Trust.SECAGG else None,
         }
         key = identity(**self._common(), **fields)
         return PlannedRelease(key=key, label=label, seed=self.config.seed, **fields)
+
+    def _tolerance(self, parties: int) -> dict[str, int]:
+        return {"parties": parties, "dropouts": self.config.dropouts, "colluders": self.config.colluders}
 
     def _releases(
         self, part: str, scope: Scope, dimension: int, uses: Sequence[str], budgets: Budgets

@@ -8,9 +8,10 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from dpalgos.algorithms import Algorithm
 from dpalgos.guarantees import Guarantee, Loss, Neighbours, Setting, Trust, loss_from_json
 from dpalgos.registry import AlgorithmSpec, lookup
+from dpalgos.secure.summation import secagg_guarantee
+from dpalgos.secure.tolerance import Tolerance
 
 __all__ = ["EVERYONE", "PlannedCombination", "PlannedRelease", "RunPlan", "build", "setting_to_json"]
 
@@ -41,6 +42,8 @@ class PlannedRelease(_Planned):
         Keys of the releases it uses: the projection.
     seed : int or None
         Public noise seed.
+    tolerance : dict or None
+        Under ``secagg``: the fault model, fields of :class:`dpalgos.secure.tolerance.Tolerance`.
     """
 
     key: str
@@ -53,11 +56,17 @@ class PlannedRelease(_Planned):
     parties: tuple[str, ...]
     upstream: tuple[str, ...] = ()
     seed: int | None = None
+    tolerance: dict[str, int] | None = None
 
     @property
     def owner(self) -> str:
-        """Whose secret keys the noise: the party's own, or the curator's."""
-        return self.parties[0] if len(self.parties) == 1 and self.setting["trust"] == "local" else EVERYONE
+        """Whose release it is: the party's own, or everybody's."""
+        return self.parties[0] if len(self.parties) == 1 and self.setting["trust"] == Trust.LOCAL else EVERYONE
+
+    @property
+    def noise_makers(self) -> tuple[str, ...]:
+        """Whose secrets key the noise: each party's its share under ``secagg``, otherwise the owner's."""
+        return self.parties if self.tolerance is not None else (self.owner,)
 
     @property
     def reads_rows(self) -> bool:
@@ -70,8 +79,12 @@ class PlannedRelease(_Planned):
 
     def guarantee(self) -> Guarantee:
         """Return what is proved about the release."""
-        algorithm: Algorithm = build(self)
-        return algorithm.guarantee(self.public_facts())
+        algorithm = build(self)
+        setting = self.public_facts()
+        guarantee: Guarantee = algorithm.guarantee(setting)
+        if self.tolerance is None:
+            return guarantee
+        return secagg_guarantee(guarantee, Tolerance(**self.tolerance), algorithm.steps(setting))
 
 
 class PlannedCombination(_Planned):

@@ -7,6 +7,7 @@ import difflib
 from collections.abc import Mapping
 from typing import Any
 
+from dpalgos.algorithms import is_sum_algorithm
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Claim, Trust
 from dpalgos.registry import AlgorithmSpec, lookup
@@ -132,11 +133,13 @@ def resolve_system(config: TrainingConfig) -> tuple[str, System | None, Trust, A
     if config.trainer is not None:
         return _composed(config)
     system: System = lookup("systems", str(config.algorithm))
-    trust = config.trust or next(iter(system.arrangements))
-    if trust not in system.arrangements:
-        supported = ", ".join(system.arrangements)
-        raise ParameterError(f"{config.algorithm} does not run under trust {trust}; it runs under: {supported}")
-    arrangement = system.arrangements[trust]
+    supported = system.supported()
+    trust = config.trust or next(iter(supported))
+    if trust not in supported:
+        raise ParameterError(
+            f"{config.algorithm} does not run under trust {trust}; it runs under: {', '.join(supported)}"
+        )
+    arrangement = supported[trust]
     changes: dict[str, Any] = {}
     if config.projection is not None:
         changes["projection"] = AlgorithmSpec("projections", config.projection)
@@ -160,7 +163,10 @@ def resolve_normalisation(config: TrainingConfig, declared: str | None) -> str:
 def _composed(config: TrainingConfig) -> tuple[str, None, Trust, Arrangement]:
     trainer = lookup("trainers", str(config.trainer))
     projection = lookup("projections", config.projection) if config.projection else None
-    supported = [trust for trust in trainer.trusts if projection is None or trust in projection.trusts]
+    readers = [part for part in (projection, trainer) if part is not None and part.reads_rows]
+    supported = [trust for trust in trainer.trusts if all(trust in part.trusts for part in readers)]
+    if Trust.CENTRAL in supported and all(is_sum_algorithm(part) for part in readers):
+        supported.append(Trust.SECAGG)
     if not supported:
         raise ParameterError(f"{config.projection} and {config.trainer} have no trust model in common")
     trust = config.trust or supported[0]

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from deployments.cli.app import app
 from deployments.cli.common import JsonFlag, RootOption, console, numbers, parameters, print_json, use_root
-from dpalgos.guarantees import Trust
+from dpalgos.guarantees import Neighbours, Trust
 from storage.refs import Visibility
 from tasks.config import TrainingConfig
 from tasks.engine import prepare_engine
@@ -119,6 +119,11 @@ def train(
     rows_per_party: Annotated[int | None, typer.Option(help="Rows of each party; default all training rows.")] = None,
     sizes: Annotated[str | None, typer.Option(help="Rows of each party, uneven: 50,100,500")] = None,
     trust: Annotated[Trust | None, typer.Option(help="Trust model; default the algorithm's first.")] = None,
+    dropouts: Annotated[int, typer.Option(help="secagg: parties that may be lost during the run.")] = 0,
+    colluders: Annotated[int, typer.Option(help="secagg: parties that may pool what they know.")] = 0,
+    neighbours: Annotated[Neighbours, typer.Option(help="Relation; add-remove-one where no private n is used.")] = (
+        Neighbours.REPLACE_ONE
+    ),
     partition: Annotated[
         str | None, typer.Option(help="How rows are dealt; default even, or sized with --sizes.")
     ] = None,
@@ -153,6 +158,9 @@ def train(
         epsilon=epsilon,
         delta=delta,
         trust=trust,
+        dropouts=dropouts,
+        colluders=colluders,
+        neighbours=neighbours,
         parties=parties,
         sizes=numbers(sizes, "--sizes"),
         rows_per_party=rows_per_party,

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from dpalgos.algorithms import is_sum_algorithm
 from dpalgos.guarantees import Claim, Trust
-from dpalgos.registry import AlgorithmSpec
+from dpalgos.registry import AlgorithmSpec, lookup
 
-__all__ = ["Arrangement", "Scope", "System"]
+__all__ = ["Arrangement", "Scope", "System", "sums_only"]
 
 
 class Scope(StrEnum):
@@ -78,3 +79,27 @@ class System:
     sound_counterpart: str | None = None
     normalisation: str = "unit-norm"
     paper: str = ""
+
+    def supported(self) -> dict[Trust, Arrangement]:
+        """Return the arrangements by trust model, the default first.
+
+        A central arrangement whose parts see rows through sums alone runs under ``secagg`` as it is: there the sums
+        are formed by secure aggregation instead of by a curator.
+        """
+        supported = dict(self.arrangements)
+        central = supported.get(Trust.CENTRAL)
+        if central is not None and sums_only(central):
+            supported.setdefault(Trust.SECAGG, central)
+        return supported
+
+
+def sums_only(arrangement: Arrangement) -> bool:
+    """Whether every part of an arrangement that looks at rows sees them through sums over all parties."""
+    scopes = {arrangement.trainer_scope}
+    parts = [lookup("trainers", arrangement.trainer.name)]
+    if arrangement.projection is not None:
+        projection = lookup("projections", arrangement.projection.name)
+        if projection.reads_rows:
+            parts.append(projection)
+            scopes.add(arrangement.projection_scope)
+    return scopes == {Scope.JOINT} and all(is_sum_algorithm(part) for part in parts)
