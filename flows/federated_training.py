@@ -2,32 +2,62 @@
 
 from __future__ import annotations
 
-import time
-from typing import Any, cast
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar, cast
 
 from prefect import Task, flow
 from prefect.futures import PrefectFuture
 from prefect.runtime import flow_run
 from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 
-from storage.refs import ReleaseRef
-from tasks.aggregation import aggregate
+from flows.chain import follow
+from storage.refs import DatasetRef, ReleaseRef
 from tasks.artifacts import Progress, show_budget, show_result
 from tasks.caching import checked, served_from_cache, submit
-from tasks.charging import charge
 from tasks.config import TrainingConfig
 from tasks.door import is_stored
-from tasks.evaluation import evaluate
-from tasks.ingestion import default_normalisation, find_dataset
-from tasks.normalisation import is_stored_whole, normalise
-from tasks.partitioning import are_stored_whole, partition
-from tasks.planning import plan_run
 from tasks.plans import PlannedCombination, PlannedRelease
-from tasks.releasing import reduce_dimension, train_model
-from tasks.reporting import RunResult, report, summarise
-from tasks.resolution import resolve_normalisation
+from tasks.reporting import Evaluation, RunResult, report
 
 __all__ = ["train"]
+
+_R = TypeVar("_R")
+
+
+class _AsTasks:
+    """Every step a Prefect task, releases side by side, with a progress artifact."""
+
+    def __init__(self) -> None:
+        self._progress = Progress()
+        self._futures: dict[str, PrefectFuture[Any]] = {}
+
+    def reached(self, stage: str) -> None:
+        self._progress.reached(stage)
+
+    def prepare(self, task: Task[..., _R], arguments: Sequence[Any], is_whole: Callable[[_R], bool]) -> _R:
+        return checked(task, arguments, is_whole)
+
+    def pay(self, dataset: DatasetRef, charge: Task[..., dict[str, Any]], *arguments: Any) -> None:
+        show_budget(dataset, charge(*arguments))
+
+    def make(self, task: Task[..., ReleaseRef], planned: PlannedRelease | PlannedCombination, *arguments: Any) -> None:
+        self._futures[planned.key] = submit(task, [planned, *arguments], stored=is_stored(planned.key))
+
+    def made(self, keys: Sequence[str]) -> list[PrefectFuture[Any]]:
+        return [self._futures[key] for key in keys]
+
+    def references(self) -> dict[str, ReleaseRef]:
+        return {key: future.result() for key, future in self._futures.items()}
+
+    def measure(self, task: Task[..., Evaluation], *arguments: Any) -> Evaluation:
+        self._futures["evaluation"] = future = task.submit(*arguments)
+        return future.result()
+
+    def notes(self) -> dict[str, Any]:
+        return {
+            "prefect_flow_run_id": str(flow_run.id),
+            "cached": all(served_from_cache(future) for future in self._futures.values()),
+        }
 
 
 @flow(
@@ -52,45 +82,9 @@ def train(config: TrainingConfig) -> RunResult:
     storage.errors.RefusedError
         If something unproved would read private rows, or a cap would be exceeded; nothing is released then.
     """
-    started = time.monotonic()
-    progress = Progress()
-    ingested = find_dataset(config.dataset)
-    progress.reached("ingest")
-    normalisation = resolve_normalisation(config, default_normalisation(config.dataset))
-    dataset = checked(normalise, [ingested, normalisation], is_stored_whole)
-    shards = checked(partition, [dataset, config], are_stored_whole)
-    progress.reached("partition")
-    plan = plan_run(config, shards.training, shards.held_out)
-    show_budget(dataset, charge(plan, shards))
-    progress.reached("charge")
-
-    futures: dict[str, PrefectFuture[Any]] = {}
-
-    def run(task: Task[..., ReleaseRef], planned: PlannedRelease | PlannedCombination, *arguments: object) -> None:
-        futures[planned.key] = submit(task, [planned, *arguments], stored=is_stored(planned.key))
-
-    for release in plan.projections:
-        run(reduce_dimension, release, shards.of(release.parties))
-    if plan.basis is not None:
-        run(aggregate, plan.basis, [futures[key] for key in plan.basis.upstream])
-    for release in plan.models:
-        run(train_model, release, shards.of(release.parties), *(futures[key] for key in release.upstream))
-    if plan.model is not None:
-        run(aggregate, plan.model, [futures[key] for key in plan.model.upstream])
-    references = {key: future.result() for key, future in futures.items()}
-    progress.reached("aggregate")
-
-    models = {name: [references[key] for key in path] for name, path in plan.paths().items()}
-    measured = evaluate.submit(plan, models, shards)
-    futures["evaluation"] = measured
-    result = summarise(plan, dataset, measured.result(), list(references.values())).model_copy(
-        update={
-            "prefect_flow_run_id": str(flow_run.id),
-            "cached": all(served_from_cache(future) for future in futures.values()),
-            "seconds": None if dataset.private else round(time.monotonic() - started, 3),
-        }
-    )
+    run = _AsTasks()
+    dataset, plan, result, models = follow(config, run)
     logged = report(config, dataset, plan, result, models)
-    progress.reached("log")
+    run.reached("log")
     show_result(logged)
     return logged

@@ -37,7 +37,7 @@ class ByContent(CachePolicy):
                 "task": task_ctx.task.task_key,
                 "source": source,
                 "inputs": inputs,
-                "code": package_digest("dpalgos", "storage", "tasks"),
+                "code": package_digest("dpalgos", "storage", "tasks", "flows"),
                 "packages": code_version(),
                 "root": str(current_root()),
             }

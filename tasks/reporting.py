@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 from prefect import task
@@ -21,7 +22,7 @@ from tasks.progress import say
 from tasks.settings import current_layout, current_root
 from tasks.tracking import ChildReport, DatasetInput, ModelReport, RunReport, track_run
 
-__all__ = ["Evaluation", "RunResult", "note_of", "proved_by_party", "report", "summarise"]
+__all__ = ["Evaluation", "RunResult", "describe", "note_of", "proved_by_party", "record", "report", "summarise"]
 
 
 class Evaluation(BaseModel):
@@ -132,8 +133,15 @@ def report(
     """
     run_id = track_run(current_root(), _tracked(config, dataset, plan, result, models))
     logged = result.model_copy(update={"mlflow_run_id": run_id})
+    record(config, logged)
+    say("log", f"MLflow run {run_id[:8]}")
+    return logged
+
+
+def record(config: TrainingConfig, result: RunResult) -> None:
+    """Append a run to the results; under its key, so that a run that is repeated is not counted twice."""
     layout = current_layout()
-    row = logged.model_dump(mode="json", exclude={"metrics", "by_party", "releases", "cached"})
+    row = result.model_dump(mode="json", exclude={"metrics", "by_party", "releases", "cached"})
     setting = config.model_dump(mode="json", exclude={"algorithm", "dataset", "trust"})
     append(layout, [{**row, **{f"config_{name}": value for name, value in setting.items()}}], run=result.run_key)
     measured = [("all", result.metrics), *result.by_party.items()]
@@ -151,17 +159,10 @@ def report(
     ]
     if rows:
         append(layout, rows, table="metrics", run=result.run_key)
-    say("log", f"MLflow run {run_id[:8]}")
-    return logged
 
 
-def _tracked(
-    config: TrainingConfig,
-    dataset: DatasetRef,
-    plan: RunPlan,
-    result: RunResult,
-    models: dict[str, list[ReleaseRef]],
-) -> RunReport:
+def describe(config: TrainingConfig, dataset: DatasetRef, plan: RunPlan, result: RunResult) -> RunReport:
+    """Return what MLflow is told of a run under names that line up over all algorithms, without models and children."""
     params: dict[str, Any] = {
         name: value
         for name, value in config.model_dump(mode="json").items()
@@ -176,15 +177,6 @@ def _tracked(
         "seconds": result.seconds,
         **result.metrics,
     }
-    common = {"params": {"epsilon": config.epsilon, "delta": config.delta}}
-    children = tuple(
-        ChildReport(
-            name=f"party {release.parties[0]}" if len(release.parties) == 1 else "all parties",
-            metrics={"rows": float(sum(release.setting["sizes"])), **result.by_party.get(release.parties[0], {})},
-            **common,
-        )
-        for release in plan.models
-    )
     proved = result.proved
     return RunReport(
         experiment=dataset.name,
@@ -204,10 +196,31 @@ def _tracked(
         metrics={name: float(value) for name, value in numbers.items() if value is not None},
         tags={"unitball.prefect_flow_run": result.prefect_flow_run_id or "", "unitball.sound": str(proved is not None)},
         inputs=(DatasetInput(name=dataset.name, version=dataset.version, account=dataset.account),),
+        note=note_of(result),
+    )
+
+
+def _tracked(
+    config: TrainingConfig,
+    dataset: DatasetRef,
+    plan: RunPlan,
+    result: RunResult,
+    models: dict[str, list[ReleaseRef]],
+) -> RunReport:
+    common = {"params": {"epsilon": config.epsilon, "delta": config.delta}}
+    children = tuple(
+        ChildReport(
+            name=f"party {release.parties[0]}" if len(release.parties) == 1 else "all parties",
+            metrics={"rows": float(sum(release.setting["sizes"])), **result.by_party.get(release.parties[0], {})},
+            **common,
+        )
+        for release in plan.models
+    )
+    return dataclasses.replace(
+        describe(config, dataset, plan, result),
         children=children,
         model=_model_report(dataset, result, models),
         files={"result.json": result.model_dump_json(indent=2)},
-        note=note_of(result),
     )
 
 
