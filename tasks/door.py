@@ -18,6 +18,7 @@ from dpalgos.secure.summation import SecureSummation
 from dpalgos.secure.tolerance import Tolerance
 from dpalgos.summation import Summation
 from storage.charges import PlanRequest, ReleaseCharge
+from storage.datasets import dataset_ref
 from storage.errors import RefusedError, SecretError
 from storage.ledger import Ledger
 from storage.refs import ReleaseRef, ShardRef
@@ -133,6 +134,7 @@ def refuse_unproved(plan: RunPlan, shards: Sequence[ShardRef], ledger: Ledger) -
         If the rows are private and a release is unproved, holds in real arithmetic only without the owner's word,
         is seeded publicly, or has a delta of 1/n or more.
     """
+    _require_genuine(shards)
     dataset = shards[0].dataset
     if not dataset.private:
         return
@@ -140,7 +142,7 @@ def refuse_unproved(plan: RunPlan, shards: Sequence[ShardRef], ledger: Ledger) -
         raise RefusedError(
             f"{dataset.name} is private: a public noise seed would let anybody subtract the noise; leave --seed out"
         )
-    smallest = min(shard.rows for shard in shards)
+    smallest = min(min(release.setting["sizes"]) for release in plan.releases if release.reads_rows)
     if plan.delta >= 1 / smallest:
         raise RefusedError(
             f"delta {plan.delta:g} is 1/n or more for the smallest party (n = {smallest}): that protects nobody; "
@@ -191,7 +193,9 @@ def _charge(
     request = PlanRequest(
         account=shards[0].dataset.account, partition=shards[0].partition, releases=charged, delta=delta, run=run
     )
-    makers = {maker: release for release in releases if release.reads_rows for maker in release.noise_makers}
+    # Only what is still to be paid names secrets: a lost one must not be made anew for a release already charged.
+    unpaid = [release for release in releases if release.reads_rows and not ledger.is_charged(release.key)]
+    makers = {maker: release for release in unpaid for maker in release.noise_makers}
     identifiers = {maker: key_identifier(secret_of(release, maker)) for maker, release in makers.items()}
     outcome = ledger.charge(request, identifiers)
     return {"charged": len(outcome.charged), "already_charged": len(outcome.already_charged), **outcome.details}
@@ -236,8 +240,8 @@ def make_release(
     reading = bool(algorithm.reads_rows)
     if reading:
         _require_admissible(guarantee, release, shards, ledger)
-        if not ledger.is_charged(release.key):
-            _charge(ledger, [release], shards, _own_delta(release), release.name)
+        # Costs nothing where the plan was charged, and is refused where the key stands for something else on record.
+        _charge(ledger, [release], shards, _own_delta(release), release.name)
         reached("charged")
 
     noises = _noises(release, ledger if reading else None)
@@ -299,11 +303,38 @@ def _own_delta(release: PlannedRelease) -> float:
     return float(budget.get("delta", 1e-5))
 
 
+def _require_genuine(shards: Sequence[ShardRef]) -> None:
+    """Compare references, which anybody can write down, with what is stored under them.
+
+    Raises
+    ------
+    RefusedError
+        If one says of private rows that they are public, or names another account.
+    """
+    layout = current_layout()
+    for dataset in {shard.dataset for shard in shards}:
+        stored = dataset_ref(layout, dataset.version)
+        if (stored.visibility, stored.private and stored.account) != (
+            dataset.visibility,
+            dataset.private and dataset.account,
+        ):
+            raise RefusedError(
+                f"the reference to {dataset.name} does not say what is stored: version {dataset.version} holds "
+                f"{stored.visibility} rows of account {stored.account}"
+            )
+
+
 def _require_admissible(
     guarantee: Guarantee, release: PlannedRelease, shards: Sequence[ShardRef], ledger: Ledger
 ) -> None:
     # The plan was checked as a whole; the door checks again, since nothing else stands between it and the rows.
+    _require_genuine(shards)
     dataset = shards[0].dataset
+    if tuple(shard.rows for shard in shards) != release.public_facts().sizes:
+        raise RefusedError(f"{release.label} is planned for parties of other sizes than the shards it is given")
+    for shard in shards:
+        if open_shard(current_layout(), shard).count != shard.rows:
+            raise RefusedError(f"the reference to the rows of party {shard.party} gives another number than is stored")
     if not dataset.private:
         return
     if not guarantee.proved or release.seed is not None:

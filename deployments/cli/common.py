@@ -13,9 +13,10 @@ import typer
 from rich.console import Console
 
 from dpalgos.errors import ParameterError
-from tasks.settings import ROOT_VARIABLE
+from storage.errors import FormatVersionError, InputError, StorageError
+from tasks.settings import ROOT_VARIABLE, current_layout
 
-__all__ = ["JsonFlag", "RootOption", "console", "parameters", "print_json", "use_root"]
+__all__ = ["JsonFlag", "RootOption", "console", "numbers", "parameters", "print_json", "use_root"]
 
 RootOption = Annotated[
     Path | None,
@@ -23,18 +24,32 @@ RootOption = Annotated[
         "--root", envvar=ROOT_VARIABLE, help="Folder of all state; two roots share nothing.", show_default=False
     ),
 ]
+_PIPE_WIDTH = 132
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout and nothing else there.")]
 
 
 def use_root(root: Path | None) -> None:
-    """Make a root the one of this process; everything opened later lives under it."""
+    """Make a root the one of this process; everything opened later lives under it.
+
+    Raises
+    ------
+    InputError
+        If it cannot be written: the root is an argument, and the way out is another one.
+    """
     if root is not None:
         os.environ[ROOT_VARIABLE] = str(root.expanduser().resolve())
+    try:
+        current_layout()
+    except FormatVersionError:
+        raise
+    except StorageError as error:
+        raise InputError(str(error)) from error
 
 
 def console() -> Console:
-    """Return the console for tables."""
-    return Console()
+    """Return the console for tables; into a file or a pipe, lines are as long as a table needs."""
+    out = Console()
+    return out if out.is_terminal else Console(width=max(out.width, _PIPE_WIDTH))
 
 
 def print_json(value: Any) -> None:
@@ -62,6 +77,8 @@ def parameters(pairs: Sequence[str]) -> dict[str, Any]:
         name, equals, text = pair.partition("=")
         if not equals or not name:
             raise ParameterError(f"--param {pair!r} is not NAME=VALUE, for example --param regularisation=0.01")
+        if name in result:
+            raise ParameterError(f"--param {name} is given twice")
         result[name] = _value(text)
     return result
 
