@@ -1,0 +1,47 @@
+"""Privacy accounting: what releases cost together, what noise a budget buys, and whether the next plan still fits.
+
+- within a plan: :func:`compose`, :func:`calibrate`, :func:`allocate`;
+- a plan's price for each party: :func:`price`, :class:`PlanCost`; :func:`losses_under` puts a guarantee under the
+  relation in force first;
+- across plans, parties and partitions: :func:`spent`, :func:`standing`, :func:`admit`, :func:`largest_epsilon`,
+  :func:`repeats_left`.
+
+All functions take plain values and depend on public facts only.
+"""
+
+from dpalgos.accounting.calibration import Allocation, allocate, calibrate
+from dpalgos.accounting.composition import compose, composition_methods
+from dpalgos.accounting.costs import PlanCost, price
+from dpalgos.accounting.profiles import PrivacyProfile
+from dpalgos.accounting.scaling import group_loss, losses_under
+from dpalgos.accounting.spending import (
+    Admission,
+    Cap,
+    Spent,
+    admit,
+    largest_epsilon,
+    repeats_left,
+    spent,
+    standing,
+)
+
+__all__ = [
+    "Admission",
+    "Allocation",
+    "Cap",
+    "PlanCost",
+    "PrivacyProfile",
+    "Spent",
+    "admit",
+    "allocate",
+    "calibrate",
+    "compose",
+    "composition_methods",
+    "group_loss",
+    "largest_epsilon",
+    "losses_under",
+    "price",
+    "repeats_left",
+    "spent",
+    "standing",
+]

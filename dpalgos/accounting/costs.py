@@ -1,0 +1,185 @@
+"""What one plan costs each party: the quantities that filters add up, as JSON."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from dpalgos.accounting.composition import components, compose
+from dpalgos.accounting.conversions import mu_of_pure, require_delta
+from dpalgos.accounting.scaling import group_loss
+from dpalgos.errors import ParameterError
+from dpalgos.guarantees import (
+    ApproximateDP,
+    GaussianMu,
+    Loss,
+    NoGuarantee,
+    PureEpsilon,
+    ZeroConcentrated,
+    loss_from_json,
+    loss_to_json,
+)
+
+__all__ = ["PlanCost", "additive_costs", "price", "unproved"]
+
+_QUANTITIES = ("mu_squared", "rho", "slack", "epsilon", "delta")
+
+
+@dataclass(frozen=True, slots=True)
+class PlanCost:
+    """What one plan costs one party; infinity (null in JSON) where a quantity does not exist.
+
+    Parameters
+    ----------
+    losses : tuple of Loss
+        What the plan's releases cost this party, Gaussian and zCDP ones merged.
+    mu_squared : float
+        For the Gaussian-DP filter: mu^2, a pure epsilon as that of
+        :func:`~dpalgos.accounting.conversions.mu_of_pure`. Infinite with a rho: no mu follows from zCDP alone.
+    rho : float
+        For the zCDP filter: rho, of a mu ``mu^2 / 2``, of a pure epsilon ``epsilon tanh(epsilon / 2)``.
+    slack : float
+        Probability outside which the two hold: the sum of the deltas of (epsilon, delta) losses, each of which is a
+        pure-epsilon pair outside an event of probability delta (Murtagh, Vadhan 2016, Lemma 3.2).
+    epsilon, delta : float
+        For the basic filter: the plan's tight epsilon at its declared delta, or its pure epsilon at 0.
+    """
+
+    losses: tuple[Loss, ...]
+    mu_squared: float
+    rho: float
+    slack: float
+    epsilon: float
+    delta: float
+
+    def __post_init__(self) -> None:
+        for name in _QUANTITIES:
+            value = getattr(self, name)
+            if isinstance(value, bool) or not (isinstance(value, float | int) and value >= 0):
+                raise ParameterError(f"a plan's {name} is {value!r}; it must be a number of at least 0, or infinite")
+
+    @classmethod
+    def of(cls, losses: Sequence[Loss], delta: float) -> PlanCost:
+        """Price losses that are charged together; ``delta`` is what the plan states its epsilon at.
+
+        Raises
+        ------
+        ParameterError
+            For an unknown loss type or a delta outside [0, 1).
+        """
+        require_delta(delta)
+        mu_squared, rho, slack = additive_costs(losses)
+        parts = components(losses)
+        pure = not (parts.gaussians or parts.rhos or parts.slacks)
+        at_delta = 0.0 if pure else delta
+        return cls(_merged(losses), mu_squared, rho, slack, compose(losses).epsilon(at_delta), at_delta)
+
+    @property
+    def is_zero(self) -> bool:
+        """Whether nothing was released that depends on the party's rows."""
+        return self.mu_squared == 0 and self.rho == 0 and self.slack == 0 and self.epsilon == 0
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a JSON object; the inverse of :meth:`from_json`."""
+        numbers = {name: getattr(self, name) for name in _QUANTITIES}
+        return {
+            "losses": [loss_to_json(loss) for loss in self.losses],
+            **{name: value if math.isfinite(value) else None for name, value in numbers.items()},
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> PlanCost:
+        """Read a cost back.
+
+        Raises
+        ------
+        ParameterError
+            For an unknown or missing key, an unknown loss type, or a quantity that is no number of at least 0.
+        """
+        if data.keys() != _KEYS:
+            raise ParameterError(f"a plan's cost has the keys {sorted(data)}; it must have exactly {sorted(_KEYS)}")
+        numbers = [math.inf if data[name] is None else data[name] for name in _QUANTITIES]
+        try:
+            losses = tuple(map(loss_from_json, data["losses"]))
+        except TypeError as error:
+            raise ParameterError(f"the losses {data['losses']!r} of a plan's cost cannot be read: {error}") from None
+        return cls(losses, *numbers)
+
+
+_KEYS = frozenset(field.name for field in fields(PlanCost))
+
+
+def additive_costs(losses: Sequence[Loss]) -> tuple[float, float, float]:
+    """Return (mu^2, rho, slack) of losses charged together: closed forms, see :class:`PlanCost`."""
+    parts = components(losses)
+    if parts.unproved is not None:
+        return math.inf, math.inf, math.inf
+    squares = [mu * mu for mu in parts.gaussians]
+    squares += [count * mu_of_pure(epsilon) ** 2 for epsilon, count in parts.pure.items()]
+    return math.inf if parts.rhos else math.fsum(squares), parts.total_rho, parts.slack
+
+
+def _merged(losses: Sequence[Loss]) -> tuple[Loss, ...]:
+    parts = components(losses)
+    free = (PureEpsilon(0.0), ApproximateDP(0.0, 0.0))
+    others = [loss for loss in losses if not isinstance(loss, GaussianMu | ZeroConcentrated) and loss not in free]
+    gaussian = [GaussianMu(parts.mu)] if parts.gaussians else []
+    concentrated = [ZeroConcentrated(parts.rho)] if parts.rhos else []
+    return (*gaussian, *concentrated, *others)
+
+
+def price(
+    releases: Sequence[tuple[Sequence[str], Sequence[Loss]]], delta: float, *, rows_per_person: int = 1
+) -> dict[str, PlanCost]:
+    """Return what a plan costs each party.
+
+    Parameters
+    ----------
+    releases : sequence of (parties, losses)
+        Whose rows each release of the plan reads, and what it costs one of these rows, under the relation in force
+        (see :func:`~dpalgos.accounting.scaling.losses_under`). A joint release is paid by each party it reads.
+    delta : float
+        What the plan states its epsilon at.
+    rows_per_person : int
+        How many rows one person may have, in one party or spread over several.
+
+    Returns
+    -------
+    dict of party to PlanCost
+        Tight compositions of all releases that touch the party's rows.
+
+    Notes
+    -----
+    Several rows a person. Each loss is replaced by that of a group. Where one person's rows may lie in several parties,
+    a party's own bill is a bound for all of the person's rows if every release reads one party or all and the parties'
+    bills are equal: take the i-th of equal losses at each party, and let a_p be the person's rows there,
+    ``sum a_p = k``. Together these releases are no easier to tell apart than one release for k rows: for Gaussians
+    ``sum a_p^2 <= k^2``, so for rho; pure epsilons add up to ``k epsilon``; (epsilon, delta) to
+    ``(k epsilon, delta sum g(a_p))`` with g convex, g(0) = 0, so ``sum g(a_p) <= g(k)``. Otherwise every party is
+    charged the composition of all the plan's releases, which needs no argument.
+    """
+    bills: dict[str, list[Loss]] = {}
+    for parties, losses in releases:
+        grouped = [group_loss(loss, rows_per_person) for loss in losses]
+        for party in dict.fromkeys(parties):
+            bills.setdefault(party, []).extend(grouped)
+    if rows_per_person > 1 and not _alike(releases, bills):
+        everything = [group_loss(loss, rows_per_person) for _, losses in releases for loss in losses]
+        bills = dict.fromkeys(bills, everything)
+    # Parties of one plan mostly pay the same; each distinct bill is priced once.
+    priced = {bill: PlanCost.of(bill, delta) for bill in {tuple(bill) for bill in bills.values()}}
+    return {party: priced[tuple(bill)] for party, bill in bills.items()}
+
+
+def _alike(releases: Sequence[tuple[Sequence[str], Sequence[Loss]]], bills: Mapping[str, Sequence[Loss]]) -> bool:
+    one_or_all = all(len(set(parties)) in (0, 1, len(bills)) for parties, _ in releases)
+    counted = [Counter(bill) for bill in bills.values()]
+    return one_or_all and all(count == counted[0] for count in counted)
+
+
+def unproved(cost: PlanCost) -> str | None:
+    """Return why nothing is proved of a plan; None where something is."""
+    return next((loss.reason for loss in cost.losses if isinstance(loss, NoGuarantee)), None)

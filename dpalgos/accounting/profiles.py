@@ -1,0 +1,345 @@
+"""Privacy profiles: epsilon at delta and delta at epsilon of a composition, computed and rounded so as never to be low.
+
+A *dominating pair* (P, Q) of a mechanism satisfies ``H_t(M(D) || M(D')) <= H_t(P || Q)`` for all neighbours and all
+t >= 0, where ``H_t(P || Q) = integral of max(0, p - t q)`` is the hockey-stick divergence; a release is
+(epsilon, delta)-DP exactly if ``H_{e^epsilon} <= delta``. The product of dominating pairs dominates the composition,
+also when each mechanism is chosen in view of earlier outputs from a family with that pair (Zhu, Dong, Wang 2022,
+Theorem 10). What is needed of a pair is the law of its privacy loss ``L = log(p/q)`` under P:
+``H_t = E[max(0, 1 - t e^-L)]``, with L = infinity where q = 0.
+
+The pairs of the loss types:
+
+- pure epsilon: L = ± epsilon with odds e^epsilon (randomised response; Kairouz, Oh, Viswanath 2015, Theorem 2.3);
+- (epsilon, delta): L = infinity with probability delta, else as for pure epsilon (same place);
+- Gaussian mu: N(mu, 1) against N(0, 1) (Dong, Roth, Su 2022); several merge into one with ``mu^2 = sum of mu_i^2``;
+- rho-zCDP: :func:`zcdp_atoms`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Protocol
+
+import numpy as np
+from scipy.optimize import brentq
+from scipy.special import erfcx, expit, gammaln, log_ndtr
+
+from dpalgos.accounting.conversions import (
+    require_delta,
+    require_epsilon,
+    zcdp_curve,
+    zcdp_delta,
+    zcdp_epsilon,
+    zcdp_epsilon_classical,
+)
+from dpalgos.mechanisms.gaussian import delta_of_mu, epsilon_of_mu
+from dpalgos.rows import Floats
+
+__all__ = [
+    "Atoms",
+    "AtomsProfile",
+    "ClassicalZeroConcentratedProfile",
+    "GaussianProfile",
+    "LeastProfile",
+    "PrivacyProfile",
+    "UnboundedProfile",
+    "ZeroConcentratedProfile",
+    "atom_count",
+    "gaussian_epsilon",
+    "product",
+    "pure_atoms",
+    "smallest_epsilon",
+    "zcdp_atoms",
+    "zcdp_grid",
+]
+
+# The range of the high-precision Gaussian curve.
+_SMALLEST_DELTA = 1e-300
+_LARGEST = 1e6
+_ZCDP_NODES = 1500
+
+
+class PrivacyProfile(Protocol):
+    """What a composition is proved to cost, as a curve."""
+
+    def epsilon(self, delta: float) -> float:
+        """Return an epsilon at which the composition is (epsilon, delta)-DP; infinite where there is none."""
+        ...
+
+    def delta(self, epsilon: float) -> float:
+        """Return a delta at which the composition is (epsilon, delta)-DP; 1 where nothing is proved."""
+        ...
+
+
+def smallest_epsilon(curve: Callable[[float], float], delta: float, high: float) -> float:
+    """Return the epsilon at which a falling curve reaches delta, rounded up; ``high`` is known to be enough."""
+    if curve(0.0) <= delta:
+        return 0.0
+    if curve(high) > delta:
+        return high
+    epsilon, step = float(brentq(lambda e: curve(e) - delta, 0.0, high, xtol=1e-300, rtol=1e-14)), 1e-15
+    while curve(epsilon) > delta and epsilon < high:
+        epsilon, step = epsilon * (1 + step), 2 * step
+    return min(epsilon, high)
+
+
+@dataclass(frozen=True, slots=True)
+class UnboundedProfile:
+    """The profile of releases about which nothing is proved: no epsilon is large enough, no delta below 1."""
+
+    reason: str
+
+    def epsilon(self, delta: float) -> float:
+        """Return infinity."""
+        require_delta(delta)
+        return math.inf
+
+    def delta(self, epsilon: float) -> float:
+        """Return 1."""
+        require_epsilon(epsilon)
+        return 1.0
+
+
+def gaussian_epsilon(mu: float, delta: float) -> float:
+    """Return :func:`~dpalgos.mechanisms.gaussian.epsilon_of_mu`, infinite outside its range (delta 0, mu above 1e6)."""
+    return epsilon_of_mu(mu, delta) if delta >= _SMALLEST_DELTA and mu <= _LARGEST else math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class GaussianProfile:
+    """The exact profile of mu-Gaussian-DP (Balle, Wang 2018, Theorem 8)."""
+
+    mu: float
+
+    def epsilon(self, delta: float) -> float:
+        """Return the smallest epsilon, rounded up."""
+        require_delta(delta)
+        if self.mu == 0:
+            return 0.0
+        return gaussian_epsilon(self.mu, delta)
+
+    def delta(self, epsilon: float) -> float:
+        """Return the smallest delta, rounded up."""
+        require_epsilon(epsilon)
+        return delta_of_mu(self.mu, min(epsilon, _LARGEST)) if self.mu <= _LARGEST else 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class ZeroConcentratedProfile:
+    """Upper bounds for rho-zCDP outside an event of probability ``slack`` (Bun, Steinke 2016, Definition 8.1).
+
+    Such a pair is a mixture that agrees with probability ``1 - slack`` with a rho-zCDP pair; the hockey-stick
+    divergence is jointly convex, so it is at most ``slack + (1 - slack) delta_rho(epsilon)``.
+    """
+
+    rho: float
+    slack: float = 0.0
+
+    def epsilon(self, delta: float) -> float:
+        """Return the conversion's epsilon at what the slack leaves of delta."""
+        require_delta(delta)
+        left = delta - self.slack
+        return zcdp_epsilon(self.rho, math.nextafter(left, 0.0) if self.slack else left) if left >= 0 else math.inf
+
+    def delta(self, epsilon: float) -> float:
+        """Return the slack plus the curve's delta."""
+        require_epsilon(epsilon)
+        return min(1.0, math.nextafter(self.slack + zcdp_delta(self.rho, epsilon), 1.0))
+
+
+@dataclass(frozen=True, slots=True)
+class ClassicalZeroConcentratedProfile:
+    """What papers make of rho-zCDP: ``delta = exp(-(epsilon - rho)^2 / (4 rho))`` (Bun, Steinke 2016, Prop. 1.3)."""
+
+    rho: float
+    slack: float = 0.0
+
+    def epsilon(self, delta: float) -> float:
+        """Return ``rho + 2 sqrt(rho log(1/delta))`` at what the slack leaves of delta."""
+        require_delta(delta)
+        return zcdp_epsilon_classical(self.rho, delta - self.slack) if delta >= self.slack else math.inf
+
+    def delta(self, epsilon: float) -> float:
+        """Return the slack plus the tail's bound; 1 for epsilon below rho."""
+        require_epsilon(epsilon)
+        if epsilon < self.rho:
+            return 1.0
+        tail = math.exp(-((epsilon - self.rho) ** 2) / (4 * self.rho)) if self.rho > 0 else 0.0
+        return min(1.0, self.slack + tail)
+
+
+@dataclass(frozen=True, slots=True)
+class LeastProfile:
+    """The least of several proved profiles of one composition."""
+
+    profiles: tuple[PrivacyProfile, ...]
+
+    def epsilon(self, delta: float) -> float:
+        """Return the least of the proved epsilons."""
+        return min(profile.epsilon(delta) for profile in self.profiles)
+
+    def delta(self, epsilon: float) -> float:
+        """Return the least of the proved deltas."""
+        return min(profile.delta(epsilon) for profile in self.profiles)
+
+
+@dataclass(frozen=True, slots=True)
+class Atoms:
+    """A privacy loss with finitely many values: ``probabilities`` at ``losses``, the rest of the mass at infinity."""
+
+    losses: Floats
+    probabilities: Floats
+
+    def times(self, other: Atoms) -> Atoms:
+        """Return the law of the sum of independent losses (what leads to infinity in one does so in the sum)."""
+        return Atoms(
+            np.add.outer(self.losses, other.losses).ravel(),
+            np.multiply.outer(self.probabilities, other.probabilities).ravel(),
+        )
+
+
+def pure_atoms(epsilon: float, count: int) -> Atoms:
+    """Return the loss of ``count`` randomised responses: ``epsilon (2 J - count)``, J binomial."""
+    heads = np.arange(count + 1)
+    ways = gammaln(count + 1) - gammaln(heads + 1) - gammaln(count - heads + 1)
+    # log(expit(x)) = -log(1 + e^-x), without loss for large x.
+    tossed = -heads * np.logaddexp(0, -epsilon) - (count - heads) * np.logaddexp(0, epsilon)
+    probabilities = np.exp(ways + tossed) if count > 1 else expit(np.array([-epsilon, epsilon]))
+    return Atoms(np.asarray(epsilon * (2.0 * heads - count), dtype=np.float64), probabilities)
+
+
+def zcdp_grid(rho: float, nodes: Floats) -> Floats:
+    """Return values v with ``H_{e^x} <= v`` at each node x for rho-zCDP, convex in e^x together with (0, 1).
+
+    Proof. Let ``D(t)``, t >= 0, be the supremum of ``H_t(M(D) || M(D'))`` over neighbours. It is convex,
+    non-increasing, D(0) = 1, and, the relation being symmetric, ``D(t) = 1 - t + t D(1/t)``. So ``U(t)``, the curve of
+    :func:`~dpalgos.accounting.conversions.zcdp_curve` for t >= 1 and ``1 - t + t U(1/t)`` below, is at least D. The
+    values of D at 0 and the nodes are a convex sequence below those of U; the lower convex hull of U's values is the
+    largest convex sequence below them, so it is at least D's.
+    """
+    magnitude = np.abs(nodes)
+    curve = zcdp_curve(rho, magnitude)
+    t = np.exp(np.minimum(nodes, 0.0))
+    upper = np.where(nodes >= 0, curve, (1 - t) + t * curve)
+    # The hull in t = e^x; slopes are compared after division by e^x, since e^x itself may overflow.
+    points: list[tuple[float, float]] = [(-math.inf, 1.0)]
+    for x, value in zip(nodes.tolist(), upper.tolist(), strict=True):
+        while len(points) > 1:
+            (x0, v0), (x1, v1) = points[-2:]
+            left = (v0 - v1) / -math.expm1(x0 - x1)
+            right = (v1 - value) / math.expm1(min(x - x1, 700.0))
+            if left >= right:
+                break
+            points.pop()
+        points.append((x, value))
+    kept = dict(points[1:])
+    hull = np.empty_like(upper)
+    last = (-math.inf, 1.0)
+    ahead = iter([*points[1:], (math.inf, 0.0)])
+    following = next(ahead)
+    for index, x in enumerate(nodes.tolist()):
+        if x in kept:
+            hull[index] = kept[x]
+            last, following = following, next(ahead)
+        else:
+            # Linear in e^x between two corners, divided through by the larger one.
+            weight = math.expm1(last[0] - x) / math.expm1(last[0] - following[0]) * math.exp(x - following[0])
+            hull[index] = last[1] + weight * (following[1] - last[1])
+    return np.minimum.accumulate(np.clip(hull, 0.0, 1.0))
+
+
+@lru_cache(maxsize=16)
+def zcdp_atoms(rho: float) -> Atoms:
+    """Return a pair that dominates every rho-zCDP mechanism, with its loss on a grid.
+
+    Proof. Let v be :func:`zcdp_grid`'s values at nodes ``x_1 < … < x_n`` (v = 1 at t = 0), and h the function that
+    interpolates them linearly in t = e^x and is constant beyond t_n. D is convex and at most v at the nodes and at 0,
+    so D <= h up to t_n, and beyond it because D does not increase. The law with mass v_n at infinity and ``p_i =
+    (v_{i-1} - v_i) / (1 - e^(x_{i-1} - x_i)) - (v_i - v_{i+1}) / (e^(x_{i+1} - x_i) - 1)`` (second term zero for i =
+    n) at x_i has ``H_t = h(t)``: both are piecewise linear with kinks at the t_i, and the slopes agree. Convexity
+    makes p_i >= 0, and ``h(t) >= 1 - t`` makes Q a probability measure ("connect the dots": Doroshenko, Ghazi, Kamath,
+    Kumar, Manurangsi 2022). The grid ends where v_n is below 1e-17.
+    """
+    reach = rho + 2 * math.sqrt(40 * rho)
+    nodes = np.linspace(-reach, reach, 2 * _ZCDP_NODES + 1)
+    values = np.concatenate([[1.0], zcdp_grid(rho, nodes)])
+    falls = -np.diff(values)
+    gap = nodes[1] - nodes[0]
+    rising = falls / np.concatenate([[1.0], np.full(nodes.size - 1, -math.expm1(-gap))])
+    falling = np.concatenate([falls[1:] / math.expm1(gap), [0.0]])
+    return Atoms(nodes, np.maximum(rising - falling, 0.0))
+
+
+def atom_count(pure: Mapping[float, int], rho: float) -> int:
+    """Return how many values the loss of these components takes."""
+    return math.prod(count + 1 for count in pure.values()) * (2 * _ZCDP_NODES + 1 if rho > 0 else 1)
+
+
+def _gaussian_curve(mu: float, epsilons: Floats) -> Floats:
+    """Return delta of mu-Gaussian-DP at real epsilons (also negative), rounded up.
+
+    ``Phi(a) - e^eps Phi(b)`` with ``a, b = ± mu/2 - eps/mu``. Where a < 0 both terms are written through
+    ``Phi(z) = exp(-z^2/2) erfcx(-z/sqrt 2) / 2`` with the common factor ``exp(-a^2/2) = e^eps exp(-b^2/2)`` taken out.
+    """
+    root = math.sqrt(2)
+    with np.errstate(under="ignore", over="ignore", invalid="ignore"):
+        a, b = mu / 2 - epsilons / mu, -mu / 2 - epsilons / mu
+        first = erfcx(-np.minimum(a, 0) / root)
+        tail = np.exp(-(np.minimum(a, 0) ** 2) / 2) / 2 * (first - erfcx(-np.minimum(b, 0) / root) + 1e-14 * first)
+        second = np.exp(np.minimum(epsilons + log_ndtr(b), 0.0))
+        middle = np.exp(log_ndtr(a)) - second * (1 - 1e-14 * (8 + np.abs(epsilons))) + 1e-15
+    return np.asarray(np.where(a < 0, tail * (1 + 1e-11), middle))
+
+
+@dataclass(frozen=True, slots=True)
+class AtomsProfile:
+    """The profile of a loss with finitely many values, a Gaussian beside it, and mass ``infinity`` at infinity.
+
+    Proof. Where the loss is finite it is A + G, independent, so ``H_t = infinity + (1 - infinity) * sum over atoms of
+    p E[max(0, 1 - t e^(-a - G))]``; the expectation is the Gaussian's own curve at ``epsilon - a`` (without a
+    Gaussian, ``max(0, 1 - e^(epsilon - a))``). Nothing is discretised; float64 rounding is added (terms of a sum of
+    non-negative numbers, each rounded up).
+    """
+
+    atoms: Atoms
+    infinity: float = 0.0
+    mu: float = 0.0
+
+    def delta(self, epsilon: float) -> float:
+        """Return the finite sum, rounded up."""
+        require_epsilon(epsilon)
+        if self.mu > 0:
+            terms = self.atoms.probabilities * _gaussian_curve(self.mu, epsilon - self.atoms.losses)
+        else:
+            above = self.atoms.losses > epsilon
+            gaps = epsilon * (1 - 1e-14) - self.atoms.losses[above]
+            terms = self.atoms.probabilities[above] * -np.expm1(gaps)
+        # Pairwise summation of up to 2^17 non-negative terms errs by less than 1e-14; log-binomials by less than 1e-11;
+        # a Gaussian's tail may have been too small for a float.
+        finite = float(np.sum(terms)) * (1 + 1e-10) + (_SMALLEST_DELTA if self.mu > 0 else 0.0)
+        if finite == 0:
+            return self.infinity
+        return min(1.0, math.nextafter(self.infinity + (1 - self.infinity) * finite, math.inf))
+
+    def epsilon(self, delta: float) -> float:
+        """Return the smallest epsilon, rounded up."""
+        require_delta(delta)
+        if delta < self.infinity:
+            return math.inf
+        high = max(float(self.atoms.losses.max()), 0.0)
+        if self.mu > 0:
+            left = math.nextafter(delta - self.infinity, 0.0)
+            high += gaussian_epsilon(self.mu, left)
+            if math.isinf(high):
+                return math.inf
+        return smallest_epsilon(self.delta, delta, high)
+
+
+def product(parts: Iterable[Atoms]) -> Atoms:
+    """Return the law of the sum of independent losses; the zero loss for none."""
+    everything: Sequence[Atoms] = list(parts)
+    return list(itertools.accumulate(everything, Atoms.times, initial=Atoms(np.zeros(1), np.ones(1))))[-1]

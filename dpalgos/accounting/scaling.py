@@ -1,0 +1,151 @@
+"""What a loss becomes for several rows a person, under another neighbouring relation, or with more or less noise."""
+
+from __future__ import annotations
+
+import math
+from functools import singledispatch
+
+from dpalgos.errors import ParameterError
+from dpalgos.guarantees import (
+    ApproximateDP,
+    GaussianMu,
+    Guarantee,
+    Loss,
+    Neighbours,
+    NoGuarantee,
+    PureEpsilon,
+    ZeroConcentrated,
+)
+
+__all__ = ["group_loss", "losses_under", "scaled"]
+
+# How many steps of the first relation make up one step of the second; pairs that are missing have no proof.
+_STEPS = {
+    (Neighbours.REPLACE_ONE, Neighbours.REPLACE_ONE): 1,
+    (Neighbours.ADD_REMOVE_ONE, Neighbours.ADD_REMOVE_ONE): 1,
+    (Neighbours.ADD_REMOVE_ONE, Neighbours.REPLACE_ONE): 2,
+}
+
+
+def group_loss(loss: Loss, rows: int) -> Loss:
+    """Return what a release costs a person with up to ``rows`` rows, from its cost for one row.
+
+    Guarantee
+    ---------
+    Two data sets that differ in k rows are joined by a chain of k neighbours. Along it
+
+    - pure epsilon becomes ``k epsilon`` (the factors multiply);
+    - mu becomes ``k mu`` (Dong, Roth, Su 2022, Theorem 7);
+    - rho becomes ``k^2 rho`` (Bun, Steinke 2016, Proposition 1.9);
+    - (epsilon, delta) becomes ``(k epsilon, delta (e^(k epsilon) - 1) / (e^epsilon - 1))``: the j-th step's delta is
+      multiplied by the ``e^(j epsilon)`` of the steps before. Where that reaches 1 nothing is guaranteed.
+
+    The k rows may lie in several parties for what :mod:`dpalgos.accounting.filters` adds up: each of these quantities
+    s(k) is convex with s(0) = 0, so ``s(a) <= (a/k) s(k)``; a person with ``a_p`` rows at party p costs at most
+    ``sum over p of (a_p / k) S_p(k)``, which is at most the maximum of S_p(k) over the parties.
+
+    Raises
+    ------
+    ParameterError
+        If ``rows`` is not a whole number of at least 1, or the loss type is unknown.
+    """
+    if not (isinstance(rows, int) and rows >= 1):
+        raise ParameterError(f"rows a person is {rows!r}; it must be a whole number, at least 1")
+    return loss if rows == 1 else _group(loss, rows)
+
+
+@singledispatch
+def _group(loss: object, rows: int) -> Loss:
+    raise ParameterError(f"{loss!r} is no known loss type; nothing is known about groups")
+
+
+@_group.register
+def _(loss: PureEpsilon, rows: int) -> Loss:
+    return PureEpsilon(rows * loss.epsilon)
+
+
+@_group.register
+def _(loss: GaussianMu, rows: int) -> Loss:
+    return GaussianMu(rows * loss.mu)
+
+
+@_group.register
+def _(loss: ZeroConcentrated, rows: int) -> Loss:
+    return ZeroConcentrated(rows * rows * loss.rho)
+
+
+@_group.register
+def _(loss: ApproximateDP, rows: int) -> Loss:
+    epsilon = rows * loss.epsilon
+    if loss.delta == 0:
+        return ApproximateDP(epsilon, 0.0)
+    growth = _log_expm1(epsilon) - _log_expm1(loss.epsilon) if loss.epsilon > 0 else math.log(rows)
+    log_delta = math.log(loss.delta) + growth + 1e-12
+    if log_delta >= 0:
+        return NoGuarantee(f"delta {loss.delta:g} becomes 1 or more for {rows} rows a person")
+    return ApproximateDP(epsilon, math.exp(log_delta))
+
+
+def _log_expm1(x: float) -> float:
+    return math.log(math.expm1(x)) if x < 30 else x
+
+
+@_group.register
+def _(loss: NoGuarantee, rows: int) -> Loss:
+    return loss
+
+
+def losses_under(guarantee: Guarantee, neighbours: Neighbours) -> tuple[Loss, ...]:
+    """Return a guarantee's losses for one row under the relation in force.
+
+    A row is replaced by removing it and adding another, so what holds under ``add-remove-one`` holds under
+    ``replace-one`` for a group of two. The other way there is no proof: under ``replace-one`` the number of rows is
+    public and may be divided by, so nothing is said about data sets of different size.
+
+    Raises
+    ------
+    ParameterError
+        If there is no proof for the relation asked for.
+    """
+    steps = _STEPS.get((guarantee.neighbours, neighbours))
+    if steps is None:
+        raise ParameterError(
+            f"the guarantee is proved under {guarantee.neighbours}, where the number of rows is public; it says "
+            f"nothing under {neighbours}: keep replace-one, or use an algorithm in which nothing depends on a private "
+            "number of rows (a sum with a public bound) and which states its guarantee under add-remove-one"
+        )
+    return tuple(group_loss(loss, steps) for loss in guarantee.losses)
+
+
+@singledispatch
+def scaled(loss: object, factor: float) -> Loss:
+    """Return the loss of the same release with ``factor`` times less noise: epsilon and mu times it, rho its square.
+
+    Delta of an (epsilon, delta) loss stays; a :class:`~dpalgos.guarantees.NoGuarantee` stays what it is.
+    """
+    raise ParameterError(f"{loss!r} is no known loss type; it cannot be scaled")
+
+
+@scaled.register
+def _(loss: PureEpsilon, factor: float) -> Loss:
+    return PureEpsilon(factor * loss.epsilon)
+
+
+@scaled.register
+def _(loss: GaussianMu, factor: float) -> Loss:
+    return GaussianMu(factor * loss.mu)
+
+
+@scaled.register
+def _(loss: ZeroConcentrated, factor: float) -> Loss:
+    return ZeroConcentrated(factor * factor * loss.rho)
+
+
+@scaled.register
+def _(loss: ApproximateDP, factor: float) -> Loss:
+    return ApproximateDP(factor * loss.epsilon, loss.delta)
+
+
+@scaled.register
+def _(loss: NoGuarantee, factor: float) -> Loss:
+    return loss

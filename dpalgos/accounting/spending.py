@@ -1,0 +1,509 @@
+"""What an account has spent over all its plans, parties and partitions, and whether one more plan fits under its cap.
+
+Parties and partitions
+----------------------
+A *partition* deals an account's rows to parties, once and for all: by position or by the parties' own files, not by
+what rows contain. Under replace-one a row's position, and so its party in every partition, is the same in both
+neighbouring data sets. (Under add-remove-one the added row has one party a partition, and the same holds.)
+
+A row pays for the releases that read its party's rows, joint ones included, and for nothing else: given what it does
+pay for, all other outputs have the same law in both neighbours. So with ``c_k(a)`` what plan k of partition ``pi_k``
+costs party a, a row in party ``a_pi`` of each partition pi costs ``sum_k c_k(a_{pi_k})``, and
+
+    ``max over rows of sum_k c_k(a_{pi_k}) <= sum over partitions pi of max over its parties a of sum_{k in pi} c_k(a)``
+
+for each quantity that adds up (mu^2, rho, epsilon, slack, delta). It is attained where some row lies in the worst
+party of every partition; since partitions may cross in any way, nothing less is safe. Filters are monotone in these
+sums, so a filter that holds for the bound holds for every row. With a single partition each party is judged by its own
+sums, with the filter that is best for it: that filter is chosen for the row's party, so the argument of
+:mod:`dpalgos.accounting.filters` applies row by row.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dpalgos.accounting.composition import compose
+from dpalgos.accounting.conversions import require_delta, require_epsilon
+from dpalgos.accounting.costs import PlanCost, additive_costs, unproved
+from dpalgos.accounting.filters import Totals, least_epsilon, shares, within_any
+from dpalgos.accounting.scaling import scaled
+from dpalgos.errors import ParameterError
+from dpalgos.guarantees import Loss
+
+__all__ = ["Admission", "Cap", "Spent", "admit", "largest_epsilon", "repeats_left", "spent", "standing"]
+
+History = Sequence[tuple[str, Mapping[str, PlanCost]]]
+"""Charged plans in order: the partition of each, and what it costs every party it touches."""
+
+_NOTHING = "nothing"
+_SINGLE = "single plan"
+_MOST_REPEATS = 1_000_000
+_ZERO = Totals()
+
+
+@dataclass(frozen=True, slots=True)
+class Cap:
+    """The most an account may spend over its life.
+
+    Raises
+    ------
+    ParameterError
+        If epsilon is not finite and at least 0, or delta is outside [0, 1).
+    """
+
+    epsilon: float
+    delta: float
+
+    def __post_init__(self) -> None:
+        require_epsilon(self.epsilon)
+        require_delta(self.delta)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spent:
+    """What a history of plans costs.
+
+    Parameters
+    ----------
+    epsilon : float
+        The smallest cap at ``delta`` under which these plans would have been admitted; infinite where there is none.
+    delta : float
+    filter : str
+        What proves it: ``"gdp"``, ``"zcdp"``, ``"basic"``, ``"single plan"`` (the tight composition of the only one),
+        or ``"nothing"``.
+    parties : mapping of partition to mapping of party to float
+        Epsilon for the rows of each party: its own plans and the worst case of other partitions. Empty where only the
+        whole was asked for.
+    """
+
+    epsilon: float
+    delta: float
+    filter: str
+    parties: Mapping[str, Mapping[str, float]]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a JSON object; infinity is null."""
+        return {
+            "epsilon": _finite(self.epsilon),
+            "delta": self.delta,
+            "filter": self.filter,
+            "parties": {
+                partition: {party: _finite(epsilon) for party, epsilon in parties.items()}
+                for partition, parties in self.parties.items()
+            },
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Admission:
+    """Whether a plan fits under a cap.
+
+    Parameters
+    ----------
+    admitted : bool
+    cap : Cap
+    before, after : Spent
+        At the cap's delta, without the new plan and with it; for the whole account.
+    left : float
+        The cap's epsilon less what was spent before, at least 0. A plan that claims all of it fits only if it composes
+        as well as that; ``fits`` knows.
+    fits : float or None
+        The largest epsilon, at ``fits_delta``, of a plan of the same kind that would be admitted; None where the plan
+        is admitted, or proves nothing at any noise.
+    fits_delta : float
+        The delta that the new plan's epsilon is stated at.
+    reason : str
+        One sentence for people.
+    """
+
+    admitted: bool
+    cap: Cap
+    before: Spent
+    after: Spent
+    left: float
+    fits: float | None
+    fits_delta: float
+    reason: str
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a JSON object of public numbers for reports; infinity is null."""
+        return {
+            "admitted": self.admitted,
+            "cap": {"epsilon": self.cap.epsilon, "delta": self.cap.delta},
+            "spent_before": _finite(self.before.epsilon),
+            "spent_after": _finite(self.after.epsilon),
+            "delta": self.cap.delta,
+            "left": self.left,
+            "filter": self.after.filter,
+            "fits": None if self.fits is None else {"epsilon": self.fits, "delta": self.fits_delta},
+            "reason": self.reason,
+        }
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Bill:
+    """What one party's rows (or any row at all) may have paid: sums, and the losses where it is a single plan."""
+
+    totals: Totals = _ZERO
+    plans: int = 0
+    losses: tuple[Loss, ...] = ()
+
+    def with_plans(self, totals: Totals, losses: tuple[Loss, ...], plans: int) -> _Bill:
+        return _Bill(self.totals.plus(totals), self.plans + plans, losses if self.plans == 0 else ())
+
+    def beside(self, other: _Bill) -> _Bill:
+        """Return the bill of a row that pays this one and, in other partitions, the other."""
+        return _Bill(self.totals.plus(other.totals), self.plans + other.plans, self.losses)
+
+    def epsilon(self, delta: float, parts: Mapping[str, float]) -> tuple[float, str]:
+        if self.plans == 0:
+            return 0.0, _NOTHING
+        if self.plans == 1:
+            return compose(self.losses).epsilon(delta), _SINGLE
+        return least_epsilon(self.totals, delta, parts)
+
+    def within(self, epsilon: float, delta: float, parts: Mapping[str, float]) -> bool:
+        if self.plans <= 1:
+            return self.plans == 0 or compose(self.losses).delta(epsilon) <= delta
+        return within_any(self.totals, epsilon, delta, parts)
+
+
+@dataclass(frozen=True, slots=True)
+class _Books:
+    """An account's history, added up: every party's bill in every partition, and the parts of delta."""
+
+    bills: Mapping[str, Mapping[str, _Bill]]
+    parts: Mapping[str, float]
+
+    @classmethod
+    def of(cls, history: Iterable[tuple[str, Mapping[str, PlanCost]]]) -> _Books:
+        paid: dict[str, dict[str, list[PlanCost]]] = {}
+        first: list[PlanCost] = []
+        for partition, costs in history:
+            entries = paid.setdefault(partition, {})
+            for party, cost in costs.items():
+                # What costs nothing depends on nobody's rows.
+                if not cost.is_zero:
+                    entries.setdefault(party, []).append(cost)
+            first = first or [cost for cost in costs.values() if not cost.is_zero]
+        bills = {
+            partition: {
+                party: _Bill(Totals.of(costs), len(costs), costs[0].losses if len(costs) == 1 else ())
+                for party, costs in entries.items()
+            }
+            for partition, entries in paid.items()
+            if entries
+        }
+        return cls(bills, shares(first))
+
+    def elsewhere(self, partition: str) -> _Bill:
+        """Return the worst that a row may have paid in the other partitions."""
+        return _worst(_largest(bills.values()) for name, bills in self.bills.items() if name != partition)
+
+    def rows(self) -> list[_Bill]:
+        """Return bills that bound every row's: the parties' own, or one for all where partitions cross."""
+        if len(self.bills) == 1:
+            (bills,) = self.bills.values()
+            return list(set(bills.values()))
+        return [_worst(_largest(bills.values()) for bills in self.bills.values())]
+
+    def epsilon(self, delta: float) -> tuple[float, str]:
+        """Return the largest epsilon over rows, and what proves it."""
+        worst = 0.0, _NOTHING
+        for bill in sorted(self.rows(), key=lambda bill: bill.totals.rho, reverse=True):
+            # Most parties pay no more than the first; asking whether they do is cheaper than asking how much they pay.
+            if worst[1] == _NOTHING or not math.isfinite(worst[0]) or not bill.within(worst[0], delta, self.parts):
+                worst = max(worst, bill.epsilon(delta, self.parts))
+        return worst
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    """An account as it is before one more plan of a partition, so that many such plans can be tried."""
+
+    bills: Mapping[str, _Bill]
+    elsewhere: _Bill
+    parts: Mapping[str, float]
+
+    @classmethod
+    def of(cls, books: _Books, partition: str, costs: Mapping[str, PlanCost]) -> _Candidate:
+        parts = books.parts if books.bills else shares(costs.values())
+        return cls(books.bills.get(partition, {}), books.elsewhere(partition), parts)
+
+    def fits(self, paid: Mapping[str, tuple[Totals, tuple[Loss, ...]]], cap: Cap, plans: int = 1) -> bool:
+        """Whether plans that cost the parties this in all are within the cap; the losses matter where it is one."""
+        bills = dict(self.bills)
+        for party, (totals, losses) in paid.items():
+            bills[party] = bills.get(party, _Bill()).with_plans(totals, losses, plans)
+        rows = set(bills.values()) if self.elsewhere.plans == 0 else {_largest(bills.values()).beside(self.elsewhere)}
+        return all(bill.within(cap.epsilon, cap.delta, self.parts) for bill in rows)
+
+
+def _largest(bills: Iterable[_Bill]) -> _Bill:
+    """Return a bill no smaller than any of these in any sum.
+
+    Used where plans of another partition come on top, so that it is never a single plan's.
+    """
+    totals = Totals()
+    for bill in bills:
+        totals = totals.largest(bill.totals)
+    return _Bill(totals, 2)
+
+
+def _worst(bills: Iterable[_Bill]) -> _Bill:
+    """Add up over partitions."""
+    total = _Bill()
+    for bill in bills:
+        total = total.beside(bill)
+    return total
+
+
+def spent(history: History, delta: float) -> Spent:
+    """Return what a history costs at delta: every party, and the account as a whole.
+
+    Parameters
+    ----------
+    history : sequence of (partition, mapping of party to PlanCost)
+        In the order in which the plans were charged.
+    delta : float
+
+    Raises
+    ------
+    ParameterError
+        If delta is outside [0, 1).
+    """
+    require_delta(delta)
+    books = _Books.of(history)
+    parties = {}
+    for partition, bills in books.bills.items():
+        elsewhere = books.elsewhere(partition)
+        found = {bill: bill.beside(elsewhere).epsilon(delta, books.parts)[0] for bill in set(bills.values())}
+        parties[partition] = {party: found[bill] for party, bill in bills.items()}
+    epsilon, name = books.epsilon(delta)
+    return Spent(epsilon=epsilon, delta=delta, filter=name, parties=parties)
+
+
+def _whole(books: _Books, delta: float) -> Spent:
+    epsilon, name = books.epsilon(delta)
+    return Spent(epsilon=epsilon, delta=delta, filter=name, parties={})
+
+
+def standing(history: History, cap: Cap) -> Admission:
+    """Return where an account stands under a cap, with nothing new; admitted if what is charged is within it."""
+    return _admission(history, ("", {}), cap)
+
+
+def admit(history: History, new: tuple[str, Mapping[str, PlanCost]], cap: Cap) -> Admission:
+    """Decide on the next plan.
+
+    A plan is admitted if, with it, every row is within the cap by some filter of :mod:`dpalgos.accounting.filters` or
+    by the tight composition of the only plan that touches it. A plan that costs nothing is always admitted.
+
+    Parameters
+    ----------
+    history : sequence of (partition, mapping of party to PlanCost)
+        All plans charged to the account, in order.
+    new : (partition, mapping of party to PlanCost)
+    cap : Cap
+
+    Notes
+    -----
+    Guarantee. If every plan of an account was admitted, everything released from its rows together is
+    (cap.epsilon, cap.delta)-DP, however each plan was chosen in view of earlier releases. Proofs: the docstrings of
+    this module and of :mod:`dpalgos.accounting.filters`. What is decided depends on costs only.
+    """
+    return _admission(history, new, cap)
+
+
+def _admission(history: History, new: tuple[str, Mapping[str, PlanCost]], cap: Cap) -> Admission:
+    books = _Books.of(history)
+    before = _whole(books, cap.delta)
+    costs = {party: cost for party, cost in new[1].items() if not cost.is_zero}
+    after = _whole(_Books.of([*history, new]), cap.delta) if costs else before
+    admitted = after.epsilon <= cap.epsilon or (bool(new[1]) and not costs)
+    left = max(cap.epsilon - before.epsilon, 0.0) if math.isfinite(before.epsilon) else 0.0
+    at_delta = max((cost.delta for cost in costs.values()), default=0.0)
+    fits = None if admitted else _largest_fitting(books, (new[0], costs), cap)
+    return Admission(
+        admitted=admitted,
+        cap=cap,
+        before=before,
+        after=after,
+        left=left,
+        fits=fits,
+        fits_delta=at_delta,
+        reason=_reason(admitted, cap, before, after, left, fits, at_delta, costs),
+    )
+
+
+def _reason(
+    admitted: bool,
+    cap: Cap,
+    before: Spent,
+    after: Spent,
+    left: float,
+    fits: float | None,
+    at_delta: float,
+    costs: Mapping[str, PlanCost],
+) -> str:
+    limit = f"the cap of epsilon {cap.epsilon:g} at delta {cap.delta:g}"
+    standing = f"spent {_up(before.epsilon)}, left {_down(left)} at delta {cap.delta:g}"
+    if not costs and admitted and after.epsilon > cap.epsilon:
+        return f"this plan costs nothing; {standing}"
+    if admitted:
+        return f"within {limit}: {standing} before, {_up(after.epsilon)} spent after (by {after.filter})"
+    if not costs:
+        return f"{_up(after.epsilon)} is spent (by {after.filter}), above {limit}"
+    why = next((reason for reason in map(unproved, costs.values()) if reason is not None), None)
+    if why is not None:
+        return f"nothing is proved about this plan ({why}), so it fits under no cap; {standing}"
+    would = (
+        f"would bring the account to epsilon {_up(after.epsilon)} (by {after.filter})"
+        if math.isfinite(after.epsilon)
+        else "cannot be proved to keep any epsilon"
+    )
+    largest = (
+        f"no epsilon can be stated for a plan of this kind at delta {at_delta:g}"
+        if fits is None
+        else "nothing of this kind fits any more"
+        if fits == 0
+        else f"the largest epsilon that would still fit a plan of this kind is {_down(fits)} at delta {at_delta:g}"
+    )
+    return f"this plan {would}, above {limit}; {standing}; {largest}"
+
+
+def _up(value: float) -> str:
+    return _rounded(value, math.ceil)
+
+
+def _down(value: float) -> str:
+    return _rounded(value, math.floor)
+
+
+def _rounded(value: float, towards: Any) -> str:
+    """Write a number with four digits, rounded in the safe direction."""
+    if value == 0 or not math.isfinite(value):
+        return f"{value:g}"
+    unit = 10.0 ** (math.floor(math.log10(value)) - 3)
+    # A number that four digits hold up to rounding is written as it is.
+    near = round(value / unit)
+    digits = near if abs(value / unit - near) < 1e-6 else towards(value / unit)
+    return f"{digits * unit:.4g}"
+
+
+def largest_epsilon(history: History, new: tuple[str, Mapping[str, PlanCost]], cap: Cap) -> float:
+    """Return the largest epsilon of a plan of this kind that would be admitted, at the delta the plan states.
+
+    The plan's noise is scaled as a whole, so that the proportions between its releases and between parties stay.
+
+    Raises
+    ------
+    ParameterError
+        If the plan costs nothing, or its epsilon is infinite at its delta with any noise.
+    """
+    costs = {party: cost for party, cost in new[1].items() if not cost.is_zero}
+    fits = _largest_fitting(_Books.of(history), (new[0], costs), cap)
+    if not costs or fits is None:
+        raise ParameterError(
+            "a plan that costs nothing, or whose epsilon is infinite at any noise, has no largest epsilon"
+        )
+    return fits
+
+
+def _largest_fitting(books: _Books, new: tuple[str, Mapping[str, PlanCost]], cap: Cap) -> float | None:
+    """Return the largest epsilon, rounded down, at which a plan like the new one fits; None where none makes sense."""
+    partition, costs = new
+    if not costs or any(unproved(cost) is not None for cost in costs.values()):
+        return None
+    candidate = _Candidate.of(books, partition, costs)
+    largest = max(_largest_by_noise(candidate, costs, cap), _largest_by_basic(candidate, costs, cap))
+    # Infinite where the plan's own losses leave more delta than it states its epsilon at.
+    return largest * (1 - 1e-8) if math.isfinite(largest) else None
+
+
+def _largest_by_noise(candidate: _Candidate, costs: Mapping[str, PlanCost], cap: Cap) -> float:
+    """Return the largest epsilon that gdp, zcdp or the single plan's composition leave, all noise scaled alike."""
+    distinct = {cost.losses: cost.delta for cost in costs.values()}
+
+    def less(losses: tuple[Loss, ...], factor: float) -> tuple[Loss, ...]:
+        return tuple(scaled(loss, factor) for loss in losses)
+
+    def fits(factor: float) -> bool:
+        # Basic sums would need the tight epsilon at every scale; they are looked at apart.
+        tried = {
+            losses: (
+                Totals(*additive_costs(less(losses, factor)), epsilon=math.inf, delta=math.inf),
+                less(losses, factor),
+            )
+            for losses in distinct
+        }
+        return candidate.fits({party: tried[cost.losses] for party, cost in costs.items()}, cap)
+
+    factor = _largest_factor(fits)
+    largest = 0.0
+    for losses, delta in distinct.items() if factor > 0 else ():
+        profile = compose(less(losses, factor))
+        # Asking whether a party pays more than the others is cheaper than asking how much it pays.
+        if largest == 0 or (math.isfinite(largest) and profile.delta(largest) > delta):
+            largest = max(largest, profile.epsilon(delta))
+    return largest
+
+
+def _largest_by_basic(candidate: _Candidate, costs: Mapping[str, PlanCost], cap: Cap) -> float:
+    """Return the largest epsilon that basic sums leave, every party's scaled alike."""
+
+    def fits(factor: float) -> bool:
+        paid = {
+            party: (Totals(math.inf, math.inf, 0.0, factor * cost.epsilon, cost.delta), ())
+            for party, cost in costs.items()
+        }
+        # Counted as two, so that no single plan's composition is asked for.
+        return candidate.fits(paid, cap, plans=2)
+
+    largest = max(cost.epsilon for cost in costs.values())
+    return _largest_factor(fits) * largest if 0 < largest < math.inf else 0.0
+
+
+def _largest_factor(fits: Callable[[float], bool]) -> float:
+    """Return the largest factor that fits, rounded down; 0 where none does."""
+    low, high = 0.0, 1.0
+    while high < 2.0**40 and fits(high):
+        low, high = high, 2 * high
+    while high - low > 1e-9 * high and high > 2.0**-60:
+        middle = (low + high) / 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
+
+
+def repeats_left(history: History, new: tuple[str, Mapping[str, PlanCost]], cap: Cap) -> int:
+    """Return how many plans exactly like the new one would be admitted one after the other ("nights left").
+
+    At most a million are counted.
+    """
+    partition, costs = new[0], {party: cost for party, cost in new[1].items() if not cost.is_zero}
+    if not costs:
+        return _MOST_REPEATS
+    candidate = _Candidate.of(_Books.of(history), partition, costs)
+
+    def fits(times: int) -> bool:
+        paid = {
+            party: (Totals(*(times * value for value in Totals.of([cost]))), cost.losses)
+            for party, cost in costs.items()
+        }
+        return candidate.fits(paid, cap, times)
+
+    low, high = 0, 1
+    while high < _MOST_REPEATS and fits(high):
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return min(low, _MOST_REPEATS)

@@ -1,0 +1,517 @@
+"""Spending across plans, parties and partitions: brute force over rows, mutants, what still fits, JSON, speed."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dpalgos.accounting import (
+    Cap,
+    PlanCost,
+    admit,
+    allocate,
+    compose,
+    filters,
+    group_loss,
+    largest_epsilon,
+    price,
+    repeats_left,
+    spending,
+    spent,
+    standing,
+)
+from dpalgos.accounting.costs import additive_costs
+from dpalgos.accounting.filters import Totals
+from dpalgos.errors import ParameterError
+from dpalgos.guarantees import ApproximateDP, GaussianMu, Loss, NoGuarantee, PureEpsilon, ZeroConcentrated
+from dpalgos.mechanisms.gaussian import epsilon_of_mu, mu_from_epsilon_delta
+
+D = 1e-5
+History = list[tuple[str, Mapping[str, PlanCost]]]
+
+# ── brute force over a small population ──────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True)
+class Population:
+    """Rows with their party in each partition, and plans: partition, releases as (parties, losses), declared delta."""
+
+    rows: tuple[Mapping[str, str], ...]
+    plans: tuple[tuple[str, tuple[tuple[tuple[str, ...], tuple[Loss, ...]], ...], float], ...]
+
+    def history(self) -> History:
+        return [(partition, price(releases, delta)) for partition, releases, delta in self.plans]
+
+    def paid_by(self, row: Mapping[str, str]) -> list[Loss]:
+        """Return every loss of every release that reads the row, one by one."""
+        return [
+            loss
+            for partition, releases, _ in self.plans
+            for parties, losses in releases
+            if row[partition] in parties
+            for loss in losses
+        ]
+
+
+def violations(population: Population, delta: float = D) -> list[str]:
+    """Return how what is said to be spent falls short of what some row has really paid.
+
+    A row's truth is the tight composition of its losses: no valid filter can be below it.
+    """
+    found = spent(population.history(), delta)
+    problems = []
+    for row in population.rows:
+        truth = compose(population.paid_by(row)).epsilon(delta) * (1 - 1e-9)
+        if found.epsilon < truth:
+            problems.append(f"in all {found.epsilon} < {truth} of {row}")
+        for partition, party in row.items():
+            epsilon = found.parties.get(partition, {}).get(party)
+            if epsilon is not None and epsilon < truth:
+                problems.append(f"{partition}/{party}: {epsilon} < {truth}")
+    return problems
+
+
+PARTIES = ("0", "1", "2")
+a_loss = st.one_of(
+    st.floats(0.01, 0.3).map(GaussianMu),
+    st.sampled_from([0.05, 0.2]).map(PureEpsilon),
+    st.floats(0.001, 0.02).map(ZeroConcentrated),
+    st.sampled_from([ApproximateDP(0.1, 2e-6), ApproximateDP(0.05, 4e-6)]),
+)
+a_release = st.tuples(
+    st.one_of(st.sampled_from([(party,) for party in PARTIES]), st.just(PARTIES)),
+    st.lists(a_loss, min_size=1, max_size=2).map(tuple),
+)
+a_plan = st.tuples(
+    st.sampled_from(["even", "by-site"]),
+    st.lists(a_release, min_size=1, max_size=3).map(tuple),
+    st.sampled_from([1e-7, 1e-6]),
+)
+a_row = st.fixed_dictionaries({"even": st.sampled_from(PARTIES), "by-site": st.sampled_from(PARTIES)})
+populations = st.builds(
+    Population,
+    rows=st.lists(a_row, min_size=1, max_size=6).map(tuple),
+    plans=st.lists(a_plan, min_size=1, max_size=5).map(tuple),
+)
+
+
+@given(population=populations)
+@settings(max_examples=30, deadline=None, derandomize=True)
+def test_no_row_pays_more_than_is_said(population: Population) -> None:
+    assert violations(population) == []
+
+
+@given(population=populations)
+@settings(max_examples=30, deadline=None, derandomize=True)
+def test_the_bound_is_the_sum_of_the_partitions_maxima_and_is_attained(population: Population) -> None:
+    def of_row(row: Mapping[str, str]) -> Totals:
+        return Totals.of(costs[row[partition]] for partition, costs in population.history() if row[partition] in costs)
+
+    books = spending._Books.of(population.history())
+    bounds = [bill.totals for bill in books.rows()]
+    crossing = [of_row({"even": a, "by-site": b}) for a in PARTIES for b in PARTIES]
+    for index, name in enumerate(Totals._fields):
+        largest = max(totals[index] for totals in crossing)
+        assert max(bound[index] for bound in bounds) == pytest.approx(largest, rel=1e-12), name
+    for row in population.rows:
+        assert any(all(mine <= limit * (1 + 1e-12) for mine, limit in zip(of_row(row), bound)) for bound in bounds)  # noqa: B905
+
+
+def gaussian_plan(partition: str, mus: Mapping[str, float], joint: float = 0.0) -> tuple[str, Any, float]:
+    releases: list[tuple[tuple[str, ...], tuple[Loss, ...]]] = [
+        ((party,), (GaussianMu(mu),)) for party, mu in mus.items()
+    ]
+    if joint:
+        releases.append((PARTIES, (GaussianMu(joint),)))
+    return partition, tuple(releases), 1e-6
+
+
+CROSSING = Population(
+    rows=({"even": "0", "by-site": "2"}, {"even": "1", "by-site": "1"}),
+    plans=(
+        gaussian_plan("even", {"0": 0.2, "1": 0.1}),
+        gaussian_plan("by-site", {"2": 0.2, "1": 0.1}),
+        gaussian_plan("even", {}, joint=0.1),
+    ),
+)
+LEAKING = Population(
+    rows=({"even": "0", "by-site": "0"},),
+    plans=tuple(("even", ((PARTIES, (ApproximateDP(0.05, 4e-6),)),), 4e-6) for _ in range(3)),
+)
+LOCAL_AND_JOINT = Population(
+    rows=({"even": "0", "by-site": "0"},),
+    plans=(gaussian_plan("even", {"0": 0.15}, joint=0.15), gaussian_plan("even", {"0": 0.15}, joint=0.15)),
+)
+
+
+def test_the_examples_are_accounted_for() -> None:
+    for population in (CROSSING, LEAKING, LOCAL_AND_JOINT):
+        assert violations(population) == []
+
+
+def test_a_maximum_over_partitions_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    def larger(self: Any, other: Any) -> Any:
+        return spending._Bill(self.totals.largest(other.totals), max(self.plans, other.plans), self.losses)
+
+    monkeypatch.setattr(spending._Bill, "beside", larger)
+    assert violations(CROSSING)
+
+
+def test_an_ignored_slack_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(filters, "_left", lambda totals, delta: delta)
+    assert violations(LEAKING)
+
+
+def test_forgotten_joint_releases_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    def local_only(self: Population) -> History:
+        return [
+            (partition, price([release for release in releases if len(release[0]) == 1], delta))
+            for partition, releases, delta in self.plans
+        ]
+
+    monkeypatch.setattr(Population, "history", local_only)
+    assert violations(LOCAL_AND_JOINT)
+
+
+def test_a_sum_that_forgets_a_plan_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = Totals.of
+    monkeypatch.setattr(Totals, "of", lambda costs: honest(list(costs)[1:] or ()))
+    assert violations(LOCAL_AND_JOINT)
+
+
+# ── closed forms ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def everyone(*losses: Loss, delta: float = 1e-6, parties: Sequence[str] = PARTIES) -> dict[str, PlanCost]:
+    return price([(parties, losses)], delta)
+
+
+def test_nothing_is_spent_on_nothing() -> None:
+    found = spent([], D)
+    assert (found.epsilon, found.filter, found.parties) == (0.0, "nothing", {})
+    free = ("even", everyone(GaussianMu(0.0)))
+    assert spent([free, free], D).epsilon == 0.0
+
+
+def test_a_single_plan_counts_tightly_at_the_full_delta() -> None:
+    losses = (GaussianMu(0.1), PureEpsilon(0.2), PureEpsilon(0.1))
+    found = spent([("even", everyone(*losses))], D)
+    assert found.filter == "single plan"
+    assert found.epsilon == compose(losses).epsilon(D)
+    assert spent([("even", everyone(PureEpsilon(0.5)))], 0.0).epsilon == 0.5
+
+
+def test_two_gaussian_plans_are_one_gaussian_at_the_filters_part_of_delta() -> None:
+    found = spent([("even", everyone(GaussianMu(0.03))), ("even", everyone(GaussianMu(0.04)))], D)
+    assert found.filter == "gdp"
+    assert found.epsilon == pytest.approx(epsilon_of_mu(0.05, D * 13 / 16), rel=1e-9)
+
+
+def test_parties_of_one_partition_pay_in_parallel() -> None:
+    history: History = [("even", everyone(GaussianMu(0.1), parties=[party])) for party in PARTIES]
+    found = spent(history, D)
+    # Each row is touched by one plan only.
+    assert found.filter == "single plan"
+    assert found.epsilon == pytest.approx(epsilon_of_mu(0.1, D), rel=1e-12)
+    assert set(found.parties["even"]) == set(PARTIES)
+
+
+def test_partitions_add_up() -> None:
+    history: History = [("even", everyone(GaussianMu(0.03))), ("by-site", everyone(GaussianMu(0.04), parties=["1"]))]
+    found = spent(history, D)
+    assert found.epsilon == pytest.approx(epsilon_of_mu(0.05, D * 13 / 16), rel=1e-9)
+    assert found.parties["by-site"]["1"] == pytest.approx(found.epsilon)
+
+
+def test_pure_plans_spend_no_delta_and_take_no_part_of_it() -> None:
+    history: History = [("even", everyone(PureEpsilon(0.25)))] * 4
+    assert spent(history, 0.0).epsilon == pytest.approx(1.0)
+    assert admit(history[:3], history[0], Cap(1.0, 0.0)).admitted
+    assert not admit(history, history[0], Cap(1.0, 0.0)).admitted
+
+
+@given(population=populations, extra=a_plan, delta=st.sampled_from([1e-7, 1e-5]))
+@settings(max_examples=25, deadline=None, derandomize=True)
+def test_more_plans_never_cost_less(population: Population, extra: Any, delta: float) -> None:
+    history = population.history()
+    partition, releases, declared = extra
+    longer = [*history, (partition, price(releases, declared))]
+    assert spent(longer, delta).epsilon >= spent(history, delta).epsilon * (1 - 1e-9)
+    assert spent(history, delta).epsilon >= spent(history, delta * 2).epsilon * (1 - 1e-9)
+
+
+@given(population=populations, epsilon=st.floats(0.05, 2.0))
+@settings(max_examples=15, deadline=None, derandomize=True)
+def test_what_was_admitted_stays_within_the_cap(population: Population, epsilon: float) -> None:
+    cap = Cap(epsilon, D)
+    admitted: History = []
+    for plan in population.history():
+        decision = admit(admitted, plan, cap)
+        if decision.admitted:
+            admitted.append(plan)
+            assert standing(admitted, cap).admitted
+            assert spent(admitted, D).epsilon == decision.after.epsilon <= epsilon
+        else:
+            assert decision.after.epsilon > epsilon
+    for row in population.rows:
+        kept = Population(population.rows, tuple(population.plans[: len(admitted)]))
+        if kept.history() == admitted:
+            assert compose(kept.paid_by(row)).epsilon(D) <= epsilon * (1 + 1e-9)
+
+
+# ── admission ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_first_plan_outside_every_filter_is_admitted_and_is_the_last() -> None:
+    cap = Cap(1.0, D)
+    whole = ("even", everyone(*allocate([GaussianMu, PureEpsilon], [0.5, 0.5], 1.0, D).losses, delta=D))
+    first = admit([], whole, cap)
+    assert first.admitted
+    assert first.after.filter == "single plan"
+    smallest: list[Loss] = [GaussianMu(1e-6), PureEpsilon(1e-9), ZeroConcentrated(1e-12)]
+    for small in smallest:
+        again = admit([whole], ("even", everyone(small)), cap)
+        assert not again.admitted
+        assert "nothing of this kind fits" in again.reason
+    assert standing([whole], cap).admitted
+    # What costs nothing depends on nobody's rows, and other people's rows are untouched.
+    assert admit([whole], ("even", everyone(GaussianMu(0.0))), cap).admitted
+    assert admit([whole], ("even", everyone(GaussianMu(0.1), parties=["9"])), cap).admitted
+
+
+def test_what_proves_nothing_never_fits_a_cap() -> None:
+    plan = ("even", everyone(NoGuarantee("chosen indices are records")))
+    decision = admit([], plan, Cap(1e6, 0.5))
+    assert not decision.admitted
+    assert decision.fits is None
+    assert "chosen indices are records" in decision.reason
+    assert spent([plan], D).epsilon == math.inf
+    assert spent([plan], D).to_json()["epsilon"] is None
+
+
+def test_a_refusal_says_what_is_left_and_what_would_fit() -> None:
+    history: History = [("even", everyone(GaussianMu(mu_from_epsilon_delta(0.3, 1e-6))))] * 3
+    decision = admit(history, history[0], Cap(0.5, D))
+    assert not decision.admitted
+    assert decision.before.epsilon < 0.5 < decision.after.epsilon
+    assert decision.left == pytest.approx(0.5 - decision.before.epsilon)
+    assert decision.fits is not None
+    assert f"{decision.fits:.3f}"[:4] in decision.reason
+    assert "left" in decision.reason
+    assert "at delta 1e-06" in decision.reason
+    json.dumps(decision.to_json(), allow_nan=False)
+
+
+PLAN_KINDS: list[tuple[list[type[Loss]], list[float]]] = [
+    ([GaussianMu], [1.0]),
+    ([GaussianMu, GaussianMu], [0.3, 0.7]),
+    ([PureEpsilon], [1.0]),
+    ([PureEpsilon, PureEpsilon], [0.5, 0.5]),
+    ([ZeroConcentrated], [1.0]),
+    ([GaussianMu, PureEpsilon], [0.5, 0.5]),
+]
+
+
+@pytest.mark.parametrize(("kinds", "shares"), PLAN_KINDS)
+@pytest.mark.parametrize("partitions", [("even",), ("even", "by-site")])
+@pytest.mark.parametrize("cap", [Cap(1.0, D), Cap(4.0, 1e-6)])
+def test_the_largest_epsilon_that_fits_is_the_largest(
+    kinds: list[type[Loss]], shares: list[float], partitions: tuple[str, ...], cap: Cap
+) -> None:
+    def plan(epsilon: float) -> dict[str, PlanCost]:
+        return everyone(*allocate(kinds, shares, epsilon, 1e-7).losses, delta=1e-7)
+
+    charged: list[Loss] = [GaussianMu(0.05), PureEpsilon(0.1), GaussianMu(0.08)]
+    history: History = [
+        (partitions[index % len(partitions)], everyone(loss, delta=1e-7)) for index, loss in enumerate(charged)
+    ]
+    refused = admit(history, ("even", plan(20.0)), cap)
+    assert not refused.admitted
+    assert refused.fits is not None
+    assert refused.fits > 0.1
+    assert refused.fits == pytest.approx(largest_epsilon(history, ("even", plan(20.0)), cap))
+    assert admit(history, ("even", plan(refused.fits)), cap).admitted
+    assert not admit(history, ("even", plan(refused.fits * 1.001)), cap).admitted
+
+
+def test_what_fits_takes_account_of_parties_that_the_plan_does_not_touch() -> None:
+    # Party 1 is within the cap by gdp alone, so that basic sums hold for nobody once partitions cross.
+    history: History = [("even", everyone(GaussianMu(0.02), delta=1e-8, parties=["1"]))] * 30
+    history += [("by-site", everyone(PureEpsilon(0.01)))] * 2
+    plan = ("even", everyone(PureEpsilon(3.0), parties=["0"]))
+    decision = admit(history, plan, Cap(1.0, D))
+    assert not decision.admitted
+    assert decision.fits
+    assert admit(history, ("even", everyone(PureEpsilon(decision.fits), parties=["0"])), Cap(1.0, D)).admitted
+    assert not admit(
+        history, ("even", everyone(PureEpsilon(decision.fits * 1.01), parties=["0"])), Cap(1.0, D)
+    ).admitted
+
+
+def test_on_an_empty_account_the_whole_cap_fits() -> None:
+    for kinds, shares in PLAN_KINDS:
+        plan = ("even", everyone(*allocate(kinds, shares, 3.0, D).losses, delta=D))
+        fits = admit([], plan, Cap(1.0, D)).fits
+        assert fits is not None
+        # Pure stages are stated at delta 0, and the cap has a delta to spare.
+        assert 1 - 1e-6 < fits <= (1.001 if set(kinds) == {PureEpsilon} else 1.0)
+
+
+def test_repeats_are_counted() -> None:
+    cap = Cap(1.0, D)
+    for losses in ([GaussianMu(0.05)], [PureEpsilon(0.09)], [GaussianMu(0.02), PureEpsilon(0.03)]):
+        plan = ("even", everyone(*losses, delta=1e-8))
+        count = repeats_left([], plan, cap)
+        assert 2 < count < 100
+        assert standing([plan] * count, cap).admitted
+        assert not standing([plan] * (count + 1), cap).admitted
+        assert repeats_left([plan] * 2, plan, cap) == count - 2
+        assert repeats_left([plan] * count, plan, cap) == 0
+    assert repeats_left([], ("even", everyone(GaussianMu(0.0))), cap) == 1_000_000
+
+
+def test_a_plan_that_leaks_more_than_its_delta_has_no_largest_epsilon() -> None:
+    plan = ("even", everyone(ApproximateDP(3.0, 2e-6), delta=1e-7))
+    decision = admit([], plan, Cap(1.0, D))
+    assert not decision.admitted
+    assert decision.fits is None
+    assert "no epsilon can be stated" in decision.reason
+    with pytest.raises(ParameterError, match="largest epsilon"):
+        largest_epsilon([], plan, Cap(1.0, D))
+
+
+def test_a_lowered_cap_is_noticed() -> None:
+    history: History = [("even", everyone(GaussianMu(0.1)))] * 2
+    assert standing(history, Cap(1.0, D)).admitted
+    assert not standing(history, Cap(0.1, D)).admitted
+    assert "above the cap" in standing(history, Cap(0.1, D)).reason
+
+
+@pytest.mark.parametrize(("epsilon", "delta"), [(-1.0, D), (math.inf, D), (1.0, 1.0), (1.0, -D), (math.nan, D)])
+def test_a_cap_outside_its_range_is_refused(epsilon: float, delta: float) -> None:
+    with pytest.raises(ParameterError):
+        Cap(epsilon, delta)
+
+
+# ── prices ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_plan_is_priced_party_by_party() -> None:
+    bills = price([(["0"], [GaussianMu(0.1)]), (["1"], [PureEpsilon(0.2)]), (PARTIES, [GaussianMu(0.2)])], 1e-6)
+    assert set(bills) == set(PARTIES)
+    assert bills["0"].mu_squared == pytest.approx(0.05)
+    (merged,) = bills["0"].losses
+    assert isinstance(merged, GaussianMu)
+    assert merged.mu == pytest.approx(math.sqrt(0.05))
+    assert bills["1"].epsilon == compose([GaussianMu(0.2), PureEpsilon(0.2)]).epsilon(1e-6)
+    assert bills["2"].epsilon == compose([GaussianMu(0.2)]).epsilon(1e-6)
+
+
+def test_pure_plans_are_priced_at_delta_zero() -> None:
+    bill = everyone(PureEpsilon(0.1), PureEpsilon(0.2))["0"]
+    assert bill.delta == 0.0
+    assert bill.epsilon == pytest.approx(0.3)
+    assert everyone(PureEpsilon(0.1), GaussianMu(0.2), delta=1e-7)["0"].delta == 1e-7
+
+
+@given(
+    losses=st.lists(a_loss, min_size=1, max_size=3),
+    split=st.lists(st.integers(0, 4), min_size=3, max_size=3).filter(any),
+    epsilon=st.floats(0.0, 3.0),
+)
+@settings(max_examples=50, deadline=None, derandomize=True)
+def test_a_person_with_rows_at_several_parties_pays_no_more_than_the_bill(
+    losses: list[Loss], split: list[int], epsilon: float
+) -> None:
+    rows = sum(split)
+    releases: list[tuple[Sequence[str], Sequence[Loss]]] = [((party,), losses) for party in PARTIES]
+    releases.append((PARTIES, [GaussianMu(0.05)]))
+    bills = price(releases, 1e-6, rows_per_person=rows)
+    really = [group_loss(loss, count) for count in split if count for loss in losses]
+    really.append(group_loss(GaussianMu(0.05), rows))
+    if any(isinstance(loss, NoGuarantee) for loss in bills["0"].losses):
+        return
+    assert compose(bills["0"].losses).delta(epsilon) >= compose(really).delta(epsilon) * (1 - 1e-6) - 1e-14
+    for mine, bill in zip(additive_costs(really), additive_costs(bills["0"].losses), strict=True):
+        assert mine <= bill * (1 + 1e-9)
+
+
+def test_unlike_bills_of_groups_are_charged_to_everybody() -> None:
+    unlike = price([(["0"], [GaussianMu(0.1)]), (["1"], [PureEpsilon(0.1)])], 1e-6, rows_per_person=2)
+    assert set(unlike["0"].losses) == set(unlike["1"].losses) == {GaussianMu(0.2), PureEpsilon(0.2)}
+    alike = price([(["0"], [GaussianMu(0.1)]), (["1"], [GaussianMu(0.1)])], 1e-6, rows_per_person=2)
+    assert alike["0"].losses == (GaussianMu(0.2),)
+
+
+# ── JSON ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@given(losses=st.lists(st.one_of(a_loss, st.just(NoGuarantee("x"))), max_size=4))
+@settings(max_examples=40, deadline=None, derandomize=True)
+def test_costs_survive_json(losses: list[Loss]) -> None:
+    cost = PlanCost.of(losses, 1e-6)
+    assert PlanCost.from_json(json.loads(json.dumps(cost.to_json(), allow_nan=False))) == cost
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"extra": 1.0},
+        {"rho": None, "mu": 0.1},
+        {"losses": [{"kind": "gaussian-mu", "sigma": 1.0}]},
+        {"losses": [{"kind": "renyi", "alpha": 2.0}]},
+        {"losses": [{"kind": "gaussian-mu", "mu": -1.0}]},
+        {"losses": [3]},
+        {"losses": None},
+        {"mu_squared": -1.0},
+        {"epsilon": "0.1"},
+        {"delta": math.nan},
+        {"slack": True},
+    ],
+)
+def test_what_is_not_a_cost_is_refused(change: dict[str, Any]) -> None:
+    with pytest.raises(ParameterError):
+        PlanCost.from_json(PlanCost.of([GaussianMu(0.1)], 1e-6).to_json() | change)
+
+
+def test_a_missing_quantity_is_refused() -> None:
+    data = PlanCost.of([GaussianMu(0.1)], 1e-6).to_json()
+    for key in list(data):
+        with pytest.raises(ParameterError, match="keys"):
+            PlanCost.from_json({name: value for name, value in data.items() if name != key})
+
+
+# ── speed ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_next_plan_after_a_thousand_is_decided_in_a_fifth_of_a_second() -> None:
+    rng = random.Random(5)
+    bills = [
+        {str(party): PlanCost.of([GaussianMu(rng.uniform(0.001, 0.006))], 1e-8).to_json() for party in range(10)}
+        for _ in range(30)
+    ]
+    stored = [(rng.choice(["even", "by-site", "by-month"]), rng.choice(bills)) for _ in range(1000)]
+    new: dict[str, PlanCost] = {
+        str(p): PlanCost.of([GaussianMu(0.3), PureEpsilon(0.1 + 0.01 * p)], 1e-7) for p in range(10)
+    }
+    seconds = []
+    for _ in range(3):
+        start = time.perf_counter()
+        history = [
+            (partition, {party: PlanCost.from_json(cost) for party, cost in bills.items()})
+            for partition, bills in stored
+        ]
+        decision = admit(history, ("even", new), Cap(1.0, D))
+        seconds.append(time.perf_counter() - start)
+        assert not decision.admitted
+        assert decision.fits
+    assert min(seconds) < 0.2, seconds
