@@ -144,10 +144,10 @@ def test_public_versions_are_named_by_their_content(layout: Layout, tmp_path: Pa
         stored(layout, source_of((features[::-1], labels[::-1]), test)).version,
         stored(layout, source_of((features, 1 - labels), test)).version,
         stored(layout, source_of(train, test, classes=("1", "0"))).version,
+        stored(layout, source_of(train, test, classes=("0", "1", "2"))).version,
         stored(layout, source_of(test, train)).version,
     }
-    # Swapped class names with swapped indices hold the same labels under other numbers.
-    assert len(versions) == 7
+    assert len(versions) == 8
 
 
 def test_private_versions_are_named_at_random_and_say_nothing(layout: Layout) -> None:
@@ -466,6 +466,8 @@ def test_a_derived_version_is_named_by_its_recipe(layout: Layout, tmp_path: Path
     elsewhere = transform_dataset(other, stored(other, source_of(train, test)), _unit, normalisation="unit-norm")
     assert elsewhere == first
     assert dataset_ref(layout, first.version) == first
+    body = manifests.load(layout.dataset(first.version) / MANIFEST, version=1)
+    assert (body["parent"], body["recipe"]) == (ref.version, "")
     versions = {
         first.version,
         transform_dataset(layout, ref, _unit, normalisation="clip").version,

@@ -35,6 +35,7 @@ def _arrays(seed: int = 131) -> dict[str, Any]:
     random = np.random.default_rng(seed)
     return {
         "weights": random.normal(size=(10, 7)),
+        "basis": random.normal(size=(4, 3)),
         "bias": np.zeros(10),
         "scalar": np.float64(2.5),
         "counts": np.arange(4, dtype=np.int64),

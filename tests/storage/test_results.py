@@ -135,6 +135,20 @@ def test_sql_reads_its_views_and_nothing_else(layout: Layout) -> None:
     assert duckdb.connect().sql(_forbidden(result)[0]).fetchall() == [(1,)]
 
 
+def test_the_settings_are_shut_before_any_query(layout: Layout) -> None:
+    names = {
+        "enable_external_access": False,
+        "python_enable_replacements": False,
+        "autoinstall_known_extensions": False,
+        "autoload_known_extensions": False,
+        "lock_configuration": True,
+        "temp_directory": "",
+    }
+    ref = stored(layout, source_of(made_up(20, 3, seed=146)))
+    sql = "SELECT " + ", ".join(f"current_setting('{name}') AS {name}" for name in names)
+    assert _rows(query(layout, sql)) == _rows(query_dataset(layout, ref, sql)) == [names]
+
+
 def test_a_damaged_result_is_named(layout: Layout) -> None:
     append(layout, [{"a": "x" * 100}], run="abc")
     path = layout.results / "runs" / "abc.parquet"
