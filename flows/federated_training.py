@@ -11,10 +11,12 @@ from prefect.runtime import flow_run
 from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 
 from flows.chain import follow
+from storage.errors import RefusedError
 from storage.refs import DatasetRef, ReleaseRef
 from tasks.artifacts import Progress, show_budget, show_result
 from tasks.caching import checked, served_from_cache, submit
 from tasks.config import TrainingConfig
+from tasks.deployed import one_run_a_dataset, refused
 from tasks.door import is_stored
 from tasks.plans import PlannedCombination, PlannedRelease
 from tasks.reporting import Evaluation, RunResult, report
@@ -83,8 +85,13 @@ def train(config: TrainingConfig) -> RunResult:
         If something unproved would read private rows, or a cap would be exceeded; nothing is released then.
     """
     run = _AsTasks()
-    dataset, plan, result, models = follow(config, run)
-    logged = report(config, dataset, plan, result, models)
+    with one_run_a_dataset(config.dataset):
+        try:
+            dataset, plan, result, models = follow(config, run)
+        except RefusedError as refusal:
+            # Prefect takes a returned state as the run's own, and raises its exception for who called the flow.
+            return cast(RunResult, refused(refusal))
+        logged = report(config, dataset, plan, result, models)
     run.reached("log")
     show_result(logged)
     return logged

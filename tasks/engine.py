@@ -15,10 +15,11 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from storage.atomic import writing
 from storage.errors import StorageError
@@ -27,11 +28,13 @@ from tasks import engine_process
 
 __all__ = [
     "EngineError",
+    "EngineProcess",
     "prefect_database",
     "prepare_databases",
     "prepare_engine",
     "prepare_tracking",
     "quick_flows",
+    "start_server",
     "tracking_uri",
 ]
 
@@ -114,16 +117,22 @@ def _own_server_wanted() -> bool:
     return os.environ.get("PREFECT_API_URL") in (None, "", os.environ.get(_EMBEDDED))
 
 
-class _Process:
+class EngineProcess:
     """One of the engine's own processes; it ends when this one does, however that happens."""
 
-    def __init__(self, root: Path, arguments: list[str], *, listener: socket.socket | None = None) -> None:
+    def __init__(
+        self,
+        root: Path,
+        arguments: list[str],
+        *,
+        listener: socket.socket | None = None,
+        settings: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         home = Layout(root).prefect
         self.log = home / "engine.log"
-        environment = _QUIET | dict(os.environ)
+        environment = {**_QUIET, **os.environ, **settings}
         descriptors: tuple[int, ...] = ()
         if listener is not None:
-            environment |= _EMBEDDED_SERVER
             descriptors = (listener.fileno(),)
             arguments = [*arguments, "--socket", str(listener.fileno())]
         for name in ("PREFECT_API_URL", _EMBEDDED):
@@ -147,6 +156,7 @@ class _Process:
 
     @property
     def alive(self) -> bool:
+        """Whether it runs."""
         return self._process.poll() is None
 
     def wait_until_done(self) -> None:
@@ -190,7 +200,7 @@ class _Process:
             self._process.wait()
 
 
-_servers: dict[Path, _Process] = {}
+_servers: dict[Path, EngineProcess] = {}
 
 
 def _database_arguments(root: Path, needs: _Needs) -> tuple[list[str], list[str]]:
@@ -216,7 +226,7 @@ def prepare_databases(root: Path) -> None:
     root = _usable(root)
     _use_environment(root)
     parts = [arguments for arguments in _database_arguments(root, _Needs.of(root)) if arguments]
-    for process in [_Process(root, arguments) for arguments in parts]:
+    for process in [EngineProcess(root, arguments) for arguments in parts]:
         process.wait_until_done()
 
 
@@ -234,7 +244,28 @@ def prepare_tracking(root: Path) -> None:
     if not _Needs.of(root).mlflow:
         return
     _usable(root)
-    _Process(root, _database_arguments(root, _Needs(prefect=False, mlflow=True))[1]).wait_until_done()
+    EngineProcess(root, _database_arguments(root, _Needs(prefect=False, mlflow=True))[1]).wait_until_done()
+
+
+def start_server(root: Path, listener: socket.socket) -> EngineProcess:
+    """Start a whole Prefect server (pages, schedules, automations) on an open socket; ready when it returns.
+
+    The databases must be there (:func:`prepare_databases`). It ends with this process, or when it is stopped.
+
+    Raises
+    ------
+    EngineError
+        If it does not start.
+    """
+    host, port = listener.getsockname()[:2]
+    settings = {
+        "PREFECT_SERVER_API_HOST": str(host),
+        "PREFECT_SERVER_API_PORT": str(port),
+        "PREFECT_SERVER_UI_API_URL": f"http://{host}:{port}/api",
+    }
+    server = EngineProcess(Layout(root).root, ["--whole"], listener=listener, settings=settings)
+    server.wait_until_ready()
+    return server
 
 
 def _usable(root: Path) -> Path:
@@ -278,8 +309,8 @@ def prepare_engine(root: Path) -> None:
     prefect_part, mlflow_part = _database_arguments(root, needs)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}/api"
-        server = _Process(root, prefect_part, listener=listener)
-    mlflow = _Process(root, mlflow_part) if mlflow_part else None
+        server = EngineProcess(root, prefect_part, listener=listener, settings=_EMBEDDED_SERVER)
+    mlflow = EngineProcess(root, mlflow_part) if mlflow_part else None
     os.environ["PREFECT_API_URL"] = os.environ[_EMBEDDED] = url
     # The import takes as long as the server's start and can go beside it.
     import prefect  # noqa: F401

@@ -157,8 +157,14 @@ def migrate_mlflow(database: Path, artifacts: Path) -> None:
     store.engine.dispose()
 
 
-def serve(descriptor: int) -> None:
-    """Serve Prefect's API on an open socket until the parent is gone."""
+def serve(descriptor: int, *, whole: bool) -> None:
+    """Serve Prefect's API on an open socket until the parent is gone.
+
+    Parameters
+    ----------
+    whole : bool
+        With pages, schedules and automations; otherwise what runs of one process need.
+    """
     import uvicorn
     from prefect.server.api.server import create_app
     from prefect.server.database.configurations import AioSqliteConfiguration
@@ -185,7 +191,7 @@ def serve(descriptor: int) -> None:
             if self.started:
                 print("ready", flush=True)
 
-    server = Server(uvicorn.Config(create_app(ephemeral=True), log_level="error", lifespan="on"))
+    server = Server(uvicorn.Config(create_app(ephemeral=not whole), log_level="error", lifespan="on"))
     at_end.clear()
     at_end.append(lambda: setattr(server, "should_exit", True))
     if parent_gone.is_set():
@@ -223,6 +229,7 @@ def main() -> None:
     parser.add_argument("--mlflow-mark", type=int)
     parser.add_argument("--artifacts", type=Path)
     parser.add_argument("--socket", type=int)
+    parser.add_argument("--whole", action="store_true")
     arguments = parser.parse_args()
     if arguments.prefect:
         make_database(arguments.prefect, arguments.prefect_mark, arguments.workplace, migrate_prefect)
@@ -230,7 +237,7 @@ def main() -> None:
         migrate = partial(migrate_mlflow, artifacts=arguments.artifacts)
         make_database(arguments.mlflow, arguments.mlflow_mark, arguments.workplace, migrate)
     if arguments.socket is not None:
-        serve(arguments.socket)
+        serve(arguments.socket, whole=arguments.whole)
         sys.stderr.flush()
         # All is on disk; unwinding the interpreter would only cost another second.
         os._exit(0)
