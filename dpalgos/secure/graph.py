@@ -152,10 +152,9 @@ class Neighbourhoods:
         """Return a party's neighbours in increasing order."""
         if self._graph is None:
             return tuple(member for member in self._members if member != party)
-        half = self._graph.degree // 2
-        offsets = np.concatenate([np.arange(-half, 0), np.arange(1, half + 1)])
-        places = (self._place[party] + offsets) % len(self._order)
-        return tuple(np.sort(self._order[places]).tolist())
+        half, place = self._graph.degree // 2, self._place[party]
+        around = self._order.take(range(place - half, place + half + 1), mode="wrap").tolist()
+        return tuple(sorted(peer for peer in around if peer != party))
 
 
 def order_seed(roster: bytes) -> bytes:

@@ -78,6 +78,7 @@ __all__ = [
     "GaussianShare",
     "NoiseShare",
     "RadialShare",
+    "RoundedRadial",
     "TruexGaussian",
     "secagg_loss",
     "share_law",
@@ -267,6 +268,36 @@ class GaussianShare:
 
 
 @dataclass(frozen=True, slots=True)
+class RoundedRadial:
+    """Radial Laplace noise rounded to integers: pure differential privacy for integer sums.
+
+    Guarantee
+    ---------
+    Added to an integer vector of l2 sensitivity Delta (grid units): epsilon-DP with epsilon = Delta / scale, because
+    for integers S, ``S + round(eta) = round(S + eta)`` is a post-processing of the radial mechanism. Numerics are
+    ``idealised``, as the radial law's.
+
+    Parameters
+    ----------
+    scale : float
+        Delta / epsilon in grid units.
+    """
+
+    scale: float
+
+    def __post_init__(self) -> None:
+        RadialLaplace(self.scale)
+
+    def loss(self, sensitivity: float) -> PureEpsilon:
+        """Return what one sum costs."""
+        return PureEpsilon(RadialLaplace(self.scale).epsilon(sensitivity))
+
+    def sample(self, count: int, stream: RandomStream) -> Ints:
+        """Return one draw; its coordinates are not independent of each other."""
+        return np.rint(RadialLaplace(self.scale).sample(count, stream)).astype(np.int64)
+
+
+@dataclass(frozen=True, slots=True)
 class RadialShare:
     """One party's share of radial Laplace noise: discrete Gaussians of a common random variance.
 
@@ -394,7 +425,7 @@ def share_law(law: Any, shares: int, dimension: int) -> NoiseShare:
     ----------
     law
         The law of the noise of the sum, as an algorithm states it: RoundedGaussian, DiscreteGaussian (each shared as
-        :func:`share_sigma` proves), RadialLaplace (:class:`RadialShare`; the scale in grid units) or TruexGaussian.
+        :func:`share_sigma` proves), :class:`RoundedRadial` or :class:`TruexGaussian`.
     shares : int
         :attr:`Tolerance.unknown_shares`.
     dimension : int
@@ -407,7 +438,7 @@ def share_law(law: Any, shares: int, dimension: int) -> NoiseShare:
     """
     raise ParameterError(
         f"no sharing of {type(law).__name__} noise is proved; laws that can be shared: "
-        "RoundedGaussian, DiscreteGaussian, RadialLaplace, TruexGaussian"
+        "RoundedGaussian, DiscreteGaussian, RoundedRadial, TruexGaussian"
     )
 
 
@@ -422,7 +453,7 @@ def _(law: DiscreteGaussian, shares: int, dimension: int) -> NoiseShare:
 
 
 @share_law.register
-def _(law: RadialLaplace, shares: int, dimension: int) -> NoiseShare:
+def _(law: RoundedRadial, shares: int, dimension: int) -> NoiseShare:
     return RadialShare(law.scale, shares, dimension)
 
 

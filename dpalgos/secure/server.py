@@ -159,7 +159,7 @@ class MaskedBlock(Wire):
     words: bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class SurvivorSet(Wire):
     """Whose vectors a step's sum holds: fixed and stored before anything is unmasked, and never again.
 
@@ -181,10 +181,15 @@ class SurvivorSet(Wire):
     survivors: tuple[int, ...]
     vectors: bytes
 
-    @property
+    @cached_property
     def digest(self) -> bytes:
         """What requests and responses refer to it by."""
         return hashlib.sha256(self.encode()).digest()
+
+    @cached_property
+    def alive(self) -> frozenset[int]:
+        """The survivors, for looking them up."""
+        return frozenset(self.survivors)
 
 
 def collect_advertisements(parameters: RoundParameters, messages: Iterable[Advertisement]) -> Roster:
@@ -372,7 +377,7 @@ def fix_survivors(agreement: Agreement, block: MaskedBlock, stored: SurvivorSet 
 def request_unmasking(agreement: Agreement, survivors: SurvivorSet, party: int) -> UnmaskRequest:
     """Round 4: return what a survivor is asked; the survivor set must have been stored before."""
     near = sorted((party, *agreement.neighbours(party)))
-    alive = set(survivors.survivors)
+    alive = survivors.alive
     return UnmaskRequest(
         session=survivors.session,
         recipient=party,
@@ -416,10 +421,10 @@ def unmask_sum(
     ):
         raise RepeatedUseError("the masked vectors are not those that the survivor set was fixed on")
     received = _by_sender(parameters, messages, survivors.survivors)
-    alive = set(survivors.survivors)
+    alive = survivors.alive
     pieces: dict[int, list[tuple[int, int]]] = {}
     for sender, message in received.items():
-        _check_response(agreement, survivors, alive, message)
+        _check_response(agreement, survivors, message)
         for place, owner in enumerate(message.owners):
             share = int.from_bytes(message.shares[ELEMENT * place : ELEMENT * (place + 1)], "big")
             pieces.setdefault(owner, []).append((point(sender), share))
@@ -439,7 +444,7 @@ def unmask_sum(
     return to_integers(total)
 
 
-def _check_response(agreement: Agreement, survivors: SurvivorSet, alive: set[int], message: UnmaskResponse) -> None:
+def _check_response(agreement: Agreement, survivors: SurvivorSet, message: UnmaskResponse) -> None:
     sender, step, session = message.sender, survivors.step, survivors.session
     if message.step != step or message.survivor_set != survivors.digest:
         raise ViolationError(sender, f"answered for step {message.step} or another survivor set: replayed or reordered")
@@ -451,7 +456,7 @@ def _check_response(agreement: Agreement, survivors: SurvivorSet, alive: set[int
             raise ViolationError(sender, f"returned a share of party {owner} that it cannot hold")
         if seen.setdefault(owner, kind) != kind:
             raise ViolationError(sender, f"returned both kinds of share for party {owner}; its input would be revealed")
-        if kind != (SELF if owner in alive else ESCROW):
+        if kind != (SELF if owner in survivors.alive else ESCROW):
             raise ViolationError(
                 sender, f"returned the {_KIND_NAMES[kind]} share of party {owner} instead of the other"
             )

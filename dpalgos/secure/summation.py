@@ -31,6 +31,8 @@ _COMPLETE = 64
 _ROOM = 2**62
 # Masked vectors are added up after this many parties, so that memory does not grow with their number.
 _BLOCK = 256
+# Steps times pairs of parties that one agreement covers: some 300 bytes each.
+_AGREED = 2**18
 
 
 def graph_for(tolerance: Tolerance) -> SparseGraph | None:
@@ -184,9 +186,14 @@ class SecureSummation:
     noises : sequence of NoiseSource
         Each party's own noise for this release.
     steps : int
-        Sums under one key agreement (``algorithm.steps(setting)``); when they are used up, the next sum agrees anew.
+        How many sums are coming (``algorithm.steps(setting)``). Few parties agree on keys once for all of them, many
+        for a few at a time, so that what is in memory stays small; when the steps of an agreement are used up, the
+        next sum agrees anew.
     absences : Absences
         Which parties drop out, for simulation.
+    scaled : bool
+        True returns each sum times all rows over the survivors' rows, rounded, so that an algorithm that divides by
+        all rows divides by the survivors'. Post-processing of the exact sum, which False returns.
     masked : bool
         False leaves out keys and masks, which cancel: the same result, bit for bit, for simulations of very many
         parties over very many steps in which the protocol's own cost is not the question.
@@ -208,6 +215,7 @@ class SecureSummation:
         noises: Sequence[NoiseSource],
         steps: int = 1,
         absences: Absences | None = None,
+        scaled: bool = False,
         masked: bool = True,
         entropy: Callable[[int], bytes] = secrets.token_bytes,
     ) -> None:
@@ -218,9 +226,11 @@ class SecureSummation:
             )
         self._identity, self._tolerance = identity, tolerance
         self._sizes, self._noises = tuple(sizes), tuple(noises)
-        self._steps, self._masked, self._entropy = steps, masked, entropy
+        self._scaled, self._masked, self._entropy = scaled, masked, entropy
         self._absences = absences if absences is not None else Absences()
         self._graph = graph_for(tolerance)
+        edges = tolerance.parties * (self._graph.degree if self._graph is not None else tolerance.parties)
+        self._steps = max(1, min(steps, _AGREED // edges))
         self._sessions: dict[int, _Session] = {}
         self._agreements = 0
         self.survivors: dict[str, tuple[int, ...]] = {}
@@ -252,7 +262,14 @@ class SecureSummation:
 
         survivors, total = (self._protocol if self._masked else self._plainly)(noisy, length)
         self.survivors[step] = survivors
-        return total.reshape(shape)
+        return (self._to_all(total, survivors) if self._scaled else total).reshape(shape)
+
+    def _to_all(self, total: Ints, survivors: tuple[int, ...]) -> Ints:
+        rows = sum(self._sizes[party] for party in survivors)
+        if rows in (0, sum(self._sizes)):
+            return total
+        scaled = np.rint(total * (sum(self._sizes) / rows))
+        return np.asarray(np.clip(scaled, -float(_ROOM), float(_ROOM)), dtype=np.int64)
 
     def _protocol(self, noisy: Callable[[int], Ints], length: int) -> tuple[tuple[int, ...], Ints]:
         session = self._session(length)

@@ -19,13 +19,13 @@ from dpalgos.errors import ParameterError
 from dpalgos.guarantees import ApproximateDP, GaussianMu, Loss, PureEpsilon, ZeroConcentrated
 from dpalgos.keystream import KeyStream
 from dpalgos.mechanisms.discrete_gaussian import DiscreteGaussian
-from dpalgos.mechanisms.radial import RadialLaplace
 from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
 from dpalgos.rows import Floats, Ints
 from dpalgos.secure import noise_shares
 from dpalgos.secure.noise_shares import (
     GaussianShare,
     RadialShare,
+    RoundedRadial,
     TruexGaussian,
     secagg_loss,
     share_law,
@@ -186,6 +186,7 @@ def test_calibration_inverts_the_loss(budget: Loss) -> None:
         (lambda: share_sigma_for(ApproximateDP(1.0, 1e-5), sensitivity=1.0, shares=1, dimension=1), "approximate"),
         (lambda: GaussianShare(-1.0), "sigma"),
         (lambda: RadialShare(0.0, 2, 3), "scale"),
+        (lambda: RoundedRadial(math.inf), "scale"),
         (lambda: RadialShare(2.0**44, 2, 3), "sigma"),
         (lambda: TruexGaussian(sigma=1.0, honest=1), "honest"),
         (lambda: share_law(object(), 1, 1), "no sharing of object"),
@@ -204,7 +205,7 @@ def test_no_sensitivity_no_loss() -> None:
 def test_laws_are_shared_by_their_kind() -> None:
     sigma = share_sigma(1e5, shares=3, dimension=50)
     assert share_law(RoundedGaussian(1e5), 3, 50) == share_law(DiscreteGaussian(1e5), 3, 50) == GaussianShare(sigma)
-    assert share_law(RadialLaplace(1e5), 3, 50) == RadialShare(1e5, 3, 50)
+    assert share_law(RoundedRadial(1e5), 3, 50) == RadialShare(1e5, 3, 50)
     assert share_law(TruexGaussian(sigma=1e5, honest=4), 3, 50) == GaussianShare(1e5 / math.sqrt(3))
 
 
@@ -289,6 +290,12 @@ def test_no_draw_exceeds_the_stated_bound() -> None:
 RADIAL_SCALE, RADIAL_DIMENSION, RELEASES = 1e7, 2, 1000
 
 
+def central_radial(law: RoundedRadial) -> Floats:
+    """Draws of the whole noise."""
+    streams = (KeyStream(b"\xff" + release.to_bytes(31, "big")) for release in range(RELEASES))
+    return np.stack([law.sample(RADIAL_DIMENSION, stream) for stream in streams]).astype(float)
+
+
 def radial_sums(share: RadialShare) -> Floats:
     """Sums of ``SHARES`` shares, many times over."""
     return np.stack(
@@ -313,6 +320,7 @@ def is_radial_laplace(vectors: Floats) -> bool:
 
 
 def test_radial_shares_sum_to_the_radial_law() -> None:
+    assert is_radial_laplace(central_radial(RoundedRadial(RADIAL_SCALE)))
     assert is_radial_laplace(radial_sums(RadialShare(RADIAL_SCALE, SHARES, RADIAL_DIMENSION)))
 
 
@@ -338,7 +346,7 @@ def test_radial_shares_with_the_wrong_gamma_shape_are_caught(monkeypatch: pytest
 def test_radial_loss_is_the_central_one() -> None:
     share = RadialShare(1e4, 4, 7_840)
     assert share.loss(1e4).epsilon == pytest.approx(1.0, rel=1e-9)
-    assert share.loss(1e4).epsilon >= 1.0
+    assert share.loss(1e4).epsilon >= RoundedRadial(1e4).loss(1e4).epsilon >= 1.0
     with pytest.raises(ParameterError, match="7840 coordinates"):
         share.sample(5, KeyStream(bytes(32)))
 
