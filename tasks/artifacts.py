@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import os
+from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
 from prefect.artifacts import (
+    create_image_artifact,
     create_link_artifact,
     create_markdown_artifact,
     create_progress_artifact,
@@ -18,7 +21,7 @@ from storage.refs import DatasetRef
 from tasks.budget import nights_left
 from tasks.reporting import RunResult, note_of
 
-__all__ = ["STAGES", "Progress", "mlflow_page", "show_budget", "show_result"]
+__all__ = ["STAGES", "Progress", "mlflow_page", "show_budget", "show_figure", "show_result", "show_sweep"]
 
 MLFLOW_VARIABLE = "UNITBALL_MLFLOW_URL"
 STAGES = ("ingest", "partition", "charge", "aggregate", "log")
@@ -81,3 +84,30 @@ def show_result(result: RunResult) -> None:
             key="mlflow",
             description="Parameters, metrics, model",
         )
+
+
+def show_sweep(name: str, points: Sequence[tuple[str, RunResult | None, str | None]]) -> None:
+    """Show every point of a sweep, with its error where it failed."""
+    rows = [
+        {
+            "point": words,
+            "proved": _proved(result),
+            "accuracy": "–" if result is None or result.accuracy is None else _number(result.accuracy),
+            "error": error or "",
+        }
+        for words, result, error in points
+    ]
+    create_table_artifact(table=rows, key="sweep", description=f"Points of {name}")
+
+
+def _proved(result: RunResult | None) -> str:
+    if result is None or result.proved is None:
+        return "none"
+    return f"({result.proved['epsilon']:.4g}, {result.proved['delta']:.2g})-DP"
+
+
+def show_figure(name: str, title: str, png: bytes, verdict: str) -> None:
+    """Show a figure and its verdict."""
+    picture = f"data:image/png;base64,{base64.b64encode(png).decode()}"
+    create_image_artifact(image_url=picture, key=f"figure-{name}", description=title)
+    create_markdown_artifact(verdict, key=f"verdict-{name}", description=f"Verdict of {title}")

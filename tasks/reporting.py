@@ -32,7 +32,7 @@ class Evaluation(BaseModel):
 
     metrics: dict[str, float] = {}
     by_party: dict[str, dict[str, float]] = {}
-    released: bool = False
+    measured_on: str | None = None
 
 
 class RunResult(BaseModel):
@@ -47,9 +47,14 @@ class RunResult(BaseModel):
     epsilon_spent, delta_spent : float or None
         What this run's releases cost, charged now or before, the largest over parties; None where nothing is proved.
     accuracy : float or None
-        None where nothing public was measured.
+        None where nothing public was measured and no evaluation was charged.
+    measured_on : str or None
+        What ``accuracy`` and ``metrics`` speak of: ``"test rows"``, ``"training rows"`` where all rows train, or
+        ``"held-out rows, noisy"`` for a charged evaluation; of the model, or the mean over the parties' models.
     seconds : float or None
         None on private data: time is a side channel.
+    releasing_seconds : float or None
+        Of these, what making the releases took one after another; None where one was there before, or nobody measured.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -62,6 +67,7 @@ class RunResult(BaseModel):
     epsilon_spent: float | None
     delta_spent: float | None
     accuracy: float | None
+    measured_on: str | None = None
     metrics: dict[str, float]
     by_party: dict[str, dict[str, float]]
     split: dict[str, Any]
@@ -71,6 +77,7 @@ class RunResult(BaseModel):
     mlflow_run_id: str | None = None
     prefect_flow_run_id: str | None = None
     seconds: float | None = None
+    releasing_seconds: float | None = None
     cached: bool = False
 
 
@@ -110,6 +117,7 @@ def summarise(plan: RunPlan, dataset: DatasetRef, evaluation: Evaluation, refere
         epsilon_spent=proved["epsilon"] if proved else None,
         delta_spent=proved["delta"] if proved else None,
         accuracy=evaluation.metrics.get("accuracy"),
+        measured_on=evaluation.measured_on,
         metrics=evaluation.metrics,
         by_party=evaluation.by_party,
         split=plan.split,
@@ -175,6 +183,7 @@ def describe(config: TrainingConfig, dataset: DatasetRef, plan: RunPlan, result:
         "epsilon_spent": result.epsilon_spent,
         "delta_spent": result.delta_spent,
         "seconds": result.seconds,
+        "releasing_seconds": result.releasing_seconds,
         **result.metrics,
     }
     proved = result.proved

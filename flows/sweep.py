@@ -1,0 +1,237 @@
+"""A sweep: many training runs under one engine, side by side, each finished once."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, cast
+
+from prefect import flow, task
+from prefect.futures import PrefectFuture, as_completed
+from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
+from pydantic import BaseModel, ConfigDict
+
+from flows.chain import follow
+from flows.direct import Directly
+from storage.errors import InputError
+from tasks.artifacts import show_sweep
+from tasks.caching import BY_CONTENT
+from tasks.config import TrainingConfig
+from tasks.identity import code_version, identity
+from tasks.progress import say
+from tasks.reporting import RunResult, describe, record
+from tasks.retrying import RETRIES
+from tasks.settings import current_root
+from tasks.specification import Point, SweepSpec
+from tasks.sweep_tracking import SweepTracker, TrackedPoint
+
+__all__ = ["Finished", "Outcome", "SweepResult", "finish_point", "run_sweep", "sweep"]
+
+_POINTS_A_WRITE = 25
+
+
+class Finished(BaseModel):
+    """A finished point: its result, and what MLflow is told of it."""
+
+    model_config = ConfigDict(frozen=True)
+
+    result: RunResult
+    tracked: TrackedPoint
+
+
+class Outcome(BaseModel):
+    """What became of a point."""
+
+    model_config = ConfigDict(frozen=True)
+
+    point: Point
+    result: RunResult | None = None
+    error: str | None = None
+
+
+class SweepResult(BaseModel):
+    """All points of a sweep, in the order of the specification."""
+
+    model_config = ConfigDict(frozen=True)
+
+    name: str
+    outcomes: tuple[Outcome, ...]
+    mlflow_run_id: str
+    reused: int
+    seconds: float
+
+    @property
+    def failed(self) -> tuple[Outcome, ...]:
+        """The points that failed."""
+        return tuple(outcome for outcome in self.outcomes if outcome.error is not None)
+
+
+@task(task_run_name="{name}", cache_policy=BY_CONTENT, persist_result=True, **RETRIES)
+def finish_point(config: TrainingConfig, name: str, root: str) -> Finished:
+    """Run one point from ingestion to results."""
+    if str(current_root()) != root:
+        raise InputError(f"this worker's root is {current_root()}, the sweep's is {root}: start it with --root {root}")
+    dataset, plan, result, _ = follow(config, Directly())
+    record(config, result)
+    told = describe(config, dataset, plan, result)
+    tracked = TrackedPoint(
+        key=identity(config=config, code=code_version()),
+        name=name,
+        facts=told.all_facts(),
+        params={key: str(value) for key, value in told.params.items()},
+        metrics=dict(told.metrics),
+        tags={key: str(value) for key, value in told.tags.items()},
+    )
+    return Finished(result=result, tracked=tracked)
+
+
+class _Board:
+    """Points done, failed and left, and how long the rest will take."""
+
+    def __init__(self, points: int) -> None:
+        self._points = points
+        self._done = self._failed = self._reused = 0
+        self._started = time.monotonic()
+
+    def count(self, *, failed: bool, reused: bool) -> str:
+        self._done += not failed
+        self._failed += failed
+        self._reused += reused
+        left = self._points - self._done - self._failed
+        words = f"{self._done} done, {self._failed} failed, {left} left"
+        run = self._done + self._failed - self._reused
+        if left and run:
+            words += f", about {_duration((time.monotonic() - self._started) / run * left)}"
+        return words
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self._started
+
+    def metrics(self) -> dict[str, float]:
+        return {"points": self._points, "points_done": self._done, "points_failed": self._failed}
+
+    @property
+    def reused(self) -> int:
+        return self._reused
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
+
+
+@flow(name="sweep", flow_run_name="sweep {spec.name}", persist_result=False)
+def sweep(spec: SweepSpec) -> SweepResult:
+    """Run every point of a grid; what is finished is taken from the cache, what fails is recorded.
+
+    Parameters
+    ----------
+    spec : SweepSpec
+
+    Returns
+    -------
+    SweepResult
+    """
+    points = spec.points()
+    root = str(current_root())
+    tracker = SweepTracker(
+        current_root(),
+        experiment=spec.name,
+        key=identity(sweep=spec, code=code_version()),
+        name=spec.title or spec.name,
+        tags={"paper": spec.paper or "none", "figure": spec.figure or "none", "sweep": spec.name},
+    )
+    board = _Board(len(points))
+    futures = {finish_point.submit(point.config, point.words, root): number for number, point in enumerate(points)}
+    outcomes: dict[int, Outcome] = {}
+    waiting: list[TrackedPoint] = []
+    for future, number in _in_order_of_end(futures):
+        outcome, tracked = _outcome(points[number], future)
+        outcomes[number] = outcome
+        waiting.append(tracked)
+        reused = future.state.name == "Cached"
+        say("points", board.count(failed=outcome.error is not None, reused=reused))
+        if len(waiting) >= _POINTS_A_WRITE:
+            tracker.write(waiting)
+            waiting.clear()
+    tracker.write(waiting)
+    result = SweepResult(
+        name=spec.name,
+        outcomes=tuple(outcomes[number] for number in range(len(points))),
+        mlflow_run_id=tracker.run_id,
+        reused=board.reused,
+        seconds=round(board.seconds, 3),
+    )
+    tracker.close(metrics=board.metrics(), files={"sweep.json": spec.model_dump_json(indent=2)}, note=spec.question)
+    show_sweep(spec.name, [(outcome.point.words, outcome.result, outcome.error) for outcome in result.outcomes])
+    return result
+
+
+def _in_order_of_end(futures: dict[PrefectFuture[Any], int]) -> Iterator[tuple[PrefectFuture[Any], int]]:
+    for future in as_completed(list(futures)):
+        yield future, futures[future]
+
+
+def _outcome(point: Point, future: PrefectFuture[Any]) -> tuple[Outcome, TrackedPoint]:
+    finished: Finished | BaseException = future.result(raise_on_failure=False)
+    if isinstance(finished, Finished):
+        return Outcome(point=point, result=finished.result), finished.tracked
+    error = " ".join(f"{type(finished).__name__}: {finished}".split())
+    params = {key: str(value) for key, value in point.axes.items()}
+    tracked = TrackedPoint(key=point.key, name=point.words, params=params, error=error)
+    return Outcome(point=point, error=error), tracked
+
+
+def _runner(workers: int | None, dask: str | None) -> TaskRunner[PrefectFuture[Any]]:
+    """Return threads, or Dask: a running scheduler by its address, or a cluster on this machine (``local``)."""
+    threads = workers or min(4, os.cpu_count() or 1)
+    if dask is None:
+        return cast(TaskRunner[PrefectFuture[Any]], ThreadPoolTaskRunner(max_workers=threads))
+    from prefect_dask import DaskTaskRunner
+
+    if dask != "local":
+        return cast(TaskRunner[PrefectFuture[Any]], DaskTaskRunner(address=dask))
+    cluster = {"n_workers": threads, "threads_per_worker": 1, "dashboard_address": None}
+    return cast(TaskRunner[PrefectFuture[Any]], DaskTaskRunner(cluster_kwargs=cluster))
+
+
+def run_sweep(spec: SweepSpec, *, workers: int | None = None, dask: str | None = None) -> SweepResult:
+    """Run a sweep over threads or Dask.
+
+    Parameters
+    ----------
+    spec : SweepSpec
+    workers : int, optional
+        Points at once; the specification's, or by the machine.
+    dask : str, optional
+        ``"local"``, or the address of a scheduler whose workers see the same root.
+    """
+    runner = _runner(workers or spec.workers, dask)
+    with _failures_told_once():
+        return sweep.with_options(task_runner=runner)(spec)
+
+
+@contextmanager
+def _failures_told_once() -> Iterator[None]:
+    """Keep failing points off the console: the sweep counts and lists them, the engine's pages hold the details."""
+    handlers = logging.getLogger("prefect").handlers + logging.getLogger("prefect.task_runs").handlers
+    consoles = [handler for handler in handlers if type(handler).__name__ == "PrefectConsoleHandler"]
+
+    def no_task_runs(record: logging.LogRecord) -> bool:
+        return not record.name.startswith("prefect.task_runs")
+
+    for console in consoles:
+        console.addFilter(no_task_runs)
+    try:
+        yield
+    finally:
+        for console in consoles:
+            console.removeFilter(no_task_runs)
+
+
+def errors_of(outcomes: Sequence[Outcome]) -> list[str]:
+    """Return one line a failed point."""
+    return [f"{outcome.point.words}: {outcome.error}" for outcome in outcomes if outcome.error is not None]
