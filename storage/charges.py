@@ -98,7 +98,13 @@ class ChargePolicy(Protocol):
     """
 
     def decide(
-        self, history: Sequence[PlanRecord], new: Sequence[ReleaseCharge], *, partition: str, delta: float, cap: Cap | None
+        self,
+        history: Sequence[PlanRecord],
+        new: Sequence[ReleaseCharge],
+        *,
+        partition: str,
+        delta: float,
+        cap: Cap | None,
     ) -> Decision:
         """Price the new releases and compare with the cap; ``cap`` None (public data) admits everything."""
         ...
