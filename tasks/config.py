@@ -34,6 +34,7 @@ class TrainingConfig(BaseModel):
         Field(
             gt=0,
             le=1000,
+            allow_inf_nan=False,
             description="Total epsilon of the run per party; not needed where no noise is drawn.",
             examples=[1.0],
         ),

@@ -68,7 +68,11 @@ def _exactly(models: dict[str, list[ReleaseRef]], shards: Shards) -> Evaluation:
             own = [shard for shard in shards.training if shard.party == name] or list(shards.training)
             measured["train"] = _weighted([_measure(path, shard) for shard in own], [shard.rows for shard in own])
         by_party[name] = _named(measured) | diagnostics_of(path[-1])
-    return Evaluation(metrics=_mean(list(by_party.values())), by_party=by_party if len(by_party) > 1 else {})
+    return Evaluation(
+        metrics=_mean(list(by_party.values())),
+        by_party=by_party if len(by_party) > 1 else {},
+        measured_on="test rows" if test is not None else "training rows",
+    )
 
 
 def _named(measured: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
@@ -91,4 +95,4 @@ def _from_releases(releases: Sequence[ReleaseRef]) -> Evaluation:
             metrics |= metrics_of_confusion(statistic.values)
         else:
             metrics["auc"] = area_under_curve(statistic.values)
-    return Evaluation(metrics=metrics, released=True)
+    return Evaluation(metrics=metrics, measured_on="held-out rows, noisy")

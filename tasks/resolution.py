@@ -64,6 +64,9 @@ def resolve(config: TrainingConfig, dimension: int) -> Resolved:
     InputError
         For a target dimension above the data's.
     """
+    if config.dimension is not None:
+        # Whether or not the system reduces at all: who asks for the impossible has mistaken the data set.
+        _require_dimension(config.dimension, dimension)
     name, system, trust, arrangement = resolve_system(config)
     offered = {
         "trainer": arrangement.trainer,
@@ -91,12 +94,16 @@ def _with_components(projection: AlgorithmSpec, config: TrainingConfig, dimensio
     if "components" not in _fields(projection):
         return projection
     components = projection.parameters.get("components", config.dimension or min(20, dimension))
+    _require_dimension(components, dimension)
+    return projection.with_parameters(components=components)
+
+
+def _require_dimension(components: int, dimension: int) -> None:
     if components > dimension:
         raise InputError(
             f"target dimension {components} is above the data set's {dimension}; "
             f"choose --dimension from 1 to {dimension}"
         )
-    return projection.with_parameters(components=components)
 
 
 def _fields(spec: AlgorithmSpec) -> set[str]:

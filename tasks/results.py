@@ -46,7 +46,8 @@ def _text(value: Any) -> str | None:
 
 def _releases() -> list[dict[str, Any]]:
     store = ReleaseStore(current_layout())
-    return [_release(key, store.manifest(key)) for key in store.keys()]
+    keys = store.keys()
+    return [_release(key, store.manifest(key)) for key in keys]
 
 
 def _release(key: str, manifest: Mapping[str, Any]) -> dict[str, Any]:

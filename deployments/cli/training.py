@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.box import SIMPLE
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from deployments.cli.app import app
 from deployments.cli.common import JsonFlag, RootOption, console, numbers, parameters, print_json, use_root
+from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Neighbours, Trust
 from storage.refs import Visibility
 from tasks.config import TrainingConfig
-from tasks.engine import prepare_engine
+from tasks.engine import prepare_engine, quick_flows
+from tasks.ingestion import IngestRequest, find_dataset
+from tasks.ingestion import ingest as bring_in
 from tasks.progress import listen
+from tasks.resolution import resolve
 from tasks.settings import current_root
 
 if TYPE_CHECKING:
@@ -55,18 +63,13 @@ def _number(value: float | None, form: str = ".4g") -> str:
 
 def results_table(results: Sequence[RunResult]) -> Table:
     """Return the table a person reads: what ran, what is proved and claimed, what it cost, how well it does."""
-    table = Table(title=f"{results[0].dataset}: what each algorithm costs and gives", title_justify="left")
-    for heading, justify in (
-        ("algorithm", "left"),
-        ("trust", "left"),
-        ("proved", "left"),
-        ("claim", "left"),
-        ("ε spent", "right"),
-        ("δ spent", "right"),
-        ("accuracy", "right"),
-        ("seconds", "right"),
-    ):
-        table.add_column(heading, justify=justify)  # type: ignore[arg-type]
+    table = Table(title=f"{results[0].dataset}: what each algorithm costs and gives", title_justify="left", box=SIMPLE)
+    for heading in ("algorithm", "trust"):
+        table.add_column(heading, no_wrap=True)
+    for heading in ("proved", "claim"):
+        table.add_column(heading)
+    for heading in ("ε spent", "δ spent", "accuracy", "seconds"):
+        table.add_column(heading, justify="right", no_wrap=True)
     for result in results:
         table.add_row(
             result.algorithm,
@@ -75,10 +78,16 @@ def results_table(results: Sequence[RunResult]) -> Table:
             _claimed(result),
             _number(result.epsilon_spent),
             _number(result.delta_spent, ".1g"),
-            _number(result.accuracy, ".3f"),
+            _accuracy(result),
             _number(result.seconds, ".1f") + (" (cached)" if result.cached else ""),
         )
     return table
+
+
+def _accuracy(result: RunResult) -> str:
+    """Return the accuracy, and what it speaks of where that is not public test rows."""
+    of_test_rows = result.measured_on in (None, "test rows")
+    return _number(result.accuracy, ".3f") + ("" if of_test_rows else f" ({result.measured_on})")
 
 
 def _footnotes(results: Sequence[RunResult]) -> list[str]:
@@ -90,11 +99,18 @@ def _footnotes(results: Sequence[RunResult]) -> list[str]:
     return notes
 
 
+def _program(name: str) -> str:
+    """Return how a program beside this Python is started: by name where the shell finds that one."""
+    beside = Path(sys.executable).parent / name
+    found = shutil.which(name)
+    return name if found and Path(found).resolve() == beside.resolve() else str(beside)
+
+
 def _how_to_look() -> str:
     root = current_root()
     return (
-        f"See the runs: mlflow ui --backend-store-uri sqlite:///{root}/mlflow.db  ·  "
-        f"PREFECT_HOME={root}/prefect prefect server start"
+        f"See the runs: {_program('mlflow')} ui --backend-store-uri sqlite:///{root}/mlflow.db  ·  "
+        f"PREFECT_HOME={root}/prefect {_program('prefect')} server start"
     )
 
 
@@ -149,6 +165,13 @@ def train(
 ) -> None:
     """Train one model over the parties' rows, charge what it costs, evaluate and log it."""
     use_root(root)
+    if algorithm is not None and trainer is not None:
+        raise ParameterError(
+            f"--trainer {trainer} is put together with --projection and --aggregation instead of a named system; "
+            f"leave --algorithm {algorithm} or --trainer out"
+        )
+    if path is None and (format is not None or public):
+        raise ParameterError("--format and --public speak of rows to ingest on the way: say which with --path")
     config = TrainingConfig(
         dataset=dataset,
         algorithm=algorithm or (None if trainer else "noisy-gd"),
@@ -175,9 +198,7 @@ def train(
         parameters=parameters(param or []),
     )
     if path is not None:
-        from tasks.ingestion import IngestRequest, ingest
-
-        ingest(
+        bring_in(
             IngestRequest(
                 name=dataset, path=path, format=format, visibility=Visibility.PUBLIC if public else Visibility.PRIVATE
             )
@@ -216,12 +237,19 @@ def compare(
 
 
 def _run(configs: Sequence[TrainingConfig], title: str) -> list[RunResult]:
-    prepare_engine(current_root())
+    for config in configs:
+        # Names and numbers that do not fit are told at once, before the engine has started.
+        resolve(config, find_dataset(config.dataset).dimension)
+    if not os.environ.get("UNITBALL_DEBUG"):
+        # Prefect shows what it catches with a traceback; the command says it in one line.
+        os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
     with _progress(title):
         # Prefect reads its settings when it is imported, so the engine comes first.
+        prepare_engine(current_root())
         from flows.comparison import compare as compare_flow
         from flows.federated_training import train as train_flow
 
-        if len(configs) == 1:
-            return [train_flow(configs[0])]
-        return compare_flow(list(configs))
+        with quick_flows():
+            if len(configs) == 1:
+                return [train_flow(configs[0])]
+            return compare_flow(list(configs))

@@ -1,0 +1,61 @@
+"""What tests share: one engine a session, a root a test, seeds that are told, real data where there are any."""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.support import data
+from tests.support.command_line import CommandLine
+from tests.support.engines import Engine
+
+SEED = int(os.environ.get("UNITBALL_TEST_SEED", "20240917"))
+
+
+def pytest_report_header() -> str:
+    return f"seed {SEED} (UNITBALL_TEST_SEED); each test draws from a generator keyed by it and its own name"
+
+
+@pytest.fixture
+def random(request: pytest.FixtureRequest) -> np.random.Generator:
+    """Return the test's own generator."""
+    return np.random.default_rng([SEED, zlib.crc32(request.node.nodeid.encode())])
+
+
+@pytest.fixture(scope="session")
+def real_data() -> Callable[..., Path]:
+    """Return a function from path steps to a real data set; it skips the test where there is none."""
+    return data.real_data
+
+
+@pytest.fixture(scope="session")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    """Return the session's Prefect server; it takes ten seconds to start, so only tests that run flows ask for it."""
+    with Engine.started(tmp_path_factory.mktemp("engine")) as started:
+        yield started
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a root of the test's own, the current one while the test runs."""
+    path = tmp_path / "root"
+    monkeypatch.setenv("UNITBALL_ROOT", str(path))
+    return path
+
+
+@pytest.fixture
+def tracked_root(engine: Engine, root: Path) -> Path:
+    """Return a root of the test's own that is ready for flows."""
+    engine.prepare(root)
+    return root
+
+
+@pytest.fixture
+def unitball(tracked_root: Path, capfd: pytest.CaptureFixture[str]) -> CommandLine:
+    """Return the command line, run in this process on a root of the test's own."""
+    return CommandLine(tracked_root, capfd)
