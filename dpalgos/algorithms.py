@@ -10,7 +10,7 @@ from dpalgos.noise import NoiseSource
 from dpalgos.rows import Rows
 from dpalgos.summation import SumAlgorithm, Summation, TrustedSummation, run_sums
 
-__all__ = ["Algorithm", "DirectAlgorithm", "fit", "is_sum_algorithm"]
+__all__ = ["Algorithm", "Diagnosing", "DirectAlgorithm", "fit", "is_sum_algorithm"]
 
 
 class Algorithm(Protocol):
@@ -38,12 +38,36 @@ class Algorithm(Protocol):
         ...
 
 
+class ProjectionAlgorithm(Algorithm, Protocol):
+    """What a projection adds: its output's dimension is public before any row is read."""
+
+    def output_dimension(self, dimension: int) -> int:
+        """Return the number of features after the map, from the number before it."""
+        ...
+
+
 @runtime_checkable
 class DirectAlgorithm(Protocol):
     """An algorithm that reads the rows of one party (or of all, under ``central``) directly."""
 
     def fit(self, parties: Sequence[Rows], setting: Setting, noise: NoiseSource) -> Any:
         """Return the artefact; total in what the rows contain."""
+        ...
+
+
+@runtime_checkable
+class Diagnosing(Protocol):
+    """What a direct algorithm may add: numbers about its training, for public data only.
+
+    The numbers (an objective value, iterations, a duality gap) are computed from the rows without noise, whatever the
+    release itself adds. A task may call ``diagnostics`` in place of ``fit`` where the rows are public, and then reports
+    the numbers as metrics under the names given; on private rows it calls ``fit`` and there are none.
+    """
+
+    def diagnostics(
+        self, parties: Sequence[Rows], setting: Setting, noise: NoiseSource
+    ) -> tuple[Any, dict[str, float]]:
+        """Return the artefact that ``fit`` returns, and the numbers by metric name."""
         ...
 
 

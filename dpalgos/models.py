@@ -1,4 +1,4 @@
-"""What a release decodes to: feature maps and linear models, made of arrays and nothing else."""
+"""What a release decodes to: feature maps and models, made of arrays and nothing else."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 
 from dpalgos.errors import ParameterError
 from dpalgos.rows import Floats, Ints
+from dpalgos.smo.kernels import GaussianKernel
 
-__all__ = ["Artefact", "LinearModel", "Projection", "Statistic", "decode"]
+__all__ = ["Artefact", "KernelModel", "LinearModel", "Projection", "Statistic", "decode"]
 
 
 class Artefact(Protocol):
@@ -49,9 +50,17 @@ class Projection:
         """Map (m, d) to (m, k)."""
         return np.asarray(features @ self.basis)
 
+    apply = transform
+
     def arrays(self) -> dict[str, NDArray[np.generic]]:
         """Return basis and spectrum."""
         return {"basis": self.basis, "spectrum": self.spectrum}
+
+
+def _classes(scores: Floats) -> Ints:
+    if scores.shape[1] == 1:
+        return (scores[:, 0] > 0).astype(np.int64)
+    return np.asarray(scores.argmax(axis=1), dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,25 +70,79 @@ class LinearModel:
     Parameters
     ----------
     weights : array (K, k), or (1, k) for a binary problem or a regression
+    intercept : array (K,), or (1,)
+        Added to the scores; zeros where none is given.
     """
 
     weights: Floats
+    intercept: Floats = field(default_factory=lambda: np.zeros(1))
     kind: ClassVar[str] = "linear-model"
+
+    def __post_init__(self) -> None:
+        rows = len(self.weights)
+        if self.intercept.shape not in {(1,), (rows,)}:
+            raise ParameterError(
+                f"the intercept has shape {self.intercept.shape}; {rows} weight rows need ({rows},), or (1,) for all"
+            )
+        # One number a row of weights, so that models can be averaged and stored entry by entry.
+        object.__setattr__(self, "intercept", np.broadcast_to(self.intercept, (rows,)).copy())
 
     def scores(self, features: Floats) -> Floats:
         """Return (m, rows of ``weights``) decision values."""
-        return np.asarray(features @ self.weights.T)
+        return np.asarray(features @ self.weights.T + self.intercept)
+
+    apply = scores
 
     def predict(self, features: Floats) -> Ints:
         """Return class indices (m,): the largest score, or the sign where there is one score."""
-        scores = self.scores(features)
-        if scores.shape[1] == 1:
-            return (scores[:, 0] > 0).astype(np.int64)
-        return np.asarray(scores.argmax(axis=1), dtype=np.int64)
+        return _classes(self.scores(features))
 
     def arrays(self) -> dict[str, NDArray[np.generic]]:
-        """Return the weights."""
-        return {"weights": self.weights}
+        """Return weights and intercept."""
+        return {"weights": self.weights, "intercept": self.intercept}
+
+
+@dataclass(frozen=True, slots=True)
+class KernelModel:
+    """A classifier by the Gaussian kernel: scores Σ_s coefficients[c, s] exp(−gamma ‖x − support_s‖²) + intercept[c].
+
+    The support vectors are rows of the training data, bit for bit: such a model is for public data only, whatever
+    noise went into its making.
+
+    Parameters
+    ----------
+    support_vectors : array (S, d)
+    coefficients : array (K, S), or (1, S) for a binary problem
+    intercept : array (K,), or (1,)
+    gamma : array (1,)
+    """
+
+    support_vectors: Floats
+    coefficients: Floats
+    intercept: Floats
+    gamma: Floats
+    kind: ClassVar[str] = "kernel-model"
+
+    def scores(self, features: Floats) -> Floats:
+        """Return (m, rows of ``coefficients``) decision values."""
+        kernel = GaussianKernel(float(self.gamma[0]))
+        columns = [kernel.scores(features, self.support_vectors, row) for row in self.coefficients]
+        return np.stack(columns, axis=1) + self.intercept
+
+    apply = scores
+
+    def predict(self, features: Floats) -> Ints:
+        """Return class indices (m,): the largest score, or the sign where there is one score."""
+        return _classes(self.scores(features))
+
+    def arrays(self) -> dict[str, NDArray[np.generic]]:
+        """Return support vectors, coefficients, intercept and gamma."""
+        return {
+            "support_vectors": self.support_vectors,
+            "coefficients": self.coefficients,
+            "intercept": self.intercept,
+            "gamma": self.gamma,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +157,7 @@ class Statistic:
         return {"values": self.values}
 
 
-_KINDS: dict[str, Any] = {cls.kind: cls for cls in (Projection, LinearModel, Statistic)}
+_KINDS: dict[str, Any] = {cls.kind: cls for cls in (Projection, LinearModel, KernelModel, Statistic)}
 
 
 def decode(kind: str, arrays: dict[str, NDArray[np.generic]]) -> Any:

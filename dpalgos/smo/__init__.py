@@ -1,0 +1,1 @@
+"""Sequential minimal optimisation of support vector machines: kernels, working set selection, the solvers."""
