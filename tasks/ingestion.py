@@ -9,7 +9,8 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from storage.accounts import require_cap, require_small_delta
-from storage.catalog import Registration
+from storage.atomic import discard
+from storage.catalog import Catalog, Registration
 from storage.charges import Cap
 from storage.datasets import dataset_ref, ingestion_report, write_dataset
 from storage.errors import InputError, RefusedError
@@ -20,6 +21,7 @@ from storage.refs import DatasetRef, Visibility
 from storage.results import query_dataset
 from tasks.books import open_catalog
 from tasks.events import announce
+from tasks.resolution import admitted_normalisation
 from tasks.settings import current_layout
 
 __all__ = ["IngestRequest", "describe_datasets", "find_dataset", "ingest", "query"]
@@ -108,6 +110,8 @@ def ingest(request: IngestRequest) -> DatasetRef:
         raise InputError("a cap is for private rows; leave --epsilon-cap and --delta-cap out, or leave --public out")
     if cap is not None:
         require_cap(cap)
+    if request.normalisation is not None:
+        admitted_normalisation(request.normalisation, request.name, private=request.visibility is Visibility.PRIVATE)
     account = request.account or (known[-1].account if known else request.name)
     previous = [dataset_ref(layout, version.version) for version in known if version.normalisation == "none"]
     stored = write_dataset(
@@ -118,6 +122,18 @@ def ingest(request: IngestRequest) -> DatasetRef:
         visibility=request.visibility,
         previous=previous,
     )
+    try:
+        _register(catalog, request, stored, cap)
+    except Exception:
+        # Rows that were not taken on are not kept, and do not stand in the way of another registration.
+        if all(stored.version != one.version for one in catalog.registrations()):
+            discard(layout.dataset(stored.version))
+        raise
+    announce("unitball.dataset.registered", f"unitball.dataset.{request.name}", {"dataset": request.name})
+    return stored
+
+
+def _register(catalog: Catalog, request: IngestRequest, stored: DatasetRef, cap: Cap | None) -> None:
     if cap is not None:
         require_small_delta(cap.delta, stored.rows)
     catalog.register(
@@ -136,8 +152,6 @@ def ingest(request: IngestRequest) -> DatasetRef:
         group_size=request.group_size if request.group_size != 1 else None,
         idealised_allowed=request.allow_idealised or None,
     )
-    announce("unitball.dataset.registered", f"unitball.dataset.{request.name}", {"dataset": request.name})
-    return stored
 
 
 def _registered(name: str) -> Registration:

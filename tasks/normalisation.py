@@ -6,13 +6,13 @@ import inspect
 
 from prefect import task
 
-from dpalgos.registry import AlgorithmSpec, lookup, names
+from dpalgos.registry import AlgorithmSpec
 from storage.datasets import is_complete, open_dataset, transform_dataset
-from storage.errors import RefusedError
 from storage.refs import DatasetRef
 from tasks.caching import BY_CONTENT
 from tasks.identity import identity
 from tasks.progress import say
+from tasks.resolution import admitted_normalisation
 from tasks.settings import current_layout
 
 __all__ = ["is_stored_whole", "normalise"]
@@ -27,10 +27,7 @@ def normalise(dataset: DatasetRef, name: str) -> DatasetRef:
     RefusedError
         If a map that looks at other rows is asked for on private data.
     """
-    cls = lookup("normalisations", name)
-    if dataset.private and not cls.row_local:
-        local = ", ".join(one for one in names("normalisations") if lookup("normalisations", one).row_local)
-        raise RefusedError(f"{name} looks at the rows and {dataset.name} is private; choose --normalisation {local}")
+    cls = admitted_normalisation(name, dataset.name, private=dataset.private)
     layout = current_layout()
     stored = open_dataset(layout, dataset)
     row_map = AlgorithmSpec("normalisations", name).build().learn(features for features, _ in stored.blocks())

@@ -10,12 +10,12 @@ from typing import Any
 from dpalgos.algorithms import is_sum_algorithm
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Claim, Trust
-from dpalgos.registry import AlgorithmSpec, lookup
+from dpalgos.registry import AlgorithmSpec, lookup, names
 from dpalgos.systems.system import Arrangement, Scope, System
-from storage.errors import InputError
+from storage.errors import InputError, RefusedError
 from tasks.config import TrainingConfig
 
-__all__ = ["Resolved", "resolve", "resolve_normalisation"]
+__all__ = ["Resolved", "admitted_normalisation", "resolve", "resolve_normalisation"]
 
 UNIT_NORM = "unit-norm"
 
@@ -165,6 +165,23 @@ def resolve_normalisation(config: TrainingConfig, declared: str | None) -> str:
     if declared is not None:
         return declared
     return UNIT_NORM if config.trainer is not None else str(lookup("systems", str(config.algorithm)).normalisation)
+
+
+def admitted_normalisation(name: str, dataset: str, *, private: bool) -> Any:
+    """Return the class of a normalisation that may run on a data set.
+
+    Raises
+    ------
+    UnknownNameError
+        If there is none of this name.
+    RefusedError
+        If it looks at other rows and the data set is private.
+    """
+    cls = lookup("normalisations", name)
+    if private and not cls.row_local:
+        local = ", ".join(one for one in names("normalisations") if lookup("normalisations", one).row_local)
+        raise RefusedError(f"{name} looks at the rows and {dataset} is private; choose --normalisation {local}")
+    return cls
 
 
 def _composed(config: TrainingConfig) -> tuple[str, None, Trust, Arrangement]:
