@@ -199,9 +199,7 @@ def many(largest: int, plot: Path | None) -> None:
     sizes = [size for size in (1_000, 2_000, 5_000, 10_000, 20_000, 50_000) if size <= largest]
     length = 100
     heads = "".join(f"{name:>11}" for name in ROUNDS)
-    print(
-        f"\ncost per party in milliseconds of processor time ({length} numbers, 10 % dropouts, 5 % colluders), bytes sent by a party"
-    )
+    print(f"\nprocessor milliseconds a party ({length} numbers, 10 % dropouts, 5 % colluders), kilobytes it sends")
     print(f"{'parties':>8}{'neighbours':>12}{heads}{'together':>11}{'kilobytes':>11}")
     rows = []
     for size in sizes:
@@ -233,7 +231,7 @@ def draw(rows: list[tuple[int, int, dict[str, float]]], plot: Path) -> None:
     mpl.use("Agg")
     from matplotlib import pyplot
 
-    figure, axes = pyplot.subplots(figsize=(7, 4.5), layout="constrained")
+    figure, axes = pyplot.subplots(figsize=(7, 5), layout="constrained")
     sizes = [size for size, _, _ in rows]
     # Okabe and Ito's palette, told apart by marker as well.
     colours, markers = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9"), "osv^D"
@@ -249,10 +247,13 @@ def draw(rows: list[tuple[int, int, dict[str, float]]], plot: Path) -> None:
         ylim=(0, 1.2 * max(whole)),
         xlabel="parties (numbers above the curve: neighbours of each)",
         ylabel="processor time a party (ms)",
-        title="Secure aggregation: the cost per party grows like the logarithm of their number",
+        title="Secure aggregation: cost per party",
+        xticks=sizes,
+        xticklabels=[f"{size:,}" for size in sizes],
     )
+    axes.minorticks_off()
     axes.grid(alpha=0.3)
-    axes.legend()
+    figure.legend(loc="outside lower center", ncols=3)
     figure.savefig(plot, dpi=150)
     print(f"plot: {plot}")
 

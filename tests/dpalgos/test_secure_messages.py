@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dpalgos.errors import ParameterError
 from dpalgos.secure import messages
+from dpalgos.secure import server as at_server
 from dpalgos.secure.errors import MessageError, SecureAggregationError
 from dpalgos.secure.graph import SparseGraph
 from dpalgos.secure.messages import RoundParameters
-from dpalgos.secure.party import PartyState, join, mask, receive, share, unmask
+from dpalgos.secure.party import PartyState, advertise, join, mask, receive, share, unmask
 from dpalgos.secure.server import Agreement, MaskedBlock, Roster, SurvivorSet, collect_advertisements
 from dpalgos.secure.tolerance import Tolerance
 from dpalgos.secure.wire import Wire
@@ -232,8 +236,6 @@ def test_a_party_meets_any_message_with_an_error_of_the_protocol(message: Wire) 
 
 
 def test_a_party_masks_nothing_before_shares_were_delivered() -> None:
-    import numpy as np
-
     with pytest.raises(SecureAggregationError, match="before shares were delivered"):
         mask(join(PARAMETERS, 0, bytes(32)), 0, np.zeros(3, dtype=np.int64))
 
@@ -242,3 +244,47 @@ def test_secrets_are_not_shown() -> None:
     state = join(PARAMETERS, 1, b"\xaa" * 32)
     assert "aa" not in repr(state).lower()
     assert "\\x" not in repr(state)
+
+
+def _session() -> tuple[at_server.Roster, Agreement, SurvivorSet, MaskedBlock, dict[int, PartyState]]:
+    joined = [join(PARAMETERS, party, bytes([party]) * 32) for party in range(4)]
+    roster = collect_advertisements(PARAMETERS, [advertise(state) for state in joined])
+    shared = [share(state, at_server.introduce(roster, party)) for party, state in enumerate(joined)]
+    agreement = at_server.collect_shares(roster, [bundle for _, bundle in shared])
+    states = {party: receive(state, at_server.deliver(agreement, party)) for party, (state, _) in enumerate(shared)}
+    vectors = []
+    for party in range(3):
+        states[party], vector = mask(states[party], 0, np.zeros(3, dtype=np.int64))
+        vectors.append(vector)
+    block = at_server.add_masked(agreement, 0, vectors)
+    return roster, agreement, at_server.fix_survivors(agreement, block), block, states
+
+
+ROSTER, AGREEMENT, SURVIVORS, BLOCK, STATES = _session()
+
+
+@quick
+@given(_messages(), st.booleans())
+def test_in_the_middle_of_a_session_any_message_meets_an_error_of_the_protocol(message: Wire, fitting: bool) -> None:
+    """Server and party, in mid-session, with messages that name the right session, step and survivor set or do not."""
+    if fitting:
+        known = {"session": PARAMETERS.session, "step": 0, "survivor_set": SURVIVORS.digest, "bits": 64, "recipient": 0}
+        names = {field.name for field in dataclasses.fields(message)}  # type: ignore[arg-type]
+        message = dataclasses.replace(message, **{k: v for k, v in known.items() if k in names})  # type: ignore[type-var]
+    if isinstance(message, RoundParameters | PartyState | MaskedBlock | SurvivorSet):
+        return
+    sent: Any = message
+    handlers: dict[type[Wire], Callable[[], object]] = {
+        messages.Advertisement: lambda: collect_advertisements(PARAMETERS, [sent]),
+        messages.Introduction: lambda: share(STATES[0], sent),
+        messages.ShareBundle: lambda: at_server.collect_shares(ROSTER, [sent]),
+        messages.Delivery: lambda: receive(STATES[0], sent),
+        messages.MaskedVector: lambda: at_server.add_masked(AGREEMENT, 0, [sent]),
+        messages.UnmaskRequest: lambda: unmask(STATES[0], sent),
+        messages.UnmaskResponse: lambda: at_server.unmask_sum(AGREEMENT, SURVIVORS, BLOCK, [sent]),
+    }
+    # A vector of the right length is as good as any other; everything else is refused.
+    with contextlib.suppress(SecureAggregationError):
+        handlers[type(message)]()
+        assert isinstance(message, messages.MaskedVector)
+        assert len(message.words) == 8 * PARAMETERS.length
