@@ -6,8 +6,9 @@ import math
 
 from dpalgos.guarantees import GaussianMu, Guarantee, Loss, Numerics, Setting, ZeroConcentrated
 from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
+from dpalgos.mechanisms.symmetric import SymmetricRoundedGaussian
 
-__all__ = ["GAUSSIAN_BUDGETS", "gaussian_guarantee", "gaussian_law", "grid", "total_mu"]
+__all__ = ["GAUSSIAN_BUDGETS", "gaussian_guarantee", "gaussian_law", "grid", "symmetric_law", "total_mu"]
 
 GAUSSIAN_BUDGETS: tuple[type[Loss], ...] = (GaussianMu, ZeroConcentrated)
 """Budgets that Gaussian noise can be calibrated to: rho-zCDP follows from mu = sqrt(2 rho)."""
@@ -55,6 +56,14 @@ def gaussian_law(budget: Loss, sensitivity: float, steps: int = 1) -> RoundedGau
     (Dong, Roth, Su 2022, Corollary 2). The standard deviation is rounded up by more than the arithmetic's error.
     """
     return RoundedGaussian(sensitivity * math.sqrt(steps) / total_mu(budget) * (1.0 + 2.0**-48))
+
+
+def symmetric_law(budget: Loss, sensitivity: float, dimension: int) -> SymmetricRoundedGaussian:
+    """Return the noise of one packed symmetric matrix of given Frobenius sensitivity (grid units).
+
+    Off-diagonal noise is √2 smaller than the diagonal's, by the isometry.
+    """
+    return SymmetricRoundedGaussian(gaussian_law(budget, sensitivity).sigma, dimension)
 
 
 def gaussian_guarantee(budget: Loss, setting: Setting, *assumptions: str) -> Guarantee:

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from dpalgos.gaussian_sums import GAUSSIAN_BUDGETS, gaussian_guarantee, gaussian_law, grid
+from dpalgos.gaussian_sums import GAUSSIAN_BUDGETS, gaussian_guarantee, grid, symmetric_law
 from dpalgos.guarantees import ApproximateDP, Claim, Guarantee, Loss, Setting, Trust, nothing_proved
 from dpalgos.mechanisms.fixed_point import encode_rows, encoded_radius, exact_outer_sum, gram_sensitivity
 from dpalgos.mechanisms.gaussian import sigma_classical
@@ -82,7 +82,7 @@ class AnalyzeGauss:
     def law(self, setting: Setting) -> SymmetricRoundedGaussian:
         """Return the noise of the packed upper triangle."""
         sensitivity = gram_sensitivity(encoded_radius(1.0, self._scale(setting)), setting.neighbours)
-        return SymmetricRoundedGaussian(gaussian_law(self.budget, sensitivity).sigma, setting.dimension)
+        return symmetric_law(self.budget, sensitivity, setting.dimension)
 
     def initial(self, setting: Setting) -> Ints:
         """Return an empty covariance."""
