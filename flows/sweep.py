@@ -217,8 +217,7 @@ def run_sweep(spec: SweepSpec, *, workers: int | None = None, dask: str | None =
 @contextmanager
 def _failures_told_once() -> Iterator[None]:
     """Keep failing points off the console: the sweep counts and lists them, the engine's pages hold the details."""
-    handlers = logging.getLogger("prefect").handlers + logging.getLogger("prefect.task_runs").handlers
-    consoles = [handler for handler in handlers if type(handler).__name__ == "PrefectConsoleHandler"]
+    consoles = [one for one in logging.getLogger().handlers if type(one).__name__ == "PrefectConsoleHandler"]
 
     def no_task_runs(record: logging.LogRecord) -> bool:
         return not record.name.startswith("prefect.task_runs")

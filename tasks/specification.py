@@ -252,6 +252,13 @@ class PaperValue(_Specification):
     value: float
 
 
+class RiskNeed(_Specification):
+    """The risk that models are measured by, on public training rows."""
+
+    loss: str = "logistic"
+    regularisation: Annotated[float, Field(gt=0)] = 1e-3
+
+
 class Reproduction(_Specification):
     """A figure or table of a paper: the runs, the plot, what the paper says and what is checked."""
 
@@ -274,6 +281,7 @@ class Reproduction(_Specification):
     plot: Plot | None = None
     table: Annotated[list[str], Field(description="Metrics shown in the table.")] = ["accuracy"]
     columns: Annotated[list[str], Field(description="Axes shown in the table beside data set and series.")] = []
+    risk: Annotated[RiskNeed | None, Field(description="Adds the metric objective, J of the released model.")] = None
     derived: list[Derived] = []
     checks: list[Check] = []
     paper_values: list[PaperValue] = []

@@ -15,7 +15,7 @@ from tasks import tracking
 from tasks.engine import prepare_tracking, tracking_uri
 from tasks.engine_process import locked
 
-__all__ = ["SweepTracker", "TrackedPoint"]
+__all__ = ["SweepTracker", "TrackedPoint", "log_files"]
 
 POINT_KEY = "unitball.point_key"
 PARENT = "mlflow.parentRunId"
@@ -126,3 +126,11 @@ class SweepTracker:
         if files:
             tracking._log_files(self._client, self.run_id, files)
         self._client.set_terminated(self.run_id, "FINISHED")
+
+
+def log_files(root: Path, run_id: str, files: Mapping[str, str | bytes]) -> None:
+    """Log files as artifacts of a run that is there."""
+    from mlflow import MlflowClient
+
+    uri = tracking_uri(root)
+    tracking._log_files(MlflowClient(tracking_uri=uri, registry_uri=uri), run_id, files)

@@ -52,14 +52,15 @@ def _usage(error: Any) -> str:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and leave: 0 done, 2 bad arguments or input, 3 refused for privacy, 1 otherwise."""
     # The modules add their commands to the application when they are imported.
-    from deployments.cli import accounts, catalogue, data, results, training
+    from deployments.cli import accounts, catalogue, data, experiments, results, training
 
-    del accounts, catalogue, data, results, training
+    del accounts, catalogue, data, experiments, results, training
+    given = list(arguments) if arguments is not None else None
     if os.environ.get("UNITBALL_DEBUG"):
-        app(args=list(arguments) if arguments is not None else None, standalone_mode=False)
+        app(args=given, prog_name="unitball", standalone_mode=False)
         sys.exit(DONE)
     try:
-        code = app(args=list(arguments) if arguments is not None else None, standalone_mode=False)
+        code = app(args=given, prog_name="unitball", standalone_mode=False)
     except _UsageError as error:
         _say(_usage(error))
         sys.exit(BAD_INPUT)

@@ -1,0 +1,212 @@
+"""``unitball sweep``, ``unitball reproduce`` and ``unitball report``: experiments, from one command each."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.box import SIMPLE
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from deployments.cli.app import app
+from deployments.cli.common import JsonFlag, RootOption, console, print_json, use_root
+from dpalgos.errors import ParameterError
+from storage.errors import InputError
+from tasks.engine import prepare_engine, quick_flows
+from tasks.progress import listen
+from tasks.settings import current_root
+
+if TYPE_CHECKING:
+    from tasks.experiments import Experiment
+
+_Workers = Annotated[int | None, typer.Option(min=1, help="Points at once; by the specification or the machine.")]
+_Dask = Annotated[str | None, typer.Option(help="`local`, or a Dask scheduler's address: tcp://host:8786.")]
+
+
+@contextmanager
+def _progress(title: str) -> Iterator[None]:
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    screen = Console(stderr=True)
+    with Progress(*columns, console=screen, transient=True) as display:
+        line = display.add_task(f"{title}: starting the engine", total=None)
+
+        def show(stage: str, label: str) -> None:
+            if stage == "points":
+                display.update(line, description=f"{title}: {label}")
+
+        with listen(show):
+            yield
+
+
+def _command(words: Sequence[str]) -> str:
+    return shlex.join(["unitball", *words])
+
+
+@app.command(epilog="Example: unitball sweep sweep.yaml --workers 4")
+def sweep(
+    specification: Annotated[Path, typer.Argument(help="YAML: name, set, grid (see docs/reproduction.md).")],
+    workers: _Workers = None,
+    dask: _Dask = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="List the points and run none.")] = False,
+    root: RootOption = None,
+    json: JsonFlag = False,
+) -> None:
+    """Run a grid over any parameters: side by side, each point once, failures recorded."""
+    from tasks.specification import SweepSpec, load
+
+    use_root(root)
+    try:
+        text = specification.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot read {specification}: {error}") from error
+    spec = load(SweepSpec, text, str(specification))
+    points = spec.points()
+    if dry_run:
+        for point in points:
+            console().print(point.words, soft_wrap=True)
+        return
+    prepare_engine(current_root())
+    with _progress(f"sweep {spec.name}"), quick_flows():
+        from flows.reproduction import missing_of, report_sweep
+        from flows.sweep import run_sweep
+
+        if missing := missing_of(points):
+            raise ParameterError(
+                f"{specification}: " + "; ".join(f"{label}: {what}" for label, what in missing.items())
+            )
+        result = run_sweep(spec, workers=workers, dask=dask)
+        experiment = report_sweep(spec, result, _command(["sweep", str(specification)]))
+    if json:
+        print_json(result.model_dump(mode="json"))
+    else:
+        _show(experiment)
+        done = len(result.outcomes) - len(result.failed)
+        console().print(
+            f"{done} done ({result.reused} of them before), {len(result.failed)} failed, {result.seconds:.1f} s."
+        )
+    if result.failed:
+        raise typer.Exit(1)
+
+
+@app.command(epilog="Example: unitball reproduce wang2024-fig3  ·  unitball reproduce --list")
+def reproduce(
+    name: Annotated[str | None, typer.Argument(help="A figure or table (unitball reproduce --list).")] = None,
+    every: Annotated[
+        bool, typer.Option("--list", help="List the figures and tables with the files they need.")
+    ] = False,
+    scale: Annotated[str, typer.Option(help="quick: bundled data, about a minute; full: the paper's data.")] = "quick",
+    dataset: Annotated[str | None, typer.Option(help="One of its data sets, or any registered one instead.")] = None,
+    path: Annotated[Path | None, typer.Option(help="The set's files, or a folder that holds several sets'.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Write the files here; default under the root.")] = None,
+    workers: _Workers = None,
+    dask: _Dask = None,
+    root: RootOption = None,
+    json: JsonFlag = False,
+) -> None:
+    """Redraw a paper's figure or table from honest runs, beside what the paper claims."""
+    use_root(root)
+    if every:
+        _list(json)
+        return
+    if name is None:
+        raise ParameterError(
+            "name a figure or table, for example wang2024-fig3; all of them: unitball reproduce --list"
+        )
+    if path is not None and scale == "quick":
+        raise ParameterError("--scale quick runs on bundled data and takes no --path; use --scale full")
+    prepare_engine(current_root())
+    with _progress(f"{name} ({scale})"), quick_flows():
+        from flows.reproduction import reproduce as run
+
+        given = {"--scale": scale, "--dataset": dataset, "--path": path}
+        words = [part for option, value in given.items() if value is not None for part in (option, str(value))]
+        experiment = run(
+            name,
+            scale,
+            dataset,
+            path.absolute() if path else None,
+            _command(["reproduce", name, *words]),
+            out.absolute() if out else None,
+            workers,
+            dask,
+        )
+    if json:
+        print_json(experiment.model_dump(mode="json"))
+    else:
+        _show(experiment)
+    if experiment.failed:
+        raise typer.Exit(1)
+
+
+def _list(json: bool) -> None:
+    from flows.reproduction import known_reproductions, load_reproduction
+
+    known = [load_reproduction(name) for name in known_reproductions()]
+    if json:
+        print_json({"reproductions": [one.model_dump(mode="json") for one in known]})
+        return
+    table = Table(title="Figures and tables", title_justify="left", box=SIMPLE)
+    for heading in ("name", "what", "quick on", "full on: files needed"):
+        table.add_column(heading, no_wrap=heading == "name")
+    for one in known:
+        full = "–" if one.full is None else "\n".join(f"{need.name}: {need.files}" for need in one.full.data)
+        table.add_row(one.name, one.title, ", ".join(need.name for need in one.quick.data), full)
+    console().print(table)
+
+
+def _show(experiment: Experiment) -> None:
+    from tasks.experiments import experiments_folder
+
+    out = console()
+    for table in experiment.tables:
+        shown = Table(title=experiment.title or experiment.name, title_justify="left", box=SIMPLE)
+        for heading in table.head:
+            shown.add_column(heading)
+        for cells in table.body:
+            shown.add_row(*cells)
+        out.print(shown)
+    for one in experiment.verdicts:
+        measured = "–" if one.measured is None else f"{one.measured:.4g}"
+        out.print(f"{one.word}: {one.says}; measured {measured}, wanted {one.wanted}", soft_wrap=True)
+    for number in experiment.compared:
+        where = ", ".join(str(value) for value in number.where.values())
+        out.print(f"{where}: {number.metric} {number.measured:.6g}, the paper {number.paper:g}", soft_wrap=True)
+    for line in experiment.missing:
+        out.print(f"missing: {line}", soft_wrap=True, markup=False)
+    for line in experiment.failed:
+        out.print(f"failed: {line}", soft_wrap=True, markup=False)
+    folder = experiments_folder() / f"{experiment.name}-{experiment.scale}"
+    if folder.is_dir():
+        out.print(f"{os.fspath(folder)}: rows, figure, report.html", soft_wrap=True, style="dim")
+
+
+@app.command(epilog="Example: unitball report wang2024-fig3-quick --out fig3.html")
+def report(
+    name: Annotated[str | None, typer.Argument(help="An experiment that was run; all if left out.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Write the one page here; default beside its rows.")] = None,
+    root: RootOption = None,
+) -> None:
+    """Write one self-contained HTML page an experiment, from what was stored when it ran."""
+    from storage.atomic import write_bytes
+    from tasks.experiments import load_experiment, stored_experiments
+    from tasks.html_report import page
+
+    use_root(root)
+    chosen = [name] if name is not None else stored_experiments()
+    if not chosen:
+        raise InputError("no experiment was run in this root yet: unitball reproduce --list")
+    if out is not None and name is None:
+        raise ParameterError("--out is for one page: name the experiment")
+    for one in chosen:
+        experiment, drawing, folder = load_experiment(one)
+        place = out or folder / "report.html"
+        write_bytes(place.absolute(), page(experiment, drawing).encode())
+        sys.stdout.write(f"{place}\n")

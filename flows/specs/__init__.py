@@ -1,0 +1,1 @@
+"""Specifications of the papers' figures and tables."""

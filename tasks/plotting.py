@@ -1,0 +1,293 @@
+"""Figures in one style: colour-blind safe, spread over seeds shown, proved and unproved told apart at a glance."""
+
+from __future__ import annotations
+
+import io
+import numbers
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict
+
+from tasks.rows import Row
+from tasks.specification import Plot
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["Drawing", "Plane", "draw", "draw_plane", "wording"]
+
+# Okabe and Ito's palette without its black (no privacy) and its yellow (too pale on paper).
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#7F3C8D", "#5F6A6A")
+_MARKERS = ("o", "s", "^", "D", "v", "P", "h", "*")
+_WORDS = MappingProxyType(
+    {
+        "accuracy": "accuracy",
+        "auc": "area under the ROC curve",
+        "delta": "δ",
+        "dimension": "target dimension k",
+        "epsilon": "privacy budget ε",
+        "iterations": "iterations",
+        "objective": "objective",
+        "objective_error": "|objective − WSS 2's|",
+        "iteration_ratio": "iterations / WSS 2's",
+        "releasing_seconds": "seconds to train",
+        "rows_per_party": "rows a party n",
+        "parties": "parties N",
+        "sizes": "rows of each party",
+    }
+)
+_RC = MappingProxyType(
+    {
+        "font.family": "DejaVu Sans",
+        "font.size": 9.0,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.grid": True,
+        "grid.color": "#DDDDDD",
+        "grid.linewidth": 0.6,
+        "axes.axisbelow": True,
+        "legend.frameon": False,
+        # Text as outlines and ids from a fixed salt: the picture is the same on every machine.
+        "svg.fonttype": "path",
+        "svg.hashsalt": "unitball",
+    }
+)
+_PANEL_WIDTH, _PANEL_HEIGHT, _LEGEND_LINE = 4.6, 3.1, 0.19
+
+
+class Drawing(BaseModel):
+    """A figure as files."""
+
+    model_config = ConfigDict(frozen=True)
+
+    png: bytes
+    svg: bytes
+
+
+class Plane(BaseModel):
+    """Rows of two features and the lines that models draw through them.
+
+    Attributes
+    ----------
+    rows : list of (x, y, class)
+    lines : list of (label, status, weight of x, weight of y, intercept)
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    rows: list[tuple[float, float, int]]
+    lines: list[tuple[str, str, float, float, float]]
+    axes: tuple[str, str] = ("first feature", "second feature")
+
+
+def wording(name: str) -> str:
+    """Return how an axis or a metric is called for people."""
+    return _WORDS.get(name, name.removeprefix("param.").replace("_", " "))
+
+
+def _family(label: str) -> str:
+    """Return whose colour a label has: a published system shares it with its sound counterpart."""
+    return label.removesuffix("-published").removesuffix(" (published)")
+
+
+class _Style:
+    """How each series looks: colour by family, everything else by what is proved."""
+
+    def __init__(self, rows: Sequence[Row]) -> None:
+        self.labels = list(dict.fromkeys(row.label for row in rows))
+        self.status = {row.label: row.status for row in rows}
+        families = list(dict.fromkeys(_family(one) for one in self.labels if self.status[one] != "non-private"))
+        self._place = {family: place % len(_COLOURS) for place, family in enumerate(families)}
+
+    def colour(self, label: str) -> str:
+        return "#000000" if self.status[label] == "non-private" else _COLOURS[self._place[_family(label)]]
+
+    def line(self, label: str) -> dict[str, Any]:
+        colour = self.colour(label)
+        if self.status[label] == "non-private":
+            return {"color": colour, "linestyle": ":", "linewidth": 1.4, "marker": ""}
+        marker = _MARKERS[self._place[_family(label)]]
+        common = {"color": colour, "marker": marker, "markersize": 5.5}
+        if self.status[label] == "proved":
+            return {**common, "linestyle": "-", "linewidth": 1.8}
+        return {**common, "linestyle": "--", "linewidth": 1.2, "markerfacecolor": "white"}
+
+    def bar(self, label: str) -> dict[str, Any]:
+        colour = self.colour(label)
+        if self.status[label] == "proved":
+            return {"facecolor": colour, "edgecolor": colour}
+        hatch = "" if self.status[label] == "non-private" else "////"
+        return {"facecolor": "white", "edgecolor": colour, "hatch": hatch, "linewidth": 1.2}
+
+    def words(self, label: str) -> str:
+        suffix = {"proved": "", "unproved": " ✗ not proved", "non-private": " (no privacy)"}
+        return f"{label}{suffix[self.status[label]]}"
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, (list, tuple)):
+        return ", ".join(_text(part) for part in value)
+    return f"{value:g}" if _is_number(value) else str(value)
+
+
+def _series(rows: Sequence[Row], x: str, y: str) -> list[tuple[Any, list[float]]]:
+    """Return the values at each place of an axis, in its order; None stands for rows the axis does not concern."""
+    found: dict[str, tuple[Any, list[float]]] = {}
+    for row in rows:
+        if y in row.metrics and np.isfinite(row.metrics[y]):
+            place = row.value(x)
+            found.setdefault(_text(place) if place is not None else "", (place, []))[1].append(row.metrics[y])
+    places = list(found.values())
+    return sorted(places, key=lambda item: item[0]) if all(_is_number(place) for place, _ in places) else places
+
+
+def _positions(rows: Sequence[Row], x: str) -> tuple[dict[str, float], bool]:
+    places = list(dict.fromkeys(_text(row.value(x)) for row in rows if row.value(x) is not None))
+    values = {_text(row.value(x)): row.value(x) for row in rows if row.value(x) is not None}
+    if all(_is_number(value) for value in values.values()):
+        return {text: float(value) for text, value in values.items()}, True
+    return {text: float(number) for number, text in enumerate(places)}, False
+
+
+def _draw_lines(axes: Axes, rows: Sequence[Row], plot: Plot, y: str, style: _Style) -> None:
+    positions, numeric = _positions(rows, plot.x)
+    for label in style.labels:
+        series = _series([row for row in rows if row.label == label], plot.x, y)
+        if not series:
+            continue
+        if any(place is None for place, _ in series):
+            values = [value for _, found in series for value in found]
+            axes.axhline(fmean(values), label=style.words(label), **{**style.line(label), "marker": ""})
+            axes.axhspan(min(values), max(values), color=style.colour(label), alpha=0.08, linewidth=0)
+            continue
+        xs = [positions[_text(place)] for place, _ in series]
+        axes.plot(xs, [fmean(values) for _, values in series], label=style.words(label), **style.line(label))
+        low, high = [min(values) for _, values in series], [max(values) for _, values in series]
+        axes.fill_between(xs, low, high, color=style.colour(label), alpha=0.15, linewidth=0)
+    if numeric and plot.log_x:
+        axes.set_xscale("log")
+        axes.set_xticks(sorted(positions.values()), [_text(value) for value in sorted(positions.values())])
+        axes.minorticks_off()
+    elif not numeric:
+        axes.set_xticks(list(positions.values()), list(positions), fontsize=7)
+        axes.margins(x=0.08)
+
+
+def _draw_bars(axes: Axes, rows: Sequence[Row], plot: Plot, y: str, style: _Style) -> None:
+    places = list(dict.fromkeys(_text(row.value(plot.x)) for row in rows if row.value(plot.x) is not None)) or [""]
+    labels = [label for label in style.labels if any(row.label == label and y in row.metrics for row in rows)]
+    width = 0.8 / max(len(labels), 1)
+    for number, label in enumerate(labels):
+        mine = [row for row in rows if row.label == label]
+        everywhere = any(row.value(plot.x) is None for row in mine)
+        first = True
+        for place, text in enumerate(places):
+            values = [
+                row.metrics[y] for row in mine if y in row.metrics and (everywhere or _text(row.value(plot.x)) == text)
+            ]
+            if not values:
+                continue
+            middle, centre = fmean(values), place - 0.4 + width * (number + 0.5)
+            spread = [[middle - min(values)], [max(values) - middle]]
+            axes.bar(centre, middle, width * 0.9, label=style.words(label) if first else None, **style.bar(label))
+            axes.errorbar(centre, middle, yerr=spread, color="#333333", linewidth=0.9, capsize=2)
+            first = False
+    axes.set_xticks(range(len(places)), places, fontsize=7)
+    axes.grid(axis="x", visible=False)
+
+
+_KINDS = MappingProxyType({"lines": _draw_lines, "bars": _draw_bars})
+
+
+def draw(plot: Plot, rows: Sequence[Row], title: str) -> Drawing:
+    """Draw rows: a panel for each data set (or whatever the plot says) and metric.
+
+    A solid line and a filled marker are proved; a dashed line with an open marker is not; dotted black has no privacy.
+    Bands and whiskers go from the smallest to the largest value over seeds.
+
+    Parameters
+    ----------
+    plot : Plot
+    rows : sequence of Row
+        At least one with one of the plot's metrics.
+    title : str
+    """
+    from matplotlib import rc_context
+
+    style = _Style(rows)
+    panels = [
+        (panel, y)
+        for y in plot.y
+        for panel in dict.fromkeys(_text(row.value(plot.panels)) for row in rows if y in row.metrics)
+    ]
+    across = min(len(panels), 4) or 1
+    down = -(-len(panels) // across) or 1
+    with rc_context(dict(_RC)):
+        figure, grid = _figure(across, down, len(style.labels), title)
+        for axes, (panel, y) in zip(grid, panels, strict=False):
+            mine = [row for row in rows if _text(row.value(plot.panels)) == panel]
+            _KINDS[plot.kind](axes, mine, plot, y, style)
+            axes.set_title(panel, fontsize=9)
+            axes.set_xlabel(plot.x_title or wording(plot.x))
+            axes.set_ylabel(plot.y_title or wording(y))
+            if plot.log_y:
+                axes.set_yscale("log")
+        for axes in grid[len(panels) :]:
+            axes.set_visible(False)
+        return _finish(figure, grid[: len(panels)])
+
+
+def draw_plane(plane: Plane, title: str) -> Drawing:
+    """Draw rows of two features and each model's line, with the margins dotted."""
+    from matplotlib import rc_context
+
+    with rc_context(dict(_RC)):
+        figure, (axes, *_) = _figure(1, 1, len(plane.lines) + 2, title)
+        rows: NDArray[np.float64] = np.array(plane.rows, dtype=np.float64)
+        for number, name in enumerate(("class 0", "class 1")):
+            mine = rows[rows[:, 2] == number]
+            axes.scatter(mine[:, 0], mine[:, 1], s=12, marker="ox"[number], color="#999999", label=name, linewidths=0.8)
+        low, high = rows[:, :2].min(axis=0) - 0.1, rows[:, :2].max(axis=0) + 0.1
+        xs, ys = np.meshgrid(np.linspace(low[0], high[0], 200), np.linspace(low[1], high[1], 200))
+        for number, (label, status, a, b, c) in enumerate(plane.lines):
+            colour = "#000000" if status == "non-private" else _COLOURS[number % len(_COLOURS)]
+            dashes = {"non-private": "dotted", "unproved": "dashed", "proved": "solid"}[status]
+            axes.contour(
+                xs, ys, a * xs + b * ys + c, levels=[0.0], colors=[colour], linestyles=[dashes], linewidths=1.6
+            )
+            words = f"{label} ✗ not proved" if status == "unproved" else label
+            axes.plot([], [], color=colour, linestyle=dashes, label=words)
+        axes.set_xlabel(plane.axes[0])
+        axes.set_ylabel(plane.axes[1])
+        return _finish(figure, [axes])
+
+
+def _figure(across: int, down: int, series: int, title: str) -> tuple[Figure, list[Axes]]:
+    from matplotlib.figure import Figure
+
+    legend = _LEGEND_LINE * -(-series // max(across, 1)) + 0.25
+    figure = Figure(figsize=(_PANEL_WIDTH * across, _PANEL_HEIGHT * down + legend + 0.35), layout="constrained")
+    figure.suptitle(title, fontsize=10, x=0.01, ha="left")
+    return figure, list(np.atleast_1d(figure.subplots(down, across, squeeze=False)).flat)
+
+
+def _finish(figure: Figure, panels: Sequence[Axes]) -> Drawing:
+    found: dict[str, Any] = {}
+    for axes in panels:
+        for handle, words in zip(*axes.get_legend_handles_labels(), strict=True):
+            found.setdefault(words, handle)
+    figure.legend(list(found.values()), list(found), loc="outside lower left", ncols=max(1, len(panels)), fontsize=8)
+    pictures: Mapping[str, io.BytesIO] = {"png": io.BytesIO(), "svg": io.BytesIO()}
+    figure.savefig(pictures["png"], format="png", dpi=160)
+    figure.savefig(pictures["svg"], format="svg", metadata={"Date": None})
+    return Drawing(png=pictures["png"].getvalue(), svg=pictures["svg"].getvalue())
