@@ -1,0 +1,111 @@
+"""Support vector machines of two or more classes by SMO, and the numbers of their training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dpalgos.errors import ParameterError
+from dpalgos.guarantees import Setting
+from dpalgos.losses import signs
+from dpalgos.models import KernelModel, LinearModel
+from dpalgos.rows import Ints, Rows
+from dpalgos.smo.kernels import KERNELS, GaussianKernel, Kernel
+from dpalgos.smo.raw_rows import gather_raw
+from dpalgos.smo.solver import Solution, solve
+from dpalgos.smo.working_sets import WorkingSetRule
+from dpalgos.validation import require_positive
+
+__all__ = ["MachineOptions", "fingerprints", "train"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachineOptions:
+    """What all SMO trainers have in common; see :class:`dpalgos.trainers.smo.Smo` for the meaning of each."""
+
+    C: float
+    kernel: str
+    gamma: float | None
+    tolerance: float
+    shrinking: bool
+
+    def __post_init__(self) -> None:
+        require_positive("C", self.C)
+        require_positive("tolerance", self.tolerance)
+        if self.kernel not in KERNELS:
+            raise ParameterError(f"kernel is {self.kernel!r}; it must be one of {', '.join(sorted(KERNELS))}")
+        if self.gamma is not None:
+            require_positive("gamma", self.gamma)
+
+    def make_kernel(self, dimension: int) -> Kernel:
+        """Return the kernel; gamma is 1/dimension where none is given, LIBSVM's default."""
+        return KERNELS[self.kernel](self.gamma if self.gamma is not None else 1.0 / max(1, dimension))
+
+
+def fingerprints(parties: Sequence[Rows]) -> Any:
+    """Return the parties' digests one after the other: the key of what is drawn before any value exists."""
+    parts = [rows.fingerprint() for rows in parties]
+    return np.concatenate(parts) if parts else np.zeros(0, dtype=np.uint8)
+
+
+def train(
+    options: MachineOptions,
+    rule_of_class: Callable[[int], WorkingSetRule],
+    parties: Sequence[Rows],
+    setting: Setting,
+) -> tuple[LinearModel | KernelModel, dict[str, float]]:
+    """Train on all parties' rows together, one-vs-rest for three classes and more.
+
+    Returns
+    -------
+    model : LinearModel or KernelModel
+        With intercept.
+    numbers : dict
+        ``objective`` (of the dual, ½ αᵀQα − Σα), ``iterations``, ``duality_gap``: sums over the one-vs-rest problems;
+        ``support_vectors``: rows that support any of them; ``converged``: 1 if all did, else 0; ``train_accuracy``.
+        Computed from the rows without noise: for public data only.
+    """
+    features, labels = gather_raw(parties, setting.classes, setting.dimension)
+    kernel = options.make_kernel(setting.dimension)
+    solutions = [
+        solve(
+            kernel,
+            features,
+            y,
+            cost=options.C,
+            tolerance=options.tolerance,
+            rule=rule_of_class(index),
+            shrinking=options.shrinking,
+        )
+        for index, y in enumerate(signs(labels, setting.classes).T)
+    ]
+    support = np.unique(np.concatenate([solution.support for solution in solutions]))
+    model = _model(kernel, features, support, solutions)
+    return model, {
+        "objective": sum(solution.objective for solution in solutions),
+        "iterations": float(sum(solution.iterations for solution in solutions)),
+        "duality_gap": sum(solution.duality_gap for solution in solutions),
+        "support_vectors": float(len(support)),
+        "converged": float(all(solution.converged for solution in solutions)),
+        "train_accuracy": _accuracy(model, features, labels),
+    }
+
+
+def _model(kernel: Kernel, features: Any, support: Any, solutions: Sequence[Solution]) -> LinearModel | KernelModel:
+    coefficients = np.stack([solution.coefficients[support] for solution in solutions])
+    intercept = np.array([solution.bias for solution in solutions])
+    vectors = features[support]
+    if not isinstance(vectors, np.ndarray):
+        vectors = vectors.toarray()
+    if isinstance(kernel, GaussianKernel):
+        return KernelModel(
+            support_vectors=vectors, coefficients=coefficients, intercept=intercept, gamma=np.array([kernel.gamma])
+        )
+    return LinearModel(weights=np.asarray(coefficients @ vectors), intercept=intercept)
+
+
+def _accuracy(model: LinearModel | KernelModel, features: Any, labels: Ints) -> float:
+    return float(np.mean(model.predict(features) == labels)) if len(labels) else 0.0

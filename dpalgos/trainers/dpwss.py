@@ -1,0 +1,110 @@
+"""DPWSS as published: the exponential mechanism chooses the pairs of SMO, and the model is released as it comes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from dpalgos.guarantees import Claim, Guarantee, Loss, PureEpsilon, Setting, Trust, nothing_proved
+from dpalgos.models import KernelModel, LinearModel
+from dpalgos.noise import NoiseSource
+from dpalgos.registry import register
+from dpalgos.rows import Rows
+from dpalgos.smo.machine import MachineOptions, fingerprints, train
+from dpalgos.smo.working_sets import PrivateSelection, require_sigma
+from dpalgos.validation import require_budget
+
+__all__ = ["DpWss"]
+
+_FLAW = (
+    "Where SMO converges it gives the non-private machine whatever the order of the pairs; the pairs name records, so "
+    "that a neighbour without the record gives them probability 0; thousands of selections cost epsilon each, not once."
+)
+
+
+@register("trainers", "dpwss")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DpWss:
+    """Train the C-SVM by SMO with private working set selection, as published; rows are taken as they are.
+
+    The options are those of :class:`dpalgos.trainers.smo.Smo`; the selection is
+    :class:`dpalgos.smo.working_sets.PrivateSelection`. Training ends where the violation is below the tolerance, or
+    where every admitted partner of the i that attains m has been drawn with it before, as in the paper's Algorithm 2.
+
+    Guarantee
+    ---------
+    None. The paper claims ε-DP for the whole training (Theorem 1) from one use of the exponential mechanism with
+    sensitivity 1 − σ of the score. Three things break it. (1) *The output hardly depends on the noise*: α and w are a
+    function of the rows and of the order of the pairs, and where SMO converges, its limit is the exact
+    minimiser whatever the order; two neighbours with different minimisers are told apart with probability near 1.
+    (2) *Sensitivity*: 1 − σ bounds the spread of scores within one data set, not the change between neighbours; the
+    range of the mechanism, pairs of records with score at least σ, is itself different, so that outputs with positive
+    probability become impossible. (3) *Composition*: k selections cost k ε by the basic theorem; "each pair once" and
+    "based on the last iteration" do not change that, for every iteration reads the gradient, hence the rows.
+
+    Parameters
+    ----------
+    budget : PureEpsilon
+        ε of each selection; the paper's total.
+    sigma : float
+        Constant factor in (0, 1); the paper uses 0.1, 0.3, 0.5 and 0.7.
+    C, kernel, gamma, tolerance, shrinking
+        As for SMO.
+
+    References
+    ----------
+    Sun, Yang, Li, Zhang, "DPWSS: differentially private working set selection for training support vector machines",
+    PeerJ Computer Science 7:e799 (2021), Algorithms 1 and 2.
+    """
+
+    budget: Loss
+    sigma: float = 0.7
+    C: float = 1.0
+    kernel: str = "linear"
+    gamma: float | None = None
+    tolerance: float = 1e-3
+    shrinking: bool = True
+
+    source: ClassVar[str] = "Sun et al. 2021, Algorithms 1 and 2"
+    claim: ClassVar[Claim | None] = Claim("epsilon-DP", "Sun et al. 2021, Theorem 1", _FLAW)
+    sound_counterpart: ClassVar[str | None] = "smo-output-perturbation"
+    trusts: ClassVar[tuple[Trust, ...]] = (Trust.CENTRAL, Trust.LOCAL)
+    budgets: ClassVar[tuple[type[Loss], ...]] = (PureEpsilon,)
+    reads_rows: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        require_budget(self.budget, self.budgets)
+        self._options()
+        require_sigma(self.sigma, below_one=True)
+
+    def _epsilon(self) -> float:
+        assert isinstance(self.budget, PureEpsilon)
+        return self.budget.epsilon
+
+    def _options(self) -> MachineOptions:
+        return MachineOptions(
+            C=self.C, kernel=self.kernel, gamma=self.gamma, tolerance=self.tolerance, shrinking=self.shrinking
+        )
+
+    def guarantee(self, setting: Setting) -> Guarantee:
+        """Return none."""
+        return nothing_proved(_FLAW, setting.neighbours)
+
+    def fit(self, parties: Sequence[Rows], setting: Setting, noise: NoiseSource) -> LinearModel | KernelModel:
+        """Return the machine trained on all parties' rows together."""
+        return self.diagnostics(parties, setting, noise)[0]
+
+    def diagnostics(
+        self, parties: Sequence[Rows], setting: Setting, noise: NoiseSource
+    ) -> tuple[LinearModel | KernelModel, dict[str, float]]:
+        """Return the machine and the numbers of its training (:func:`dpalgos.smo.machine.train`)."""
+        key = fingerprints(parties)
+        return train(
+            self._options(),
+            lambda index: PrivateSelection(
+                sigma=self.sigma, epsilon=self._epsilon(), stream=noise.stream(f"working-sets-{index}", key)
+            ),
+            parties,
+            setting,
+        )
