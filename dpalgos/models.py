@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dpalgos import registry
 from dpalgos.errors import ParameterError
 from dpalgos.rows import Floats, Ints
 from dpalgos.smo.kernels import GaussianKernel
 
-__all__ = ["Artefact", "KernelModel", "LinearModel", "Projection", "Statistic", "decode"]
+__all__ = ["Artefact", "KernelModel", "LinearModel", "Projection", "Statistic", "decode", "released_kind"]
 
 
 class Artefact(Protocol):
@@ -23,6 +24,9 @@ class Artefact(Protocol):
     def arrays(self) -> dict[str, NDArray[np.generic]]:
         """Return the named arrays; the inverse of ``from_arrays``."""
         ...
+
+
+_T = TypeVar("_T", bound=Artefact)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +164,12 @@ class Statistic:
 _KINDS: dict[str, Any] = {cls.kind: cls for cls in (Projection, LinearModel, KernelModel, Statistic)}
 
 
+def released_kind(cls: type[_T]) -> type[_T]:
+    """Decorate a class of artefacts that is defined elsewhere, so that :func:`decode` knows its ``kind``."""
+    _KINDS[cls.kind] = cls
+    return cls
+
+
 def decode(kind: str, arrays: dict[str, NDArray[np.generic]]) -> Any:
     """Return the artefact of one kind from its arrays.
 
@@ -168,6 +178,9 @@ def decode(kind: str, arrays: dict[str, NDArray[np.generic]]) -> Any:
     ParameterError
         If the kind is unknown.
     """
+    if kind not in _KINDS:
+        # Maps defined beside the algorithms that make them are known once the registry has been walked.
+        registry.names("projections")
     if kind not in _KINDS:
         raise ParameterError(f"unknown kind of release {kind!r}; known: {', '.join(sorted(_KINDS))}")
     return _KINDS[kind](**arrays)

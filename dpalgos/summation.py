@@ -81,11 +81,15 @@ def run_sums(algorithm: SumAlgorithm, parties: Sequence[Rows], setting: Setting,
     """Drive a sum algorithm to its end over the parties' rows and return its artefact.
 
     An algorithm of many steps may have a method ``prepare(rows, setting)``, run once a party: what it returns is handed
-    to ``contribution`` in the rows' place, so that encoding is not done again at every step.
+    to ``contribution`` in the rows' place, so that encoding is not done again at every step. It may also have a method
+    ``merge(prepared)``, which returns fewer parties with the same sum of contributions: where one curator adds up
+    anyway, thousands of parties of a few rows cost no more than one.
     """
-    prepare = getattr(algorithm, "prepare", None)
+    prepare, merge = getattr(algorithm, "prepare", None), getattr(algorithm, "merge", None)
     if prepare is not None:
         parties = [prepare(rows, setting) for rows in parties]
+    if merge is not None and isinstance(summation, TrustedSummation):
+        parties = merge(parties)
     state = algorithm.initial(setting)
     law = algorithm.law(setting)
     for step in range(algorithm.steps(setting)):

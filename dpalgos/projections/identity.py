@@ -8,7 +8,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from dpalgos.guarantees import Claim, Guarantee, Loss, Setting, Trust
+from dpalgos.features.public_map import PublicMap
+from dpalgos.guarantees import Setting
 from dpalgos.models import Projection
 from dpalgos.noise import NoiseSource
 from dpalgos.registry import register
@@ -19,7 +20,7 @@ __all__ = ["Identity"]
 
 @register("projections", "identity")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Identity:
+class Identity(PublicMap):
     """Keep every feature.
 
     Guarantee
@@ -28,19 +29,10 @@ class Identity:
     """
 
     source: ClassVar[str] = "the identity"
-    claim: ClassVar[Claim | None] = None
-    sound_counterpart: ClassVar[str | None] = None
-    trusts: ClassVar[tuple[Trust, ...]] = (Trust.LOCAL, Trust.CENTRAL)
-    budgets: ClassVar[tuple[type[Loss], ...]] = ()
-    reads_rows: ClassVar[bool] = False
 
     def output_dimension(self, dimension: int) -> int:
         """Return the same number."""
         return dimension
-
-    def guarantee(self, setting: Setting) -> Guarantee:
-        """Return a guarantee without cost."""
-        return Guarantee(losses=(), neighbours=setting.neighbours)
 
     def fit(self, parties: Sequence[Rows], setting: Setting, noise: NoiseSource) -> Projection:
         """Return the unit matrix."""

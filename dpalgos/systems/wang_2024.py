@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dpalgos.guarantees import Claim, Trust
 from dpalgos.registry import AlgorithmSpec, register
+from dpalgos.systems.arranging import averaged, joint, summed
 from dpalgos.systems.system import Arrangement, Scope, System
 
 __all__: list[str] = []
@@ -20,14 +21,7 @@ register("systems", "non-private")(
         summary="Exact PCA and exact regularised Huber SVM on all rows together, without noise.",
         source="Wang et al. 2024, section 5 (Non-Priv)",
         paper=_PAPER,
-        arrangements={
-            Trust.CENTRAL: Arrangement(
-                projection=AlgorithmSpec("projections", "pca"),
-                projection_scope=Scope.JOINT,
-                trainer=AlgorithmSpec("trainers", "erm"),
-                trainer_scope=Scope.JOINT,
-            )
-        },
+        arrangements=joint(AlgorithmSpec("trainers", "erm"), AlgorithmSpec("projections", "pca")),
     )
 )
 
@@ -58,25 +52,11 @@ register("systems", "dpdr-dpml")(
 
 register("systems", "fed-dpdr-dpml")(
     System(
-        summary="Private bases and models of all parties put together; under central trust noise once on each sum.",
+        summary="Private bases and models of all parties put together; otherwise noise once on each sum.",
         source="Wang et al. 2024, Algorithm 1, corrected",
         paper=_PAPER,
-        arrangements={
-            Trust.LOCAL: Arrangement(
-                projection=_COVARIANCE,
-                projection_scope=Scope.PARTY,
-                basis_aggregation=AlgorithmSpec("aggregators", "projector-mean"),
-                trainer=_OBJECTIVE,
-                trainer_scope=Scope.PARTY,
-                model_aggregation=AlgorithmSpec("aggregators", "weighted-mean"),
-            ),
-            Trust.CENTRAL: Arrangement(
-                projection=_COVARIANCE,
-                projection_scope=Scope.JOINT,
-                trainer=AlgorithmSpec("trainers", "output-perturbation"),
-                trainer_scope=Scope.JOINT,
-            ),
-        },
+        arrangements=averaged(_OBJECTIVE, _COVARIANCE)
+        | summed(AlgorithmSpec("trainers", "output-perturbation"), _COVARIANCE),
     )
 )
 

@@ -1,44 +1,31 @@
-"""Softmax regression by noisy full-batch gradient descent: the default that works."""
+"""Regression of all classes at once by noisy full-batch gradient descent: the default that works."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpalgos.gaussian_sums import GAUSSIAN_BUDGETS, gaussian_guarantee, gaussian_law, grid, total_mu
+from dpalgos.gradient_sums import EncodedRows, GradientSums
 from dpalgos.guarantees import Claim, Guarantee, Loss, Setting, Trust
-from dpalgos.losses import Softmax, outputs
-from dpalgos.mechanisms.fixed_point import encode_rows, encoded_radius, outer_sensitivity
+from dpalgos.linear import LinearTask
+from dpalgos.losses import make_loss
 from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
 from dpalgos.models import LinearModel
 from dpalgos.registry import register
-from dpalgos.rows import Floats, Ints, Rows, sanitise
+from dpalgos.rows import Floats, Ints, Rows
 from dpalgos.validation import require_between, require_budget, require_count, require_positive, require_replace_one
 
-__all__ = ["DescentState", "EncodedRows", "NoisyGradientDescent"]
+__all__ = ["DescentState", "NoisyGradientDescent"]
 
 # Found by cross-validation on the training rows of digits (epsilon 0.3, 1, 3) and MNIST (epsilon 0.1): the noise's
 # random walk over all steps may reach this length in each coordinate before momentum.
 _WALK = 0.25
 _LARGEST_STEP = 4.0
-
-
-_KEPT_ENTRIES = 2**27
-_BLOCK = 1024
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EncodedRows:
-    """A party's rows as integers: unit vectors x/‖x‖ on the grid (m, d), norms (m, 1), class indices (m,)."""
-
-    units: NDArray[np.float32]
-    norms: Floats
-    labels: Ints
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,28 +41,31 @@ class DescentState:
 @register("trainers", "noisy-gd")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoisyGradientDescent:
-    """Minimise the softmax loss by full-batch gradient descent on noisy integer sums of clipped gradients.
+    """Minimise a loss, softmax by default, by full-batch gradient descent on noisy integer sums of clipped gradients.
 
-    Each step sums the rows' gradients r ⊗ x (r = p − e_y over all classes, jointly clipped so that
+    Each step sums the rows' gradients r ⊗ x (for softmax r = p − e_y over all classes, jointly clipped so that
     ‖r ⊗ x‖ = ‖r‖ ‖x‖ ≤ clip), adds integer noise once, and takes a step with momentum; the released model is the
-    average of the last half of the iterates. Two classes are one logistic regression.
+    average of the last half of the iterates.
 
     Guarantee
     ---------
-    The budget, whatever the rows: with Δ = 2·clip under replace-one and clip under add-remove-one (in grid units,
-    from the encoded norms) each of the T sums is a Gaussian mechanism on an integer vector, μ/√T-GDP, and their
-    adaptive composition is exactly μ-GDP. Everything after the sums is post-processing. Numerics are exact: rows are
-    written as a unit vector x/‖x‖ and a vector r‖x‖ of norm at most clip, both rounded to a grid and clipped again
-    in integers, and their outer products are summed without rounding, so one row moves the sum by at most
-    the product of the two encoded radii (twice that if replaced).
+    The budget, whatever the rows: with Δ = 2·clip under replace-one (in grid units, from the encoded norms) each of
+    the T sums is a Gaussian mechanism on an integer vector, μ/√T-GDP, and their adaptive composition is exactly μ-GDP.
+    Everything after the sums is post-processing. Numerics are exact: :class:`~dpalgos.gradient_sums.GradientSums`
+    encodes, clips and sums in integers.
 
     Parameters
     ----------
     budget : GaussianMu or ZeroConcentrated
         For all steps together.
-    steps : int
+    loss : str
+        ``softmax``, or any other; ``squared`` for real labels.
+    width : float, optional
+        h of the smooth hinges.
+    iterations : int
+        T.
     clip : float
-        Largest norm of a row's gradient; √2 is never exceeded.
+        Largest norm of a row's gradient; softmax never exceeds √2.
     step_size : float, optional
         By default from public quantities: the noise of a step's mean gradient has standard deviation
         s = 2·clip·√T/(μ n) a coordinate; the step is 0.25/(√T s), at most 4.
@@ -86,6 +76,10 @@ class NoisyGradientDescent:
         weights include), so that the clipped gradient is not spent on brightness; 1 leaves rows as they are.
     regularisation : float
         λ of (λ/2)‖W‖², free of charge.
+    intercept_scaling : float
+        B of the constant feature inside the unit ball; 0 for no intercept.
+    label_range : (float, float)
+        Declared range of real labels.
 
     References
     ----------
@@ -94,12 +88,16 @@ class NoisyGradientDescent:
     """
 
     budget: Loss
+    loss: str = "softmax"
+    width: float | None = None
     iterations: int = 80
     clip: float = 0.5
     step_size: float | None = None
     momentum: float = 0.9
     mean_weight: float = 0.25
     regularisation: float = 0.0
+    intercept_scaling: float = 0.0
+    label_range: Sequence[float] = (-1.0, 1.0)
 
     source: ClassVar[str] = "ours; full-batch DP gradient descent after Bassily, Smith, Thakurta 2014"
     claim: ClassVar[Claim | None] = None
@@ -117,10 +115,12 @@ class NoisyGradientDescent:
         require_between("momentum", self.momentum, 0.0, 1.0, open_high=True)
         require_between("mean_weight", self.mean_weight, 0.0, 1.0)
         require_between("regularisation", self.regularisation, 0.0, math.inf, open_high=True)
+        self._task()
 
     def guarantee(self, setting: Setting) -> Guarantee:
         """Return the budget; replace-one only, because the step uses the number of rows."""
         require_replace_one(setting)
+        self._task().check(setting)
         return gaussian_guarantee(self.budget, setting)
 
     def steps(self, setting: Setting) -> int:
@@ -129,64 +129,28 @@ class NoisyGradientDescent:
 
     def law(self, setting: Setting) -> RoundedGaussian:
         """Return the noise of each sum."""
-        return gaussian_law(self.budget, self._sensitivity(setting), self.iterations)
+        return gaussian_law(self.budget, self._sums(setting).sensitivity(setting.neighbours), self.iterations)
 
     def initial(self, setting: Setting) -> DescentState:
         """Return zero weights."""
-        zero = np.zeros((outputs(setting.classes), setting.dimension))
+        zero = np.zeros(self._task().shape(setting))
         return DescentState(step=0, weights=zero, velocity=zero, average=zero)
 
     def prepare(self, rows: Rows, setting: Setting) -> Rows | EncodedRows:
         """Encode the party's rows once, unless they are too many to keep."""
-        return rows if rows.count * rows.dimension > _KEPT_ENTRIES else self._encoded(rows.blocks(), setting)
+        return self._sums(setting).prepare(rows, setting)
+
+    def merge(self, prepared: Sequence[Rows | EncodedRows]) -> Sequence[Rows | EncodedRows]:
+        """Join parties for a curator who adds up anyway."""
+        return GradientSums.merge(prepared)
 
     def contribution(self, state: DescentState, rows: Rows | EncodedRows, setting: Setting) -> Ints:
         """Return the party's exact sum of encoded, clipped gradients."""
-        if isinstance(rows, EncodedRows):
-            return self._gradient_sum(state, rows, setting)
-        total = np.zeros(state.weights.shape, dtype=np.int64)
-        for block in rows.blocks():
-            total += self._gradient_sum(state, self._encoded([block], setting), setting)
-        return total
-
-    def _encoded(self, blocks: Iterable[tuple[Floats, NDArray[np.generic]]], setting: Setting) -> EncodedRows:
-        scale = self._scales(setting)[1]
-        units, norms, labels = [], [], []
-        for features, raw_labels in blocks:
-            clean, known = sanitise(features, raw_labels, setting.classes)
-            clean = self._shrunk(clean)
-            length = np.linalg.norm(clean, axis=1, keepdims=True)
-            # At most 16 bits and a sign: float32 holds them exactly in half the memory.
-            units.append(encode_rows(clean / np.where(length > 0, length, 1.0), 1.0, scale).astype(np.float32))
-            norms.append(length)
-            labels.append(known)
-        if not units:
-            return EncodedRows(
-                units=np.zeros((0, setting.dimension), np.float32), norms=np.zeros((0, 1)), labels=np.zeros(0, np.int64)
-            )
-        return EncodedRows(units=np.concatenate(units), norms=np.concatenate(norms), labels=np.concatenate(labels))
-
-    def _gradient_sum(self, state: DescentState, rows: EncodedRows, setting: Setting) -> Ints:
-        """Sum r̃ ⊗ x̃ exactly.
-
-        Both factors' entries are integers of at most 2¹⁶, so a block's 1024 products of at most 2³² and all their
-        partial sums stay below 2⁵³ and are exact in float64.
-        """
-        left_scale, right_scale = self._scales(setting)
-        total = np.zeros(state.weights.shape, dtype=np.int64)
-        for start in range(0, len(rows.labels), _BLOCK):
-            part = slice(start, start + _BLOCK)
-            units, norms = rows.units[part].astype(np.float64), rows.norms[part]
-            scores = units @ (state.weights.T / right_scale) * norms
-            residuals = Softmax().slope(scores, Softmax().targets(rows.labels[part], setting.classes)) * norms
-            encoded = encode_rows(residuals, self.clip, left_scale).astype(np.float64)
-            total += (encoded.T @ units).astype(np.int64)
-        return total
+        return self._sums(setting).total(state.weights, rows, setting)
 
     def update(self, state: DescentState, noisy_sum: Ints, setting: Setting) -> DescentState:
         """Take one step with momentum and add to the average."""
-        left_scale, right_scale = self._scales(setting)
-        gradient = noisy_sum / (left_scale * right_scale) / max(setting.rows, 1)
+        gradient = self._sums(setting).decode(noisy_sum) / max(setting.rows, 1)
         velocity = self.momentum * state.velocity + gradient + self.regularisation * state.weights
         weights = state.weights - self._step_size(setting) * velocity
         tail = self.iterations - self.iterations // 2
@@ -200,21 +164,22 @@ class NoisyGradientDescent:
 
     def result(self, state: DescentState, setting: Setting) -> LinearModel:
         """Return the averaged model on the rows as they were given."""
-        return LinearModel(weights=self._shrunk(state.average))
+        return self._task().model(self._sums(setting).shrunk(state.average), setting)
 
-    def _shrunk(self, rows: Floats) -> Floats:
-        """Apply the symmetric map that shrinks each row's mean."""
-        return np.asarray(rows - (1.0 - self.mean_weight) * rows.mean(axis=1, keepdims=True))
+    def _task(self) -> LinearTask:
+        return LinearTask(
+            loss=make_loss(self.loss, self.width),
+            intercept_scaling=self.intercept_scaling,
+            label_range=self.label_range,
+        )
 
-    def _scales(self, setting: Setting) -> tuple[float, float]:
-        """Return the grids of residuals and rows, in units per unit; the same number of units to each radius."""
-        scale = grid(self.budget, 2.0, self.iterations, setting)
-        return scale / self.clip, scale
-
-    def _sensitivity(self, setting: Setting) -> float:
-        left_scale, right_scale = self._scales(setting)
-        left, right = encoded_radius(self.clip, left_scale), encoded_radius(1.0, right_scale)
-        return outer_sensitivity(left, right, setting.neighbours)
+    def _sums(self, setting: Setting) -> GradientSums:
+        return GradientSums(
+            task=self._task(),
+            clip=self.clip,
+            scale=grid(self.budget, 2.0, self.iterations, setting),
+            mean_weight=self.mean_weight,
+        )
 
     def _step_size(self, setting: Setting) -> float:
         if self.step_size is not None:

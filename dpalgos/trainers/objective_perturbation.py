@@ -12,21 +12,32 @@ from numpy.typing import NDArray
 
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Claim, Guarantee, Loss, PureEpsilon, Setting, Trust, nothing_proved
-from dpalgos.losses import HuberHinge, ScoreLoss, make_loss, outputs
+from dpalgos.linear import LinearTask
+from dpalgos.losses import HuberHinge, make_loss, outputs
 from dpalgos.mechanisms.radial import RadialLaplace
 from dpalgos.models import LinearModel
 from dpalgos.noise import NoiseSource
 from dpalgos.registry import register
-from dpalgos.rows import Rows
+from dpalgos.rows import Floats, Rows
 from dpalgos.solvers import Problem, minimise
-from dpalgos.trainers.empirical_risk import pool
 from dpalgos.validation import require_budget, require_positive, require_replace_one
 
-__all__ = ["Calibration", "ObjectivePerturbation", "PublishedObjectivePerturbation"]
+__all__ = [
+    "TOLERANCE",
+    "TOLERANCE_SHARE",
+    "Calibration",
+    "ObjectivePerturbation",
+    "PublishedObjectivePerturbation",
+    "exp_minus_one",
+    "perturbed_minimiser",
+    "require_one_vs_rest",
+    "rows_fingerprint",
+]
 
-# Above the rounding error of a float64 gradient, below anything the tolerance's noise would show.
-_TOLERANCE = 1e-11
-_TOLERANCE_SHARE = 0.01
+TOLERANCE = 1e-11
+"""Gradient norm the solver is asked for: above float64's rounding error, below anything its noise would show."""
+TOLERANCE_SHARE = 0.01
+"""Share of epsilon that pays for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,47 +59,64 @@ class Calibration:
     tolerance_scale: float = 0.0
 
 
-def _expm1(exponent: float) -> float:
+def exp_minus_one(exponent: float) -> float:
+    """Return e^exponent − 1, or something as large where that overflows."""
     return math.expm1(min(exponent, 700.0))
 
 
-def _rows_fingerprint(parties: Sequence[Rows]) -> NDArray[np.uint8]:
+def rows_fingerprint(parties: Sequence[Rows]) -> NDArray[np.uint8]:
     """Return what noise is keyed by that comes before any value: a digest of the rows."""
     return np.concatenate([np.zeros(0, np.uint8), *(rows.fingerprint() for rows in parties)])
 
 
-def _perturbed(
+def require_one_vs_rest(task: LinearTask) -> None:
+    """Raise unless the loss is a sum over weight rows with slopes in [−1, 1]."""
+    if not task.loss.separable or not math.isfinite(task.loss.slope_norm(1)):
+        raise ParameterError(
+            f"the loss {task.loss.name!r} is not one-vs-rest with a bounded slope; "
+            "use smoothed-hinge, logistic or huber-hinge"
+        )
+
+
+def perturbed_minimiser(
     parties: Sequence[Rows],
     setting: Setting,
-    noise: NoiseSource,
-    loss: ScoreLoss,
-    calibration: Calibration,
-) -> LinearModel:
-    """Return the minimisers of the perturbed risks of all weight rows."""
-    features, labels = pool(parties, setting)
-    targets = loss.targets(labels, setting.classes)
-    key = _rows_fingerprint(parties)
-    law = RadialLaplace(calibration.noise_scale)
-    linear = np.stack(
-        [law.sample(setting.dimension, noise.stream(f"objective-{row}", key)) for row in range(targets.shape[1])]
-    )
+    task: LinearTask,
+    *,
+    linear: Floats,
+    regularisation: float,
+    tolerance: float = TOLERANCE,
+) -> Floats:
+    """Return weights (m, p) with ‖∇‖ ≤ ``tolerance`` a weight row, of the risk plus ⟨linear, W⟩/n."""
+    features, targets = task.gather(parties, setting)
     problem = Problem(
         features=features,
         targets=targets,
-        loss=loss,
-        regularisation=calibration.regularisation,
+        loss=task.loss,
+        regularisation=regularisation,
         linear=linear / max(setting.rows, 1),
     )
-    weights = minimise(problem, _TOLERANCE).weights
+    return minimise(problem, tolerance).weights
+
+
+def _with_radial_noise(
+    parties: Sequence[Rows],
+    setting: Setting,
+    noise: NoiseSource,
+    task: LinearTask,
+    calibration: Calibration,
+) -> LinearModel:
+    """Return the perturbed minimisers, each weight row with a radial linear term of its own."""
+    classes, width = task.shape(setting)
+    key, law = rows_fingerprint(parties), RadialLaplace(calibration.noise_scale)
+    linear = np.stack([law.sample(width, noise.stream(f"objective-{row}", key)) for row in range(classes)])
+    weights = perturbed_minimiser(parties, setting, task, linear=linear, regularisation=calibration.regularisation)
     if calibration.tolerance_scale > 0:
         hiding = RadialLaplace(calibration.tolerance_scale)
         weights = weights + np.stack(
-            [
-                hiding.sample(setting.dimension, noise.stream(f"tolerance-{row}", each))
-                for row, each in enumerate(weights)
-            ]
+            [hiding.sample(width, noise.stream(f"tolerance-{row}", each)) for row, each in enumerate(weights)]
         )
-    return LinearModel(weights=weights)
+    return task.model(weights, setting)
 
 
 @register("trainers", "objective-perturbation")
@@ -130,6 +158,8 @@ class ObjectivePerturbation:
         A one-vs-rest loss of bounded slope: ``smoothed-hinge``, ``logistic`` or ``huber-hinge``.
     width : float, optional
         h of the smooth hinges.
+    intercept_scaling : float
+        B of the constant feature inside the unit ball; 0 for no intercept.
 
     References
     ----------
@@ -142,6 +172,7 @@ class ObjectivePerturbation:
     regularisation: float = 0.01
     loss: str = "smoothed-hinge"
     width: float | None = None
+    intercept_scaling: float = 0.0
 
     source: ClassVar[str] = "Chaudhuri, Monteleoni, Sarwate 2011, Algorithm 2; Wang et al. 2024, Algorithm 3, corrected"
     claim: ClassVar[Claim | None] = Claim("epsilon-DP for the exact minimiser", "Chaudhuri et al. 2011, Theorem 9")
@@ -153,16 +184,12 @@ class ObjectivePerturbation:
     def __post_init__(self) -> None:
         require_budget(self.budget, self.budgets)
         require_positive("regularisation", self.regularisation)
-        made = make_loss(self.loss, self.width)
-        if not made.separable or not math.isfinite(made.slope_norm(1)):
-            raise ParameterError(
-                f"the loss {self.loss!r} is not one-vs-rest with a bounded slope; "
-                "use smoothed-hinge, logistic or huber-hinge"
-            )
+        require_one_vs_rest(self._task())
 
     def guarantee(self, setting: Setting) -> Guarantee:
         """Return an equal share of epsilon for each classifier."""
         require_replace_one(setting)
+        self._task().check(setting)
         assert isinstance(self.budget, PureEpsilon)
         classifiers = outputs(setting.classes)
         return Guarantee(
@@ -174,21 +201,24 @@ class ObjectivePerturbation:
         """Return regularisation and noise scales, from public facts."""
         assert isinstance(self.budget, PureEpsilon)
         share = self.budget.epsilon / outputs(setting.classes)
-        for_tolerance = _TOLERANCE_SHARE * share
+        for_tolerance = TOLERANCE_SHARE * share
         for_objective = share - for_tolerance
         curvature = make_loss(self.loss, self.width).curvature_bound
         rows = max(setting.rows, 1)
-        regularisation = max(self.regularisation, curvature / (rows * _expm1(for_objective / 2.0)))
+        regularisation = max(self.regularisation, curvature / (rows * exp_minus_one(for_objective / 2.0)))
         for_noise = for_objective - math.log1p(curvature / (rows * regularisation))
         return Calibration(
             regularisation=regularisation,
             noise_scale=2.0 / for_noise,
-            tolerance_scale=2.0 * _TOLERANCE / (regularisation * for_tolerance),
+            tolerance_scale=2.0 * TOLERANCE / (regularisation * for_tolerance),
         )
 
     def fit(self, parties: Sequence[Rows], setting: Setting, noise: NoiseSource) -> LinearModel:
         """Return the perturbed minimisers over all given rows."""
-        return _perturbed(parties, setting, noise, make_loss(self.loss, self.width), self.calibration(setting))
+        return _with_radial_noise(parties, setting, noise, self._task(), self.calibration(setting))
+
+    def _task(self) -> LinearTask:
+        return LinearTask(loss=make_loss(self.loss, self.width), intercept_scaling=self.intercept_scaling)
 
 
 @register("trainers", "objective-perturbation-published")
@@ -251,8 +281,9 @@ class PublishedObjectivePerturbation:
         if remaining > 0:
             return Calibration(regularisation=self.regularisation, noise_scale=2.0 / remaining)
         # The paper adds θ = c/(n (e^{ε/4} − 1)) − λ to λ.
-        return Calibration(regularisation=curvature / (rows * _expm1(epsilon / 4.0)), noise_scale=4.0 / epsilon)
+        return Calibration(regularisation=curvature / (rows * exp_minus_one(epsilon / 4.0)), noise_scale=4.0 / epsilon)
 
     def fit(self, parties: Sequence[Rows], setting: Setting, noise: NoiseSource) -> LinearModel:
         """Return the perturbed minimisers over all given rows."""
-        return _perturbed(parties, setting, noise, HuberHinge(width=self.width), self.calibration(setting))
+        task = LinearTask(loss=HuberHinge(width=self.width))
+        return _with_radial_noise(parties, setting, noise, task, self.calibration(setting))

@@ -3,34 +3,112 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
-from dpalgos.errors import ParameterError
 from dpalgos.gaussian_sums import GAUSSIAN_BUDGETS, gaussian_guarantee, gaussian_law
-from dpalgos.guarantees import Claim, Guarantee, Loss, Setting, Trust
-from dpalgos.losses import joint_slope_norm, make_loss, outputs
+from dpalgos.guarantees import Claim, Guarantee, Loss, PureEpsilon, Setting, Trust
+from dpalgos.linear import LinearTask
+from dpalgos.losses import ScoreLoss, Squared, make_loss, outputs
+from dpalgos.mechanisms.radial import RadialLaplace
 from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
 from dpalgos.models import LinearModel
 from dpalgos.registry import register
-from dpalgos.rows import Ints, Rows, gather
+from dpalgos.rows import Ints, Rows
+from dpalgos.secure.noise_shares import RoundedRadial
 from dpalgos.solvers import Problem, minimise
+from dpalgos.summation import IntegerNoise
 from dpalgos.validation import require_budget, require_positive, require_replace_one
 
-__all__ = ["OutputPerturbation"]
+__all__ = ["OutputPerturbation", "RadialOutputPerturbation", "slope_at_minimum"]
 
 # The solver is asked for half of this; rounding errors of the gradient it certifies stay far below the other half.
 _TOLERANCE = 1e-9
 _TOLERANCE_ROWS = 1e5
 # Grid units per sensitivity: rounding K·d weights then adds about 10⁻⁵ of it.
 _FINENESS = 24
+_ASSUMPTION = "the float64 gradients that certify the solver are right to half of the tolerance charged"
+
+
+def slope_at_minimum(loss: ScoreLoss, classes: int, regularisation: float) -> float:
+    """Return G: the largest norm of a row's slope vector over all weight rows, at any minimiser.
+
+    The squared loss has no bounded slope, but with targets in [−1, 1] the risk at 0 is at most 1/2 a weight row, so
+    a minimiser has norm at most 1/√λ and the slope there is at most 1 + 1/√λ.
+    """
+    if isinstance(loss, Squared):
+        return math.sqrt(outputs(classes)) * (1.0 + 1.0 / math.sqrt(regularisation))
+    return loss.slope_norm(outputs(classes))
+
+
+class _MinimiserSum:
+    """Σ nᵢθᵢ in integers, its sensitivity, and the model it decodes to."""
+
+    regularisation: float
+    loss: str
+    width: float | None
+    intercept_scaling: float
+    label_range: Sequence[float]
+
+    def _task(self) -> LinearTask:
+        return LinearTask(
+            loss=make_loss(self.loss, self.width),
+            intercept_scaling=self.intercept_scaling,
+            label_range=self.label_range,
+        )
+
+    def sensitivity(self, setting: Setting) -> float:
+        """Return how far one replaced row moves the exact Σ nᵢθᵢ, plus the solver's tolerance, in l2."""
+        loss = self._task().loss
+        problems = outputs(setting.classes) if loss.separable else 1
+        tolerance = math.sqrt(problems) * self._tolerance(setting) * max(setting.sizes, default=0)
+        slope = slope_at_minimum(loss, setting.classes, self.regularisation)
+        return 2.0 * (slope + tolerance) / self.regularisation
+
+    def integer_sensitivity(self, setting: Setting) -> float:
+        """Return how far one replaced row moves the integer sum, in grid units."""
+        classes, width = self._task().shape(setting)
+        return self.sensitivity(setting) / self._unit(setting) + math.sqrt(classes * width)
+
+    def steps(self, setting: Setting) -> int:
+        """Return 1: one sum of minimisers."""
+        return 1
+
+    def initial(self, setting: Setting) -> Ints:
+        """Return a zero sum."""
+        self._task().check(setting)
+        return np.zeros(self._task().shape(setting), dtype=np.int64)
+
+    def contribution(self, state: Ints, rows: Rows, setting: Setting) -> Ints:
+        """Return the party's minimiser times its number of rows, in grid units."""
+        task = self._task()
+        features, targets = task.gather([rows], setting)
+        problem = Problem(features=features, targets=targets, loss=task.loss, regularisation=self.regularisation)
+        weights = minimise(problem, 0.5 * self._tolerance(setting)).weights
+        return np.rint(len(features) * weights / self._unit(setting)).astype(np.int64)
+
+    def update(self, state: Ints, noisy_sum: Ints, setting: Setting) -> Ints:
+        """Return the noisy sum."""
+        return noisy_sum
+
+    def result(self, state: Ints, setting: Setting) -> LinearModel:
+        """Return the weighted mean of the parties' minimisers, with the noise of the sum."""
+        return self._task().model(state * self._unit(setting) / max(setting.rows, 1), setting)
+
+    def _tolerance(self, setting: Setting) -> float:
+        """Return γ, which grows with the rounding error of means over very many rows."""
+        return _TOLERANCE * max(1.0, max(setting.sizes, default=0) / _TOLERANCE_ROWS)
+
+    def _unit(self, setting: Setting) -> float:
+        return 2.0 ** (math.floor(math.log2(self.sensitivity(setting))) - _FINENESS)
 
 
 @register("trainers", "output-perturbation")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OutputPerturbation:
+class OutputPerturbation(_MinimiserSum):
     """Release Σ nᵢθᵢ + noise, θᵢ party i's exact minimiser of its own regularised risk; the model is that over Σ nᵢ.
 
     Guarantee
@@ -38,10 +116,10 @@ class OutputPerturbation:
     The budget, under replace-one, jointly for all classes, under ``local`` (one party) and ``central`` alike.
 
     *Sensitivity.* A row's gradient is r ⊗ x with ‖x‖ ≤ 1 and ‖r‖ ≤ G: √m for m one-vs-rest slopes in [−1, 1],
-    √2 for softmax. Replacing a row of party i changes the gradient of its risk by at most 2G/nᵢ in the
-    Frobenius norm; the risk is λ-strongly convex, so θᵢ moves by at most 2G/(nᵢλ) and nᵢθᵢ by at most 2G/λ, however
-    small the party; the other parties' terms do not move. (2G is nearly reached: x and −x with one label and all
-    slopes at their ends.)
+    √2 for softmax, √m (1 + 1/√λ) for the squared loss in the ball where its minimiser must lie. Replacing a row of
+    party i changes the gradient of its risk at the new minimiser by at most 2G/nᵢ in the Frobenius norm; the
+    risk is λ-strongly convex, so θᵢ moves by at most 2G/(nᵢλ) and nᵢθᵢ by at most 2G/λ, however small the party; the
+    other parties' terms do not move. (2G is reached: x and −x with one label and all slopes at their ends.)
     *Tolerance.* The solver certifies ‖∇‖ ≤ γ, so it is off by at most γ/λ on both neighbours: 2nᵢγ/λ more, for the
     largest party. With one-vs-rest each class is certified alone, which makes it √m times as much.
     *Integers.* nᵢθ̃ᵢ is rounded to a grid of step u (a power of two), which adds at most √(m d) steps; noise is added
@@ -54,9 +132,13 @@ class OutputPerturbation:
     regularisation : float
         λ.
     loss : str
-        A loss of bounded slope.
+        Name of a loss; ``squared`` for real labels.
     width : float, optional
         h of the smooth hinges.
+    intercept_scaling : float
+        B of the constant feature inside the unit ball; 0 for no intercept.
+    label_range : (float, float)
+        Declared range of real labels.
 
     References
     ----------
@@ -67,6 +149,8 @@ class OutputPerturbation:
     regularisation: float = 0.01
     loss: str = "huber-hinge"
     width: float | None = None
+    intercept_scaling: float = 0.0
+    label_range: Sequence[float] = (-1.0, 1.0)
 
     source: ClassVar[str] = "Chaudhuri, Monteleoni, Sarwate 2011, Corollary 8, over parties and classes"
     claim: ClassVar[Claim | None] = None
@@ -78,58 +162,77 @@ class OutputPerturbation:
     def __post_init__(self) -> None:
         require_budget(self.budget, self.budgets)
         require_positive("regularisation", self.regularisation)
-        if not math.isfinite(make_loss(self.loss, self.width).slope_norm(1)):
-            raise ParameterError(f"the loss {self.loss!r} has no bounded slope; use a hinge, logistic or softmax")
+        self._task()
 
     def guarantee(self, setting: Setting) -> Guarantee:
         """Return the budget."""
         require_replace_one(setting)
-        return gaussian_guarantee(
-            self.budget,
-            setting,
-            "the float64 gradients that certify the solver are right to half of the tolerance charged",
-        )
-
-    def sensitivity(self, setting: Setting) -> float:
-        """Return how far one replaced row moves the exact Σ nᵢθᵢ, plus the solver's tolerance, in l2."""
-        loss = make_loss(self.loss, self.width)
-        problems = outputs(setting.classes) if loss.separable else 1
-        tolerance = math.sqrt(problems) * self._tolerance(setting) * max(setting.sizes, default=0)
-        return 2.0 * (joint_slope_norm(loss, setting) + tolerance) / self.regularisation
-
-    def steps(self, setting: Setting) -> int:
-        """Return 1: one sum of minimisers."""
-        return 1
+        self._task().check(setting)
+        return gaussian_guarantee(self.budget, setting, _ASSUMPTION)
 
     def law(self, setting: Setting) -> RoundedGaussian:
         """Return the noise of the sum."""
-        rounding = math.sqrt(outputs(setting.classes) * setting.dimension)
-        return gaussian_law(self.budget, self.sensitivity(setting) / self._unit(setting) + rounding)
+        return gaussian_law(self.budget, self.integer_sensitivity(setting))
 
-    def initial(self, setting: Setting) -> Ints:
-        """Return a zero sum."""
-        return np.zeros((outputs(setting.classes), setting.dimension), dtype=np.int64)
 
-    def contribution(self, state: Ints, rows: Rows, setting: Setting) -> Ints:
-        """Return the party's minimiser times its number of rows, in grid units."""
-        features, labels = gather(rows, setting.classes)
-        loss = make_loss(self.loss, self.width)
-        targets = loss.targets(labels, setting.classes)
-        problem = Problem(features=features, targets=targets, loss=loss, regularisation=self.regularisation)
-        weights = minimise(problem, 0.5 * self._tolerance(setting)).weights
-        return np.rint(len(labels) * weights / self._unit(setting)).astype(np.int64)
+@register("trainers", "output-perturbation-radial")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RadialOutputPerturbation(_MinimiserSum):
+    """Release Σ nᵢθᵢ plus one radial noise vector over all classes: pure epsilon.
 
-    def update(self, state: Ints, noisy_sum: Ints, setting: Setting) -> Ints:
-        """Return the noisy sum."""
-        return noisy_sum
+    Guarantee
+    ---------
+    epsilon-DP under replace-one, jointly for all classes: the l2 sensitivity is that of ``output-perturbation``
+    (Δ = 2G/λ, the solver's tolerance and the rounding to the grid added), and the noise has density
+    ∝ exp(−‖η‖ epsilon/Δ) over all m·d weights. Numerics idealised.
 
-    def result(self, state: Ints, setting: Setting) -> LinearModel:
-        """Return the weighted mean of the parties' minimisers, with the noise of the sum."""
-        return LinearModel(weights=state * self._unit(setting) / max(setting.rows, 1))
+    Parameters
+    ----------
+    budget : PureEpsilon
+    regularisation : float
+        λ.
+    loss : str
+        Name of a loss; ``squared`` for real labels.
+    width : float, optional
+        h of the smooth hinges.
+    intercept_scaling : float
+        B of the constant feature inside the unit ball; 0 for no intercept.
+    label_range : (float, float)
+        Declared range of real labels.
 
-    def _tolerance(self, setting: Setting) -> float:
-        """Return γ, which grows with the rounding error of means over very many rows."""
-        return _TOLERANCE * max(1.0, max(setting.sizes, default=0) / _TOLERANCE_ROWS)
+    References
+    ----------
+    Chaudhuri, Monteleoni, Sarwate, JMLR 12 (2011), Algorithm 1, Theorem 6; Owusu-Agyemang et al. 2021, Theorem 4
+    (corrected: radial instead of coordinate by coordinate).
+    """
 
-    def _unit(self, setting: Setting) -> float:
-        return 2.0 ** (math.floor(math.log2(self.sensitivity(setting))) - _FINENESS)
+    budget: Loss
+    regularisation: float = 0.01
+    loss: str = "huber-hinge"
+    width: float | None = None
+    intercept_scaling: float = 0.0
+    label_range: Sequence[float] = (-1.0, 1.0)
+
+    source: ClassVar[str] = "Chaudhuri, Monteleoni, Sarwate 2011, Algorithm 1, over parties and classes"
+    claim: ClassVar[Claim | None] = Claim("epsilon-DP for one party", "Chaudhuri et al. 2011, Theorem 6")
+    sound_counterpart: ClassVar[str | None] = None
+    trusts: ClassVar[tuple[Trust, ...]] = (Trust.CENTRAL, Trust.LOCAL)
+    budgets: ClassVar[tuple[type[Loss], ...]] = (PureEpsilon,)
+    reads_rows: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        require_budget(self.budget, self.budgets)
+        require_positive("regularisation", self.regularisation)
+        self._task()
+
+    def guarantee(self, setting: Setting) -> Guarantee:
+        """Return the budget."""
+        require_replace_one(setting)
+        self._task().check(setting)
+        return Guarantee(losses=(self.budget,), neighbours=setting.neighbours, assumptions=(_ASSUMPTION,))
+
+    def law(self, setting: Setting) -> IntegerNoise:
+        """Return the noise of the sum."""
+        assert isinstance(self.budget, PureEpsilon)
+        law = RadialLaplace.calibrated(self.budget.epsilon, self.integer_sensitivity(setting))
+        return RoundedRadial(law.scale)

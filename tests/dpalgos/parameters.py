@@ -11,23 +11,58 @@ __all__ = ["PARAMETERS"]
 MU, EPSILON, APPROXIMATE = GaussianMu(0.8), PureEpsilon(1.5), ApproximateDP(0.9, 1e-4)
 
 # Rows have six features (see test_contract), so six directions are k = d.
+_IMAGE = {"shape": [2, 3]}
+
+# Rows have six features (see test_contract), so six directions are k = d.
 PARAMETERS: dict[tuple[str, str], list[dict[str, Any]]] = {
     ("projections", "analyze-gauss"): [
         {"budget": MU, "components": 3},
         {"budget": MU, "components": 6, "variance_share": 0.85},
     ],
     ("projections", "analyze-gauss-published"): [{"budget": APPROXIMATE, "components": 3}],
+    ("projections", "dct"): [{"components": 3, **_IMAGE}, {"components": 6, **_IMAGE}],
+    ("projections", "dppca"): [{"budget": EPSILON, "components": 3, "variance_share": 0.85}],
+    ("projections", "dpsvd"): [{"budget": APPROXIMATE, "components": 3}],
+    ("projections", "hog"): [{"cell": 1, "block": 1, **_IMAGE}],
     ("projections", "identity"): [{}],
+    ("projections", "laplace-pca"): [{"budget": EPSILON, "components": 3}],
+    ("projections", "mod-sulq"): [{"budget": APPROXIMATE, "components": 3}],
     ("projections", "pca"): [{"components": 3}, {"components": 6, "variance_share": 0.85}],
+    ("projections", "pooling"): [_IMAGE, {"size": 3, **_IMAGE}],
+    ("projections", "radial-pca"): [{"budget": EPSILON, "components": 3}],
+    ("projections", "random-fourier"): [{"frequencies": 8, "gamma": 0.5}],
+    ("projections", "random-projection"): [{"components": 3}],
+    ("projections", "wishart-pca"): [{"budget": EPSILON, "components": 3}],
+    ("trainers", "approximate-minima-perturbation"): [{"budget": APPROXIMATE}],
     ("trainers", "dpwss"): [{"budget": EPSILON}],
-    ("trainers", "erm"): [{}, {"loss": "softmax", "regularisation": 1e-4}, {"loss": "squared"}],
-    ("trainers", "noisy-gd"): [{"budget": MU, "iterations": 5}],
+    ("trainers", "erm"): [
+        {},
+        {"loss": "softmax", "regularisation": 1e-4},
+        {"loss": "squared", "intercept_scaling": 1.0},
+    ],
+    ("trainers", "gradient-perturbation"): [{"budget": MU, "iterations": 5}],
+    ("trainers", "local-gradient"): [{"budget": MU, "iterations": 5}],
+    ("trainers", "mpc-gp"): [{"budget": APPROXIMATE, "iterations": 5}],
+    ("trainers", "mpc-op"): [{"budget": EPSILON}],
+    ("trainers", "noisy-gd"): [
+        {"budget": MU, "iterations": 5},
+        {"budget": MU, "iterations": 4, "loss": "squared", "intercept_scaling": 1.0},
+    ],
     ("trainers", "objective-perturbation"): [
         {"budget": EPSILON},
-        {"budget": EPSILON, "loss": "logistic", "regularisation": 1e-6},
+        {"budget": EPSILON, "loss": "logistic", "regularisation": 1e-6, "intercept_scaling": 1.0},
     ],
+    ("trainers", "objective-perturbation-gaussian"): [{"budget": APPROXIMATE}],
     ("trainers", "objective-perturbation-published"): [{"budget": EPSILON}],
-    ("trainers", "output-perturbation"): [{"budget": MU}, {"budget": MU, "loss": "softmax"}],
+    ("trainers", "output-perturbation"): [
+        {"budget": MU},
+        {"budget": MU, "loss": "softmax", "intercept_scaling": 1.0},
+        {"budget": MU, "loss": "squared"},
+    ],
+    ("trainers", "output-perturbation-radial"): [{"budget": EPSILON}],
+    ("trainers", "pathak"): [{"budget": EPSILON}],
     ("trainers", "smo"): [{}],
     ("trainers", "smo-output-perturbation"): [{"budget": MU}],
+    ("trainers", "sufficient-statistics"): [{"budget": MU}, {"budget": MU, "intercept_scaling": 1.0}],
+    ("trainers", "svm-laplace-published"): [{"budget": EPSILON}],
 }

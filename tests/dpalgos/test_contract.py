@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from dpalgos.algorithms import fit
+from dpalgos.algorithms import fit, is_sum_algorithm
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import (
     ApproximateDP,
@@ -25,6 +25,7 @@ from dpalgos.guarantees import (
     Trust,
     ZeroConcentrated,
 )
+from dpalgos.mechanisms.gaussian import delta_of_mu
 from dpalgos.models import decode
 from dpalgos.registry import AlgorithmSpec, lookup, names
 from dpalgos.rows import ArrayRows
@@ -140,11 +141,14 @@ def test_guarantee_and_claim_agree(kind: str, name: str, given: dict[str, Any]) 
         assert all(isinstance(loss, NoGuarantee) for loss in guarantee.losses)
         assert algorithm.sound_counterpart is not None
     if guarantee.proved and algorithm.budgets:
-        spent = sum(getattr(loss, "epsilon", 0.0) for loss in guarantee.losses if isinstance(loss, PureEpsilon))
-        if isinstance(given["budget"], PureEpsilon):
-            assert spent == pytest.approx(given["budget"].epsilon)
+        budget, (first, *others) = given["budget"], guarantee.losses
+        if isinstance(budget, PureEpsilon):
+            assert sum(loss.epsilon for loss in guarantee.losses) == pytest.approx(budget.epsilon)
+        elif isinstance(budget, ApproximateDP) and isinstance(first, GaussianMu):
+            assert not others
+            assert delta_of_mu(first.mu, budget.epsilon) <= budget.delta
         else:
-            assert given["budget"] in guarantee.losses
+            assert guarantee.losses == (budget,)
 
 
 @pytest.mark.parametrize(("kind", "name", "given"), CASES)
@@ -238,8 +242,10 @@ def test_systems_are_made_of_registered_parts(name: str) -> None:
             cls = lookup(spec.kind, spec.name)
             known = {field.name for field in dataclasses.fields(cls)}
             assert set(spec.parameters) <= known
-            if spec.kind != "aggregators":
-                assert trust in cls.trusts
+            if spec.kind == "aggregators" or not cls.reads_rows:
+                continue
+            # What sees noisy sums alone runs wherever sums are formed.
+            assert is_sum_algorithm(cls) if trust is Trust.SECAGG else trust in cls.trusts
         assert 0.0 < arrangement.projection_share < 1.0
         local = trust is Trust.LOCAL
         assert (arrangement.trainer_scope is Scope.PARTY) == local

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from dpalgos.algorithms import fit
 from dpalgos.errors import ParameterError
+from dpalgos.gradient_sums import EncodedRows, GradientSums
 from dpalgos.guarantees import GaussianMu, Neighbours, Numerics, PureEpsilon, Setting, Trust, ZeroConcentrated
 from dpalgos.losses import Softmax
 from dpalgos.mechanisms.fixed_point import encode_rows
@@ -20,7 +21,7 @@ from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
 from dpalgos.metrics import optimality_gap
 from dpalgos.rows import ArrayRows
 from dpalgos.solvers import Problem, minimise
-from dpalgos.trainers.gradient_descent import DescentState, EncodedRows, NoisyGradientDescent
+from dpalgos.trainers.gradient_descent import DescentState, NoisyGradientDescent
 from tests.support.training import blobs, fitted, noise, parties_of, setting_of
 
 Array = NDArray[np.float64]
@@ -55,16 +56,24 @@ def largest_spent(algorithm: NoisyGradientDescent, neighbours: Neighbours = Neig
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class EachClassClipped(NoisyGradientDescent):
+class LooseSums(GradientSums):
     """Clip each class's gradient instead of the joint one."""
 
-    def _gradient_sum(self, state: DescentState, rows: EncodedRows, setting: Setting) -> Any:
-        left_scale, right_scale = self._scales(setting)
+    def _sum(self, weights: Array, rows: EncodedRows) -> Any:
         units = rows.units.astype(np.float64)
-        scores = units @ (state.weights.T / right_scale) * rows.norms
-        residuals = Softmax().slope(scores, Softmax().targets(rows.labels, setting.classes)) * rows.norms
-        encoded = [encode_rows(residuals[:, [c]], self.clip, left_scale) for c in range(residuals.shape[1])]
+        scores = units @ (weights.T / self.scale) * rows.norms
+        residuals = self.task.loss.slope(scores, rows.targets) * rows.norms
+        encoded = [encode_rows(column[:, None], self.clip, self.scale / self.clip) for column in residuals.T]
         return np.hstack(encoded).T @ units.astype(np.int64)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class EachClassClipped(NoisyGradientDescent):
+    """Uses them."""
+
+    def _sums(self, setting: Setting) -> GradientSums:
+        right = NoisyGradientDescent._sums(self, setting)
+        return LooseSums(**{field.name: getattr(right, field.name) for field in dataclasses.fields(right)})
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,12 +160,12 @@ def test_two_classes_are_one_logistic_regression() -> None:
 @pytest.mark.parametrize("kept", [True, False])
 def test_order_of_rows_parties_and_blocks_does_not_matter(kept: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """With and without keeping the encoded rows: the same integers."""
-    from dpalgos.trainers import gradient_descent
+    from dpalgos import gradient_sums
 
     rows = blobs(90, 5, 3, 4)
     algorithm = NoisyGradientDescent(budget=MU, iterations=7)
     first = fitted(algorithm, parties_of(rows, 3), 3)
-    monkeypatch.setattr(gradient_descent, "_KEPT_ENTRIES", 2**27 if kept else 0)
+    monkeypatch.setattr(gradient_sums, "_KEPT_ENTRIES", 2**27 if kept else 0)
     shuffled = ArrayRows(rows.features[::-1].copy(), rows.labels[::-1].copy(), block=11)
     np.testing.assert_array_equal(first.weights, fitted(algorithm, parties_of(shuffled, 3)[::-1], 3).weights)
 

@@ -152,7 +152,7 @@ def test_guarantee_and_validation() -> None:
     for make in (
         lambda: OutputPerturbation(budget=PureEpsilon(1.0)),
         lambda: OutputPerturbation(budget=MU, regularisation=0.0),
-        lambda: OutputPerturbation(budget=MU, loss="squared"),
+        lambda: OutputPerturbation(budget=MU, loss="hinge"),
         lambda: OutputPerturbation(budget=MU).guarantee(
             dataclasses.replace(setting_of([rows], 2), neighbours=Neighbours.ADD_REMOVE_ONE)
         ),

@@ -1,0 +1,58 @@
+"""What maps made from public parameters alone have in common."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import ClassVar
+
+from dpalgos.errors import ParameterError
+from dpalgos.guarantees import Claim, Guarantee, Loss, Setting, Trust
+
+__all__ = ["PublicMap", "image_shape"]
+
+
+class PublicMap:
+    """A map of rows that no row has any part in making: it costs nothing and is no release."""
+
+    claim: ClassVar[Claim | None] = None
+    sound_counterpart: ClassVar[str | None] = None
+    trusts: ClassVar[tuple[Trust, ...]] = (Trust.LOCAL, Trust.CENTRAL)
+    budgets: ClassVar[tuple[type[Loss], ...]] = ()
+    reads_rows: ClassVar[bool] = False
+
+    def guarantee(self, setting: Setting) -> Guarantee:
+        """Return a guarantee without cost."""
+        return Guarantee(losses=(), neighbours=setting.neighbours)
+
+
+def image_shape(dimension: int, shape: Sequence[int] | None) -> tuple[int, int, int]:
+    """Return (channels, height, width) of rows that are images, channel by channel, row by row.
+
+    Parameters
+    ----------
+    dimension : int
+        Features a row.
+    shape : sequence of int, optional
+        (height, width) or (channels, height, width); by default a square image of one channel, or of three.
+
+    Raises
+    ------
+    ParameterError
+        If rows of this dimension are no such images.
+    """
+    if shape is not None:
+        given = tuple(int(size) for size in shape)
+        if len(given) not in (2, 3) or min(given) < 1 or math.prod(given) != dimension:
+            raise ParameterError(
+                f"shape is {list(given)}; rows have {dimension} features: give height and width, or channels, height "
+                "and width, with that product"
+            )
+        return (1, *given) if len(given) == 2 else (given[0], given[1], given[2])
+    for channels in (1, 3):
+        side = math.isqrt(dimension // channels)
+        if channels * side * side == dimension:
+            return channels, side, side
+    raise ParameterError(
+        f"rows with {dimension} features are no square images of one channel or three; give shape=[height, width]"
+    )

@@ -1,0 +1,94 @@
+"""Random Fourier features: a public random map whose inner products approximate the Gaussian kernel."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpalgos.features.public_map import PublicMap
+from dpalgos.guarantees import Setting
+from dpalgos.models import released_kind
+from dpalgos.noise import NoiseSource
+from dpalgos.registry import register
+from dpalgos.rows import Floats, Rows
+from dpalgos.validation import require_count, require_positive
+
+__all__ = ["FourierFeatures", "RandomFourier"]
+
+
+@released_kind
+@dataclass(frozen=True, slots=True)
+class FourierFeatures:
+    """The map x ↦ (cos ωᵢ·x, sin ωᵢ·x)/√D, rows of norm exactly 1.
+
+    Parameters
+    ----------
+    frequencies : array (d, D)
+    """
+
+    frequencies: Floats
+    kind: ClassVar[str] = "fourier-features"
+
+    @property
+    def dimension(self) -> int:
+        """Number of features, 2D."""
+        return 2 * int(self.frequencies.shape[1])
+
+    def transform(self, features: Floats) -> Floats:
+        """Map (m, d) to (m, 2D)."""
+        phases = features @ self.frequencies
+        return np.hstack([np.cos(phases), np.sin(phases)]) / math.sqrt(self.frequencies.shape[1])
+
+    apply = transform
+
+    def arrays(self) -> dict[str, NDArray[np.generic]]:
+        """Return the frequencies."""
+        return {"frequencies": self.frequencies}
+
+
+@register("projections", "random-fourier")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RandomFourier(PublicMap):
+    """Features whose inner products approximate exp(−γ‖x − x′‖²), frequencies drawn with a public seed.
+
+    Guarantee
+    ---------
+    Costs nothing: the map is made from the seed. Its rows have norm 1.
+
+    Parameters
+    ----------
+    frequencies : int
+        D; there are twice as many features.
+    gamma : float
+        γ of the kernel.
+    seed : int
+        Public.
+
+    References
+    ----------
+    Rahimi, Recht, NeurIPS 2007; for private SVMs Rubinstein, Bartlett, Huang, Taft, JPC 4 (2012).
+    """
+
+    frequencies: int = 256
+    gamma: float = 1.0
+    seed: int = 0
+    source: ClassVar[str] = "Rahimi, Recht 2007"
+
+    def __post_init__(self) -> None:
+        require_count("frequencies", self.frequencies)
+        require_positive("gamma", self.gamma)
+        require_count("seed", self.seed, 0)
+
+    def output_dimension(self, dimension: int) -> int:
+        """Return twice the number of frequencies."""
+        return 2 * self.frequencies
+
+    def fit(self, parties: Sequence[Rows], setting: Setting, noise: NoiseSource) -> FourierFeatures:
+        """Return the map."""
+        draws = np.random.default_rng(self.seed).standard_normal((setting.dimension, self.frequencies))
+        return FourierFeatures(frequencies=math.sqrt(2.0 * self.gamma) * draws)

@@ -1,0 +1,94 @@
+"""What every trainer of linear models does before and after: safe rows, targets, and the intercept inside the ball."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpalgos.errors import ParameterError
+from dpalgos.guarantees import Setting
+from dpalgos.losses import ScoreLoss, Squared, outputs
+from dpalgos.models import LinearModel
+from dpalgos.rows import Floats, Rows, clip_to_unit_ball, sanitise
+from dpalgos.validation import require_between
+
+__all__ = ["LinearTask"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinearTask:
+    """The learning task behind a linear trainer: classes (two or more), or real labels where ``classes`` is 1.
+
+    Total: bad rows become zero, bad labels class 0 or the middle of the range, real labels are clipped to it.
+
+    Parameters
+    ----------
+    loss : ScoreLoss
+        Real labels need the squared loss.
+    intercept_scaling : float
+        B. The constant B is appended to every row, which is then divided by √(1 + B²), so that it stays in the unit
+        ball: the intercept is a weight like the others, regularised and covered by the guarantee. 0 for none.
+    label_range : (float, float)
+        The declared range of real labels, mapped to [−1, 1]; unused with classes.
+    """
+
+    loss: ScoreLoss
+    intercept_scaling: float = 0.0
+    label_range: Sequence[float] = (-1.0, 1.0)
+
+    def __post_init__(self) -> None:
+        require_between("intercept_scaling", self.intercept_scaling, 0.0, math.inf, open_high=True)
+        low, high = self.label_range
+        if not (math.isfinite(low) and math.isfinite(high) and low < high):
+            raise ParameterError(f"label_range is {low!r} to {high!r}; give two finite numbers, the smaller first")
+
+    def check(self, setting: Setting) -> None:
+        """Raise where the loss does not fit the labels."""
+        if setting.classes == 1 and not isinstance(self.loss, Squared):
+            raise ParameterError(f"real labels need the loss 'squared'; {self.loss.name!r} is for classes")
+
+    def shape(self, setting: Setting) -> tuple[int, int]:
+        """Return the shape (m, p) of the weights, the constant feature included."""
+        return outputs(setting.classes), setting.dimension + (self.intercept_scaling > 0)
+
+    def block(self, features: Floats, labels: NDArray[np.generic], setting: Setting) -> tuple[Floats, Floats]:
+        """Return a block's rows (b, p) in the unit ball and its targets (b, m)."""
+        clean, known = sanitise(features, labels, setting.classes)
+        if setting.classes == 1:
+            return self._widened(clean), self._scaled(labels)[:, None]
+        return self._widened(clean), self.loss.targets(known, setting.classes)
+
+    def gather(self, parties: Sequence[Rows], setting: Setting) -> tuple[Floats, Floats]:
+        """Return the rows (n, p) and targets (n, m) of all parties together."""
+        blocks = [self.block(*block, setting) for rows in parties for block in rows.blocks()]
+        if not blocks:
+            classes, width = self.shape(setting)
+            return np.zeros((0, width)), np.zeros((0, classes))
+        return np.concatenate([rows for rows, _ in blocks]), np.concatenate([targets for _, targets in blocks])
+
+    def model(self, weights: Floats, setting: Setting) -> LinearModel:
+        """Return the model of weights (m, p), in the coordinates of the rows and labels as they were given."""
+        intercept = np.zeros(len(weights))
+        if self.intercept_scaling > 0:
+            scaled = weights / math.hypot(1.0, self.intercept_scaling)
+            weights, intercept = scaled[:, :-1], scaled[:, -1] * self.intercept_scaling
+        if setting.classes == 1:
+            low, high = self.label_range
+            half = (high - low) / 2.0
+            weights, intercept = half * weights, half * intercept + (low + high) / 2.0
+        return LinearModel(weights=weights, intercept=intercept)
+
+    def _widened(self, clean: Floats) -> Floats:
+        if self.intercept_scaling == 0:
+            return clean
+        constant = np.full((len(clean), 1), self.intercept_scaling)
+        return clip_to_unit_ball(np.hstack([clean, constant]) / math.hypot(1.0, self.intercept_scaling))
+
+    def _scaled(self, labels: NDArray[np.generic]) -> Floats:
+        low, high = self.label_range
+        numbers = np.nan_to_num(np.asarray(labels, dtype=np.float64), nan=(low + high) / 2.0)
+        return np.asarray((2.0 * np.clip(numbers, low, high) - low - high) / (high - low))

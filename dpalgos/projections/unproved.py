@@ -1,0 +1,165 @@
+"""Published private projections whose proofs fail: DPSVD and the Wishart mechanism."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from dpalgos.guarantees import (
+    ApproximateDP,
+    Claim,
+    Guarantee,
+    Loss,
+    PureEpsilon,
+    Setting,
+    Trust,
+    nothing_proved,
+)
+from dpalgos.mechanisms.gaussian import sigma_classical
+from dpalgos.models import Projection
+from dpalgos.noise import NoiseSource
+from dpalgos.projections.covariance import gram_matrix, leading_basis, require_choice
+from dpalgos.registry import register
+from dpalgos.rows import Rows, clip_to_unit_ball
+from dpalgos.validation import require_budget, require_components
+
+__all__ = ["PublishedSvd", "PublishedWishart"]
+
+
+@register("projections", "dpsvd")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedSvd:
+    """The top right singular vectors of X + E, every entry of E from N(0, β²); the raw rows are projected on them.
+
+    β is the classical √(2 ln(1.25/δ))·1/ε for a row of norm 1.
+
+    Guarantee
+    ---------
+    None: see the flaw. The paper was retracted.
+
+    Parameters
+    ----------
+    budget : ApproximateDP
+        The paper's (ε, δ).
+    components : int
+        Number of directions k.
+    variance_share : float, optional
+        The paper's γ: keep only as many directions as hold this share of the spectrum.
+
+    References
+    ----------
+    Sun, Yang, Li, "Differentially private singular value decomposition for training support vector machines",
+    Computational Intelligence and Neuroscience 2022 (retracted), Algorithm 1.
+    """
+
+    budget: Loss
+    components: int = 20
+    variance_share: float | None = None
+
+    source: ClassVar[str] = "Sun, Yang, Li 2022 (retracted), Algorithm 1"
+    claim: ClassVar[Claim | None] = Claim(
+        "(epsilon, delta)-DP",
+        "Sun, Yang, Li 2022",
+        "Noise is calibrated to a change of 1 where replacing a row changes X by up to 2, and what the paper releases "
+        "is trained on the raw rows once more.",
+    )
+    sound_counterpart: ClassVar[str | None] = "analyze-gauss"
+    trusts: ClassVar[tuple[Trust, ...]] = (Trust.LOCAL, Trust.CENTRAL)
+    budgets: ClassVar[tuple[type[Loss], ...]] = (ApproximateDP,)
+    reads_rows: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        require_budget(self.budget, self.budgets)
+        require_choice(self.components, self.variance_share)
+
+    def output_dimension(self, dimension: int) -> int:
+        """Return the number of directions."""
+        return self.components
+
+    def guarantee(self, setting: Setting) -> Guarantee:
+        """Return none, with the flaw."""
+        require_components(self.components, setting)
+        assert self.claim is not None
+        return nothing_proved(str(self.claim.flaw), setting.neighbours)
+
+    def fit(self, parties: Sequence[Rows], setting: Setting, noise: NoiseSource) -> Projection:
+        """Return the right singular vectors; the spectrum is that of (X + E)ᵀ(X + E)/n."""
+        require_components(self.components, setting)
+        assert isinstance(self.budget, ApproximateDP)
+        deviation = sigma_classical(self.budget.epsilon, self.budget.delta, 1.0)
+        total = np.zeros((setting.dimension, setting.dimension))
+        for party, rows in enumerate(parties):
+            generator = noise.stream(f"rows-{party}", rows.fingerprint()).generator()
+            for features, _ in rows.blocks():
+                noisy = clip_to_unit_ball(features) + deviation * generator.standard_normal(features.shape)
+                total += noisy.T @ noisy
+        return leading_basis(total / max(setting.rows, 1), self.components, self.variance_share)
+
+
+@register("projections", "wishart-pca")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedWishart:
+    """The top eigenvectors of XᵀX/n + W, W from the Wishart law of d + 1 degrees of freedom and scale 3/(2nε) I.
+
+    Guarantee
+    ---------
+    None: see the flaw.
+
+    Parameters
+    ----------
+    budget : PureEpsilon
+        The paper's ε.
+    components : int
+        Number of directions k.
+    variance_share : float, optional
+        Keep only as many of them as hold this share of the noisy trace.
+
+    References
+    ----------
+    Jiang, Xie, Zhang, "Wishart mechanism for differentially private principal components analysis", AAAI 2016,
+    Algorithm 1, Theorem 4.
+    """
+
+    budget: Loss
+    components: int = 20
+    variance_share: float | None = None
+
+    source: ClassVar[str] = "Jiang, Xie, Zhang 2016, Algorithm 1"
+    claim: ClassVar[Claim | None] = Claim(
+        "(epsilon, 0)-DP",
+        "Jiang, Xie, Zhang 2016, Theorem 4",
+        "Wishart noise is positive semidefinite, so its support is one-sided: replacing a zero row by a unit row makes "
+        "a share 1 - exp(-epsilon/3) of the outputs impossible, 28 per cent at epsilon = 1.",
+    )
+    sound_counterpart: ClassVar[str | None] = "radial-pca"
+    trusts: ClassVar[tuple[Trust, ...]] = (Trust.LOCAL, Trust.CENTRAL)
+    budgets: ClassVar[tuple[type[Loss], ...]] = (PureEpsilon,)
+    reads_rows: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        require_budget(self.budget, self.budgets)
+        require_choice(self.components, self.variance_share)
+
+    def output_dimension(self, dimension: int) -> int:
+        """Return the number of directions."""
+        return self.components
+
+    def guarantee(self, setting: Setting) -> Guarantee:
+        """Return none, with the flaw."""
+        require_components(self.components, setting)
+        assert self.claim is not None
+        return nothing_proved(str(self.claim.flaw), setting.neighbours)
+
+    def fit(self, parties: Sequence[Rows], setting: Setting, noise: NoiseSource) -> Projection:
+        """Return the basis; its spectrum is that of the noisy XᵀX/n."""
+        require_components(self.components, setting)
+        assert isinstance(self.budget, PureEpsilon)
+        d, rows = setting.dimension, max(setting.rows, 1)
+        covariance = gram_matrix(parties, setting) / rows
+        generator = noise.stream("covariance", covariance).generator()
+        factors = generator.standard_normal((d + 1, d))
+        noisy = covariance + 3.0 / (2.0 * rows * self.budget.epsilon) * (factors.T @ factors)
+        return leading_basis(noisy, self.components, self.variance_share)

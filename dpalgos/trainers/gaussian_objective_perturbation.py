@@ -1,0 +1,280 @@
+"""Objective perturbation with a Gaussian linear term: exact minimisers, and approximate ones paid for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from scipy.optimize import brentq
+from scipy.stats import chi
+
+from dpalgos.guarantees import ApproximateDP, Claim, Guarantee, Loss, Setting, Trust
+from dpalgos.linear import LinearTask
+from dpalgos.losses import joint_slope_norm, make_loss, outputs
+from dpalgos.mechanisms.gaussian import GaussianNoise, sigma_analytic
+from dpalgos.mechanisms.radial import RadialLaplace
+from dpalgos.models import LinearModel
+from dpalgos.noise import NoiseSource
+from dpalgos.registry import register
+from dpalgos.rows import Floats, Rows
+from dpalgos.trainers.objective_perturbation import (
+    TOLERANCE,
+    TOLERANCE_SHARE,
+    exp_minus_one,
+    perturbed_minimiser,
+    require_one_vs_rest,
+    rows_fingerprint,
+)
+from dpalgos.validation import require_budget, require_positive, require_replace_one
+
+__all__ = ["ApproximateMinimaPerturbation", "GaussianCalibration", "GaussianObjectivePerturbation"]
+
+# Of epsilon and of delta, what approximate minima perturbation pays for its coarse solver.
+_COARSE_SHARE = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GaussianCalibration:
+    """What (epsilon, delta) buys.
+
+    Parameters
+    ----------
+    regularisation : float
+        Λ, the one asked for or the larger one that the Jacobian needs.
+    sigma : float
+        Standard deviation of each entry of the linear term.
+    tolerance_scale : float
+        Scale (radial) or standard deviation (Gaussian) of the noise that hides the solver's tolerance.
+    """
+
+    regularisation: float
+    sigma: float
+    tolerance_scale: float
+
+
+def _calibrate(
+    task: LinearTask, setting: Setting, least_regularisation: float, epsilon: float, delta: float
+) -> tuple[float, float]:
+    """Return Λ and σ for exact minimisers; see :class:`GaussianObjectivePerturbation` for the proof."""
+    classes, rows = outputs(setting.classes), max(setting.rows, 1)
+    curvature = task.loss.curvature_bound
+    enough = curvature / (rows * exp_minus_one(epsilon / (2.0 * classes)))
+    regularisation = max(least_regularisation, enough)
+    remaining = epsilon - classes * math.log1p(curvature / (rows * regularisation))
+    slope = joint_slope_norm(task.loss, setting)
+
+    def excess(log_sigma: float) -> float:
+        sigma = math.exp(log_sigma)
+        reach = (remaining * sigma**2 - 2.0 * slope**2) / (2.0 * slope * sigma)
+        return float(math.log(2.0) + chi.logsf(max(reach, 0.0), classes) - math.log(delta))
+
+    # At the low end the noise alone could never do: the reach is not above 0.
+    low = 0.5 * math.log(2.0 * slope**2 / remaining)
+    high = low + 1.0
+    while excess(high) > 0:
+        high += 1.0
+    return regularisation, math.exp(brentq(excess, low, high, xtol=1e-12)) * (1.0 + 1e-9)
+
+
+def _gaussian_linear(
+    parties: Sequence[Rows], setting: Setting, noise: NoiseSource, task: LinearTask, sigma: float
+) -> Floats:
+    shape = task.shape(setting)
+    stream = noise.stream("objective", rows_fingerprint(parties))
+    return GaussianNoise(sigma).sample(shape[0] * shape[1], stream).reshape(shape)
+
+
+@register("trainers", "objective-perturbation-gaussian")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GaussianObjectivePerturbation:
+    """Minimise the risk plus ⟨R, W⟩/n with Gaussian R over all classes at once.
+
+    Guarantee
+    ---------
+    (epsilon, delta)-DP under replace-one for the joint release of all m one-vs-rest classifiers; numerics idealised.
+    1 % of epsilon, x = epsilon/200 twice, pays for the solver's tolerance: radial noise of scale b = ρ/x hides the
+    distance ρ = √m γ/Λ between W and what the solver returns, so with d for delta below
+    P[A ∈ S] ≤ e^x P[M ∈ S] ≤ e^x (e^e P[M′ ∈ S] + d) ≤ e^{2x + e} P[A′ ∈ S] + e^x d; d = e^{−x} delta, e is the rest.
+
+    *Proof.* For fixed rows D the exact minimiser W and the noise R_D(W) determine each other (with kinks as there), so
+    the privacy loss at W is (‖R_D'‖² − ‖R_D‖²)/(2σ²) plus the logarithm of the Jacobians' ratio. (i) The Jacobian is
+    block diagonal over the classes and each block costs ln(1 + c/(nΛ)) at most: m of them in total.
+    (ii) R_D' = R_D + V, where row k of V is a_k x − b_k z for the replaced row x and its replacement z; a and b
+    depend on W, but |a|, |b| ≤ G in l2 over the classes (G = √m). So ⟨R, V⟩ ≤ G (‖Rx‖ + ‖Rz‖) and ‖V‖ ≤ 2G: the first
+    term is at most (G (‖Rx‖ + ‖Rz‖) + 2G²)/σ². For fixed x and z, Rx and Rz are Gaussian vectors of m entries of
+    deviation at most σ each, so both norms are below tσ except with probability 2 P[χ_m > t]. Hence the loss
+    exceeds e with probability at most d if 2 P[χ_m > t] ≤ d for t = (e′σ² − 2G²)/(2Gσ), e′ = e − m ln(1 + c/(nΛ)); σ is
+    the smallest that does it. Nothing depends on the number of features. Λ is the regularisation asked for or, where
+    that is larger, the one that leaves e′ ≥ e/2.
+
+    Parameters
+    ----------
+    budget : ApproximateDP
+        For all classes together.
+    regularisation : float
+        λ, the least regularisation.
+    loss : str
+        A one-vs-rest loss of bounded slope.
+    width : float, optional
+        h of the smooth hinges.
+    intercept_scaling : float
+        B of the constant feature inside the unit ball; 0 for no intercept.
+
+    References
+    ----------
+    Kifer, Smith, Thakurta, "Private convex empirical risk minimization and high-dimensional regression", COLT 2012,
+    Algorithm 1 (Gaussian version); Redberg, Koskela, Wang, NeurIPS 2023, for the tail along the row.
+    """
+
+    budget: Loss
+    regularisation: float = 0.01
+    loss: str = "smoothed-hinge"
+    width: float | None = None
+    intercept_scaling: float = 0.0
+
+    source: ClassVar[str] = "Kifer, Smith, Thakurta 2012, Algorithm 1, Gaussian; constants derived anew"
+    claim: ClassVar[Claim | None] = Claim("(epsilon, delta)-DP for the exact minimiser", "Kifer et al. 2012, Theorem 2")
+    sound_counterpart: ClassVar[str | None] = None
+    trusts: ClassVar[tuple[Trust, ...]] = (Trust.LOCAL, Trust.CENTRAL)
+    budgets: ClassVar[tuple[type[Loss], ...]] = (ApproximateDP,)
+    reads_rows: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        require_budget(self.budget, self.budgets)
+        require_positive("regularisation", self.regularisation)
+        require_one_vs_rest(self._task())
+
+    def guarantee(self, setting: Setting) -> Guarantee:
+        """Return the budget."""
+        require_replace_one(setting)
+        self._task().check(setting)
+        return Guarantee(losses=(self.budget,), neighbours=setting.neighbours)
+
+    def calibration(self, setting: Setting) -> GaussianCalibration:
+        """Return regularisation and noise, from public facts."""
+        assert isinstance(self.budget, ApproximateDP)
+        for_tolerance = TOLERANCE_SHARE * self.budget.epsilon
+        objective_delta = self.budget.delta * math.exp(-min(for_tolerance / 2.0, 700.0))
+        regularisation, sigma = _calibrate(
+            self._task(), setting, self.regularisation, self.budget.epsilon - for_tolerance, objective_delta
+        )
+        distance = math.sqrt(outputs(setting.classes)) * TOLERANCE / regularisation
+        return GaussianCalibration(
+            regularisation=regularisation, sigma=sigma, tolerance_scale=2.0 * distance / for_tolerance
+        )
+
+    def fit(self, parties: Sequence[Rows], setting: Setting, noise: NoiseSource) -> LinearModel:
+        """Return the perturbed minimisers over all given rows."""
+        task, calibration = self._task(), self.calibration(setting)
+        linear = _gaussian_linear(parties, setting, noise, task, calibration.sigma)
+        weights = perturbed_minimiser(parties, setting, task, linear=linear, regularisation=calibration.regularisation)
+        hiding = RadialLaplace(calibration.tolerance_scale).sample(weights.size, noise.stream("tolerance", weights))
+        return task.model(weights + hiding.reshape(weights.shape), setting)
+
+    def _task(self) -> LinearTask:
+        return LinearTask(loss=make_loss(self.loss, self.width), intercept_scaling=self.intercept_scaling)
+
+
+@register("trainers", "approximate-minima-perturbation")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApproximateMinimaPerturbation:
+    """Objective perturbation with a solver that may stop early: its distance from the minimum is covered by noise.
+
+    Guarantee
+    ---------
+    (epsilon, delta)-DP under replace-one for all classes jointly; numerics idealised. The exact perturbed minimiser
+    W is (e, d)-DP by the proof of ``objective-perturbation-gaussian``. The solver's W̃ is within ρ = √m γ/Λ of it, and
+    Gaussian noise N hides a shift of ρ with (ε_t, δ_t). With M = W + N and A = W̃ + N for neighbours D, D′:
+    P[A ∈ S] ≤ e^{ε_t} P[M ∈ S] + δ_t ≤ e^{ε_t}(e^e P[M′ ∈ S] + d) + δ_t
+    ≤ e^{2ε_t + e} P[A′ ∈ S] + e^{ε_t + e} δ_t + e^{ε_t} d + δ_t,
+    so epsilon = e + 2ε_t and delta = e^{ε_t} d + (1 + e^{ε_t + e}) δ_t. A tenth of either pays for the solver.
+
+    Parameters
+    ----------
+    budget : ApproximateDP
+        For all classes together.
+    tolerance : float, optional
+        γ, the gradient norm at which the solver stops; 1/n² by default.
+    regularisation : float
+        λ, the least regularisation.
+    loss : str
+        A one-vs-rest loss of bounded slope.
+    width : float, optional
+        h of the smooth hinges.
+    intercept_scaling : float
+        B of the constant feature inside the unit ball; 0 for no intercept.
+
+    References
+    ----------
+    Iyengar, Near, Song, Thakkar, Thakurta, Wang, "Towards practical differentially private convex optimization",
+    S&P 2019, Algorithm 1; constants derived anew.
+    """
+
+    budget: Loss
+    tolerance: float | None = None
+    regularisation: float = 0.01
+    loss: str = "smoothed-hinge"
+    width: float | None = None
+    intercept_scaling: float = 0.0
+
+    source: ClassVar[str] = "Iyengar et al. 2019, Algorithm 1; constants derived anew"
+    claim: ClassVar[Claim | None] = Claim("(epsilon, delta)-DP", "Iyengar et al. 2019, Theorem 1")
+    sound_counterpart: ClassVar[str | None] = None
+    trusts: ClassVar[tuple[Trust, ...]] = (Trust.LOCAL, Trust.CENTRAL)
+    budgets: ClassVar[tuple[type[Loss], ...]] = (ApproximateDP,)
+    reads_rows: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        require_budget(self.budget, self.budgets)
+        require_positive("regularisation", self.regularisation)
+        if self.tolerance is not None:
+            require_positive("tolerance", self.tolerance)
+        require_one_vs_rest(self._task())
+
+    def guarantee(self, setting: Setting) -> Guarantee:
+        """Return the budget."""
+        require_replace_one(setting)
+        self._task().check(setting)
+        return Guarantee(losses=(self.budget,), neighbours=setting.neighbours)
+
+    def calibration(self, setting: Setting) -> GaussianCalibration:
+        """Return regularisation and noise, from public facts."""
+        assert isinstance(self.budget, ApproximateDP)
+        epsilon, delta = self.budget.epsilon, self.budget.delta
+        each = _COARSE_SHARE * epsilon / 2.0
+        objective_epsilon = epsilon - 2.0 * each
+        tolerance_delta = _COARSE_SHARE * delta / (1.0 + math.exp(min(each + objective_epsilon, 700.0)))
+        objective_delta = (1.0 - _COARSE_SHARE) * delta / math.exp(min(each, 700.0))
+        regularisation, sigma = _calibrate(
+            self._task(), setting, self.regularisation, objective_epsilon, objective_delta
+        )
+        distance = math.sqrt(outputs(setting.classes)) * self._tolerance(setting) / regularisation
+        return GaussianCalibration(
+            regularisation=regularisation,
+            sigma=sigma,
+            tolerance_scale=sigma_analytic(each, tolerance_delta, distance),
+        )
+
+    def fit(self, parties: Sequence[Rows], setting: Setting, noise: NoiseSource) -> LinearModel:
+        """Return the approximate perturbed minimisers over all given rows, with noise for the approximation."""
+        task, calibration = self._task(), self.calibration(setting)
+        linear = _gaussian_linear(parties, setting, noise, task, calibration.sigma)
+        weights = perturbed_minimiser(
+            parties,
+            setting,
+            task,
+            linear=linear,
+            regularisation=calibration.regularisation,
+            tolerance=self._tolerance(setting),
+        )
+        hiding = GaussianNoise(calibration.tolerance_scale).sample(weights.size, noise.stream("tolerance", weights))
+        return task.model(np.asarray(weights + hiding.reshape(weights.shape)), setting)
+
+    def _tolerance(self, setting: Setting) -> float:
+        return self.tolerance if self.tolerance is not None else 1.0 / max(setting.rows, 1) ** 2
+
+    def _task(self) -> LinearTask:
+        return LinearTask(loss=make_loss(self.loss, self.width), intercept_scaling=self.intercept_scaling)

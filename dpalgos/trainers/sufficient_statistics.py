@@ -1,0 +1,134 @@
+"""Ridge regression from one noisy sum of XᵀX and XᵀY."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from dpalgos.gaussian_sums import GAUSSIAN_BUDGETS, gaussian_guarantee, grid, symmetric_law
+from dpalgos.guarantees import Claim, Guarantee, Loss, Setting, Trust
+from dpalgos.linear import LinearTask
+from dpalgos.losses import Squared, outputs
+from dpalgos.mechanisms.fixed_point import encode_rows, encoded_radius, exact_outer_sum, gram_sensitivity
+from dpalgos.mechanisms.symmetric import SymmetricRoundedGaussian, pack, packed_size, unpack
+from dpalgos.models import LinearModel
+from dpalgos.registry import register
+from dpalgos.rows import Floats, Ints, Rows
+from dpalgos.validation import require_between, require_budget, require_positive
+
+__all__ = ["SufficientStatistics"]
+
+
+@register("trainers", "sufficient-statistics")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SufficientStatistics:
+    """Release Σ zzᵀ with noise once, z = (x, a t)/√(1 + a²), and solve ridge regression of the targets t from it.
+
+    The blocks of Σ zzᵀ are XᵀX, XᵀT and TᵀT. Targets are one-hot classes (±1 for two classes) or real labels in
+    [−1, 1].
+
+    Guarantee
+    ---------
+    The budget. ‖x‖ ≤ 1 and ‖t‖ ≤ 1, so ‖z‖ ≤ 1 and the sum's Frobenius sensitivity is √2 under replace-one and 1 under
+    add-remove-one, as for ``analyze-gauss``, on the same exact integer path. (Releasing XᵀX and XᵀT alone, with weights
+    that balance them, has the same sensitivity, so TᵀT is free.) All that follows is post-processing.
+
+    Parameters
+    ----------
+    budget : GaussianMu or ZeroConcentrated
+    regularisation : float
+        Least λ of the mean squared loss plus (λ/2)‖W‖².
+    target_weight : float
+        a: a larger one spends more of the budget on the targets.
+    noise_regularisation : float
+        λ is at least this many times the noise's typical largest eigenvalue, 2s√p/n for off-diagonal deviation s.
+    intercept_scaling : float
+        B of the constant feature inside the unit ball; 0 for no intercept.
+    label_range : (float, float)
+        Declared range of real labels.
+
+    References
+    ----------
+    Vu, Slavkovic, ICDM Workshops 2009; Foulds et al., UAI 2016; Wang, UAI 2018 (noise-aware ridge).
+    """
+
+    budget: Loss
+    regularisation: float = 1e-3
+    target_weight: float = 1.0
+    noise_regularisation: float = 0.5
+    intercept_scaling: float = 0.0
+    label_range: Sequence[float] = (-1.0, 1.0)
+
+    source: ClassVar[str] = "sufficient statistics perturbation after Vu, Slavkovic 2009 and Wang 2018"
+    claim: ClassVar[Claim | None] = None
+    sound_counterpart: ClassVar[str | None] = None
+    trusts: ClassVar[tuple[Trust, ...]] = (Trust.CENTRAL, Trust.LOCAL)
+    budgets: ClassVar[tuple[type[Loss], ...]] = GAUSSIAN_BUDGETS
+    reads_rows: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        require_budget(self.budget, self.budgets)
+        require_positive("regularisation", self.regularisation)
+        require_positive("target_weight", self.target_weight)
+        require_between("noise_regularisation", self.noise_regularisation, 0.0, math.inf, open_high=True)
+        self._task()
+
+    def guarantee(self, setting: Setting) -> Guarantee:
+        """Return the budget."""
+        return gaussian_guarantee(self.budget, setting)
+
+    def steps(self, setting: Setting) -> int:
+        """Return 1: one sum."""
+        return 1
+
+    def law(self, setting: Setting) -> SymmetricRoundedGaussian:
+        """Return the noise of the packed upper triangle."""
+        sensitivity = gram_sensitivity(encoded_radius(1.0, self._scale(setting)), setting.neighbours)
+        return symmetric_law(self.budget, sensitivity, self._width(setting))
+
+    def initial(self, setting: Setting) -> Ints:
+        """Return an empty sum."""
+        return np.zeros(packed_size(self._width(setting)), dtype=np.int64)
+
+    def contribution(self, state: Ints, rows: Rows, setting: Setting) -> Ints:
+        """Return the packed upper triangle of the party's exact integer sum."""
+        width = self._width(setting)
+        total = np.zeros((width, width), dtype=np.int64)
+        for features, labels in rows.blocks():
+            clean, targets = self._task().block(features, labels, setting)
+            if outputs(setting.classes) > 1:
+                targets = (targets + 1.0) / 2.0
+            joined = np.hstack([clean, self.target_weight * targets]) / math.hypot(1.0, self.target_weight)
+            encoded = encode_rows(joined, 1.0, self._scale(setting))
+            total += exact_outer_sum(encoded, encoded)
+        return pack(total)
+
+    def update(self, state: Ints, noisy_sum: Ints, setting: Setting) -> Ints:
+        """Return the noisy sum."""
+        return noisy_sum
+
+    def result(self, state: Ints, setting: Setting) -> LinearModel:
+        """Solve (Â + nλ) Wᵀ = B̂ with the negative eigenvalues of the noisy Â = XᵀX cut to zero."""
+        scaling = 1.0 + self.target_weight**2
+        sums = unpack(state) / self._scale(setting) ** 2 * scaling
+        width = self._task().shape(setting)[1]
+        gram, moments = sums[:width, :width], sums[:width, width:] / self.target_weight
+        values, vectors = np.linalg.eigh(gram)
+        strength = max(setting.rows, 1) * self.regularisation
+        deviation = self.law(setting).sigma / math.sqrt(2.0) / self._scale(setting) ** 2 * scaling
+        strength = max(strength, self.noise_regularisation * 2.0 * deviation * math.sqrt(width))
+        weights: Floats = vectors @ ((vectors.T @ moments) / (np.maximum(values, 0.0) + strength)[:, None])
+        return self._task().model(weights.T, setting)
+
+    def _task(self) -> LinearTask:
+        return LinearTask(loss=Squared(), intercept_scaling=self.intercept_scaling, label_range=self.label_range)
+
+    def _width(self, setting: Setting) -> int:
+        return sum(self._task().shape(setting))
+
+    def _scale(self, setting: Setting) -> float:
+        return grid(self.budget, gram_sensitivity(1.0, setting.neighbours), 1, setting)
