@@ -20,7 +20,7 @@ from storage.errors import DamagedError, FormatVersionError, InputError, Refused
 from storage.layout import Layout, path_component
 from storage.refs import DatasetRef, Labels
 
-__all__ = ["FORMAT_VERSION", "TABLES", "append", "query", "query_dataset"]
+__all__ = ["FORMAT_VERSION", "TABLES", "append", "is_recorded", "query", "query_dataset"]
 
 FORMAT_VERSION = 1
 TABLES = ("runs", "metrics")
@@ -72,6 +72,12 @@ def append(layout: Layout, rows: Sequence[Mapping[str, Any]], *, table: str = "r
         data.replace_schema_metadata({_VERSION_KEY: str(FORMAT_VERSION).encode()}), buffer, compression="zstd"
     )
     write_bytes(layout.results / table / f"{name}.parquet", buffer.getvalue())
+
+
+def is_recorded(layout: Layout, run: str, table: str = "runs") -> bool:
+    """Whether rows were kept under a run's name."""
+    _require_table(table)
+    return (layout.results / table / f"{path_component(run, 'run')}.parquet").is_file()
 
 
 def _require_table(table: str) -> None:

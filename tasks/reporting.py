@@ -13,7 +13,7 @@ from dpalgos.errors import ParameterError
 from dpalgos.guarantees import PureEpsilon
 from dpalgos.models import LinearModel
 from storage.refs import DatasetRef, ReleaseRef
-from storage.results import append
+from storage.results import append, is_recorded
 from tasks.config import TrainingConfig
 from tasks.door import read_release
 from tasks.pipeline import raw_row_pipeline
@@ -147,8 +147,15 @@ def report(
 
 
 def record(config: TrainingConfig, result: RunResult) -> None:
-    """Append a run to the results; under its key, so that a run that is repeated is not counted twice."""
+    """Append a run to the results; under its key, so that a run that is repeated is not counted twice.
+
+    What was served from the cache tells nothing new, and its seconds are not those of the run that computed.
+    """
     layout = current_layout()
+    if result.cached:
+        if is_recorded(layout, result.run_key):
+            return
+        result = result.model_copy(update={"seconds": None})
     row = result.model_dump(mode="json", exclude={"metrics", "by_party", "releases", "cached"})
     setting = config.model_dump(mode="json", exclude={"algorithm", "dataset", "trust"})
     append(layout, [{**row, **{f"config_{name}": value for name, value in setting.items()}}], run=result.run_key)

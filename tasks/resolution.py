@@ -74,6 +74,8 @@ def resolve(config: TrainingConfig, dimension: int) -> Resolved:
         "basis_aggregation": arrangement.basis_aggregation,
         "model_aggregation": arrangement.model_aggregation,
     }
+    for spec in filter(None, offered.values()):
+        lookup(spec.kind, spec.name)
     own = {field: value for field, value in config.parameters.items() if not field.startswith("partition.")}
     parts = _with_parameters({part: spec for part, spec in offered.items() if spec is not None}, own)
     if "projection" in parts:

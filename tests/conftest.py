@@ -49,6 +49,12 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
+def commands(root: Path, capfd: pytest.CaptureFixture[str]) -> CommandLine:
+    """Return the command line for what needs no engine: everything but a run."""
+    return CommandLine(root, capfd)
+
+
+@pytest.fixture
 def tracked_root(engine: Engine, root: Path) -> Path:
     """Return a root of the test's own that is ready for flows."""
     engine.prepare(root)

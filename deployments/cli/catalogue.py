@@ -10,6 +10,7 @@ from rich.table import Table
 
 from deployments.cli.app import app
 from deployments.cli.common import JsonFlag, RootOption, console, print_json, use_root
+from dpalgos.errors import ParameterError
 
 
 @app.command(epilog="Example: unitball algorithms --kind systems --proved")
@@ -28,8 +29,12 @@ def algorithms(
     if markdown:
         sys.stdout.write(render())
         return
+    described = describe_all()
+    kinds = dict.fromkeys(entry["kind"] for entry in described)
+    if kind is not None and kind not in kinds:
+        raise ParameterError(f"--kind {kind!r} is none of {', '.join(kinds)}")
     entries = [
-        entry for entry in describe_all() if (kind is None or entry["kind"] == kind) and (not proved or entry["proved"])
+        entry for entry in described if (kind is None or entry["kind"] == kind) and (not proved or entry["proved"])
     ]
     if json:
         print_json({"algorithms": entries})

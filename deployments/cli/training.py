@@ -37,8 +37,13 @@ DEFAULT_COMPARISON = "non-private,dpml,dpdr-dpml,fed-dpdr-dpml,fed-dpdr-dpml-pub
 
 @contextmanager
 def _progress(title: str) -> Iterator[None]:
+    shown = Console(stderr=True)
+    if not shown.is_terminal:
+        # A log is read for what went wrong, and needs no moving picture.
+        yield
+        return
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as display:
+    with Progress(*columns, console=shown, transient=True) as display:
         line = display.add_task(f"{title}: starting the engine", total=None)
         with listen(lambda stage, label: display.update(line, description=f"{title}: {stage} · {label}")):
             yield

@@ -1,0 +1,736 @@
+"""The command line: what it prints, its exit codes, and one clear line for everything that is wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from deployments.cli import training
+from deployments.cli.app import app
+from storage.layout import Layout
+from storage.secrets import environment_name
+from tasks.budget import open_ledger
+from tasks.config import TrainingConfig
+from tests.support.command_line import CommandLine, Outcome, run_command
+from tests.support.data import files_of, idx_bytes, temporaries
+from tests.support.engines import Engine
+from tests.support.private_rows import ingestion, write_rows
+
+KEYS = {
+    "algorithm",
+    "dataset",
+    "proved",
+    "claim",
+    "trust",
+    "epsilon_spent",
+    "delta_spent",
+    "accuracy",
+    "metrics",
+    "seconds",
+    "cached",
+    "mlflow_run_id",
+}
+COMMANDS = ("datasets", "ingest", "algorithms", "train", "compare", "budget", "results")
+
+
+@pytest.fixture(scope="module")
+def story(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Return a root that several tests read and add runs to."""
+    root = tmp_path_factory.mktemp("story") / "root"
+    engine.prepare(root)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("UNITBALL_ROOT", str(root))
+        yield root
+
+
+@pytest.fixture
+def told(story: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> CommandLine:
+    monkeypatch.setenv("UNITBALL_ROOT", str(story))
+    return CommandLine(story, capfd)
+
+
+DIGITS = ("--dataset", "digits", "--parties", 3, "--rows-per-party", 300, "--dimension", 6)
+
+
+def charges_of(commands: CommandLine, dataset: str) -> list[tuple[str, str, bool]]:
+    report = commands.succeeds("budget", dataset)
+    return [
+        (party["party"], charge["key"], charge["recharge"])
+        for party in report["parties"]
+        for charge in party["charges"]
+    ]
+
+
+def nothing_kept(root: Path) -> bool:
+    """Whether no rows, releases, charges or half-written files are there."""
+    layout = Layout(root)
+    return (
+        not temporaries(root)
+        and not list(layout.datasets.iterdir())
+        and not list(layout.parties.iterdir())
+        and not list(layout.releases.iterdir())
+        and not [account for account in open_ledger().accounts() if open_ledger().charges(account.name)]
+    )
+
+
+# ── runs ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_json_of_a_proved_run(told: CommandLine) -> None:
+    outcome = told("train", *DIGITS, "--algorithm", "noisy-gd", "--epsilon", 1, "--json")
+    assert outcome.code == 0, outcome
+    result = json.loads(outcome.out)
+    assert result.keys() >= KEYS
+    assert (result["algorithm"], result["dataset"], result["trust"]) == ("noisy-gd", "digits", "central")
+    assert result["proved"]["epsilon"] == result["epsilon_spent"]
+    assert 0.999 < result["epsilon_spent"] <= 1
+    assert result["delta_spent"] == 1e-5
+    assert result["proved"]["neighbours"] == "replace-one"
+    assert result["proved"]["numerics"] == "exact"
+    assert result["metrics"]["accuracy"] == result["accuracy"] > 0.5
+    assert result["metrics"].keys() >= {"accuracy", "precision", "recall", "f1", "mcc", "auc"}
+    assert result["seconds"] > 0
+    assert result["cached"] is False
+    assert len(result["mlflow_run_id"]) == 32
+    assert result["measured_on"] == "test rows"
+
+
+def test_the_same_words_again_are_served_from_the_cache_and_charge_nothing(told: CommandLine) -> None:
+    words = (*DIGITS, "--algorithm", "noisy-gd", "--epsilon", 1)
+    first = told.trained(*words)
+    before = charges_of(told, "digits")
+    second = told.trained(*words)
+    assert second["cached"] is True
+    assert charges_of(told, "digits") == before
+    changing = {"cached", "seconds", "prefect_flow_run_id", "releasing_seconds"}
+    assert {k: v for k, v in first.items() if k not in changing} == {
+        k: v for k, v in second.items() if k not in changing
+    }
+    timed = told.succeeds("results", f"SELECT seconds FROM runs WHERE run_key = '{first['run_key']}'")["rows"]
+    assert timed != [{"seconds": second["seconds"]}], "the time of a run is that of the run that computed it"
+
+
+def test_a_deleted_release_is_made_again_with_equal_bytes_and_no_new_charge(told: CommandLine) -> None:
+    words = (*DIGITS, "--algorithm", "noisy-gd", "--epsilon", 1)
+    first = told.trained(*words)
+    before = charges_of(told, "digits")
+    for key in first["releases"]:
+        folder = Layout(told.root).release(key)
+        kept = files_of(folder)
+        for file in folder.iterdir():
+            file.unlink()
+        folder.rmdir()
+        again = told.trained(*words)
+        assert again["cached"] is False
+        assert files_of(folder) == kept
+        assert again["metrics"] == first["metrics"]
+        assert again["mlflow_run_id"] == first["mlflow_run_id"]
+    assert charges_of(told, "digits") == before
+
+
+def test_a_damaged_release_is_named_and_nothing_is_built_on_it(told: CommandLine) -> None:
+    words = (*DIGITS, "--algorithm", "noisy-gd", "--epsilon", 1)
+    arrays = Layout(told.root).release(told.trained(*words)["releases"][0]) / "arrays.npz"
+    sound = arrays.read_bytes()
+    arrays.write_bytes(sound[:-1] + bytes([sound[-1] ^ 1]))
+    told("train", *words).refused(1, str(arrays), "damaged", "remove it")
+    arrays.write_bytes(sound)
+    assert told.trained(*words)["cached"] is True
+
+
+def test_published_and_non_private_runs_say_that_nothing_is_proved(told: CommandLine) -> None:
+    published = told.trained(*DIGITS, "--algorithm", "fed-dpdr-dpml-published", "--epsilon", 1)
+    assert published["proved"] is None
+    assert published["epsilon_spent"] is None
+    assert published["delta_spent"] is None
+    assert published["claim"]["flaw"]
+    assert published["claim"]["epsilon"] == 1
+    assert published["sound_counterpart"] == "fed-dpdr-dpml"
+    # Not needed where no noise is drawn.
+    exact = told.trained(*DIGITS, "--algorithm", "non-private")
+    assert exact["proved"] is None
+    assert exact["claim"] is None
+    assert exact["accuracy"] > 0.6
+
+
+def test_a_table_for_people(told: CommandLine) -> None:
+    outcome = told(
+        "compare", "--dataset", "digits", "--parties", 2, "--algorithms", "non-private,fed-dpdr-dpml-published"
+    )
+    assert outcome.code == 0, outcome
+    for words in ("algorithm", "trust", "proved", "claim", "ε spent", "δ spent", "accuracy", "seconds"):
+        assert words in outcome.out
+    assert "fed-dpdr-dpml-published" in outcome.out
+    assert "none" in outcome.out
+    assert "Sound counterpart: fed-dpdr-dpml" in outcome.out
+    last = outcome.out.splitlines()[-1]
+    assert f"sqlite:///{told.root}/mlflow.db" in last
+    assert f"PREFECT_HOME={told.root}/prefect" in last
+
+
+def test_compare_prints_one_object(told: CommandLine) -> None:
+    results = told.succeeds("compare", "--parties", 2, "--algorithms", "non-private")["results"]
+    assert [result["algorithm"] for result in results] == ["non-private"]
+
+
+def test_training_accuracy_is_said_to_be_one(told: CommandLine) -> None:
+    result = told.trained(*DIGITS, "--algorithm", "non-private", "--test-fraction", 0)
+    assert result["measured_on"] == "training rows"
+    assert result["metrics"]["train_accuracy"] == result["accuracy"]
+    assert "(training rows)" in told("train", *DIGITS, "--algorithm", "non-private", "--test-fraction", 0).out
+
+
+def test_budget_of_a_public_set_is_what_its_runs_would_have_cost(told: CommandLine) -> None:
+    told.trained("--dataset", "iris", "--algorithm", "noisy-gd", "--epsilon", 0.5, "--parties", 2)
+    report = told.succeeds("budget", "iris")
+    assert report["cap"] is None
+    assert [party["party"] for party in report["parties"]] == ["0", "1"]
+    for party in report["parties"]:
+        assert party.keys() == {"party", "epsilon_spent", "delta_spent", "charges"}
+        assert 0.499 < party["epsilon_spent"] <= 0.5
+        assert party["delta_spent"] == 1e-5
+        (charge,) = party["charges"]
+        assert charge["label"] == "model of all parties"
+    told.trained("--dataset", "iris", "--algorithm", "noisy-gd", "--epsilon", 0.5, "--parties", 2, "--repetition", 1)
+    more = told.succeeds("budget", "iris")["parties"]
+    assert all(0.5 < party["epsilon_spent"] <= 1.0 for party in more)
+    assert "no cap" in told("budget", "iris").out
+
+
+def test_results_answer_sql(told: CommandLine) -> None:
+    told.trained(*DIGITS, "--algorithm", "noisy-gd", "--epsilon", 1)
+    rows = told.succeeds(
+        "results",
+        "SELECT r.algorithm, r.accuracy, m.value FROM runs r JOIN metrics m USING (run_key) "
+        "WHERE r.algorithm = 'noisy-gd' AND r.dataset = 'digits' AND m.party = 'all' AND m.metric = 'accuracy'",
+    )["rows"]
+    assert rows
+    assert all(row["accuracy"] == row["value"] for row in rows)
+    joined = (
+        "SELECT count(*) AS n FROM charges c JOIN releases r USING (key) WHERE r.reads_rows AND r.losses = c.losses"
+    )
+    charged = told.succeeds("results", "SELECT count(*) AS n FROM charges")["rows"]
+    assert told.succeeds("results", joined)["rows"] == charged
+    assert "noisy-gd" in told("results").out
+    told("results", "SELECT nothing FROM runs").refused(2, "nothing", "the views are: runs, metrics, releases, charges")
+    told("results", "DROP TABLE runs").refused(2, "one SELECT")
+
+
+def test_equal_results_in_two_roots_with_a_seed(
+    engine: Engine, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = []
+    for name in ("one", "two"):
+        root = tmp_path / name
+        engine.prepare(root)
+        monkeypatch.setenv("UNITBALL_ROOT", str(root))
+        result = CommandLine(root, capfd).trained(*DIGITS, "--algorithm", "fed-dpdr-dpml", "--epsilon", 3, "--seed", 7)
+        arrays = {key: (Layout(root).release(key) / "arrays.npz").read_bytes() for key in result["releases"]}
+        found.append((result["run_key"], result["metrics"], arrays))
+    assert found[0] == found[1]
+
+
+# ── every option reaches the run ─────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("words", "field", "value"),
+    [
+        (["--dataset", "wine"], "dataset", "wine"),
+        (["--algorithm", "dpml"], "algorithm", "dpml"),
+        (["--epsilon", "0.3"], "epsilon", 0.3),
+        (["--delta", "1e-7"], "delta", 1e-7),
+        (["--parties", "7"], "parties", 7),
+        (["--dimension", "3"], "dimension", 3),
+        (["--rows-per-party", "11"], "rows_per_party", 11),
+        (["--sizes", "50,100,200"], "sizes", (50, 100, 200)),
+        (["--sizes", "50,100,200"], "partition", "sized"),
+        (["--trust", "central"], "trust", "central"),
+        (["--trust", "secagg", "--dropouts", "1"], "dropouts", 1),
+        (["--trust", "secagg", "--colluders", "1"], "colluders", 1),
+        (["--neighbours", "add-remove-one"], "neighbours", "add-remove-one"),
+        (["--partition", "dirichlet"], "partition", "dirichlet"),
+        (["--normalisation", "clip"], "normalisation", "clip"),
+        (["--test-fraction", "0"], "test_fraction", 0),
+        (["--partition-seed", "5"], "partition_seed", 5),
+        (["--seed", "9"], "seed", 9),
+        (["--repetition", "4"], "repetition", 4),
+        (["--evaluate-privately"], "evaluate_privately", True),
+        (["--projection", "pca"], "projection", "pca"),
+        (["--trainer", "noisy-gd"], "trainer", "noisy-gd"),
+        (["--trainer", "noisy-gd"], "algorithm", None),
+        (["--aggregation", "weighted-mean"], "aggregation", "weighted-mean"),
+        (
+            ["--param", "trainer.steps=5", "--param", "loss=huber", "--param", "a=null"],
+            "parameters",
+            {"trainer.steps": 5, "loss": "huber", "a": None},
+        ),
+    ],
+)
+def test_every_option_reaches_the_run(
+    words: list[str], field: str, value: object, commands: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken: list[TrainingConfig] = []
+
+    def run(configs: list[TrainingConfig], title: str) -> Any:
+        taken.extend(configs)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(training, "_run", run)
+    assert commands("train", *words).code != 0
+    assert getattr(taken[0], field) == value
+    defaults = TrainingConfig()
+    changed = {name for name in TrainingConfig.model_fields if getattr(taken[0], name) != getattr(defaults, name)}
+    assert changed - {field} <= {"partition", "sizes", "trust", "trainer", "algorithm"}
+
+
+def test_every_option_of_train_is_tested_or_named_elsewhere() -> None:
+    """A new option must not go untested: this list is to be extended together with the tests."""
+    tested = (
+        {"path", "format", "public", "root", "json"} | set(TrainingConfig.model_fields) - {"parameters"} | {"param"}
+    )
+    (command,) = [one for one in app.registered_commands if one.callback is training.train]
+    assert command.callback is not None
+    assert set(command.callback.__annotations__) - {"return"} <= tested
+
+
+def test_every_command_has_help_with_an_example_json_and_root(commands: CommandLine) -> None:
+    known = [command.name or getattr(command.callback, "__name__", "") for command in app.registered_commands]
+    assert set(COMMANDS) <= set(known)
+    for name in known:
+        outcome = commands(name, "--help")
+        assert outcome.code == 0, name
+        text = " ".join(outcome.out.split())
+        assert f"Example: unitball {name}" in text, name
+        assert "--root" in text, name
+        assert "UNITBALL_ROOT" in text, name
+        assert "--json" in text, name
+
+
+def test_without_a_command_the_help_is_shown(commands: CommandLine) -> None:
+    outcome = commands()
+    assert outcome.code == 2
+    assert "Commands" in outcome.out + outcome.err
+
+
+def test_algorithms_are_listed_with_claim_and_proof(commands: CommandLine) -> None:
+    listed = {(entry["kind"], entry["name"]): entry for entry in commands.succeeds("algorithms")["algorithms"]}
+    published = listed["systems", "fed-dpdr-dpml-published"]
+    assert published["proved"] is None
+    assert published["claim"]
+    assert published["flaw"]
+    assert published["sound_counterpart"] == "fed-dpdr-dpml"
+    assert "central" in listed["systems", "noisy-gd"]["trust"]
+    assert all(entry["source"] or entry["kind"] == "aggregators" for entry in listed.values())
+    proved = commands.succeeds("algorithms", "--proved", "--kind", "systems")["algorithms"]
+    assert {entry["name"] for entry in proved} >= {"noisy-gd", "dpml", "dpdr-dpml", "fed-dpdr-dpml"}
+    assert all("published" not in entry["name"] and entry["name"] != "non-private" for entry in proved)
+    table = commands("algorithms").out
+    for words in ("name", "kind", "trust", "proved", "claim", "source"):
+        assert words in table
+
+
+def test_datasets_are_listed_and_public_ones_answer_sql(commands: CommandLine) -> None:
+    names = [entry["name"] for entry in commands.succeeds("datasets")["datasets"]]
+    assert "digits" in names
+    (digits,) = commands.succeeds("datasets", "digits")["datasets"]
+    assert (digits["rows"], digits["dimension"], digits["classes"], digits["visibility"]) == (1797, 64, 10, "public")
+    rows = commands.succeeds("datasets", "digits", "--sql", "SELECT count(*) AS n FROM train")["rows"]
+    assert rows == [{"n": 1797}]
+
+
+# ── ingestion on the way ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_train_on_a_file_ingested_on_the_way(unitball: CommandLine, tmp_path: Path) -> None:
+    rows = write_rows(tmp_path / "rows.txt", 300)
+    words = ("--dataset", "mine", "--path", rows.path, "--format", "libsvm", "--public", "--parties", 3)
+    result = unitball.trained(*words, "--algorithm", "non-private", "--dimension", 4)
+    assert result["accuracy"] > 0.85
+    assert unitball.trained(*words, "--algorithm", "non-private", "--dimension", 4)["cached"] is True
+    (listed,) = unitball.succeeds("datasets", "mine")["datasets"]
+    assert (listed["rows"], listed["visibility"], listed["versions"]) == (300, "public", 1)
+
+
+def test_ingesting_on_the_way_is_private_unless_said_otherwise(commands: CommandLine, tmp_path: Path) -> None:
+    rows = write_rows(tmp_path / "rows.txt", 30)
+    commands("train", "--dataset", "mine", "--path", rows.path, "--format", "libsvm", "--epsilon", 1).refused(
+        3, "mine", "private", "--epsilon-cap"
+    )
+    assert nothing_kept(commands.root)
+    commands("train", "--dataset", "mine", "--public").refused(2, "--path")
+
+
+# ── private rows ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_private_rows_from_ingestion_to_the_end_of_the_budget(unitball: CommandLine, tmp_path: Path) -> None:
+    rows = write_rows(tmp_path / "rows.txt", 500)
+    reference = unitball.succeeds(*ingestion(rows, epsilon=2.0, delta=1e-4))
+    assert reference["visibility"] == "private"
+    words = ("--dataset", "clinic", "--algorithm", "noisy-gd", "--parties", 4, "--epsilon", 1)
+
+    result = unitball.trained(*words)
+    assert result["accuracy"] is None
+    assert result["metrics"] == {}
+    assert result["seconds"] is None
+    assert result["releasing_seconds"] is None
+    assert 0.999 < result["epsilon_spent"] <= 1
+    report = unitball.succeeds("budget", "clinic")
+    assert report["cap"] == {"epsilon": 2.0, "delta": 1e-4}
+    assert [party["party"] for party in report["parties"]] == ["0", "1", "2", "3"]
+    assert all(party["delta_spent"] == 1e-4 for party in report["parties"])
+    assert all(0 < party["epsilon_spent"] < 1 for party in report["parties"]), "at the cap's delta, which is larger"
+
+    # A charged evaluation: the model is the same release, and the held-out rows pay for themselves.
+    evaluated = unitball.trained(*words, "--evaluate-privately")
+    assert evaluated["measured_on"] == "held-out rows, noisy"
+    assert 0.5 < evaluated["accuracy"] <= 1
+    assert evaluated["metrics"].keys() >= {"accuracy", "precision", "recall", "f1", "mcc", "auc"}
+    assert evaluated["epsilon_spent"] <= 1
+    assert evaluated["seconds"] is None
+    report = unitball.succeeds("budget", "clinic")
+    assert [len(party["charges"]) for party in report["parties"]] == [1, 1, 1, 1, 2]
+    assert report["parties"][4]["party"] == "test"
+
+    spent = []
+    for repetition in range(1, 12):
+        outcome = unitball("train", *words, "--repetition", repetition, "--json")
+        if outcome.code:
+            break
+        spent.append(outcome.json["epsilon_spent"])
+    assert 2 <= len(spent) < 11
+    kept = files_of(unitball.root / "releases")
+    before = unitball.succeeds("budget", "clinic")
+    outcome.refused(3, "cap of epsilon 2 at delta 0.0001", "left", "largest epsilon that would still fit")
+    assert files_of(unitball.root / "releases") == kept
+    assert unitball.succeeds("budget", "clinic") == before
+    assert before["epsilon_spent"] <= 2.0
+
+    largest = float(outcome.err.split("would still fit a plan of this kind is ")[1].split(" ")[0])
+    fitting = (*words[:-1], largest, "--repetition", 99)
+    assert unitball.trained(*fitting)["epsilon_spent"] <= largest
+    assert unitball.succeeds("budget", "clinic")["epsilon_spent"] <= 2.0
+    assert "left ε" in unitball("budget", "clinic").out
+    # What was paid for stays free.
+    assert unitball.trained(*words)["cached"] is True
+    assert unitball.succeeds("budget", "clinic", "--verify") == {"dataset": "clinic", "verified": True, "problems": []}
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["--algorithm", "fed-dpdr-dpml-published", "--epsilon", "1"], ["not proved", "fed-dpdr-dpml"]),
+        (["--algorithm", "non-private"], ["not proved"]),
+        (["--algorithm", "noisy-gd", "--epsilon", "1", "--normalisation", "minmax"], ["minmax", "unit-norm"]),
+        (["--algorithm", "noisy-gd", "--epsilon", "1", "--seed", "3"], ["seed"]),
+        (["--algorithm", "fed-dpdr-dpml", "--epsilon", "1"], ["idealised", "--allow-idealised", "noisy-gd"]),
+        (["--algorithm", "noisy-gd", "--epsilon", "1", "--delta", "0.1"], ["delta", "1/n"]),
+        (["--algorithm", "noisy-gd", "--epsilon", "1", "--partition", "by-label"], ["by-label", "private"]),
+    ],
+)
+def test_what_may_not_touch_private_rows_is_refused(
+    words: list[str], named: list[str], unitball: CommandLine, tmp_path: Path
+) -> None:
+    unitball.succeeds(*ingestion(write_rows(tmp_path / "rows.txt", 200)))
+    unitball("train", "--dataset", "clinic", "--parties", 2, *words).refused(3, *named)
+    assert charges_of(unitball, "clinic") == []
+    assert not list((unitball.root / "releases").iterdir())
+
+
+def test_idealised_noise_on_the_owners_word(unitball: CommandLine, tmp_path: Path) -> None:
+    rows = write_rows(tmp_path / "rows.txt", 200)
+    unitball.succeeds(*ingestion(rows), "--allow-idealised")
+    result = unitball.trained("--dataset", "clinic", "--parties", 2, "--algorithm", "dpml", "--epsilon", 1)
+    assert result["proved"]["numerics"] == "idealised"
+    assert result["delta_spent"] == 0
+
+
+def test_private_rows_do_not_come_back_as_public(commands: CommandLine, tmp_path: Path) -> None:
+    rows = write_rows(tmp_path / "rows.txt", 60)
+    commands.succeeds(*ingestion(rows))
+    for name in ("clinic", "open"):
+        commands("ingest", name, "--format", "libsvm", "--path", rows.path, "--public").refused(3, "private")
+    # Other labels and another order do not make them other rows.
+    lines = rows.path.read_text().splitlines()
+    other = tmp_path / "other.txt"
+    other.write_text("\n".join(("-1" if line[0] == "+" else "+1") + line[2:] for line in reversed(lines)) + "\n")
+    commands("ingest", "open", "--format", "libsvm", "--path", other, "--public").refused(3, "private")
+    assert [entry["name"] for entry in commands.succeeds("datasets")["datasets"] if entry["visibility"] == "private"]
+
+
+# ── bad arguments ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["--epsilon", "0"], ["epsilon", "greater than 0"]),
+        (["--epsilon", "-1"], ["epsilon", "greater than 0", "-1"]),
+        (["--epsilon", "nan"], ["epsilon", "finite"]),
+        (["--epsilon", "inf"], ["epsilon"]),
+        (["--epsilon", "x"], ["--epsilon", "number"]),
+        (["--epsilon", "1", "--delta", "1"], ["delta", "less than 1"]),
+        (["--epsilon", "1", "--delta", "0"], ["delta", "greater than 0"]),
+        (["--epsilon", "1", "--dimension", "65"], ["65", "64"]),
+        (["--epsilon", "1", "--algorithm", "dpdr-dpml", "--dimension", "65"], ["65", "64"]),
+        (["--epsilon", "1", "--dimension", "0"], ["dimension"]),
+        (["--epsilon", "1", "--algorithm", "noisy-dg"], ["noisy-dg", "nearest", "noisy-gd"]),
+        (["--epsilon", "1", "--algorithm", "fed-dpdr-dplm"], ["nearest", "fed-dpdr-dpml"]),
+        (["--epsilon", "1", "--trainer", "noisy-gradient"], ["noisy-gradient", "nearest", "noisy-gd"]),
+        (["--epsilon", "1", "--projection", "cpa"], ["nearest", "pca"]),
+        (["--epsilon", "1", "--aggregation", "weighted-mena", "--algorithm", "dpml"], ["nearest", "weighted-mean"]),
+        (["--epsilon", "1", "--algorithm", "dpml", "--trainer", "noisy-gd"], ["--algorithm", "--trainer"]),
+        (["--epsilon", "1", "--algorithm", "dpml", "--trust", "central"], ["dpml", "central", "local"]),
+        (["--epsilon", "1", "--trust", "nobody"], ["trust", "nobody"]),
+        (["--epsilon", "1", "--dataset", "digit"], ["digit", "ingest"]),
+        (["--epsilon", "1", "--sizes", "10,x"], ["--sizes", "10,x"]),
+        (["--epsilon", "1", "--sizes", "10,0"], ["sizes", "1"]),
+        (["--epsilon", "1", "--sizes", "10,20", "--rows-per-party", "5"], ["sizes", "rows_per_party"]),
+        (["--epsilon", "1", "--parties", "0"], ["parties"]),
+        (["--epsilon", "1", "--test-fraction", "1"], ["test_fraction"]),
+        (["--epsilon", "1", "--seed", "-1"], ["seed"]),
+        (["--epsilon", "1", "--repetition", "-1"], ["repetition"]),
+        (["--epsilon", "1", "--param", "regularisation"], ["NAME=VALUE"]),
+        (["--epsilon", "1", "--param", "clip=1", "--param", "clip=2"], ["clip", "twice"]),
+        (["--epsilon", "1", "--param", "stepp_size=5"], ["stepp_size", "nearest", "trainer.step_size"]),
+        (["--nonsense"], ["--nonsense"]),
+    ],
+)
+def test_bad_arguments_are_told_at_once(words: list[str], named: list[str], commands: CommandLine) -> None:
+    """No engine has to start for these: the fixture has none."""
+    commands("train", *words).refused(2, *named)
+    assert not list(Layout(commands.root).prepare().releases.iterdir())
+    assert not [one for one in open_ledger().accounts() if open_ledger().charges(one.name)]
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["--algorithm", "noisy-gd"], ["--epsilon"]),
+        (["--epsilon", "1", "--param", "trainer.clip=-1"], ["clip", "-1"]),
+        (["--epsilon", "1", "--rows-per-party", "5000"], ["25000", "1438", "287"]),
+        (["--epsilon", "1", "--sizes", "1000,1000"], ["2000", "1438"]),
+        (["--epsilon", "1", "--parties", "2000"], ["2000", "1438"]),
+        (["--epsilon", "1", "--partition", "evne"], ["evne", "even"]),
+        (["--epsilon", "1", "--normalisation", "unit-nrom"], ["unit-nrom", "unit-norm"]),
+        (["--epsilon", "1", "--test-fraction", "0.0001"], ["test fraction", "1797"]),
+    ],
+)
+def test_what_does_not_fit_the_rows(words: list[str], named: list[str], told: CommandLine) -> None:
+    before = charges_of(told, "digits")
+    kept = sorted(path.name for path in (told.root / "releases").iterdir())
+    told("train", *words).refused(2, *named)
+    assert charges_of(told, "digits") == before
+    assert sorted(path.name for path in (told.root / "releases").iterdir()) == kept
+    assert not temporaries(told.root)
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["ingest"], ["name", "unitball ingest --help"]),
+        (["budget", "nothere"], ["nothere", "ingest"]),
+        (["datasets", "nothere"], ["nothere"]),
+        (["datasets", "--sql", "SELECT 1"], ["name the data set"]),
+        (["algorithms", "--kind", "trainer"], ["trainer", "trainers"]),
+        (["results", "SELECT * FROM read_csv('/etc/passwd')"], ["query"]),
+        (["nonsense"], ["nonsense"]),
+    ],
+)
+def test_other_commands_say_what_is_wrong(words: list[str], named: list[str], commands: CommandLine) -> None:
+    commands(*words).refused(2, *named)
+
+
+# ── bad input ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def text(*lines: str) -> Callable[[Path], list[str]]:
+    def write(folder: Path) -> list[str]:
+        path = folder / "rows.txt"
+        path.write_text("".join(f"{line}\n" for line in lines))
+        return ["--format", "libsvm", "--path", str(path)]
+
+    return write
+
+
+def idx(*, images: int = 12, cut: int = 0, labels: int = 12) -> Callable[[Path], list[str]]:
+    def write(folder: Path) -> list[str]:
+        for part in ("train", "t10k"):
+            data = idx_bytes(np.arange(images * 4, dtype=np.uint8).reshape(images, 2, 2))
+            (folder / f"{part}-images-idx3-ubyte").write_bytes(data[: len(data) - cut])
+            (folder / f"{part}-labels-idx1-ubyte").write_bytes(idx_bytes(np.arange(labels, dtype=np.uint8) % 3))
+        return ["--format", "idx", "--path", str(folder)]
+
+    return write
+
+
+def damaged_parquet(folder: Path) -> list[str]:
+    path = folder / "rows.parquet"
+    pq.write_table(pa.table({"a": np.linspace(0, 1, 500), "label": ["x", "y"] * 250}), path)
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2 : len(data) // 2 + 40] = b"\xff" * 40
+    path.write_bytes(bytes(data[:-20]))
+    return ["--format", "parquet", "--path", str(path)]
+
+
+BAD_FILES = [
+    (text("+1 1:0.5 2:nan", "-1 1:0.1"), ["line 1", "nan"]),
+    (text("+1 1:0.5", "-1 1:inf"), ["line 2", "inf"]),
+    (text("+1 1:0.5", "-1 1:1e39"), ["line 2", "finite"]),
+    (text("+1 1:0.5", "+1 1:0.6"), ["one class"]),
+    (text("+1 1:0.5", "-1 1:0.5 oops", "+1 1:0.4"), ["line 2", "oops"]),
+    (text("+1 1:0.5", "-1 2:0.5 1:0.5"), ["line 2"]),
+    (text("+1 0:0.5", "-1 1:0.5"), ["line 1"]),
+    (text(), ["rows"]),
+    (idx(cut=5), ["train-images-idx3-ubyte"]),
+    (idx(labels=11), ["11", "12"]),
+    (damaged_parquet, ["rows.parquet"]),
+    (lambda folder: ["--format", "libsvm", "--path", str(folder / "missing")], ["missing"]),
+    (lambda folder: ["--format", "lbsvm", "--path", str(folder)], ["lbsvm", "libsvm"]),
+    (lambda folder: ["--path", str(folder)], ["--format"]),
+]
+
+
+@pytest.mark.parametrize("place", range(len(BAD_FILES)))
+def test_bad_files_leave_nothing_behind(place: int, commands: CommandLine, tmp_path: Path) -> None:
+    make, named = BAD_FILES[place]
+    folder = tmp_path / "input"
+    folder.mkdir()
+    arguments = make(folder)
+    for outcome in (
+        commands("ingest", "mine", *arguments, "--public"),
+        commands("train", "--dataset", "mine", *arguments, "--public", "--epsilon", 1),
+    ):
+        outcome.refused(2, *named)
+        assert nothing_kept(commands.root)
+        assert "mine" not in [entry["name"] for entry in commands.succeeds("datasets")["datasets"]]
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "named"),
+    [
+        ({"--epsilon-cap": None}, 2, ["--epsilon-cap", "--delta-cap"]),
+        ({"--epsilon-cap": "0"}, 2, ["epsilon"]),
+        ({"--epsilon-cap": "nan"}, 2, ["epsilon"]),
+        ({"--delta-cap": "1"}, 2, ["delta"]),
+        ({"--delta-cap": "0.05"}, 3, ["0.05", "1/n"]),
+        ({"--dimension": None}, 3, ["--dimension"]),
+        ({"--classes": None}, 3, ["--classes"]),
+        ({"--dimension": "3"}, 2, ["3"]),
+        ({"--classes": "-1"}, 2, ["two"]),
+        ({"--classes": "0,1"}, 2, ["line 1", "-1"]),
+        ({"--normalisation": "minmax"}, 3, ["minmax", "private"]),
+        ({"--normalisation": "unit-nrom"}, 2, ["unit-norm"]),
+    ],
+)
+def test_what_is_declared_of_private_rows(
+    changes: dict[str, str | None], code: int, named: list[str], commands: CommandLine, tmp_path: Path
+) -> None:
+    rows = write_rows(tmp_path / "rows.txt", 40)
+    options: dict[str, str | None] = {
+        "--dimension": "6",
+        "--classes": "-1,1",
+        "--epsilon-cap": "1",
+        "--delta-cap": "1e-5",
+        **changes,
+    }
+    words = [f"{name}={value}" for name, value in options.items() if value is not None]
+    commands("ingest", "clinic", "--format", "libsvm", "--path", rows.path, *words).refused(code, *named)
+    assert nothing_kept(commands.root)
+    # What was refused does not stand in the way of the public registration of the same rows.
+    commands.succeeds("ingest", "clinic", "--format", "libsvm", "--path", rows.path, "--public")
+
+
+def test_one_class_of_private_rows_is_not_told(commands: CommandLine, tmp_path: Path) -> None:
+    """That all labels agree is something the rows say, and only of public ones is it told."""
+    path = tmp_path / "rows.txt"
+    path.write_text("+1 1:0.5\n" * 20)
+    declared = ["--dimension", 2, "--classes=-1,1", "--epsilon-cap", 1, "--delta-cap", 1e-5]
+    commands.succeeds("ingest", "clinic", "--format", "libsvm", "--path", path, *declared)
+
+
+def test_an_unwritable_root(tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UNITBALL_ROOT", "")
+    place = tmp_path / "file"
+    place.write_text("a file, not a folder")
+    commands = CommandLine(place, capfd)
+    for words in (["budget", "digits"], ["train", "--epsilon", 1], ["ingest", "iris", "--public"]):
+        commands(*words, "--root", place / "root").refused(2, str(place), "--root")
+    if os.geteuid() != 0:
+        closed = tmp_path / "closed"
+        closed.mkdir(mode=0o500)
+        commands("budget", "digits", "--root", closed / "root").refused(2, str(closed), "--root")
+
+
+def secret_file(root: Path) -> Path:
+    (found,) = Layout(root).parties.glob("all/secret.key")
+    return found
+
+
+def test_secrets_that_are_missing_or_reachable(unitball: CommandLine, tmp_path: Path) -> None:
+    unitball.succeeds(*ingestion(write_rows(tmp_path / "rows.txt", 200)))
+    words = ("--dataset", "clinic", "--parties", 2, "--algorithm", "noisy-gd", "--epsilon", 1)
+    result = unitball.trained(*words)
+    charged = charges_of(unitball, "clinic")
+    path = secret_file(unitball.root)
+    assert path.stat().st_mode & 0o777 == 0o600
+
+    path.chmod(0o644)
+    unitball("train", *words, "--repetition", 1).refused(2, str(path), "0644", "chmod 600")
+    assert charges_of(unitball, "clinic") == charged
+    path.chmod(0o600)
+
+    # A release that has to be drawn again is not drawn under another secret, and none is made in the lost one's place.
+    for file in Layout(unitball.root).release(result["releases"][0]).iterdir():
+        file.unlink()
+    aside = path.rename(tmp_path / "kept")
+    unitball("train", *words).refused(2, "secret", "all", "missing", "--repetition")
+    assert not path.exists()
+    assert charges_of(unitball, "clinic") == charged
+    aside.rename(path)
+    assert unitball.trained(*words)["releases"] == result["releases"]
+    assert charges_of(unitball, "clinic") == charged
+
+
+def test_a_secret_that_is_no_secret(commands: CommandLine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv(environment_name("all"), "not hexadecimal")
+    rows = write_rows(tmp_path / "rows.txt", 30)
+    commands.succeeds(*ingestion(rows))
+    from flows.chain import follow
+    from flows.direct import Directly
+    from storage.errors import SecretError
+
+    with pytest.raises(SecretError, match="64 hexadecimal digits") as caught:
+        follow(TrainingConfig(dataset="clinic", parties=2, epsilon=1.0), Directly())
+    assert "not hexadecimal" not in str(caught.value)
+
+
+# ── as a process of its own ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_process_of_its_own(tmp_path: Path) -> None:
+    """As a person starts it: engine included, nothing but the object on stdout, no traceback of Prefect's beside it."""
+    root = tmp_path / "root"
+    outcome = run_command(root, "train", "--epsilon", 1, "--parties", 2, "--json")
+    assert outcome.code == 0, outcome
+    assert outcome.json.keys() >= KEYS
+    assert outcome.err == ""
+    broken: Outcome = run_command(root, "train", "--epsilon", 1, "--parties", 2, "--rows-per-party", 5000)
+    broken.refused(2, "10000", "1438")
+
+
+def test_an_unforeseen_error_is_one_line_too(commands: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(dataset: str) -> None:
+        raise RuntimeError("something\nin two lines")
+
+    monkeypatch.setattr("tasks.budget.budget_report", fail)
+    commands("budget", "digits").refused(1, "RuntimeError", "something in two lines", "UNITBALL_DEBUG=1")
