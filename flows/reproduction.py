@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from importlib.resources import files
 from pathlib import Path
 from types import MappingProxyType
 
@@ -12,6 +11,7 @@ from prefect import flow
 
 from dpalgos.errors import ParameterError
 from dpalgos.registry import names
+from flows.specs import load_reproduction
 from flows.sweep import SweepResult, errors_of, run_sweep
 from storage.errors import InputError
 from storage.refs import Visibility
@@ -21,39 +21,17 @@ from tasks.experiments import Experiment, Table, versions, write
 from tasks.html_report import page
 from tasks.identity import identity
 from tasks.ingestion import IngestRequest, describe_datasets, find_dataset, ingest
-from tasks.planes import plane_of
+from tasks.planes import make_narrow, plane_of
 from tasks.plotting import Drawing, draw, draw_plane
 from tasks.reporting import RunResult
 from tasks.risk import Risk
 from tasks.rows import Row, compare_with_paper, derive, row_of, verdicts
 from tasks.settings import current_root
-from tasks.specification import DataNeed, Point, Reproduction, Scale, SweepSpec, load
+from tasks.specification import DataNeed, Point, Reproduction, Scale, SweepSpec
 from tasks.sweep_tracking import log_files
 from tasks.tables import means_table
 
-__all__ = ["known_reproductions", "load_reproduction", "missing_of", "report_sweep", "reproduce"]
-
-_SPECS = "flows.specs"
-
-
-def known_reproductions() -> list[str]:
-    """Return the names of all reproductions, in the order of the papers."""
-    found = [item.name.removesuffix(".yaml") for item in files(_SPECS).iterdir() if item.name.endswith(".yaml")]
-    papers = ("wang2024", "huang2021", "owusu2021", "sun2021")
-    return sorted(found, key=lambda name: (papers.index(name.split("-")[0]), name))
-
-
-def load_reproduction(name: str) -> Reproduction:
-    """Return a reproduction by name.
-
-    Raises
-    ------
-    ParameterError
-        Naming those that there are.
-    """
-    if name not in known_reproductions():
-        raise ParameterError(f"no reproduction is called {name!r}; there are: {', '.join(known_reproductions())}")
-    return load(Reproduction, (files(_SPECS) / f"{name}.yaml").read_text("utf-8"), f"{name}.yaml")
+__all__ = ["missing_of", "report_sweep", "reproduce"]
 
 
 def missing_of(points: Sequence[Point]) -> dict[str, str]:
@@ -91,6 +69,9 @@ def _data(scale: Scale, dataset: str | None, path: Path | None) -> tuple[list[Da
         wanted_here = several or wanted[:1]
         for one in wanted_here:
             _bring_in(one, path)
+    for one in wanted:
+        if one.of is not None and _is_there(one.of):
+            make_narrow(one.of, one.features, one.name)
     registered = {entry["name"] for entry in describe_datasets()}
     there = [one for one in wanted if one.name in registered]
     missing = [f"{one.name}: not there; it needs {one.files or 'to be ingested'}" for one in wanted if one not in there]
@@ -103,13 +84,17 @@ def _data(scale: Scale, dataset: str | None, path: Path | None) -> tuple[list[Da
     return there, missing
 
 
+def _is_there(name: str) -> bool:
+    return name in {entry["name"] for entry in describe_datasets()}
+
+
 def _bring_in(need: DataNeed, path: Path) -> None:
     if need.format is None:
         raise InputError(f"{need.name} comes along and takes no --path")
     place = need.place(path)
     ingest(
         IngestRequest(
-            name=need.name,
+            name=need.of or need.name,
             format=need.format,
             path=place,
             visibility=Visibility.PUBLIC,
@@ -166,7 +151,7 @@ def reproduce(
     Parameters
     ----------
     name : str
-        One of :func:`known_reproductions`.
+        One of :func:`flows.specs.known_reproductions`.
     scale : str
         ``"quick"`` on bundled data, ``"full"`` on the paper's.
     dataset : str, optional

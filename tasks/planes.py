@@ -2,18 +2,48 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Sequence
+from pathlib import Path
 
 from storage.datasets import open_dataset
-from storage.errors import InputError
-from storage.refs import ReleaseRef
+from storage.errors import InputError, RefusedError
+from storage.refs import ReleaseRef, Visibility
 from tasks.door import read_release
-from tasks.ingestion import find_dataset
+from tasks.ingestion import IngestRequest, find_dataset, ingest
 from tasks.plotting import Plane
 from tasks.rows import Row
 from tasks.settings import current_layout
 
-__all__ = ["plane_of"]
+__all__ = ["make_narrow", "plane_of"]
+
+
+def make_narrow(source: str, features: Sequence[int], name: str) -> None:
+    """Register some features of a public set as a set of its own.
+
+    Raises
+    ------
+    RefusedError
+        If the set is private: the copy would be a second one outside its account.
+    InputError
+        If it has no such feature.
+    """
+    dataset = find_dataset(source)
+    if dataset.private:
+        raise RefusedError(f"{source} is private; a copy of some of its features would stand outside its account")
+    if not features or max(features) >= dataset.dimension:
+        raise InputError(f"{source} has features 0 to {dataset.dimension - 1}; {list(features)} are not all there")
+    lines = []
+    for rows, labels in open_dataset(current_layout(), dataset).blocks():
+        for row, label in zip(rows, labels, strict=True):
+            cells = " ".join(f"{place}:{float(row[feature])!r}" for place, feature in enumerate(features, start=1))
+            lines.append(f"{label} {cells}")
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "rows.libsvm")
+        path.write_text("\n".join(lines) + "\n", "utf-8")
+        ingest(
+            IngestRequest(name=name, format="libsvm", path=path, visibility=Visibility.PUBLIC, dimension=len(features))
+        )
 
 
 def plane_of(rows: Sequence[Row]) -> Plane:

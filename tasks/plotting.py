@@ -275,7 +275,7 @@ def draw_plane(plane: Plane, title: str) -> Drawing:
 def _figure(across: int, down: int, series: int, title: str) -> tuple[Figure, list[Axes]]:
     from matplotlib.figure import Figure
 
-    legend = _LEGEND_LINE * -(-series // max(across, 1)) + 0.25
+    legend = _LEGEND_LINE * -(-series // max(across, 2)) + 0.25
     figure = Figure(figsize=(_PANEL_WIDTH * across, _PANEL_HEIGHT * down + legend + 0.35), layout="constrained")
     figure.suptitle(title, fontsize=10, x=0.01, ha="left")
     return figure, list(np.atleast_1d(figure.subplots(down, across, squeeze=False)).flat)
@@ -286,7 +286,7 @@ def _finish(figure: Figure, panels: Sequence[Axes]) -> Drawing:
     for axes in panels:
         for handle, words in zip(*axes.get_legend_handles_labels(), strict=True):
             found.setdefault(words, handle)
-    figure.legend(list(found.values()), list(found), loc="outside lower left", ncols=max(1, len(panels)), fontsize=8)
+    figure.legend(list(found.values()), list(found), loc="outside lower left", ncols=max(2, len(panels)), fontsize=8)
     pictures: Mapping[str, io.BytesIO] = {"png": io.BytesIO(), "svg": io.BytesIO()}
     figure.savefig(pictures["png"], format="png", dpi=160)
     figure.savefig(pictures["svg"], format="svg", metadata={"Date": None})

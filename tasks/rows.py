@@ -60,17 +60,17 @@ class Row(BaseModel):
             return getattr(self, axis)
         return self.axes.get(axis)
 
-    def question(self) -> str:
+    def question(self, ignoring: Sequence[str] = ()) -> str:
         """Return what is asked without who answers: equal for the rows that are compared with each other."""
-        own = ("algorithm", "trainer", "projection", "aggregation", "trust")
-        asked = {name: value for name, value in self.axes.items() if name not in (*own, *NOISE_AXES)}
+        own = ("algorithm", "trainer", "projection", "aggregation", "trust", *NOISE_AXES, *ignoring)
+        asked = {name: value for name, value in self.axes.items() if name not in own}
         return json.dumps([self.dataset, asked], sort_keys=True, default=str)
 
 
-def _status(result: RunResult, point: Point) -> Status:
+def _status(result: RunResult) -> Status:
     if result.proved is not None:
         return "proved"
-    return "unproved" if result.claim is not None or point.config.epsilon is not None else "non-private"
+    return "unproved" if result.claim is not None or result.split else "non-private"
 
 
 def row_of(point: Point, result: RunResult) -> Row:
@@ -87,7 +87,7 @@ def row_of(point: Point, result: RunResult) -> Row:
         dataset=result.dataset,
         algorithm=result.algorithm,
         trust=result.trust,
-        status=_status(result, point),
+        status=_status(result),
         axes=point.axes,
         metrics={**{name: value for name, value in measured.items() if value is not None}, **result.metrics},
         proved=f"({proved['epsilon']:.4g}, {proved['delta']:.2g})-DP" if proved else None,
@@ -155,12 +155,12 @@ def verdicts(rows: Sequence[Row], checks: Sequence[Check]) -> list[Verdict]:
 
 
 def _verdict(rows: Sequence[Row], check: Check) -> Verdict:
-    mine = _means([row for row in rows if row.label == check.of and row.asks(check.where)], check.metric)
+    mine = _means([row for row in rows if row.label == check.of and row.asks(check.where)], check)
     if check.against is None:
         values = [value for _, value in mine.items()]
     else:
         others = [row for row in rows if row.label == check.against]
-        theirs = _means([row for row in others if _fits(row, check.where)], check.metric)
+        theirs = _means([row for row in others if _fits(row, check.where)], check)
         # A reference without the axis (no noise, hence no epsilon) stands beside every point of its data set.
         values = [
             _HOW[check.how](value, other)
@@ -183,11 +183,11 @@ def _fits(row: Row, where: Mapping[str, Any]) -> bool:
     return all(row.value(name) in (None, value) for name, value in where.items())
 
 
-def _means(rows: Sequence[Row], metric: str) -> dict[str, float]:
+def _means(rows: Sequence[Row], check: Check) -> dict[str, float]:
     found: dict[str, list[float]] = {}
     for row in rows:
-        if metric in row.metrics:
-            found.setdefault(row.question(), []).append(row.metrics[metric])
+        if check.metric in row.metrics:
+            found.setdefault(row.question(check.ignoring), []).append(row.metrics[check.metric])
     return {question: fmean(values) for question, values in found.items()}
 
 

@@ -189,12 +189,14 @@ class DataNeed(_Specification):
     schema_name: str | None = None
     dimension: int | None = None
     on_violation: str = "refuse"
+    of: Annotated[str | None, Field(description="Made from another set of the user's or a bundled one.")] = None
+    features: Annotated[list[int], Field(description="Which of its features, from 0.")] = []
     files: Annotated[str, Field(description="What the user needs, for the list.")] = ""
     set: Settings = {}
 
     def place(self, path: Path) -> Path:
-        """Return where the files are under ``--path``."""
-        return path / self.file if self.file is not None and path.is_dir() else path
+        """Return where the files are: under ``--path``, or what it names itself."""
+        return path / self.file if self.file is not None and (path / self.file).exists() else path
 
 
 class Scale(_Specification):
@@ -240,6 +242,7 @@ class Check(_Specification):
     how: Literal["value", "difference", "ratio"] = "difference"
     over: Annotated[Literal["mean", "worst"], Field(description="worst: the point where it holds least.")] = "mean"
     where: dict[str, Any] = {}
+    ignoring: Annotated[list[str], Field(description="Axes in which the two compared may differ.")] = []
     at_least: float | None = None
     at_most: float | None = None
 

@@ -19,6 +19,7 @@ from rich.table import Table
 from deployments.cli.app import app
 from deployments.cli.common import JsonFlag, RootOption, console, print_json, use_root
 from dpalgos.errors import ParameterError
+from flows.specs import known_reproductions, load_reproduction
 from storage.errors import InputError
 from tasks.engine import prepare_engine, quick_flows
 from tasks.progress import listen
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 
 _Workers = Annotated[int | None, typer.Option(min=1, help="Points at once; by the specification or the machine.")]
 _Dask = Annotated[str | None, typer.Option(help="`local`, or a Dask scheduler's address: tcp://host:8786.")]
+
+# A terminal holds no more; the page has them all.
+_COLUMNS = 8
 
 
 @contextmanager
@@ -122,6 +126,7 @@ def reproduce(
         )
     if path is not None and scale == "quick":
         raise ParameterError("--scale quick runs on bundled data and takes no --path; use --scale full")
+    _require_scale(name, scale)
     prepare_engine(current_root())
     with _progress(f"{name} ({scale})"), quick_flows():
         from flows.reproduction import reproduce as run
@@ -146,9 +151,14 @@ def reproduce(
         raise typer.Exit(1)
 
 
-def _list(json: bool) -> None:
-    from flows.reproduction import known_reproductions, load_reproduction
+def _require_scale(name: str, scale: str) -> None:
+    """Say what is wrong before an engine is started."""
+    known = [one for one, _ in load_reproduction(name).scales()]
+    if scale not in known:
+        raise ParameterError(f"{name} has no scale {scale!r}; it has: {', '.join(known)}")
 
+
+def _list(json: bool) -> None:
     known = [load_reproduction(name) for name in known_reproductions()]
     if json:
         print_json({"reproductions": [one.model_dump(mode="json") for one in known]})
@@ -168,10 +178,10 @@ def _show(experiment: Experiment) -> None:
     out = console()
     for table in experiment.tables:
         shown = Table(title=experiment.title or experiment.name, title_justify="left", box=SIMPLE)
-        for heading in table.head:
+        for heading in table.head[:_COLUMNS]:
             shown.add_column(heading)
         for cells in table.body:
-            shown.add_row(*cells)
+            shown.add_row(*cells[:_COLUMNS])
         out.print(shown)
     for one in experiment.verdicts:
         measured = "–" if one.measured is None else f"{one.measured:.4g}"

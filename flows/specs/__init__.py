@@ -1,1 +1,31 @@
-"""Specifications of the papers' figures and tables."""
+"""Specifications of the papers' figures and tables, read without starting any engine."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+
+from dpalgos.errors import ParameterError
+from tasks.specification import Reproduction, load
+
+__all__ = ["known_reproductions", "load_reproduction"]
+
+_PAPERS = ("wang2024", "huang2021", "owusu2021", "sun2021")
+
+
+def known_reproductions() -> list[str]:
+    """Return the names of all reproductions, in the order of the papers."""
+    found = [item.name.removesuffix(".yaml") for item in files(__name__).iterdir() if item.name.endswith(".yaml")]
+    return sorted(found, key=lambda name: (_PAPERS.index(name.split("-")[0]), name))
+
+
+def load_reproduction(name: str) -> Reproduction:
+    """Return a reproduction by name.
+
+    Raises
+    ------
+    ParameterError
+        Naming those that there are.
+    """
+    if name not in known_reproductions():
+        raise ParameterError(f"no reproduction is called {name!r}; there are: {', '.join(known_reproductions())}")
+    return load(Reproduction, (files(__name__) / f"{name}.yaml").read_text("utf-8"), f"{name}.yaml")
