@@ -49,26 +49,31 @@ def plan_run(config: TrainingConfig, shards: Sequence[ShardRef], held_out: Shard
     """
     resolved = resolve(config, shards[0].dataset.dimension)
     draft = _Draft(config=config, resolved=resolved, shards=tuple(shards), held_out=held_out)
-    allocation, stages = _allocate(resolved, config)
-    if allocation is None:
-        return draft.plan({}, {})
-    budgets = _tightened(draft, dict(zip(stages, allocation.losses, strict=True)), allocation)
-    losses = [loss_to_json(budgets[stage]) for stage in stages]
-    return draft.plan(budgets, {**allocation.to_json(), "stages": stages, "losses": losses})
-
-
-def _allocate(resolved: Resolved, config: TrainingConfig) -> tuple[Allocation | None, list[str]]:
-    """Split (epsilon, delta) over the stages that draw noise."""
-    share = resolved.arrangement.projection_share
-    shares = {"projection": share, "trainer": 1 - share}
     accepted = {part: lookup(spec.kind, spec.name).budgets for part, spec in resolved.parts.items() if part in _STAGES}
-    noisy = [stage for stage in _STAGES if accepted.get(stage)]
-    if not noisy:
-        return None, []
+    stages = {stage: accepted[stage][0] for stage in _STAGES if accepted.get(stage)}
+    if not stages:
+        return draft.plan({}, {})
+    allocation = _allocate(resolved, config, stages)
+    budgets = dict(zip(stages, allocation.losses, strict=True))
+    if allocation.composed > allocation.epsilon and draft.plan(budgets, {}).proved:
+        # What papers give each of their stages is more than the target together; proved stages share delta as well.
+        allocation = _allocate(resolved, config, stages, share_delta=True)
+        budgets = dict(zip(stages, allocation.losses, strict=True))
+    budgets = _tightened(draft, budgets, allocation)
+    losses = [loss_to_json(budgets[stage]) for stage in stages]
+    return draft.plan(budgets, {**allocation.to_json(), "stages": list(stages), "losses": losses})
+
+
+def _allocate(
+    resolved: Resolved, config: TrainingConfig, stages: Mapping[str, type[Loss]], *, share_delta: bool = False
+) -> Allocation:
+    """Split (epsilon, delta) over the stages that draw noise, each with the kind of loss it takes."""
     if config.epsilon is None:
         raise ParameterError(f"{resolved.name} draws noise: give a total budget, for example --epsilon 1")
-    weights = [shares[stage] for stage in noisy] if len(noisy) > 1 else [1.0]
-    return allocate([accepted[stage][0] for stage in noisy], weights, config.epsilon, config.delta), noisy
+    share = resolved.arrangement.projection_share
+    shares = {"projection": share, "trainer": 1 - share}
+    weights = [shares[stage] for stage in stages] if len(stages) > 1 else [1.0]
+    return allocate(list(stages.values()), weights, config.epsilon, config.delta, share_delta=share_delta)
 
 
 def _tightened(draft: _Draft, budgets: dict[str, Loss], allocation: Allocation) -> dict[str, Loss]:
@@ -179,6 +184,8 @@ class _Draft:
         upstream: Sequence[str],
         label: str,
     ) -> PlannedRelease:
+        # Maps made from public parameters see no sums that would have to be formed securely.
+        looks = lookup(spec.kind, spec.name).reads_rows
         fields: dict[str, Any] = {
             "kind": spec.kind,
             "name": spec.name,
@@ -187,7 +194,7 @@ class _Draft:
             "setting": setting_to_json(setting),
             "parties": tuple(shard.party for shard in group),
             "upstream": tuple(upstream),
-            "tolerance": self._tolerance(len(group)) if setting.trust is Trust.SECAGG else None,
+            "tolerance": self._tolerance(len(group)) if setting.trust is Trust.SECAGG and looks else None,
         }
         key = identity(**self._common(), **fields)
         return PlannedRelease(key=key, label=label, seed=self.config.seed, **fields)

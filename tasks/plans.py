@@ -136,6 +136,11 @@ class RunPlan(_Planned):
         named = {release.parties[0] if len(release.parties) == 1 else EVERYONE: release for release in self.models}
         return {name: [*release.upstream, release.key] for name, release in named.items()}
 
+    @property
+    def proved(self) -> bool:
+        """Whether something is proved of every release that reads rows."""
+        return all(release.guarantee().proved for release in self.releases if release.reads_rows)
+
     def bills(self) -> dict[str, tuple[Loss, ...]]:
         """Return what each party pays: the losses of all releases that read its rows, joint ones included."""
         bills: dict[str, list[Loss]] = {}

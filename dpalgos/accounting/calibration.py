@@ -151,7 +151,14 @@ class Allocation:
         return report | {"composed": self.composed if math.isfinite(self.composed) else None}
 
 
-def allocate(kinds: Sequence[type[Loss]], shares: Sequence[float], epsilon: float, delta: float) -> Allocation:
+def allocate(
+    kinds: Sequence[type[Loss]],
+    shares: Sequence[float],
+    epsilon: float,
+    delta: float,
+    *,
+    share_delta: bool = False,
+) -> Allocation:
     """Split a run's (epsilon, delta) over its stages.
 
     - Stages of one kind divide what that kind adds up: mu^2, epsilon, or rho. Pure stages spend no delta.
@@ -159,7 +166,8 @@ def allocate(kinds: Sequence[type[Loss]], shares: Sequence[float], epsilon: floa
       epsilon at delta, to a common scale, which is then raised until the tight composition of all stages meets
       (epsilon, delta) from below. Within a block as above. The proportions do not depend on epsilon.
     - If one stage is (epsilon, delta)-DP, as published algorithms state it, every stage gets what papers give it:
-      (share * epsilon, delta), in its own kind. ``composed`` says what that amounts to.
+      (share * epsilon, delta), in its own kind. ``composed`` says what that amounts to. With ``share_delta`` it gets
+      (share * epsilon, share * delta), which adds up to the target by basic composition.
 
     Parameters
     ----------
@@ -168,6 +176,8 @@ def allocate(kinds: Sequence[type[Loss]], shares: Sequence[float], epsilon: floa
     shares : sequence of float
         Above 0; divided by their sum.
     epsilon, delta : float
+    share_delta : bool
+        Whether delta is divided too where a stage is (epsilon, delta)-DP: for stages that are proved.
 
     Raises
     ------
@@ -181,7 +191,9 @@ def allocate(kinds: Sequence[type[Loss]], shares: Sequence[float], epsilon: floa
         raise ParameterError(f"shares are {tuple(shares)!r}; each must be a finite number above 0")
     total = math.fsum(shares)
     parts = tuple(share / total for share in shares)
-    if ApproximateDP in kinds:
+    if ApproximateDP in kinds and share_delta:
+        rule, losses = "(share * epsilon, share * delta)", _added_up(kinds, parts, epsilon, delta)
+    elif ApproximateDP in kinds:
         rule, losses = "(share * epsilon, delta) as published", _as_published(kinds, parts, epsilon, delta)
     elif len(set(kinds)) == 1:
         kind = _kind(kinds[0])
@@ -204,8 +216,16 @@ def allocate(kinds: Sequence[type[Loss]], shares: Sequence[float], epsilon: floa
 def _as_published(
     kinds: Sequence[type[Loss]], shares: Sequence[float], epsilon: float, delta: float
 ) -> tuple[Loss, ...]:
-    buyers = {kind: _whole_approximate if kind is ApproximateDP else _kind(kind).whole for kind in kinds}
-    return tuple(buyers[kind](share * epsilon, delta) for kind, share in zip(kinds, shares, strict=True))
+    return tuple(_buyer(kind)(share * epsilon, delta) for kind, share in zip(kinds, shares, strict=True))
+
+
+def _added_up(kinds: Sequence[type[Loss]], shares: Sequence[float], epsilon: float, delta: float) -> tuple[Loss, ...]:
+    below = delta * (1 - _HEADROOM)
+    return tuple(_buyer(kind)(share * epsilon, share * below) for kind, share in zip(kinds, shares, strict=True))
+
+
+def _buyer(kind: type[Loss]) -> Callable[[float, float], Loss]:
+    return _whole_approximate if kind is ApproximateDP else _kind(kind).whole
 
 
 def _to_common_scale(

@@ -162,6 +162,17 @@ def test_published_stages_get_what_papers_give_them() -> None:
     assert mixed.losses[1] == GaussianMu(mu_from_epsilon_delta(0.5, DELTA))
 
 
+@pytest.mark.parametrize("kind", [ApproximateDP, GaussianMu, PureEpsilon, ZeroConcentrated])
+def test_proved_stages_share_delta_too(kind: type[Loss]) -> None:
+    """The mutant that gives every stage all of delta composes to infinity."""
+    split = allocate([ApproximateDP, kind], [0.3, 0.7], 1.0, DELTA, share_delta=True)
+    first = split.losses[0]
+    assert isinstance(first, ApproximateDP)
+    assert first.delta == pytest.approx(0.3 * DELTA)
+    assert split.composed <= 1.0
+    assert allocate([ApproximateDP, GaussianMu], [0.3, 0.7], 1.0, DELTA).composed == math.inf
+
+
 @pytest.mark.parametrize(
     ("kinds", "shares", "message"),
     [
