@@ -29,7 +29,7 @@ h2 { font-size: 1.1rem; margin: 2rem 0 .5rem; border-bottom: 1px solid var(--lin
 p, ul, figure { margin: .5rem 0; }
 ul { padding-left: 1.2rem; }
 .soft { color: var(--soft); }
-figure svg { width: 100%; height: auto; display: block; }
+figure svg { width: 100%; height: auto; max-height: 44rem; display: block; }
 .wide { overflow-x: auto; }
 table { border-collapse: collapse; font-size: .85rem; width: 100%; font-variant-numeric: tabular-nums; }
 caption { text-align: left; font-weight: 600; padding: .3rem 0; }
@@ -41,6 +41,9 @@ td.number { text-align: right; white-space: nowrap; }
 code, pre { font: .85rem/1.45 ui-monospace, "DejaVu Sans Mono", monospace; }
 pre { background: #f4f6f8; padding: .6rem; white-space: pre-wrap; overflow-wrap: anywhere; border-radius: 4px; }
 .note { border-left: 4px solid var(--bad); padding: .2rem .8rem; background: #fff7f0; }
+@media (max-width: 40rem) {
+  th, .holds, .fails { white-space: normal; } th, td { padding: .25rem .3rem; } table { font-size: .75rem; }
+}
 @media print {
   body { max-width: none; padding: 0; font-size: 10pt; }
   h2 { break-after: avoid; } figure, tr { break-inside: avoid; } .wide { overflow: visible; }
@@ -59,11 +62,12 @@ pre { background: #f4f6f8; padding: .6rem; white-space: pre-wrap; overflow-wrap:
 <figcaption class="soft">Solid lines, filled markers and bars: proved. Dashed, open or hatched, with ✗: no proof.
 Dotted black or white: no privacy. Bands and whiskers: smallest to largest over seeds.</figcaption></figure>{% endif %}
 {% if e.verdicts %}<h2>Verdict</h2><div class="wide"><table>
-<tr><th>what the paper says</th><th>measured here</th><th>it would hold at</th><th>verdict</th></tr>
-{% for v in e.verdicts %}<tr><td>{{ v.says }}</td><td class="number">
-{{- "–" if v.measured is none else "%.4g" | format(v.measured) }}</td><td class="number">{{ v.wanted }}</td>
+<tr><th>what the paper says</th><th>verdict</th><th>measured</th><th>wanted</th></tr>
+{% for v in e.verdicts %}<tr><td>{{ v.says }}</td>
 <td class="{{ 'holds' if v.holds else 'fails' }}">{{ {true: "✓ ", false: "✗ ", none: ""}[v.holds] }}
-{{- v.word }}</td></tr>
+{{- v.word }}</td>
+<td class="number">{{ "–" if v.measured is none else "%.4g" | format(v.measured) }}</td>
+<td class="number">{{ v.wanted }}</td></tr>
 {% endfor %}</table></div>{% endif %}
 {% if e.paper_says %}<h2>What the paper says</h2><ul>
 {% for line in e.paper_says %}<li>{{ line }}</li>{% endfor %}</ul>{% endif %}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import numbers
+import textwrap
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 from types import MappingProxyType
@@ -275,6 +276,8 @@ def draw_plane(plane: Plane, title: str) -> Drawing:
 def _figure(across: int, down: int, series: int, title: str) -> tuple[Figure, list[Axes]]:
     from matplotlib.figure import Figure
 
+    # A title never ends outside the figure: about twelve letters go to an inch.
+    title = textwrap.fill(title, int(12 * _PANEL_WIDTH * across))
     legend = _LEGEND_LINE * -(-series // max(across, 2)) + 0.25
     figure = Figure(figsize=(_PANEL_WIDTH * across, _PANEL_HEIGHT * down + legend + 0.35), layout="constrained")
     figure.suptitle(title, fontsize=10, x=0.01, ha="left")
