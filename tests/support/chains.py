@@ -1,0 +1,109 @@
+"""The chain without its engine: prepared shards and plans, and the door called as the tasks call it."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flows.chain import follow
+from flows.direct import Directly
+from storage.refs import DatasetRef, ReleaseRef, Visibility
+from storage.releases import ReleaseStore
+from tasks.aggregation import aggregate
+from tasks.budget import open_ledger
+from tasks.config import TrainingConfig
+from tasks.door import charge_plan, make_release
+from tasks.ingestion import IngestRequest, default_normalisation, find_dataset, ingest
+from tasks.normalisation import normalise
+from tasks.partitioning import Shards, partition
+from tasks.planning import plan_run
+from tasks.plans import RunPlan
+from tasks.reporting import RunResult
+from tasks.resolution import resolve_normalisation
+from tasks.settings import current_layout
+from tests.support.private_rows import CLASSES, DIMENSION, PrivateRows, write_rows
+
+__all__ = ["Prepared", "charges", "digests", "followed", "ingest_private", "prepare"]
+
+
+def ingest_private(folder: Path, count: int = 200, name: str = "clinic", **request: Any) -> PrivateRows:
+    """Bring made-up private rows in, with a cap."""
+    folder.mkdir(exist_ok=True)
+    rows = write_rows(folder / f"{name}.txt", count, seed=count)
+    given: dict[str, Any] = {"epsilon_cap": 3.0, "delta_cap": 1e-4, **request}
+    ingest(
+        IngestRequest(
+            name=name,
+            format="libsvm",
+            path=rows.path,
+            visibility=Visibility.PRIVATE,
+            dimension=DIMENSION,
+            classes=CLASSES,
+            **given,
+        )
+    )
+    return rows
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A run up to its plan."""
+
+    dataset: DatasetRef
+    shards: Shards
+    plan: RunPlan
+
+    def charge(self) -> dict[str, Any]:
+        return charge_plan(self.plan, self.shards.training)
+
+    def make(self) -> dict[str, ReleaseRef]:
+        """Make every release and combination, one after another."""
+        made: dict[str, ReleaseRef] = {}
+
+        def release(several: Any) -> None:
+            for one in several:
+                upstream = [made[key] for key in one.upstream]
+                made[one.key] = make_release(one, self.shards.of(one.parties), upstream)
+
+        def combine(combination: Any) -> None:
+            if combination is not None:
+                made[combination.key] = aggregate.fn(combination, [made[key] for key in combination.upstream])
+
+        release(self.plan.projections)
+        combine(self.plan.basis)
+        release(self.plan.models)
+        combine(self.plan.model)
+        release(self.plan.evaluations)
+        return made
+
+
+def prepare(dataset: str = "clinic", **config: Any) -> Prepared:
+    """Normalise, partition and plan; epsilon 1 and two parties unless said otherwise."""
+    given: dict[str, Any] = {"dataset": dataset, "epsilon": 1.0, "parties": 2, **config}
+    settings = TrainingConfig(**given)
+    name = resolve_normalisation(settings, default_normalisation(dataset))
+    mapped = normalise.fn(find_dataset(dataset), name)
+    shards = partition.fn(mapped, settings)
+    return Prepared(mapped, shards, plan_run(settings, shards.training, shards.held_out))
+
+
+def followed(dataset: str = "clinic", **config: Any) -> RunResult:
+    """Run the whole chain up to its result, without Prefect and MLflow."""
+    given: dict[str, Any] = {"dataset": dataset, "epsilon": 1.0, "parties": 2, **config}
+    return follow(TrainingConfig(**given), Directly())[2]
+
+
+def charges(account: str = "clinic") -> list[tuple[str, bool]]:
+    """Return what is on record: keys of charged releases, and whether each is a re-charge."""
+    return [(charge.key, charge.recharge) for charge in open_ledger().charges(account)]
+
+
+def digests() -> dict[str, str]:
+    """Return a digest of each stored release's files."""
+    layout = current_layout()
+    return {
+        key: hashlib.sha256(b"".join(path.read_bytes() for path in sorted(layout.release(key).iterdir()))).hexdigest()
+        for key in ReleaseStore(layout).keys()  # noqa: SIM118
+    }
