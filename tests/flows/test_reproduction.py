@@ -1,0 +1,81 @@
+"""Reproductions: quick ones end to end, and what is missing is said instead of faked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from flows.specs import known_reproductions
+from storage.errors import InputError
+from tests.support.command_line import CommandLine
+
+# One a paper in every run, chosen for speed; the others at night.
+OFTEN = ("sun2021-fig1", "huang2021-table2", "owusu2021-fig6")
+WORKED_OUT = ("wang2024-table1", "huang2021-table2")
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in OFTEN else pytest.param(name, marks=pytest.mark.nightly) for name in known_reproductions()]
+)
+def test_a_quick_reproduction_writes_rows_figure_verdict_and_page(unitball: CommandLine, name: str) -> None:
+    experiment = unitball.succeeds("reproduce", name)
+    folder = unitball.root / "experiments" / f"{name}-quick"
+    assert experiment["failed"] == []
+    page = (folder / "report.html").read_text("utf-8")
+    assert experiment["question"].split()[0] in page
+    assert f"unitball reproduce {name} --scale quick" in page
+    if name in WORKED_OUT:
+        assert experiment["tables"][0]["body"]
+        return
+    rows = pq.read_table(folder / "rows.parquet")
+    assert rows.num_rows == len(experiment["rows"]) > 0
+    assert (folder / "figure.png").read_bytes().startswith(b"\x89PNG")
+    assert b"<svg" in (folder / "figure.svg").read_bytes()
+    assert experiment["verdicts"]
+    assert all(verdict["holds"] is not None for verdict in experiment["verdicts"]), "every check was measured"
+    before = page
+    assert unitball("report", f"{name}-quick").code == 0
+    assert (folder / "report.html").read_text("utf-8") == before
+
+
+def test_a_system_that_is_not_registered_is_said_to_be_missing() -> None:
+    from flows.reproduction import missing_of
+    from tasks.specification import SweepSpec
+
+    spec = SweepSpec.model_validate(
+        {
+            "name": "a",
+            "blocks": [{"set": {"algorithm": "truex-2099"}}, {"set": {"algorithm": "noisy-gd", "epsilon": 1}}],
+        }
+    )
+    assert missing_of(spec.points()) == {"truex-2099": "system truex-2099 is not registered"}
+
+
+def test_files_that_are_not_there_are_named(root: Path) -> None:
+    from flows.reproduction import _data
+    from flows.specs import load_reproduction
+
+    full = load_reproduction("wang2024-fig3").full
+    assert full is not None
+    with pytest.raises(InputError, match="MNIST in IDX"):
+        _data(full, "mnist", None)
+
+
+def test_some_features_of_a_private_set_are_no_set_of_their_own(root: Path, tmp_path: Path) -> None:
+    from storage.errors import RefusedError
+    from tasks.ingestion import IngestRequest, find_dataset, ingest
+    from tasks.planes import make_narrow
+
+    make_narrow("iris", [2, 0], "iris-two")
+    assert find_dataset("iris-two").dimension == 2
+    file = tmp_path / "rows.libsvm"
+    file.write_text("".join(f"{row % 2} 1:0.{row % 9} 2:0.1\n" for row in range(300)))
+    ingest(
+        IngestRequest(
+            name="clinic", format="libsvm", path=file, dimension=2, classes=("0", "1"), epsilon_cap=1.0, delta_cap=1e-5
+        )
+    )
+    with pytest.raises(RefusedError, match="private"):
+        make_narrow("clinic", [0], "copy")

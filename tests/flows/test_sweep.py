@@ -1,0 +1,173 @@
+"""Sweeps: each point once, failures recorded, a kill resumed, one parent and comparable children in MLflow."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tasks.specification import SweepSpec
+from tasks.tracking import FACTS
+from tests.support.command_line import CommandLine
+
+GRID: dict[str, Any] = {
+    "name": "trial",
+    "question": "Does it run?",
+    "paper": "x-2024",
+    "figure": "Fig. 1",
+    "set": {"dataset": "iris", "algorithm": "noisy-gd", "parties": 2, "param.iterations": 5},
+    "grid": {"epsilon": [1.0, 2.0], "seeds": [0, 1]},
+}
+
+
+def children_of(root: Path, parent: str, status: str = "FINISHED") -> list[Any]:
+    from mlflow import MlflowClient
+
+    from tasks.engine import tracking_uri
+
+    client = MlflowClient(tracking_uri=tracking_uri(root))
+    experiment = client.get_run(parent).info.experiment_id
+    found = client.search_runs([experiment], f"tags.`mlflow.parentRunId` = '{parent}'", max_results=1000)
+    return [run for run in found if run.info.status == status]
+
+
+def test_a_sweep_is_finished_once_and_tracked_under_one_parent(tracked_root: Path) -> None:
+    from flows.sweep import run_sweep
+
+    spec = SweepSpec.model_validate(GRID)
+    first = run_sweep(spec, workers=2)
+    assert [outcome.error for outcome in first.outcomes] == [None] * 4
+    assert first.reused == 0
+    results = [outcome.result for outcome in first.outcomes]
+    assert len({result.run_key for result in results if result}) == 4
+    assert [outcome.point for outcome in first.outcomes] == spec.points(), "in the order of the specification"
+
+    again = run_sweep(spec, workers=2)
+    assert again.reused == 4
+    assert [outcome.result for outcome in again.outcomes] == results
+    assert again.mlflow_run_id == first.mlflow_run_id
+
+    children = children_of(tracked_root, first.mlflow_run_id)
+    assert len(children) == 4
+    names = [(set(run.data.params), set(run.data.metrics)) for run in children]
+    assert all(one == names[0] for one in names), "names line up, so that MLflow compares them"
+    for run in children:
+        assert set(FACTS) <= set(run.data.params)
+        assert (run.data.tags["paper"], run.data.tags["figure"]) == ("x-2024", "Fig. 1")
+        assert run.data.tags["proved"] == run.data.params["proved"] != "none"
+        assert {"accuracy", "epsilon_spent", "delta_spent"} <= set(run.data.metrics)
+
+
+def test_a_point_gives_what_a_training_run_gives(tracked_root: Path) -> None:
+    from flows.federated_training import train
+    from flows.sweep import run_sweep
+
+    spec = SweepSpec.model_validate({**GRID, "grid": {"epsilon": [1.0], "seeds": [3]}})
+    (outcome,) = run_sweep(spec).outcomes
+    alone = train(outcome.point.config)
+    assert outcome.result is not None
+    assert (outcome.result.run_key, outcome.result.metrics, outcome.result.proved) == (
+        alone.run_key,
+        alone.metrics,
+        alone.proved,
+    )
+    assert set(outcome.result.releases) == set(alone.releases)
+
+
+def test_a_failing_point_is_recorded_and_the_rest_goes_on(tracked_root: Path) -> None:
+    from flows.sweep import run_sweep
+
+    spec = SweepSpec.model_validate({**GRID, "name": "failing", "grid": {"test_fraction": [0.2, 0.001, 0.3]}})
+    spec = spec.model_copy(update={"set": {**spec.set, "epsilon": 1.0}})
+    result = run_sweep(spec)
+    assert [outcome.error is not None for outcome in result.outcomes] == [False, True, False]
+    (failed,) = result.failed
+    assert "test fraction" in str(failed.error)
+    assert "\n" not in str(failed.error)
+    (child,) = children_of(tracked_root, result.mlflow_run_id, "FAILED")
+    assert child.data.tags["error"] == failed.error
+    assert len(children_of(tracked_root, result.mlflow_run_id)) == 2
+    assert len(run_sweep(spec).failed) == 1, "a failure is tried again, not remembered as an answer"
+    assert len(children_of(tracked_root, result.mlflow_run_id, "FAILED")) == 1
+
+
+def test_points_that_share_a_release_make_it_once(tracked_root: Path) -> None:
+    from flows.sweep import run_sweep
+    from storage.layout import Layout
+    from storage.releases import ReleaseStore
+
+    own = {"dataset": "iris", "algorithm": "fed-dpdr-dpml", "parties": 2, "dimension": 2, "epsilon": 5.0, "seeds": 0}
+    spec = SweepSpec.model_validate(
+        {"name": "shared", "set": own, "grid": {"param.trainer.regularisation": [0.01, 0.1, 1.0]}}
+    )
+    result = run_sweep(spec, workers=3)
+    assert not result.failed
+    keys = [set(outcome.result.releases) for outcome in result.outcomes if outcome.result]
+    assert set.intersection(*keys), "the covariances do not depend on the trainer's parameter"
+    store = ReleaseStore(Layout(tracked_root))
+    assert all(store.exists(key) for one in keys for key in one)
+
+
+@pytest.mark.nightly
+def test_a_killed_sweep_resumes(unitball: CommandLine, tmp_path: Path) -> None:
+    spec = tmp_path / "sweep.yaml"
+    spec.write_text(yaml.safe_dump({**GRID, "name": "killed", "workers": 1, "grid": {"epsilon": list(range(1, 41))}}))
+    words = f"from deployments.cli import main; main(['sweep', {str(spec)!r}])"
+    process = subprocess.Popen([sys.executable, "-c", words], env={**os.environ, "UNITBALL_ROOT": str(unitball.root)})
+    runs = unitball.root / "results" / "runs"
+    _wait_until(lambda: len(list(runs.glob("*.parquet"))) >= 5, process)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    done = len(list(runs.glob("*.parquet")))
+    result = unitball.succeeds("sweep", spec)
+    assert len(result["outcomes"]) == 40
+    assert all(outcome["error"] is None for outcome in result["outcomes"])
+    assert done - 2 <= result["reused"] < 40
+    assert len(children_of(unitball.root, result["mlflow_run_id"])) == 40
+
+
+def _wait_until(there: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + 120
+    while not there():
+        assert process.poll() is None, "it ended before it was killed"
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@pytest.mark.nightly
+def test_dask_gives_what_threads_give(tracked_root: Path) -> None:
+    from flows.sweep import run_sweep
+
+    spec = SweepSpec.model_validate({**GRID, "name": "dask"})
+    over_dask = run_sweep(spec, workers=2, dask="local")
+    assert not over_dask.failed
+    threads = run_sweep(spec.model_copy(update={"name": "threads"}), workers=2)
+    assert threads.reused == 4, "finished points are found whoever ran them"
+    values, others = (
+        [outcome.result.metrics for outcome in one.outcomes if outcome.result] for one in (over_dask, threads)
+    )
+    assert values == others
+
+
+def test_the_command_line_says_what_is_wrong(commands: CommandLine, tmp_path: Path) -> None:
+    spec = tmp_path / "sweep.yaml"
+    spec.write_text("name: a\ngrid: {epsilom: [1]}\n")
+    commands("sweep", spec).refused(2, "epsilom", "epsilon")
+    commands("sweep", tmp_path / "absent.yaml").refused(2, "absent.yaml")
+    commands("reproduce", "wang2024-fig9").refused(2, "wang2024-fig3")
+    commands("reproduce", "wang2024-fig3", "--scale", "huge").refused(2, "huge", "quick, full")
+    commands("reproduce", "wang2024-fig3", "--path", tmp_path).refused(2, "--scale full")
+    commands("reproduce").refused(2, "--list")
+    commands("report").refused(2, "unitball reproduce")
+    commands("report", "absent").refused(2, "absent")
+    listed = commands("reproduce", "--list", "--json")
+    assert listed.code == 0
+    assert len(listed.json["reproductions"]) == 21
