@@ -48,7 +48,7 @@ class Resolved:
     parts: Mapping[str, AlgorithmSpec]
 
 
-def resolve(config: TrainingConfig, dimension: int) -> Resolved:
+def resolve(config: TrainingConfig, dimension: int, label_range: tuple[float, float] | None = None) -> Resolved:
     """Return the parts of what a configuration asks for.
 
     Parameters
@@ -56,6 +56,8 @@ def resolve(config: TrainingConfig, dimension: int) -> Resolved:
     config : TrainingConfig
     dimension : int
         Features of a row.
+    label_range : (float, float), optional
+        The declared range of real labels, handed to a trainer that was given none.
 
     Raises
     ------
@@ -80,6 +82,10 @@ def resolve(config: TrainingConfig, dimension: int) -> Resolved:
     parts = _with_parameters({part: spec for part, spec in offered.items() if spec is not None}, own)
     if "projection" in parts:
         parts["projection"] = _with_components(parts["projection"], config, dimension)
+    if label_range is not None and "label_range" in _fields(parts["trainer"]):
+        parts["trainer"] = parts["trainer"].with_parameters(
+            **{"label_range": list(label_range), **parts["trainer"].parameters}
+        )
     trainer = lookup("trainers", parts["trainer"].name)
     return Resolved(
         name=name,
