@@ -11,6 +11,7 @@ from prefect.runtime import flow_run
 from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 
 from flows.chain import follow
+from flows.secure_rounds import in_rounds
 from storage.errors import RefusedError
 from storage.refs import DatasetRef, ReleaseRef
 from tasks.artifacts import Progress, show_budget, show_result
@@ -43,7 +44,11 @@ class _AsTasks:
         show_budget(dataset, charge(*arguments))
 
     def make(self, task: Task[..., ReleaseRef], planned: PlannedRelease | PlannedCombination, *arguments: Any) -> None:
-        self._futures[planned.key] = submit(task, [planned, *arguments], stored=is_stored(planned.key))
+        if isinstance(planned, PlannedRelease) and planned.runs_in_rounds:
+            shards, *upstream = arguments
+            self._futures[planned.key] = in_rounds(planned, shards, upstream)
+        else:
+            self._futures[planned.key] = submit(task, [planned, *arguments], stored=is_stored(planned.key))
 
     def made(self, keys: Sequence[str]) -> list[PrefectFuture[Any]]:
         return [self._futures[key] for key in keys]

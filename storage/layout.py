@@ -78,6 +78,11 @@ class Layout:
         return self.root / "releases"
 
     @property
+    def rounds(self) -> Path:
+        """Messages of secure aggregation that the server received and sent."""
+        return self.root / "rounds"
+
+    @property
     def ledger(self) -> Path:
         """The ledger's SQLite file."""
         return self.root / "ledger.sqlite"
@@ -118,6 +123,14 @@ class Layout:
         """Return the folder of one party's rows of one data set version under one partition."""
         folder = self.party(party) / "shards" / path_component(partition, "partition")
         return folder / path_component(version, "version")
+
+    def party_round(self, party: str, key: str) -> Path:
+        """Return the folder of what one party remembers of one release's secure aggregation."""
+        return self.party(party) / "rounds" / path_component(key, "release key")
+
+    def round(self, key: str) -> Path:
+        """Return the folder of the messages of one release's secure aggregation."""
+        return self.rounds / path_component(key, "release key")
 
     def release(self, key: str) -> Path:
         """Return the folder of one release."""

@@ -46,6 +46,13 @@ class TrainingConfig(BaseModel):
     ] = Neighbours.REPLACE_ONE
     dropouts: Annotated[int, Field(ge=0, description="secagg: parties that may be lost during the run.")] = 0
     colluders: Annotated[int, Field(ge=0, description="secagg: parties that may pool what they know.")] = 0
+    absent: Annotated[
+        tuple[Annotated[str, Field(pattern=r"^\d{1,7}:(advertise|share|mask|unmask)$")], ...],
+        Field(
+            description="secagg, simulated: who is gone from which round on (advertise, share, mask, unmask).",
+            examples=[["2:mask"]],
+        ),
+    ] = ()
     parties: Annotated[int, Field(ge=1, le=1_000_000, description="Number of simulated parties.", examples=[5])] = 5
     sizes: Annotated[
         tuple[Annotated[int, Field(ge=1)], ...] | None, Field(description="Rows of each party (an uneven split).")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,8 @@ from dpalgos.guarantees import Guarantee, Numerics
 from dpalgos.keystream import KeyedNoise, key_identifier, public_secret
 from dpalgos.models import Artefact, decode
 from dpalgos.rows import Floats, Rows
-from dpalgos.secure.summation import SecureSummation
-from dpalgos.secure.tolerance import Tolerance
+from dpalgos.secure.one_sum import require_shareable
+from dpalgos.secure.summation import SecureSummation, weights_of
 from dpalgos.summation import Summation
 from storage.charges import PlanRequest, ReleaseCharge
 from storage.datasets import dataset_ref
@@ -23,6 +24,7 @@ from storage.errors import RefusedError, SecretError
 from storage.ledger import Ledger
 from storage.refs import ReleaseRef, ShardRef
 from storage.releases import ReleaseStore
+from storage.rounds import RoundStore
 from storage.secrets import party_secret, require_secret
 from storage.shards import open_shard
 from tasks.budget import open_ledger
@@ -31,14 +33,19 @@ from tasks.plans import PlannedRelease, RunPlan, build
 from tasks.settings import current_layout
 
 __all__ = [
+    "admit",
     "charge_plan",
     "diagnostics_of",
+    "fixed_survivors",
     "is_stored",
     "make_release",
+    "own_part",
     "read_release",
     "refuse_unproved",
     "rows_of",
     "store_combination",
+    "store_release",
+    "stored_release",
 ]
 
 
@@ -135,6 +142,9 @@ def refuse_unproved(plan: RunPlan, shards: Sequence[ShardRef], ledger: Ledger) -
         is seeded publicly, or has a delta of 1/n or more.
     """
     _require_genuine(shards)
+    for release in plan.releases:
+        if release.sums_securely:
+            require_shareable(build(release), release.public_facts(), release.fault_model())
     dataset = shards[0].dataset
     if not dataset.private:
         return
@@ -142,11 +152,12 @@ def refuse_unproved(plan: RunPlan, shards: Sequence[ShardRef], ledger: Ledger) -
         raise RefusedError(
             f"{dataset.name} is private: a public noise seed would let anybody subtract the noise; leave --seed out"
         )
-    smallest = min(min(release.setting["sizes"]) for release in plan.releases if release.reads_rows)
-    if plan.delta >= 1 / smallest:
+    # Publishing one of n rows at random is (0, 1/n)-private, so the release that reads the most rows sets the bound.
+    most = max(release.public_facts().rows for release in plan.releases if release.reads_rows)
+    if plan.delta >= 1 / most:
         raise RefusedError(
-            f"delta {plan.delta:g} is 1/n or more for the smallest party (n = {smallest}): that protects nobody; "
-            f"choose --delta well below {1 / smallest:.2g}"
+            f"delta {plan.delta:g} is 1/n or more for a release of n = {most} rows: that protects nobody; "
+            f"choose --delta well below {1 / most:.2g}"
         )
     for release in plan.releases:
         if not release.reads_rows:
@@ -225,35 +236,27 @@ def make_release(
     SecretError
         If it was charged under a secret that is gone: noise is never drawn anew for a charged release.
     """
-    layout = current_layout()
-    store = ReleaseStore(layout)
     algorithm = build(release)
     setting = release.public_facts()
-    # Declare: from public facts alone.
-    guarantee = release.guarantee()
-    if store.exists(release.key):
-        manifest, _ = store.read(release.key)
-        return ReleaseRef(key=release.key, kind=manifest["artefact"], party=release.owner)
-    reached("declared")
-
+    stored = stored_release(release)
+    if stored is not None:
+        return stored
+    admit(release, shards)
     ledger = open_ledger()
-    reading = bool(algorithm.reads_rows)
-    if reading:
-        _require_admissible(guarantee, release, shards, ledger)
-        # Costs nothing where the plan was charged, and is refused where the key stands for something else on record.
-        _charge(ledger, [release], shards, _own_delta(release), release.name)
-        reached("charged")
-
-    noises = _noises(release, ledger if reading else None)
+    noises = [_noise(release, maker, ledger) for maker in release.noise_makers]
     parties = [rows_of(shard, upstream, setting.dimension) for shard in shards]
     summation: Summation | None = None
-    if release.tolerance is not None:
+    if release.sums_securely:
         summation = SecureSummation(
             identity=release.key,
-            tolerance=Tolerance(**release.tolerance),
+            tolerance=release.fault_model(),
             sizes=setting.sizes,
             noises=noises,
             steps=algorithm.steps(setting),
+            absences=release.absences(),
+            scaled=True,
+            weights=weights_of(algorithm, setting),
+            remember=lambda step, survivors: fixed_survivors(release.key, step, survivors),
         )
     noise = noises[0]
     diagnostics: dict[str, float] = {}
@@ -261,41 +264,101 @@ def make_release(
         artefact, diagnostics = algorithm.diagnostics(parties, setting, noise)
     else:
         artefact = fit(algorithm, parties, setting, noise, summation)
-    reached("drawn")
+    return store_release(release, artefact, diagnostics)
 
-    manifest = _manifest(release, guarantee, artefact.kind, diagnostics)
+
+def stored_release(release: PlannedRelease) -> ReleaseRef | None:
+    """Return the reference of a release that is stored: the first stored copy is the release."""
+    store = ReleaseStore(current_layout())
+    if not store.exists(release.key):
+        return None
+    manifest, _ = store.read(release.key)
+    return ReleaseRef(key=release.key, kind=manifest["artefact"], party=release.owner)
+
+
+def admit(release: PlannedRelease, shards: Sequence[ShardRef]) -> None:
+    """Declare and charge a release that is about to be made: the door's first half.
+
+    Raises
+    ------
+    RefusedError
+        If it may not read these rows, or was not charged and the cap does not admit it.
+    """
+    # Declare: from public facts alone.
+    guarantee = release.guarantee()
+    reached("declared")
+    if release.reads_rows:
+        ledger = open_ledger()
+        if tuple(shard.rows for shard in shards) != release.public_facts().sizes:
+            raise RefusedError(f"{release.label} is planned for parties of other sizes than the shards it is given")
+        _require_admissible(guarantee, release, shards, ledger)
+        # Costs nothing where the plan was charged, and is refused where the key stands for something else on record.
+        _charge(ledger, [release], shards, _own_delta(release), release.name)
+        reached("charged")
+
+
+def own_part(release: PlannedRelease, shard: ShardRef, upstream: Sequence[ReleaseRef]) -> tuple[Rows, KeyedNoise]:
+    """Return what one party brings to a joint release that was admitted: its own rows and its own noise.
+
+    Raises
+    ------
+    RefusedError
+        If the release was never charged, or may not read these rows.
+    SecretError
+        If it was charged under another secret of this party.
+    """
+    ledger = open_ledger()
+    facts = release.public_facts()
+    if shard.party not in release.parties or facts.sizes[release.parties.index(shard.party)] != shard.rows:
+        raise RefusedError(f"{release.label} is planned for a party of another size than the shard it is given")
+    _require_admissible(release.guarantee(), release, [shard], ledger)
+    if not ledger.is_charged(release.key):
+        raise RefusedError(f"{release.label} was not charged, so no noise is drawn for it")
+    return rows_of(shard, upstream, facts.dimension), _noise(release, shard.party, ledger)
+
+
+def fixed_survivors(key: str, step: str, survivors: tuple[int, ...]) -> tuple[int, ...]:
+    """Store whose vectors a sum holds, before it is unmasked, and return whose were stored first, by whichever run."""
+    stored = RoundStore(current_layout(), key).put(f"survivors-{step}", json.dumps(list(survivors)).encode())
+    return tuple(json.loads(stored))
+
+
+def store_release(
+    release: PlannedRelease, artefact: Artefact, diagnostics: Mapping[str, float] | None = None
+) -> ReleaseRef:
+    """Record a drawn release in the ledger and store it: the door's last step."""
+    reached("drawn")
+    store = ReleaseStore(current_layout())
+    manifest = _manifest(release, release.guarantee(), artefact.kind, dict(diagnostics or {}))
     arrays = artefact.arrays()
     digest = store.digest_of(manifest, arrays)
-    if reading:
-        ledger.record_output(release.key, digest)
+    if release.reads_rows:
+        open_ledger().record_output(release.key, digest)
         reached("recorded")
     store.write(release.key, manifest, arrays)
     reached("stored")
     return ReleaseRef(key=release.key, kind=artefact.kind, party=release.owner)
 
 
-def _noises(release: PlannedRelease, ledger: Ledger | None) -> list[KeyedNoise]:
-    """Return the noise of each maker, from the secrets that were in force when the release was charged.
+def _noise(release: PlannedRelease, maker: str, ledger: Ledger) -> KeyedNoise:
+    """Return the noise of one maker, from the secret that was in force when the release was charged.
 
     Raises
     ------
     SecretError
-        If one of them is another by now: noise is never drawn anew for a charged release.
+        If that is another by now: noise is never drawn anew for a charged release.
     """
-    charged_under = ledger.charge_of(release.key).key_ids if ledger else None
-    noises = []
-    for maker in release.noise_makers:
-        secret = secret_of(release, maker, create=charged_under is None)
-        if charged_under is not None and key_identifier(secret) != charged_under[maker]:
-            raise SecretError(
-                f"the release {release.key[:12]} ({release.label}) was charged under another secret of {maker}; "
-                f"its noise cannot be drawn again. Restore the secret, or ask for a fresh release and a fresh charge "
-                f"with another --repetition"
-            )
-        # With a public seed all secrets are one, so the maker is part of what keys the noise.
-        name = release.key if len(release.noise_makers) == 1 else f"{release.key}/{maker}"
-        noises.append(KeyedNoise(secret, name))
-    return noises
+    charged_under = ledger.charge_of(release.key).key_ids if release.reads_rows else None
+    secret = secret_of(release, maker, create=charged_under is None)
+    if charged_under is not None and key_identifier(secret) != charged_under[maker]:
+        raise SecretError(
+            f"the release {release.key[:12]} ({release.label}) was charged under another secret of {maker}; "
+            f"its noise cannot be drawn again. Restore the secret, or ask for a fresh release and a fresh charge "
+            f"with another --repetition"
+        )
+    # With a public seed all secrets are one, so the maker is part of what keys the noise.
+    name = release.key if len(release.noise_makers) == 1 else f"{release.key}/{maker}"
+    return KeyedNoise(secret, name)
 
 
 def _own_delta(release: PlannedRelease) -> float:
@@ -330,8 +393,6 @@ def _require_admissible(
     # The plan was checked as a whole; the door checks again, since nothing else stands between it and the rows.
     _require_genuine(shards)
     dataset = shards[0].dataset
-    if tuple(shard.rows for shard in shards) != release.public_facts().sizes:
-        raise RefusedError(f"{release.label} is planned for parties of other sizes than the shards it is given")
     for shard in shards:
         if open_shard(current_layout(), shard).count != shard.rows:
             raise RefusedError(f"the reference to the rows of party {shard.party} gives another number than is stored")
@@ -367,6 +428,7 @@ def _manifest(
         "code": code_version(),
         "public_seed": release.seed,
         "tolerance": release.tolerance,
+        "absent": {name: list(parties) for name, parties in release.absent.items()},
         "diagnostics": diagnostics,
     }
 

@@ -47,7 +47,7 @@ def plan_run(config: TrainingConfig, shards: Sequence[ShardRef], held_out: Shard
     InputError
         For a target dimension above the data's.
     """
-    resolved = resolve(config, shards[0].dataset.dimension)
+    resolved = resolve(config, shards[0].dataset.dimension, shards[0].dataset.label_range)
     draft = _Draft(config=config, resolved=resolved, shards=tuple(shards), held_out=held_out)
     accepted = {part: lookup(spec.kind, spec.name).budgets for part, spec in resolved.parts.items() if part in _STAGES}
     stages = {stage: accepted[stage][0] for stage in _STAGES if accepted.get(stage)}
@@ -201,6 +201,20 @@ class _Draft:
 
     def _tolerance(self, parties: int) -> dict[str, int]:
         return {"parties": parties, "dropouts": self.config.dropouts, "colluders": self.config.colluders}
+
+    def _absent(self, parties: int, trust: Trust) -> dict[str, tuple[int, ...]]:
+        """Return who is gone from which round on; in the identity, so that such a run is one of its own."""
+        named = [(int(number), stage) for number, stage in (entry.split(":") for entry in self.config.absent)]
+        if named and self.resolved.trust is not Trust.SECAGG:
+            raise ParameterError(
+                f"absent is for secure aggregation and this run is under {self.resolved.trust}; choose --trust secagg"
+            )
+        if trust is not Trust.SECAGG:
+            return {}
+        if any(number >= parties for number, _ in named):
+            raise ParameterError(f"absent names party {max(named)[0]}; parties have the numbers 0 to {parties - 1}")
+        stages = sorted({stage for _, stage in named})
+        return {stage: tuple(sorted({number for number, at in named if at == stage})) for stage in stages}
 
     def _releases(
         self, part: str, scope: Scope, dimension: int, uses: Sequence[str], budgets: Budgets

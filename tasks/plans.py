@@ -8,9 +8,10 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
+from dpalgos.algorithms import is_sum_algorithm
 from dpalgos.guarantees import Guarantee, Loss, Neighbours, Setting, Trust, loss_from_json
 from dpalgos.registry import AlgorithmSpec, lookup
-from dpalgos.secure.summation import secagg_guarantee
+from dpalgos.secure.summation import Absences, graph_for, secagg_guarantee
 from dpalgos.secure.tolerance import Tolerance
 
 __all__ = ["EVERYONE", "PlannedCombination", "PlannedRelease", "RunPlan", "build", "setting_to_json"]
@@ -44,6 +45,8 @@ class PlannedRelease(_Planned):
         Public noise seed.
     tolerance : dict or None
         Under ``secagg``: the fault model, fields of :class:`dpalgos.secure.tolerance.Tolerance`.
+    absent : dict
+        Simulated dropouts: for each round the numbers of the parties that are gone from it on.
     """
 
     key: str
@@ -57,6 +60,7 @@ class PlannedRelease(_Planned):
     upstream: tuple[str, ...] = ()
     seed: int | None = None
     tolerance: dict[str, int] | None = None
+    absent: dict[str, tuple[int, ...]] = {}
 
     @property
     def owner(self) -> str:
@@ -73,6 +77,27 @@ class PlannedRelease(_Planned):
         """Whether it looks at rows at all; maps made from public parameters do not, and cost nothing."""
         return bool(lookup(self.kind, self.name).reads_rows)
 
+    @property
+    def sums_securely(self) -> bool:
+        """Whether rows are seen through sums that are formed by secure aggregation."""
+        return self.tolerance is not None and is_sum_algorithm(lookup(self.kind, self.name))
+
+    @property
+    def runs_in_rounds(self) -> bool:
+        """Whether its rounds are tasks: one sum over parties few enough to mask with each other, a task each."""
+        return (
+            self.sums_securely and graph_for(self.fault_model()) is None and build(self).steps(self.public_facts()) == 1
+        )
+
+    def fault_model(self) -> Tolerance:
+        """Return the fault model of a release under ``secagg``."""
+        assert self.tolerance is not None
+        return Tolerance(**self.tolerance)
+
+    def absences(self) -> Absences:
+        """Return who drops out where, in the simulation."""
+        return Absences(**{name: frozenset(parties) for name, parties in self.absent.items()})
+
     def public_facts(self) -> Setting:
         """Return the setting."""
         return _setting_from_json(self.setting)
@@ -84,7 +109,7 @@ class PlannedRelease(_Planned):
         guarantee: Guarantee = algorithm.guarantee(setting)
         if self.tolerance is None:
             return guarantee
-        return secagg_guarantee(guarantee, Tolerance(**self.tolerance), algorithm.steps(setting))
+        return secagg_guarantee(guarantee, self.fault_model(), algorithm.steps(setting))
 
 
 class PlannedCombination(_Planned):

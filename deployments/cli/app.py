@@ -11,6 +11,7 @@ import typer
 from pydantic import ValidationError
 
 from dpalgos.errors import ParameterError
+from dpalgos.secure.errors import SecureAggregationError
 from storage.errors import InputError, RefusedError, SecretError, StorageError
 from tasks.engine import EngineError
 
@@ -78,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         # Whoever reads has seen enough; Python must not try to write the rest when it ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(DONE)
-    except (StorageError, EngineError) as error:
+    except (StorageError, EngineError, SecureAggregationError) as error:
         _say(_one_line(error))
         sys.exit(FAILED)
     except Exception as error:

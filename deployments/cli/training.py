@@ -142,6 +142,9 @@ def train(
     trust: Annotated[Trust | None, typer.Option(help="Trust model; default the algorithm's first.")] = None,
     dropouts: Annotated[int, typer.Option(help="secagg: parties that may be lost during the run.")] = 0,
     colluders: Annotated[int, typer.Option(help="secagg: parties that may pool what they know.")] = 0,
+    absent: Annotated[
+        list[str] | None, typer.Option(help="secagg, simulated: party 2 gone from a round on, 2:mask; may be repeated.")
+    ] = None,
     neighbours: Annotated[Neighbours, typer.Option(help="Relation; add-remove-one where no private n is used.")] = (
         Neighbours.REPLACE_ONE
     ),
@@ -188,6 +191,7 @@ def train(
         trust=trust,
         dropouts=dropouts,
         colluders=colluders,
+        absent=tuple(absent or ()),
         neighbours=neighbours,
         parties=parties,
         sizes=numbers(sizes, "--sizes"),

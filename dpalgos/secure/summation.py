@@ -9,12 +9,12 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from dpalgos.errors import ParameterError
-from dpalgos.guarantees import ApproximateDP, Guarantee
+from dpalgos.guarantees import ApproximateDP, Guarantee, Setting
 from dpalgos.noise import NoiseSource
 from dpalgos.rows import Ints
 from dpalgos.secure import party as at_party
 from dpalgos.secure import server as at_server
-from dpalgos.secure.errors import TooFewPartiesError
+from dpalgos.secure.errors import RepeatedUseError, TooFewPartiesError
 from dpalgos.secure.graph import SparseGraph
 from dpalgos.secure.keys import KEY
 from dpalgos.secure.masking import to_integers, to_words
@@ -23,7 +23,16 @@ from dpalgos.secure.noise_shares import NoiseShare, share_law
 from dpalgos.secure.tolerance import Tolerance
 from dpalgos.summation import IntegerNoise
 
-__all__ = ["Absences", "SecureSummation", "allotments", "graph_for", "noisy_contribution", "secagg_guarantee"]
+__all__ = [
+    "Absences",
+    "SecureSummation",
+    "allotments",
+    "graph_for",
+    "noisy_contribution",
+    "scaled_to_all",
+    "secagg_guarantee",
+    "weights_of",
+]
 
 # Up to this many parties the complete graph costs little, and has no failure probability.
 _COMPLETE = 64
@@ -123,6 +132,36 @@ def noisy_contribution(contribution: Ints, bound: int, share: NoiseShare, noise:
     return cut + share.sample(cut.size, noise.stream(f"{step}/share", cut))
 
 
+def weights_of(algorithm: object, setting: Setting) -> tuple[int, ...]:
+    """Return what each party counts for in the mean that an algorithm makes of a sum: its rows, or what it says.
+
+    An algorithm whose sum weighs parties otherwise has a method ``party_weights(setting)``.
+    """
+    own = getattr(algorithm, "party_weights", None)
+    return setting.sizes if own is None else tuple(own(setting))
+
+
+def scaled_to_all(total: Ints, weights: Sequence[int], survivors: Sequence[int]) -> Ints:
+    """Return the survivors' sum times all weights over theirs, rounded: a mean over all is then one over survivors.
+
+    Guarantee
+    ---------
+    Post-processing of the released sum by public numbers.
+
+    Parameters
+    ----------
+    total : array of int64
+    weights : sequence of int
+        Of every party, as :func:`weights_of` returns them.
+    survivors : sequence of int
+    """
+    present = sum(weights[party] for party in survivors)
+    if present in (0, sum(weights)):
+        return total
+    scaled = np.rint(total * (sum(weights) / present))
+    return np.asarray(np.clip(scaled, -float(_ROOM), float(_ROOM)), dtype=np.int64)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Absences:
     """Which parties stop answering at which round, for simulation.
@@ -192,11 +231,17 @@ class SecureSummation:
     absences : Absences
         Which parties drop out, for simulation.
     scaled : bool
-        True returns each sum times all rows over the survivors' rows, rounded, so that an algorithm that divides by
-        all rows divides by the survivors'. Post-processing of the exact sum, which False returns.
+        True returns each sum as :func:`scaled_to_all` makes it, so that an algorithm that divides by all rows divides
+        by the survivors'. Post-processing of the exact sum, which False returns.
+    weights : sequence of int, optional
+        What a party counts for then (:func:`weights_of`); its rows where nothing is given.
     masked : bool
         False leaves out keys and masks, which cancel: the same result, bit for bit, for simulations of very many
         parties over very many steps in which the protocol's own cost is not the question.
+    remember : callable, optional
+        Stores a step's name and its survivors and returns the survivors stored under that name first, now or by an
+        earlier run that was killed. Called before anything is unmasked: since noise shares are the same in a repeated
+        run, sums over two survivor sets would reveal single parties.
     entropy : callable
         Gives fresh random bytes for the parties' seeds; the operating system's by default. Results do not depend on it.
 
@@ -217,6 +262,8 @@ class SecureSummation:
         absences: Absences | None = None,
         scaled: bool = False,
         masked: bool = True,
+        weights: Sequence[int] | None = None,
+        remember: Callable[[str, tuple[int, ...]], tuple[int, ...]] | None = None,
         entropy: Callable[[int], bytes] = secrets.token_bytes,
     ) -> None:
         if not len(sizes) == len(noises) == tolerance.parties:
@@ -227,6 +274,8 @@ class SecureSummation:
         self._identity, self._tolerance = identity, tolerance
         self._sizes, self._noises = tuple(sizes), tuple(noises)
         self._scaled, self._masked, self._entropy = scaled, masked, entropy
+        self._weights = self._sizes if weights is None else tuple(weights)
+        self._remember = remember
         self._absences = absences if absences is not None else Absences()
         self._graph = graph_for(tolerance)
         edges = tolerance.parties * (self._graph.degree if self._graph is not None else tolerance.parties)
@@ -260,18 +309,18 @@ class SecureSummation:
         def noisy(party: int) -> Ints:
             return noisy_contribution(contributions[party], bounds[party], share, self._noises[party], step)
 
-        survivors, total = (self._protocol if self._masked else self._plainly)(noisy, length)
+        survivors, total = (self._protocol if self._masked else self._plainly)(step, noisy, length)
         self.survivors[step] = survivors
-        return (self._to_all(total, survivors) if self._scaled else total).reshape(shape)
+        return (scaled_to_all(total, self._weights, survivors) if self._scaled else total).reshape(shape)
 
-    def _to_all(self, total: Ints, survivors: tuple[int, ...]) -> Ints:
-        rows = sum(self._sizes[party] for party in survivors)
-        if rows in (0, sum(self._sizes)):
-            return total
-        scaled = np.rint(total * (sum(self._sizes) / rows))
-        return np.asarray(np.clip(scaled, -float(_ROOM), float(_ROOM)), dtype=np.int64)
+    def _fix(self, step: str, survivors: tuple[int, ...]) -> None:
+        if self._remember is not None and self._remember(step, survivors) != survivors:
+            raise RepeatedUseError(
+                f"the survivors of {step!r} of {self._identity!r} were fixed before and were others; a second sum "
+                "would reveal single inputs. Repeat it under a new identity (--repetition)"
+            )
 
-    def _protocol(self, noisy: Callable[[int], Ints], length: int) -> tuple[tuple[int, ...], Ints]:
+    def _protocol(self, name: str, noisy: Callable[[int], Ints], length: int) -> tuple[tuple[int, ...], Ints]:
         session = self._session(length)
         agreement, step = session.agreement, session.step
         session.step += 1
@@ -287,6 +336,7 @@ class SecureSummation:
 
         block = at_server.merge_masked([at_server.add_masked(agreement, step, []), *blocks()])
         fixed = at_server.fix_survivors(agreement, block)
+        self._fix(name, fixed.survivors)
         responses = []
         for party in fixed.survivors:
             if party not in self._absences.unmask:
@@ -295,12 +345,13 @@ class SecureSummation:
                 responses.append(response)
         return fixed.survivors, at_server.unmask_sum(agreement, fixed, block, responses)
 
-    def _plainly(self, noisy: Callable[[int], Ints], length: int) -> tuple[tuple[int, ...], Ints]:
+    def _plainly(self, name: str, noisy: Callable[[int], Ints], length: int) -> tuple[tuple[int, ...], Ints]:
         gone = self._absences.after("advertise", "share", "mask")
         survivors = tuple(party for party in range(self._tolerance.parties) if party not in gone)
         remaining = len([party for party in survivors if party not in self._absences.unmask])
         if remaining < self._tolerance.quorum:
             raise TooFewPartiesError("the sum was unmasked", remaining, self._tolerance.quorum)
+        self._fix(name, survivors)
         total = to_words(np.zeros(length, dtype=np.int64))
         for party in survivors:
             total += to_words(noisy(party))

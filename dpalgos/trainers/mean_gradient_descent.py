@@ -70,6 +70,10 @@ class _MeanDescent:
         """Return the number of gradient sums."""
         return self.iterations
 
+    def party_weights(self, setting: Setting) -> tuple[int, ...]:
+        """Return that every party counts the same: the mean is over parties, whatever their rows."""
+        return (1,) * len(setting.sizes)
+
     def initial(self, setting: Setting) -> Floats:
         """Return zero weights."""
         self._task().check(setting)

@@ -1,0 +1,146 @@
+"""The rounds of a secure aggregation: states of parties and messages, each written once and never again.
+
+What a party remembers lies in its own private store, what was sent lies with the server. Nothing here knows the
+protocol: names and bytes, of which the first ones stored are the ones.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict
+
+from storage.atomic import staging, writing
+from storage.errors import DamagedError, FormatVersionError, StorageError
+from storage.layout import Layout, path_component
+
+__all__ = ["FORMAT_VERSION", "MessageRef", "PrivateNotes", "RoundStore"]
+
+FORMAT_VERSION = 1
+_MAGIC = b"unitball-round "
+_DIGEST = hashlib.sha256().digest_size
+
+
+class MessageRef(BaseModel):
+    """One stored message of a round.
+
+    Attributes
+    ----------
+    key : str
+        The release whose sum is formed.
+    name : str
+        Which message: its kind, and whom it is from or for.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    key: str
+    name: str
+
+
+class _WriteOnce:
+    """Files of one folder; whoever stores a name first has stored it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def put(self, name: str, data: bytes) -> bytes:
+        """Store under a name unless something is, and return what is stored: the caller goes on with that.
+
+        It is on disk before this returns, also where another process or an earlier run was the one to write it.
+        """
+        path = self._folder / path_component(name, "message name")
+        found = self._read(path)
+        if found is None:
+            with writing(path):
+                self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+                self._link(path, data)
+            found = self._read(path)
+        if found is None:
+            raise StorageError(f"{path} vanished while it was being written; try again")
+        return found
+
+    def get(self, name: str) -> bytes | None:
+        """Return what is stored under a name, None where nothing is."""
+        return self._read(self._folder / path_component(name, "message name"))
+
+    def require(self, name: str) -> bytes:
+        """Return what is stored under a name.
+
+        Raises
+        ------
+        StorageError
+            If nothing is.
+        """
+        found = self.get(name)
+        if found is None:
+            raise StorageError(f"{self._folder / name} is missing: an earlier round has to run first")
+        return found
+
+    def _link(self, path: Path, data: bytes) -> None:
+        head = _MAGIC + b"%d\n" % FORMAT_VERSION
+        with staging(self._folder, durable=False) as stage:
+            fresh = stage.path / "message"
+            descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(descriptor, "wb") as file:
+                file.writelines((head, hashlib.sha256(data).digest(), data))
+                file.flush()
+                os.fsync(file.fileno())
+            # A hard link appears whole and, unlike a rename, never replaces what another process stored first.
+            with contextlib.suppress(FileExistsError):
+                os.link(fresh, path)
+            folder = os.open(self._folder, os.O_RDONLY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
+
+    def _read(self, path: Path) -> bytes | None:
+        try:
+            whole = path.read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise StorageError(f"cannot read {path}: {error.strerror}; its owner must be able to read it") from error
+        head, _, body = whole.partition(b"\n")
+        version = head.removeprefix(_MAGIC)
+        if head.startswith(_MAGIC) and version.isdigit() and int(version) > FORMAT_VERSION:
+            raise FormatVersionError(f"{path} has format version {int(version)}, newer than {FORMAT_VERSION}; upgrade")
+        if head != _MAGIC + b"%d" % FORMAT_VERSION or hashlib.sha256(body[_DIGEST:]).digest() != body[:_DIGEST]:
+            raise DamagedError(
+                f"{path} is damaged: its digest does not match; restore it from a backup, or ask for another round "
+                "with --repetition"
+            )
+        return body[_DIGEST:]
+
+
+class RoundStore(_WriteOnce):
+    """What the server of one release's rounds received, decided and sent.
+
+    Parameters
+    ----------
+    layout : Layout
+    key : str
+        The release's identity.
+    """
+
+    def __init__(self, layout: Layout, key: str) -> None:
+        super().__init__(layout.round(key))
+
+
+class PrivateNotes(_WriteOnce):
+    """What one party has to remember of one release's rounds; secret, in its private store.
+
+    Parameters
+    ----------
+    layout : Layout
+    party : str
+    key : str
+        The release's identity.
+    """
+
+    def __init__(self, layout: Layout, party: str, key: str) -> None:
+        super().__init__(layout.party_round(party, key))
