@@ -182,6 +182,11 @@ class Catalog:
             found = [_registration(entry) for entry in entries.find(Kind.DATASET)]
         return [one for one in found if visibility in (None, one.visibility)]
 
+    def account(self, name: str) -> Account | None:
+        """Return an account as it stands, or None where it was never opened."""
+        with reading(self._database) as entries:
+            return find_account(entries, name)
+
     def account_of(self, name: str) -> Account:
         """Return the account that the newest version of a name spends from."""
         registration = self.get(name)

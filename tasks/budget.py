@@ -13,9 +13,11 @@ from dpalgos.accounting.scaling import losses_under
 from dpalgos.accounting.spending import Admission, admit, repeats_left, spent, standing
 from dpalgos.accounting.spending import Cap as AccountingCap
 from dpalgos.guarantees import Guarantee, Neighbours
+from storage.accounts import require_cap, require_small_delta
 from storage.charges import Cap, Decision, PlanRecord, ReleaseCharge
 from storage.errors import InputError, RefusedError
 from storage.ledger import Ledger
+from storage.refs import DatasetRef
 from storage.releases import ReleaseStore
 from tasks.books import open_books, open_catalog
 from tasks.ingestion import find_dataset
@@ -165,14 +167,24 @@ def raise_cap(dataset: str, epsilon: float | None, delta: float | None, reason: 
     InputError
         Without a reason.
     RefusedError
-        For public sets.
+        For public sets, and for a delta of 1/n or more.
     """
     account = open_catalog().account_of(dataset)
     if account.cap is None:
         raise RefusedError(f"{dataset} is public and has no cap")
     if not reason.strip():
         raise InputError("a cap is raised for good and on record: say why with --reason")
-    cap = Cap(epsilon=epsilon or account.cap.epsilon, delta=delta or account.cap.delta)
+    cap = Cap(
+        epsilon=account.cap.epsilon if epsilon is None else epsilon,
+        delta=account.cap.delta if delta is None else delta,
+    )
+    require_cap(cap)
+    most = max(
+        DatasetRef.model_validate(one.manifest["reference"]).rows
+        for one in open_catalog().registrations()
+        if one.account == account.name
+    )
+    require_small_delta(cap.delta, most)
     open_ledger().raise_cap(account.name, cap, by=getpass.getuser(), why=reason)
 
 

@@ -101,7 +101,8 @@ def ingest(request: IngestRequest) -> DatasetRef:
     catalog = open_catalog()
     cap = request.cap()
     known = catalog.versions(request.name)
-    if request.visibility is Visibility.PRIVATE and cap is None and not known:
+    opened = catalog.account(request.account) if request.account else None
+    if request.visibility is Visibility.PRIVATE and cap is None and not known and opened is None:
         raise RefusedError(
             f"{request.name} is private, so its account needs a cap: give --epsilon-cap and --delta-cap "
             f"(or say --public if the rows are nobody's secret)"
@@ -134,8 +135,11 @@ def ingest(request: IngestRequest) -> DatasetRef:
 
 
 def _register(catalog: Catalog, request: IngestRequest, stored: DatasetRef, cap: Cap | None) -> None:
-    if cap is not None:
-        require_small_delta(cap.delta, stored.rows)
+    # A new version may have more rows than the account's cap was declared for.
+    opened = catalog.account(request.account or stored.account)
+    in_force = cap or (opened.cap if opened else None)
+    if in_force is not None:
+        require_small_delta(in_force.delta, stored.rows)
     catalog.register(
         request.name,
         stored.version,

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from rich.box import SIMPLE
 from rich.table import Table
 
 from deployments.cli.app import app
@@ -44,24 +45,51 @@ def budget(
     report = budget_report(dataset)
     if json:
         print_json(report)
-        return
+    else:
+        _show(report)
+
+
+def _epsilon(value: float | None) -> str:
+    return "unbounded" if value is None else f"{value:.4g}"
+
+
+def _show(report: dict[str, Any]) -> None:
     cap = report["cap"]
-    title = f"{dataset} (account {report['account']}): " + (
-        f"cap ε = {cap['epsilon']:g} at δ = {cap['delta']:g}" if cap else "public, no cap; what runs would have cost"
+    title = f"{report['dataset']} (account {report['account']}): " + (
+        f"cap ε = {cap['epsilon']:g} at δ = {cap['delta']:g}"
+        if cap
+        else "public, no cap; what its runs would have cost"
     )
-    table = Table(title=title, title_justify="left")
-    for heading in ("party", "ε spent", "δ", "releases"):
-        table.add_column(heading, justify="left" if heading == "party" else "right")
+    parties = Table(title=title, title_justify="left", box=SIMPLE)
+    for heading in ("party", "ε spent", *(["ε left"] if cap else []), "δ", "releases"):
+        parties.add_column(heading, justify="left" if heading == "party" else "right")
+    charges: dict[tuple[str, str, int], set[str]] = {}
     for party in report["parties"]:
-        table.add_row(
-            party["party"],
-            "–" if party["epsilon_spent"] is None else f"{party['epsilon_spent']:.4g}",
-            f"{party['delta_spent']:.1g}",
-            str(len(party["charges"])),
+        spent = party["epsilon_spent"]
+        left = [] if not cap else ["0" if spent is None else f"{max(cap['epsilon'] - spent, 0):.4g}"]
+        parties.add_row(
+            party["party"], _epsilon(spent), *left, f"{party['delta_spent']:.1g}", str(len(party["charges"]))
         )
-    console().print(table)
+        for charge in party["charges"]:
+            again = " (computed again, charged again)" if charge["recharge"] else ""
+            made = charges.setdefault((charge["recorded_at"][:19], charge["run"] + again, charge["plan"]), set())
+            made.add(charge["label"])
+    out = console()
+    out.print(parties)
+    if charges:
+        out.print(_charges(charges))
     if cap:
-        console().print(
-            f"spent ε = {report['epsilon_spent']:.4g}, left ε = {report['epsilon_left']:.4g} "
+        out.print(
+            f"spent ε = {_epsilon(report['epsilon_spent'])}, left ε = {report['epsilon_left']:.4g} "
             f"(composed over runs and partitions by the {report['filter']} filter)"
         )
+
+
+def _charges(charges: dict[tuple[str, str, int], set[str]]) -> Table:
+    table = Table(title="charges", title_justify="left", box=SIMPLE)
+    for heading in ("when (UTC)", "run", "releases"):
+        table.add_column(heading)
+    for (when, run, _), labels in sorted(charges.items(), key=lambda item: item[0][2]):
+        first = min(labels)
+        table.add_row(when, run, first if len(labels) == 1 else f"{first} and {len(labels) - 1} more")
+    return table

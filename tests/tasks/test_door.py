@@ -384,12 +384,14 @@ def test_idealised_noise_needs_the_owners_word(root: Path, tmp_path: Path) -> No
     assert charges() == []
 
 
-def test_delta_is_compared_with_the_held_out_rows_too(clinic: Path) -> None:
-    """40 held-out rows: at 1/50 the 80 rows of a party would pass where the fewer rows of the evaluation do not."""
-    prepared = prepare(**NOISY, parties=1, delta=0.02, evaluate_privately=True)
-    assert min(shard.rows for shard in prepared.shards.training) == 160
-    with pytest.raises(RefusedError, match="n = 40"):
-        prepare(**NOISY, parties=1, delta=1 / 39, evaluate_privately=True).charge()
+def test_delta_is_below_one_over_the_rows_of_the_largest_release(clinic: Path) -> None:
+    """160 rows in a joint release: 1/80 of one party's rows is not small enough for it."""
+    with pytest.raises(RefusedError, match="n = 160"):
+        prepare(**NOISY, delta=1 / 160).charge()
+    with pytest.raises(RefusedError, match="n = 80"):
+        prepare(**FEDERATED, delta=1 / 80).charge()
+    assert charges() == []
+    prepare(**FEDERATED, delta=1 / 100).charge()
 
 
 # ── what the ledger may say ──────────────────────────────────────────────────────────────────────────────────────────
