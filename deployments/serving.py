@@ -23,7 +23,7 @@ from storage.atomic import writing
 from storage.errors import StorageError
 from storage.layout import Layout
 from tasks.engine import EngineError, prepare_databases, start_server, tracking_uri
-from tasks.settings import ROOT_VARIABLE, current_root
+from tasks.settings import MLFLOW_VARIABLE, ROOT_VARIABLE, current_root
 
 __all__ = ["POOL", "ServeError", "Serving", "main", "serve"]
 
@@ -256,6 +256,8 @@ def serve(serving: Serving) -> Iterator[list[_Leashed]]:
         stack.callback(server.stop)
         os.environ["PREFECT_API_URL"] = f"{serving.prefect_url}/api"
         os.environ["PREFECT_FLOWS_HEARTBEAT_FREQUENCY"] = str(_HEARTBEAT_SECONDS)
+        # Runs link to their pages there.
+        os.environ[MLFLOW_VARIABLE] = f"http://{HOST}:{serving.mlflow_port}"
         logs = root / "logs"
         with writing(logs):
             logs.mkdir(exist_ok=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import os
 from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
@@ -20,10 +19,10 @@ from prefect.artifacts import (
 from storage.refs import DatasetRef
 from tasks.budget import nights_left
 from tasks.reporting import RunResult, note_of
+from tasks.settings import mlflow_page
 
-__all__ = ["STAGES", "Progress", "mlflow_page", "show_budget", "show_figure", "show_result", "show_sweep"]
+__all__ = ["STAGES", "Progress", "show_budget", "show_figure", "show_result", "show_sweep"]
 
-MLFLOW_VARIABLE = "UNITBALL_MLFLOW_URL"
 STAGES = ("ingest", "partition", "charge", "aggregate", "log")
 
 
@@ -64,12 +63,6 @@ def show_budget(dataset: DatasetRef, charged: dict[str, Any]) -> None:
                 rows.append({"what": words, "value": _number(charged[name])})
         rows.append({"what": "more runs like this that fit", "value": _number(nights_left(dataset.account))})
     create_table_artifact(table=rows, key="budget", description=f"Budget of account {dataset.account}")
-
-
-def mlflow_page(run_id: str) -> str:
-    """Return the address of a run's page in MLflow: that of ``UNITBALL_MLFLOW_URL``, or MLflow's usual one."""
-    base = os.environ.get(MLFLOW_VARIABLE, "http://127.0.0.1:5000").rstrip("/")
-    return f"{base}/#/runs/{run_id}"
 
 
 def show_result(result: RunResult) -> None:

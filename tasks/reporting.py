@@ -19,7 +19,7 @@ from tasks.door import read_release
 from tasks.pipeline import raw_row_pipeline
 from tasks.plans import RunPlan
 from tasks.progress import say
-from tasks.settings import current_layout, current_root
+from tasks.settings import current_layout, current_root, flow_run_page
 from tasks.tracking import ChildReport, DatasetInput, ModelReport, RunReport, track_run
 
 __all__ = ["Evaluation", "RunResult", "describe", "note_of", "proved_by_party", "record", "report", "summarise"]
@@ -193,7 +193,7 @@ def describe(config: TrainingConfig, dataset: DatasetRef, plan: RunPlan, result:
         "releasing_seconds": result.releasing_seconds,
         **result.metrics,
     }
-    proved = result.proved
+    proved, flow_run = result.proved, result.prefect_flow_run_id
     return RunReport(
         experiment=dataset.name,
         run_key=result.run_key,
@@ -210,9 +210,9 @@ def describe(config: TrainingConfig, dataset: DatasetRef, plan: RunPlan, result:
         },
         params={**params, "normalisation": plan.normalisation},
         metrics={name: float(value) for name, value in numbers.items() if value is not None},
-        tags={"unitball.prefect_flow_run": result.prefect_flow_run_id or "", "unitball.sound": str(proved is not None)},
+        tags={"unitball.prefect_flow_run": flow_run or "", "unitball.sound": str(proved is not None)},
         inputs=(DatasetInput(name=dataset.name, version=dataset.version, account=dataset.account),),
-        note=note_of(result),
+        note=note_of(result) + (f"\n\n[Flow run in Prefect]({flow_run_page(flow_run)})" if flow_run else ""),
     )
 
 

@@ -7,10 +7,19 @@ from pathlib import Path
 
 from storage.layout import Layout
 
-__all__ = ["ROOT_VARIABLE", "current_layout", "current_root", "ledger_url"]
+__all__ = [
+    "MLFLOW_VARIABLE",
+    "ROOT_VARIABLE",
+    "current_layout",
+    "current_root",
+    "flow_run_page",
+    "ledger_url",
+    "mlflow_page",
+]
 
 ROOT_VARIABLE = "UNITBALL_ROOT"
 LEDGER_VARIABLE = "UNITBALL_LEDGER"
+MLFLOW_VARIABLE = "UNITBALL_MLFLOW_URL"
 
 
 def default_root() -> Path:
@@ -41,3 +50,17 @@ def current_layout() -> Layout:
 def ledger_url() -> str | None:
     """Return the database URL of a shared ledger (``UNITBALL_LEDGER``), or None for the root's own SQLite file."""
     return os.environ.get(LEDGER_VARIABLE) or None
+
+
+def mlflow_page(run_id: str) -> str:
+    """Return the address of a run's page in MLflow: that of ``UNITBALL_MLFLOW_URL``, or MLflow's usual one."""
+    return f"{os.environ.get(MLFLOW_VARIABLE, 'http://127.0.0.1:5000').rstrip('/')}/#/runs/{run_id}"
+
+
+def flow_run_page(flow_run_id: str) -> str:
+    """Return the address of a flow run's page: beside ``PREFECT_API_URL``, or at Prefect's usual port of ours."""
+    api = os.environ.get("PREFECT_API_URL")
+    # The embedded server has no pages and is gone afterwards; `make serve` shows its runs at the usual port.
+    if not api or api == os.environ.get("UNITBALL_EMBEDDED_API_URL"):
+        api = "http://127.0.0.1:4210/api"
+    return f"{api.rstrip('/').removesuffix('/api')}/runs/flow-run/{flow_run_id}"
