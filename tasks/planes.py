@@ -11,6 +11,7 @@ from storage.errors import InputError, RefusedError
 from storage.refs import ReleaseRef, Visibility
 from tasks.door import read_release
 from tasks.ingestion import IngestRequest, find_dataset, ingest
+from tasks.normalisation import normalise
 from tasks.plotting import Plane
 from tasks.rows import Row
 from tasks.settings import current_layout
@@ -47,7 +48,7 @@ def make_narrow(source: str, features: Sequence[int], name: str) -> None:
 
 
 def plane_of(rows: Sequence[Row]) -> Plane:
-    """Return the rows of a public set of two features, and the line of each series' first model.
+    """Return the rows of a public set of two features as the models saw them, and each series' first model's line.
 
     Raises
     ------
@@ -57,6 +58,7 @@ def plane_of(rows: Sequence[Row]) -> Plane:
     dataset = find_dataset(rows[0].dataset)
     if dataset.private or dataset.dimension != 2:
         raise InputError(f"{dataset.name} has {dataset.dimension} features; the picture is of public rows with two")
+    dataset = normalise.fn(dataset, str(rows[0].axes.get("normalisation", "unit-norm")))
     shown = [
         (float(row[0]), float(row[1]), int(label))
         for features, labels in open_dataset(current_layout(), dataset).blocks()

@@ -103,17 +103,22 @@ class _Style:
     def __init__(self, rows: Sequence[Row]) -> None:
         self.labels = list(dict.fromkeys(row.label for row in rows))
         self.status = {row.label: row.status for row in rows}
-        families = list(dict.fromkeys(_family(one) for one in self.labels if self.status[one] != "non-private"))
-        self._place = {family: place % len(_COLOURS) for place, family in enumerate(families)}
+        # One line without privacy is the black reference; several among themselves need colours like others.
+        plain = [one for one in self.labels if self.status[one] == "non-private"]
+        self._black = plain[0] if plain else None
+        families = list(dict.fromkeys(_family(one) for one in self.labels if one != self._black))
+        self._place = {family: place for place, family in enumerate(families)}
 
     def colour(self, label: str) -> str:
-        return "#000000" if self.status[label] == "non-private" else _COLOURS[self._place[_family(label)]]
+        return "#000000" if label == self._black else _COLOURS[self._place[_family(label)] % len(_COLOURS)]
 
     def line(self, label: str) -> dict[str, Any]:
         colour = self.colour(label)
         if self.status[label] == "non-private":
             return {"color": colour, "linestyle": ":", "linewidth": 1.4, "marker": ""}
-        marker = _MARKERS[self._place[_family(label)]]
+        # Beyond eight series colours come again, with other markers.
+        place = self._place[_family(label)]
+        marker = _MARKERS[(place + place // len(_COLOURS)) % len(_MARKERS)]
         common = {"color": colour, "marker": marker, "markersize": 5.5}
         if self.status[label] == "proved":
             return {**common, "linestyle": "-", "linewidth": 1.8}
