@@ -1,0 +1,197 @@
+"""Dealing rows to parties: disjoint, by public rules, the same in every root, each party's in a store of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dpalgos.errors import ParameterError, UnknownNameError
+from storage.errors import InputError, RefusedError
+from storage.refs import DatasetRef
+from storage.shards import open_shard
+from tasks.config import TrainingConfig
+from tasks.ingestion import IngestRequest, find_dataset, ingest
+from tasks.normalisation import normalise
+from tasks.partitioning import Shards, are_stored_whole, partition
+from tasks.settings import current_layout
+from tests.support.chains import ingest_private
+from tests.support.data import gathered, write_idx
+from tests.support.private_rows import CLASSES, DIMENSION, write_rows
+
+
+def deal(dataset: DatasetRef | str = "digits", **config: Any) -> Shards:
+    reference = find_dataset(dataset) if isinstance(dataset, str) else dataset
+    return partition.fn(reference, TrainingConfig(dataset=reference.name, epsilon=1.0, **config))
+
+
+def rows_of(shards: Shards) -> list[list[bytes]]:
+    """Return every party's rows as bytes, the held-out ones last; digits has no two equal rows."""
+    every = [*shards.training, *([shards.held_out] if shards.held_out else [])]
+    return [[row.tobytes() for row in gathered(open_shard(current_layout(), shard))[0]] for shard in every]
+
+
+def test_even_parts_and_held_out_rows_are_disjoint_and_complete(root: Path) -> None:
+    shards = deal(parties=7)
+    parts = rows_of(shards)
+    assert [shard.party for shard in shards.training] == [str(party) for party in range(7)]
+    assert shards.held_out is not None
+    assert shards.held_out.rows == round(0.2 * 1797)
+    sizes = [shard.rows for shard in shards.training]
+    assert sizes == [len(part) for part in parts[:-1]]
+    assert max(sizes) - min(sizes) <= 1
+    flat = [row for part in parts for row in part]
+    assert len(flat) == 1797
+    assert len(set(flat)) == 1797
+
+
+def test_the_same_words_deal_the_same_rows_in_every_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = []
+    for name in ("one", "two"):
+        monkeypatch.setenv("UNITBALL_ROOT", str(tmp_path / name))
+        shards = deal(parties=3)
+        found.append((shards, rows_of(shards)))
+    assert found[0] == found[1]
+
+
+def test_another_seed_is_another_partition(root: Path) -> None:
+    first, second = deal(partition_seed=0), deal(partition_seed=1)
+    assert first.training[0].partition != second.training[0].partition
+    assert rows_of(first) != rows_of(second)
+    assert rows_of(first)[-1] != rows_of(second)[-1], "the held-out rows are drawn by the same public seed"
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"parties": 4},
+        {"rows_per_party": 50},
+        {"test_fraction": 0.3},
+        {"test_fraction": 0},
+        {"sizes": (50, 100), "partition": "sized"},
+        {"partition": "by-label"},
+        {"partition": "dirichlet"},
+        {"partition": "dirichlet", "parameters": {"partition.concentration": 0.1}},
+        {"normalised": True},
+    ],
+)
+def test_what_names_a_partition(config: dict[str, Any], root: Path) -> None:
+    """Charges of one partition compose by the maximum, so two ways of dealing must never share a name."""
+    base = deal()
+    if config.pop("normalised", False):
+        other = deal(normalise.fn(find_dataset("digits"), "unit-norm"))
+    else:
+        other = deal(**config)
+    assert other.training[0].partition != base.training[0].partition
+
+
+def test_given_sizes(root: Path) -> None:
+    shards = deal(sizes=(50, 100, 500), partition="sized")
+    assert [shard.rows for shard in shards.training] == [50, 100, 500]
+    assert [len(part) for part in rows_of(shards)][:3] == [50, 100, 500]
+    with pytest.raises(InputError, match="--sizes"):
+        deal(partition="sized")
+
+
+def test_rows_per_party(root: Path) -> None:
+    assert [shard.rows for shard in deal(parties=3, rows_per_party=11).training] == [11, 11, 11]
+
+
+def test_all_rows_train_where_none_are_held_out(root: Path) -> None:
+    shards = deal(test_fraction=0)
+    assert shards.held_out is None
+    assert sum(shard.rows for shard in shards.training) == 1797
+
+
+def test_a_set_with_test_rows_of_its_own_is_not_split(root: Path, tmp_path: Path) -> None:
+    random = np.random.default_rng(1)
+    for prefix, count in (("train", 40), ("t10k", 15)):
+        images = random.integers(1, 255, size=(count, 2, 2)).astype(np.uint8)
+        write_idx(tmp_path / "idx", prefix, images, (np.arange(count) % 3).astype(np.uint8), zipped=False)
+    ingest(IngestRequest(name="small", format="idx", path=tmp_path / "idx", visibility="public"))
+    shards = deal("small", parties=2)
+    assert [shard.rows for shard in shards.training] == [20, 20]
+    assert shards.held_out is not None
+    assert shards.held_out.rows == 15
+    assert deal("small", parties=2, test_fraction=0).held_out is not None, "rows of a test file never train"
+
+
+def test_every_party_has_a_private_store_of_its_own(root: Path, tmp_path: Path) -> None:
+    ingest_private(tmp_path / "input")
+    shards = deal("clinic", parties=3)
+    stores = {current_layout().party(shard.party) for shard in shards.training}
+    assert len(stores) == 3
+    for store in stores:
+        assert all(path.stat().st_mode & 0o077 == 0 for path in [store, *store.rglob("*")] if path.is_dir())
+    assert are_stored_whole(shards)
+    for path in stores.pop().rglob("*.parquet"):
+        path.unlink()
+    assert not are_stored_whole(shards)
+    assert deal("clinic", parties=3) == shards
+    assert are_stored_whole(shards)
+
+
+@pytest.mark.parametrize("rule", ["by-label", "dirichlet"])
+def test_who_gets_a_private_row_does_not_depend_on_its_content(rule: str, root: Path, tmp_path: Path) -> None:
+    """Otherwise replacing one row could move others, and parties would no longer be disjoint mechanisms."""
+    ingest_private(tmp_path / "input")
+    with pytest.raises(RefusedError, match="private"):
+        deal("clinic", partition=rule)
+    assert not list(current_layout().parties.iterdir())
+
+
+def test_replacing_a_row_moves_no_other(root: Path, tmp_path: Path) -> None:
+    """Neighbours under replace-one differ in one row of one party, held-out rows included."""
+    found = []
+    first = write_rows(tmp_path / "first.txt", 100)
+    lines = first.path.read_text().splitlines()
+    second = tmp_path / "second.txt"
+    second.write_text("\n".join([*lines[:40], "+1 1:0.987654", *lines[41:]]) + "\n")
+    for name, path in (("one", first.path), ("two", second)):
+        cap = {"epsilon_cap": 1.0, "delta_cap": 1e-4}
+        ingest(IngestRequest(name=name, format="libsvm", path=path, dimension=DIMENSION, classes=CLASSES, **cap))
+        found.append(rows_of(deal(name, parties=3)))
+    changed = [
+        (place, row)
+        for place, (before, after) in enumerate(zip(*found, strict=True))
+        for row in range(len(before))
+        if before[row] != after[row]
+    ]
+    assert len(changed) == 1
+    assert [len(part) for part in found[0]] == [len(part) for part in found[1]]
+
+
+def test_the_parties_own_files_are_a_partition(root: Path, tmp_path: Path) -> None:
+    files = {name: write_rows(tmp_path / f"{name}.txt", count, seed=count).path for name, count in PARTIES.items()}
+    cap = {"epsilon_cap": 1.0, "delta_cap": 1e-4}
+    ingest(IngestRequest(name="clinics", format="libsvm", parties=files, dimension=6, classes=CLASSES, **cap))
+    shards = deal("clinics", partition="own", test_fraction=0.25)
+    assert [shard.party for shard in shards.training] == list(PARTIES)
+    assert shards.held_out is not None
+    assert sum(shard.rows for shard in shards.training) + shards.held_out.rows == 150
+    whole = deal("clinics", partition="own", test_fraction=0)
+    assert [shard.rows for shard in whole.training] == [100, 50]
+    with pytest.raises(InputError, match="--party NAME=PATH"):
+        deal("digits", partition="own")
+
+
+PARTIES = {"north": 100, "south": 50}
+
+
+@pytest.mark.parametrize(
+    ("config", "error", "words"),
+    [
+        ({"parties": 1439}, ParameterError, "1438 rows leave some of 1439 parties empty"),
+        ({"rows_per_party": 288}, ParameterError, "1440 rows and there are 1438"),
+        ({"sizes": (1000, 439), "partition": "sized"}, ParameterError, "1439 rows and there are 1438"),
+        ({"test_fraction": 1e-4}, InputError, "holds out 0 of 1797"),
+        ({"test_fraction": 0.9999}, InputError, "holds out 1797 of 1797"),
+        ({"partition": "evne"}, UnknownNameError, "even"),
+    ],
+)
+def test_what_does_not_fit(config: dict[str, Any], error: type[Exception], words: str, root: Path) -> None:
+    with pytest.raises(error, match=words):
+        deal(**config)
+    assert not list(current_layout().parties.iterdir())
