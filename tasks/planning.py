@@ -195,6 +195,7 @@ class _Draft:
             "parties": tuple(shard.party for shard in group),
             "upstream": tuple(upstream),
             "tolerance": self._tolerance(len(group)) if setting.trust is Trust.SECAGG and looks else None,
+            "absent": self._absent(len(group), setting.trust) if looks else {},
         }
         key = identity(**self._common(), **fields)
         return PlannedRelease(key=key, label=label, seed=self.config.seed, **fields)
