@@ -38,7 +38,7 @@ def main() -> int:
         pass
     if not let_go.is_set():
         # It ended by itself. What it has started may finish: a run does not need its worker.
-        return child.returncode
+        return child.returncode if child.returncode >= 0 else 128 - child.returncode
     with contextlib.suppress(ProcessLookupError):
         child.send_signal(signal.SIGTERM)
     with contextlib.suppress(subprocess.TimeoutExpired):

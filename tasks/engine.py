@@ -310,15 +310,17 @@ def prepare_engine(root: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}/api"
         server = EngineProcess(root, prefect_part, listener=listener, settings=_EMBEDDED_SERVER)
-    mlflow = EngineProcess(root, mlflow_part) if mlflow_part else None
+    migration = EngineProcess(root, mlflow_part) if mlflow_part else None
     os.environ["PREFECT_API_URL"] = os.environ[_EMBEDDED] = url
-    # The import takes as long as the server's start and can go beside it.
+    # The imports take as long as the server's start and can go beside it.
+    import mlflow.sklearn
+    import mlflow.store.tracking.sqlalchemy_store  # noqa: F401
     import prefect  # noqa: F401
 
     # At exit the last events are sent within a second or two; that they are still on their way is no warning.
     logging.getLogger("EventsWorker").setLevel(logging.ERROR)
-    if mlflow is not None:
-        mlflow.wait_until_done()
+    if migration is not None:
+        migration.wait_until_done()
     server.wait_until_ready()
     _servers[root] = server
 

@@ -1,0 +1,307 @@
+"""MLflow's own pages in a real browser: the runs are there, the columns line up, the chart needs no set-up."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from deployments import serving
+from dpalgos.models import LinearModel
+from tasks.comparison_view import VIEW_NAME
+from tasks.engine import prepare_tracking, tracking_uri
+from tasks.pipeline import raw_row_pipeline
+from tasks.tracking import FACTS, ChildReport, DatasetInput, ModelReport, RunReport, comparison_path, track_run
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+DRIVER = shutil.which("chromedriver")
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(
+        CHROMIUM is None or DRIVER is None,
+        reason="needs Chromium and its driver: apt-get install chromium chromium-driver",
+    ),
+]
+
+# Accuracy by algorithm and epsilon; None: no noise is drawn.
+ACCURACY: dict[str, dict[float | None, float]] = {
+    "non-private": {None: 0.97},
+    "dpml": {0.5: 0.21, 1.0: 0.3},
+    "dpdr-dpml": {0.5: 0.32, 1.0: 0.4},
+    "fed-dpdr-dpml": {0.5: 0.5, 1.0: 0.61},
+    "fed-dpdr-dpml-published": {0.5: 0.11, 1.0: 0.12},
+    "noisy-gd": {0.5: 0.74, 1.0: 0.84},
+}
+
+
+def report(algorithm: str, epsilon: float | None, accuracy: float) -> RunReport:
+    model = raw_row_pipeline(
+        normalisation="unit-norm", maps=[], model=LinearModel(np.eye(3)), classes=("a", "b", "c"), dimension=3
+    )
+    proved = None if epsilon is None or algorithm.endswith("published") else f"({epsilon:g}, 1e-05)-DP"
+    return RunReport(
+        experiment="digits",
+        run_key=f"{algorithm}-{epsilon}",
+        name=algorithm + ("" if epsilon is None else f" ε={epsilon:g}"),
+        facts={"algorithm": algorithm, "dataset": "digits", "trust": "local", "proved": proved},
+        params={"epsilon": epsilon, "parties": 2},
+        metrics={"accuracy": accuracy} | ({} if epsilon is None else {"epsilon_spent": epsilon, "delta_spent": 1e-5}),
+        inputs=(DatasetInput(name="digits", version="abc123", account="digits"),),
+        children=(ChildReport(name="party 0", metrics={"accuracy": accuracy}),),
+        model=ModelReport(pipeline=model, dimension=3, classes=("a", "b", "c"), registered_name=f"digits.{algorithm}"),
+        note=f"**{algorithm}** on **digits**.",
+    )
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("pages") / "root"
+    prepare_tracking(root)
+    for algorithm, by_epsilon in ACCURACY.items():
+        for epsilon, accuracy in by_epsilon.items():
+            track_run(root, report(algorithm, epsilon, accuracy))
+    return root
+
+
+@pytest.fixture(scope="module")
+def address(root: Path) -> Iterator[str]:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    command = serving._mlflow_command(serving.Serving(root=root, mlflow_port=port))
+    process = subprocess.Popen(
+        command,
+        env={**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        deadline = time.monotonic() + 120
+        while time.monotonic() < deadline:
+            try:
+                urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=2).close()
+                break
+            except (urllib.error.URLError, OSError):
+                assert process.poll() is None, "MLflow's server ended"
+                time.sleep(0.3)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        os.killpg(process.pid, 15)
+        process.wait(30)
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    from selenium import webdriver
+    from selenium.webdriver.chrome.service import Service
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = CHROMIUM
+    for argument in (
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-quic",
+        "--no-first-run",
+        "--disable-background-networking",
+        "--disable-component-update",
+        "--disable-sync",
+        "--disable-dev-shm-usage",
+        "--window-size=2700,1400",
+        f"--user-data-dir={tmp_path_factory.mktemp('chromium')}",
+    ):
+        options.add_argument(argument)
+    driver = webdriver.Chrome(service=Service(DRIVER), options=options)
+    driver.set_page_load_timeout(60)
+    yield driver
+    driver.quit()
+
+
+class Page:
+    """One page of MLflow, its words awaited."""
+
+    def __init__(self, browser: Any, address: str) -> None:
+        self.browser = browser
+        # A fresh document each time: a change behind the # alone would keep the old page's state.
+        browser.get("about:blank")
+        browser.get(address)
+
+    @property
+    def text(self) -> str:
+        return str(self.browser.execute_script("return document.body.innerText"))
+
+    def wait_for(self, *words: str, seconds: float = 90) -> str:
+        return self.wait_until(lambda text: all(word in text for word in words), f"{words}", seconds)
+
+    def wait_until(self, found: Callable[[str], bool], what: str, seconds: float = 90) -> str:
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            if found(text := self.text):
+                return text
+            time.sleep(0.3)
+        raise AssertionError(f"{what} not on {self.browser.current_url}:\n{self.text[:3000]}")
+
+
+def names() -> list[str]:
+    return [
+        report(algorithm, epsilon, accuracy).name
+        for algorithm, values in ACCURACY.items()
+        for epsilon, accuracy in values.items()
+    ]
+
+
+def client(root: Path) -> Any:
+    from mlflow import MlflowClient
+
+    return MlflowClient(tracking_uri=tracking_uri(root), registry_uri=tracking_uri(root))
+
+
+def parents(root: Path, epsilon: float) -> list[Any]:
+    experiment = client(root).get_experiment_by_name("digits").experiment_id
+    runs = client(root).search_runs([experiment])
+    return [
+        run
+        for run in runs
+        if "mlflow.parentRunId" not in run.data.tags and run.data.params["epsilon"] in (str(epsilon), "None")
+    ]
+
+
+def test_experiments_are_listed(browser: Any, address: str) -> None:
+    Page(browser, f"{address}/#/experiments?workflowType=machine_learning").wait_for("digits", "Time created")
+
+
+def test_runs_and_their_guarantees_are_in_the_table(browser: Any, address: str, root: Path) -> None:
+    path = comparison_path(root, "digits")
+    assert path is not None
+    table = path.replace("compareRunsMode=CHART&", "")
+    text = Page(browser, f"{address}/{table}").wait_for(*names(), "epsilon_spent", "accuracy")
+    # Children are folded into their parents.
+    assert "party 0" not in text
+    for heading in ("delta_spent", "algorithm", "claim"):
+        assert heading in text
+
+
+def test_the_chart_shows_without_any_set_up(browser: Any, address: str, root: Path) -> None:
+    path = comparison_path(root, "digits")
+    page = Page(browser, f"{address}/{path}")
+    page.wait_for(VIEW_NAME, "Privacy and accuracy", *names())
+
+    def points(_: str) -> bool:
+        return len(drawn()) == sum(len(values) for name, values in ACCURACY.items() if name != "non-private")
+
+    def drawn() -> list[list[float]]:
+        found = browser.execute_script(
+            """
+            const plot = [...document.querySelectorAll('.js-plotly-plot')].find(
+                item => item.layout && item.layout.xaxis && item.layout.xaxis.title
+                    && String(item.layout.xaxis.title.text).includes('epsilon_spent'));
+            if (!plot) return [];
+            const points = [];
+            for (const trace of plot.data)
+                for (let i = 0; i < (trace.x || []).length; i++)
+                    if (trace.x[i] !== undefined && trace.y[i] !== undefined && trace.x[i] !== null)
+                        points.push([Number(trace.x[i]), Number(trace.y[i])]);
+            return points;
+            """
+        )
+        return sorted(found)
+
+    page.wait_until(points, "the points of the accuracy-budget chart")
+    want = sorted(
+        [epsilon, accuracy] for values in ACCURACY.values() for epsilon, accuracy in values.items() if epsilon
+    )
+    np.testing.assert_allclose(drawn(), want)
+
+
+def test_the_compare_page_lines_up_six_algorithms(browser: Any, address: str, root: Path) -> None:
+    runs = parents(root, 1.0)
+    assert len(runs) == 6
+    query = urllib.parse.urlencode(
+        {
+            "runs": json.dumps([run.info.run_id for run in runs]),
+            "experiments": json.dumps([runs[0].info.experiment_id]),
+        }
+    )
+    page = Page(browser, f"{address}/#/compare-runs?{query}")
+    page.wait_for("Comparing 6 Runs", "Run details", "Parameters", "Metrics")
+
+    def cells(heading: str) -> list[str]:
+        """Return the values beside a row heading."""
+        found = browser.execute_script(
+            """
+            const rows = [...document.querySelectorAll('tr, [role=row]')];
+            const is = item => item.children.length > 1 && item.children[0].innerText.trim() === arguments[0];
+            const row = rows.find(is);
+            return row ? [...row.children].slice(1).map(item => item.innerText.trim()) : [];
+            """,
+            heading,
+        )
+        return [str(cell) for cell in found]
+
+    def shows_six(fact: str, _: str) -> bool:
+        return len(cells(fact)) == 6
+
+    for fact in (*FACTS, "epsilon"):
+        page.wait_until(partial(shows_six, fact), f"six values of {fact}")
+        want = sorted(run.data.params[fact] for run in runs)
+        assert sorted(cells(fact)) == want, fact
+    assert "none" in cells("proved")
+
+    def metrics(text: str) -> list[str]:
+        """Return the words of the metrics' table, which is drawn column by column as far as the window is wide."""
+        return text.rsplit("Metrics\n", 1)[1].split("\nArtifacts")[0].split()
+
+    text = page.wait_until(lambda text: len(metrics(text)) >= 6 * 3, "a table of metrics with six columns")
+    assert {"accuracy", "epsilon_spent", "delta_spent"} <= set(metrics(text))
+    numbers = {float(word) for word in metrics(text) if word[0].isdigit()}
+    assert {run.data.metrics["accuracy"] for run in runs} <= numbers
+
+
+def test_filtering_by_guarantee(browser: Any, address: str, root: Path) -> None:
+    experiment = client(root).get_experiment_by_name("digits").experiment_id
+    query = urllib.parse.urlencode(
+        {
+            "workflowType": "machine_learning",
+            "searchFilter": "tags.proved = 'none'",
+            "orderByKey": "attributes.start_time",
+        }
+    )
+    page = Page(browser, f"{address}/#/experiments/{experiment}/runs?{query}")
+    text = page.wait_for("non-private", "fed-dpdr-dpml-published")
+    assert "noisy-gd" not in text
+
+
+def test_a_run_says_all_of_itself(browser: Any, address: str, root: Path) -> None:
+    run = next(run for run in parents(root, 1.0) if run.data.params["algorithm"] == "noisy-gd")
+    page = Page(browser, f"{address}/#/experiments/{run.info.experiment_id}/runs/{run.info.run_id}")
+    text = page.wait_for("noisy-gd on digits", "epsilon_spent", "(1, 1e-05)-DP", "digits.noisy-gd", "party 0")
+    assert "digits (abc123)" in text.replace("\n", " ")
+    link = browser.find_element("link text", VIEW_NAME)
+    assert "viewStateShareKey" in link.get_attribute("href")
+
+
+def test_models_are_registered(browser: Any, address: str) -> None:
+    Page(browser, f"{address}/#/models").wait_for("digits.noisy-gd", "digits.fed-dpdr-dpml")
+
+
+def test_the_pages_contact_nothing_else(browser: Any, address: str, root: Path) -> None:
+    path = comparison_path(root, "digits")
+    Page(browser, f"{address}/{path}").wait_for("Privacy and accuracy")
+    contacted = browser.execute_script("return performance.getEntriesByType('resource').map(item => item.name)")
+    assert contacted
+    outside = [url for url in contacted if not url.startswith((address, "data:", "blob:"))]
+    assert not outside
