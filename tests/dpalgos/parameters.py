@@ -65,4 +65,5 @@ PARAMETERS: dict[tuple[str, str], list[dict[str, Any]]] = {
     ("trainers", "smo-output-perturbation"): [{"budget": MU}],
     ("trainers", "sufficient-statistics"): [{"budget": MU}, {"budget": MU, "intercept_scaling": 1.0}],
     ("trainers", "svm-laplace-published"): [{"budget": EPSILON}],
+    ("trainers", "truex"): [{"budget": MU, "iterations": 5}, {"budget": MU, "iterations": 4, "honest": 2}],
 }

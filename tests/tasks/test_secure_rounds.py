@@ -1,0 +1,360 @@
+"""Rounds as tasks: the same release as in one process, one survivor set, whatever is killed in between."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import typing
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dpalgos.errors import ParameterError
+from dpalgos.secure import one_sum
+from dpalgos.secure.errors import RepeatedUseError, TooFewPartiesError
+from dpalgos.secure.party import PartyState
+from dpalgos.secure.server import SurvivorSet
+from dpalgos.secure.summation import scaled_to_all
+from flows.secure_rounds import blocks_of
+from storage.errors import RefusedError
+from storage.refs import ReleaseRef, ShardRef
+from storage.rounds import MessageRef, PrivateNotes, RoundStore
+from tasks import door, secure_rounds
+from tasks.budget import open_ledger
+from tasks.plans import PlannedRelease
+from tasks.secure_rounds import (
+    advertise,
+    agree,
+    decode,
+    fix_survivors,
+    introduce,
+    mask,
+    open_rounds,
+    share,
+    unmask,
+)
+from tasks.settings import current_layout
+from tests.support.chains import Prepared, digests, ingest_private, prepare
+
+PUBLIC: dict[str, Any] = {"dataset": "iris", "trust": "secagg", "parties": 4, "seed": 5, "dimension": 2}
+FEDERATED: dict[str, Any] = {**PUBLIC, "algorithm": "fed-dpdr-dpml"}
+ONE: dict[str, Any] = {**PUBLIC, "algorithm": "secagg-output-perturbation", "dropouts": 1}
+
+
+def vectors(prepared: Prepared, release: PlannedRelease, upstream: Sequence[ReleaseRef] = ()) -> tuple[Any, list[Any]]:
+    """Run the rounds until every party has sent its masked vector."""
+    shards, absences = prepared.shards.of(release.parties), release.absences()
+
+    def present(*rounds: str) -> list[list[int]]:
+        return [[party] for party in range(len(shards)) if party not in absences.after(*rounds)]
+
+    opened = open_rounds.fn(release, shards)
+    introduced = introduce.fn(release, opened, [advertise.fn(release, block, opened) for block in present("advertise")])
+    sharing = [share.fn(release, block, introduced) for block in present("advertise", "share")]
+    agreed = agree.fn(release, introduced, sharing)
+    masking = present("advertise", "share", "mask")
+    sent = [mask.fn(release, block, [shards[block[0]]], list(upstream), agreed) for block in masking]
+    return agreed, sent
+
+
+def opened(release: PlannedRelease, agreed: MessageRef, sent: list[Any]) -> ReleaseRef:
+    """Run the rest of the rounds."""
+    fixed = fix_survivors.fn(release, agreed, sent)
+    gone = release.absences().after("advertise", "share", "mask", "unmask")
+    answers = [unmask.fn(release, [party], fixed) for party in range(len(release.parties)) if party not in gone]
+    return decode.fn(release, agreed, fixed, answers)
+
+
+def in_rounds(prepared: Prepared, release: PlannedRelease, upstream: Sequence[ReleaseRef] = ()) -> ReleaseRef:
+    return opened(release, *vectors(prepared, release, upstream))
+
+
+def all_in_rounds(prepared: Prepared) -> dict[str, ReleaseRef]:
+    made: dict[str, ReleaseRef] = {}
+    for release in (*prepared.plan.projections, *prepared.plan.models):
+        assert release.runs_in_rounds
+        made[release.key] = in_rounds(prepared, release, [made[key] for key in release.upstream])
+    return made
+
+
+def charged(config: dict[str, Any]) -> tuple[Prepared, PlannedRelease]:
+    prepared = prepare(**config)
+    prepared.charge()
+    return prepared, prepared.plan.models[-1]
+
+
+def on_another_root(monkeypatch: pytest.MonkeyPatch, root: Path, name: str) -> None:
+    monkeypatch.setenv("UNITBALL_ROOT", str(root.with_name(name)))
+
+
+# ── the same release ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    "faults",
+    [
+        {},
+        {"dropouts": 1, "absent": ("1:mask",)},
+        {"dropouts": 2, "absent": ("0:share", "2:unmask")},
+        {"dropouts": 1, "colluders": 2, "absent": ("3:advertise",)},
+    ],
+)
+def test_rounds_give_the_bytes_of_the_sum_in_one_process(
+    faults: dict[str, Any], root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepared, _ = charged({**FEDERATED, **faults})
+    prepared.make()
+    expected = digests()
+    assert len(expected) == 2
+
+    on_another_root(monkeypatch, root, "rounds")
+    prepared, _ = charged({**FEDERATED, **faults})
+    made = all_in_rounds(prepared)
+    assert digests() == expected
+    assert {key: open_ledger().is_charged(key) for key in made} == dict.fromkeys(expected, True)
+    assert all_in_rounds(prepared) == made
+
+
+def test_dropouts_change_the_release_and_its_identity(root: Path) -> None:
+    _, whole = charged(ONE)
+    _, less = charged({**ONE, "absent": ("1:mask",)})
+    assert whole.key != less.key
+
+
+def test_many_parties_take_few_tasks() -> None:
+    assert blocks_of(range(5)) == [[0], [1], [2], [3], [4]]
+    many = blocks_of(range(61))
+    assert len(many) == 8
+    assert [party for block in many for party in block] == list(range(61))
+
+
+def test_a_mean_over_all_becomes_one_over_the_survivors() -> None:
+    sizes, values = (10, 20, 30), np.array([7, 5, 3])
+    total = np.array([sum(size * value for size, value in zip(sizes, values, strict=True) if size != 20)])
+    assert scaled_to_all(total, sizes, [0, 2])[0] / sum(sizes) == pytest.approx((10 * 7 + 30 * 3) / 40)
+    assert scaled_to_all(total, sizes, [0, 1, 2]) is total
+    assert scaled_to_all(total, (1, 1, 1), [0, 2])[0] == round(1.5 * int(total[0]))
+
+
+# ── who sees what ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("task", [introduce, agree, fix_survivors, decode])
+def test_the_server_is_handed_messages_and_no_shard(task: Any) -> None:
+    hints = typing.get_type_hints(task.fn)
+    assert not any("ShardRef" in str(hint) for hint in hints.values())
+    assert any("ShardRef" in str(hint) for hint in typing.get_type_hints(mask.fn).values())
+
+
+def test_a_seed_is_fresh_and_drawn_once(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def seeds(prepared: Prepared, release: PlannedRelease) -> list[bytes]:
+        vectors(prepared, release)
+        layout = current_layout()
+        notes = [PrivateNotes(layout, party, release.key).require("joined") for party in release.parties]
+        return [PartyState.decode(note).seed for note in notes]
+
+    first = seeds(*charged(ONE))
+    assert seeds(*charged(ONE)) == first
+    on_another_root(monkeypatch, root, "again")
+    second = seeds(*charged(ONE))
+    assert len({*first, *second}) == 8, "public noise seeds are no mask seeds"
+
+
+def test_messages_hold_no_row_and_notes_are_the_partys_own(root: Path, tmp_path: Path) -> None:
+    rows = ingest_private(tmp_path / "input", allow_idealised=True)
+    prepared, release = charged({**ONE, "dataset": "clinic", "seed": None})
+    in_rounds(prepared, release)
+    layout = current_layout()
+    found = [path for path in layout.rounds.rglob("*") if path.is_file()]
+    assert len(found) > 20
+    written = b"".join(path.read_bytes() for path in found)
+    assert not any(needle in written for needle in rows.needles())
+    for party in release.parties:
+        notes = list(layout.party_round(party, release.key).iterdir())
+        assert {note.name for note in notes} == {"joined", "shared", "masked", "unmasked"}
+        assert all(note.stat().st_mode & 0o077 == 0 for note in (*notes, layout.party_round(party, release.key)))
+        seed = PartyState.decode(PrivateNotes(layout, party, release.key).require("joined")).seed
+        assert seed not in written
+
+
+def test_no_noise_for_a_release_that_was_not_charged(root: Path, tmp_path: Path) -> None:
+    ingest_private(tmp_path / "input", allow_idealised=True)
+    prepared = prepare(**{**ONE, "dataset": "clinic", "seed": None})
+    release = prepared.plan.models[-1]
+    shard = prepared.shards.of(release.parties)[1]
+    with pytest.raises(RefusedError, match="not charged"):
+        door.own_part(release, shard, [])
+    prepared.charge()
+    door.own_part(release, shard, [])
+    with pytest.raises(RefusedError, match="another size"):
+        door.own_part(release, shard.model_copy(update={"rows": shard.rows + 1}), [])
+
+
+# ── one survivor set ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def survivors_of(release: PlannedRelease) -> tuple[int, ...]:
+    return SurvivorSet.decode(RoundStore(current_layout(), release.key).require("survivors")).survivors
+
+
+def test_survivors_are_fixed_once(root: Path) -> None:
+    prepared, release = charged(ONE)
+    agreed, sent = vectors(prepared, release)
+    fix_survivors.fn(release, agreed, sent[:3])
+    assert survivors_of(release) == (0, 1, 2)
+    fix_survivors.fn(release, agreed, sent)
+    assert survivors_of(release) == (0, 1, 2), "a vector that came late stays hidden"
+
+
+def forget_decision(release: PlannedRelease, *kept: str) -> None:
+    """Remove what the server decided, as if it had lost its disk or were lying."""
+    for path in list(current_layout().round(release.key).iterdir()):
+        if path.name.split("-")[0] in {"block", "survivors", "request", "opened"} and path.name not in kept:
+            path.unlink()
+
+
+def test_a_server_that_forgot_its_survivors_meets_the_partys_refusal(root: Path) -> None:
+    prepared, release = charged(ONE)
+    agreed, sent = vectors(prepared, release)
+    fixed = fix_survivors.fn(release, agreed, sent)
+    unmask.fn(release, [0], fixed)
+
+    forget_decision(release, "survivors-sum-0")
+    with pytest.raises(RepeatedUseError, match="fixed before"):
+        fix_survivors.fn(release, agreed, sent[:3])
+    forget_decision(release)
+    again = fix_survivors.fn(release, agreed, sent[:3])
+    with pytest.raises(RepeatedUseError, match="party 0 refuses"):
+        unmask.fn(release, [0], again)
+
+
+def test_a_party_masks_one_vector_only(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    prepared, release = charged(ONE)
+    agreed, _ = vectors(prepared, release)
+    (current_layout().round(release.key) / "masked-1").unlink()
+    shards = prepared.shards.of(release.parties)
+    original = one_sum.vector_of
+    monkeypatch.setattr(one_sum, "vector_of", lambda *arguments: original(*arguments) + 1)
+    with pytest.raises(RepeatedUseError, match="another vector"):
+        mask.fn(release, [1], [shards[1]], [], agreed)
+    monkeypatch.setattr(one_sum, "vector_of", original)
+    mask.fn(release, [1], [shards[1]], [], agreed)
+
+
+@pytest.mark.parametrize("algorithm", ["secagg-output-perturbation", "noisy-gd"])
+def test_a_repetition_in_one_process_meets_the_same_survivors(algorithm: str, root: Path) -> None:
+    prepared, release = charged({**ONE, "algorithm": algorithm})
+    shards = prepared.shards.training
+    door.make_release(release, shards)
+    expected = digests()
+    shutil.rmtree(current_layout().release(release.key))
+    other = release.model_copy(update={"absent": {"mask": (1,)}})
+    with pytest.raises(RepeatedUseError, match="fixed before"):
+        door.make_release(other, shards)
+    assert digests() == {}
+    door.make_release(release, shards)
+    assert digests() == expected
+
+
+# Between every two rounds, and on both sides of what is decided; the others differ in the party's number only.
+STEPS = [
+    "kept joined",
+    "sent advertisement-1",
+    "sent introduction-2",
+    "kept shared",
+    "sent delivery-2",
+    "kept masked",
+    "sent masked-3",
+    "kept block",
+    "sent survivors",
+    "sent request-1",
+    "kept unmasked",
+    "sent opened-0",
+    "drawn",
+    "recorded",
+    "stored",
+]
+
+
+def killed(work: Callable[[], Any], step: str) -> None:
+    """Run ``work`` in a process that is killed at a step."""
+    child = os.fork()
+    if child == 0:  # pragma: no cover
+
+        def reached(name: str) -> None:
+            if name == step:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        secure_rounds.reached = door.reached = reached
+        try:
+            work()
+        finally:
+            os._exit(0)
+    _, status = os.waitpid(child, 0)
+    assert os.WIFSIGNALED(status), f"{step} was never reached"
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_kill_between_rounds_changes_nothing(step: str, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    prepared, release = charged(ONE)
+    prepared.make()
+    expected = digests()
+    on_another_root(monkeypatch, root, "killed")
+    prepared, release = charged(ONE)
+    killed(lambda: in_rounds(prepared, release), step)
+    in_rounds(prepared, release)
+    assert digests() == expected
+    assert len(open_ledger().charges("iris")) == 1, "a repeated round is not charged again"
+
+
+def test_other_vectors_after_a_kill_do_not_open_another_sum(root: Path) -> None:
+    """Three vectors arrived, the survivors were fixed, the server was killed; then the fourth arrives."""
+    prepared, release = charged(ONE)
+    agreed, sent = vectors(prepared, release)
+    killed(lambda: fix_survivors.fn(release, agreed, sent[:3]), "kept block")
+    fixed = fix_survivors.fn(release, agreed, sent)
+    assert survivors_of(release) == (0, 1, 2)
+    answers = [unmask.fn(release, [party], fixed) for party in (0, 1, 2)]
+    decode.fn(release, agreed, fixed, answers)
+
+
+# ── too few ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("stage", ["advertise", "share", "mask", "unmask"])
+def test_below_the_quorum_the_round_fails_and_the_charge_stands(stage: str, root: Path) -> None:
+    prepared, release = charged({**ONE, "absent": (f"1:{stage}", f"3:{stage}")})
+    for _ in range(2):
+        with pytest.raises(TooFewPartiesError, match=r"2 parties remain .* 3 are needed") as failure:
+            in_rounds(prepared, release)
+        assert "party 1" not in str(failure.value)
+    assert open_ledger().is_charged(release.key)
+    assert digests() == {}
+    with pytest.raises(TooFewPartiesError):
+        door.make_release(release, prepared.shards.training)
+    assert digests() == {}
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ({"absent": ("4:mask",)}, "numbers 0 to 3"),
+        ({"absent": ("1:mask",), "trust": "central"}, "choose --trust secagg"),
+    ],
+)
+def test_impossible_absences_are_said_before_anything_is_charged(
+    config: dict[str, Any], words: str, root: Path
+) -> None:
+    with pytest.raises(ParameterError, match=words):
+        prepare(**{**ONE, **config})
+
+
+def test_shards_are_checked_before_a_row_is_read(root: Path) -> None:
+    prepared, release = charged(ONE)
+    shards: list[ShardRef] = prepared.shards.of(release.parties)
+    with pytest.raises(RefusedError, match="other sizes"):
+        open_rounds.fn(release, shards[:3])
