@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 from scipy.optimize import brentq
-from scipy.stats import chi
+from scipy.special import gammaincc
 
 from dpalgos.guarantees import ApproximateDP, Claim, Guarantee, Loss, Setting, Trust
 from dpalgos.linear import LinearTask
@@ -69,7 +69,9 @@ def _calibrate(
     def excess(log_sigma: float) -> float:
         sigma = math.exp(log_sigma)
         reach = (remaining * sigma**2 - 2.0 * slope**2) / (2.0 * slope * sigma)
-        return float(math.log(2.0) + chi.logsf(max(reach, 0.0), classes) - math.log(delta))
+        # P[χ_m > t] = Q(m/2, t²/2); the floor stands for whatever underflows.
+        tail = float(gammaincc(classes / 2.0, max(reach, 0.0) ** 2 / 2.0))
+        return math.log(2.0 * max(tail, 1e-305)) - math.log(delta)
 
     # At the low end the noise alone could never do: the reach is not above 0.
     low = 0.5 * math.log(2.0 * slope**2 / remaining)
