@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import importlib.metadata
+import inspect
 import json
+import threading
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
 
-__all__ = ["canonical", "code_version", "identity"]
+__all__ = ["canonical", "code_version", "identity", "source_of"]
 
 # What a released number may depend on besides our own code.
 _NUMERICAL_PACKAGES = (
@@ -44,6 +46,20 @@ def canonical(value: Any) -> str:
 def identity(**parts: Any) -> str:
     """Return the SHA-256 digest (64 hex digits) of named parts."""
     return hashlib.sha256(canonical(parts).encode()).hexdigest()
+
+
+_SOURCES = threading.Lock()
+
+
+@cache
+def _source(cls: type) -> str:
+    return inspect.getsource(cls)
+
+
+def source_of(cls: type) -> str:
+    """Return a class's source; finding it parses a module, which CPython 3.11 does not survive in two threads at once."""
+    with _SOURCES:
+        return _source(cls)
 
 
 @cache

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
+from typing import Any
 
 from prefect import task
 
@@ -10,12 +10,12 @@ from dpalgos.registry import AlgorithmSpec
 from storage.datasets import is_complete, open_dataset, transform_dataset
 from storage.refs import DatasetRef
 from tasks.caching import BY_CONTENT
-from tasks.identity import identity
+from tasks.identity import identity, source_of
 from tasks.progress import say
 from tasks.resolution import admitted_normalisation
 from tasks.settings import current_layout
 
-__all__ = ["is_stored_whole", "normalise"]
+__all__ = ["is_stored_whole", "normalise", "row_map"]
 
 
 @task(task_run_name="normalise {dataset.name}", cache_policy=BY_CONTENT, persist_result=True)
@@ -28,19 +28,22 @@ def normalise(dataset: DatasetRef, name: str) -> DatasetRef:
         If a map that looks at other rows is asked for on private data.
     """
     cls = admitted_normalisation(name, dataset.name, private=dataset.private)
-    layout = current_layout()
-    stored = open_dataset(layout, dataset)
-    row_map = AlgorithmSpec("normalisations", name).build().learn(features for features, _ in stored.blocks())
     result = transform_dataset(
-        layout,
+        current_layout(),
         dataset,
-        row_map,
+        row_map(dataset, name),
         normalisation=name,
-        recipe=identity(source=inspect.getsource(cls)),
+        recipe=identity(source=source_of(cls)),
         unit_ball=cls.unit_ball,
     )
     say("normalisation", f"{result.rows} rows to {name}")
     return result
+
+
+def row_map(dataset: DatasetRef, name: str) -> Any:
+    """Return the map of a normalisation; one that looks at rows learns it from the data set's."""
+    stored = open_dataset(current_layout(), dataset)
+    return AlgorithmSpec("normalisations", name).build().learn(features for features, _ in stored.blocks())
 
 
 def is_stored_whole(dataset: DatasetRef) -> bool:
