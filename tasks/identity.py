@@ -57,7 +57,7 @@ def _source(cls: type) -> str:
 
 
 def source_of(cls: type) -> str:
-    """Return a class's source; finding it parses a module, which CPython 3.11 does not survive in two threads at once."""
+    """Return a class's source; finding it parses a module, which CPython 3.11 cannot do in two threads at once."""
     with _SOURCES:
         return _source(cls)
 
