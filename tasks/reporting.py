@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
 
 from prefect import task
@@ -11,18 +12,23 @@ from pydantic import BaseModel, ConfigDict
 from dpalgos.accounting.composition import compose
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import PureEpsilon
-from dpalgos.models import LinearModel
+from dpalgos.registry import lookup
 from storage.refs import DatasetRef, ReleaseRef
 from storage.results import append, is_recorded
 from tasks.config import TrainingConfig
 from tasks.door import read_release
+from tasks.ingestion import find_dataset
+from tasks.normalisation import row_map
 from tasks.pipeline import raw_row_pipeline
-from tasks.plans import RunPlan
+from tasks.plans import RunPlan, build
 from tasks.progress import say
 from tasks.settings import current_layout, current_root, flow_run_page
 from tasks.tracking import ChildReport, DatasetInput, ModelReport, RunReport, track_run
 
 __all__ = ["Evaluation", "RunResult", "describe", "note_of", "proved_by_party", "record", "report", "summarise"]
+
+# A child run takes a tenth of a second; thousands of small parties are told together.
+_MOST_CHILDREN = 50
 
 
 class Evaluation(BaseModel):
@@ -87,22 +93,34 @@ def proved_by_party(plan: RunPlan) -> dict[str, Any] | None:
     The run's releases are one plan, known beforehand, so they are composed tightly; every party pays for its own
     releases and for the joint ones, and the largest bill is the run's.
     """
-    every = [release.guarantee() for release in plan.releases if release.reads_rows]
-    if not every or not all(guarantee.proved for guarantee in every):
+    spent = _spent_by_party(plan)
+    if spent is None:
         return None
-    # Parties of one plan mostly pay the same; each distinct bill is composed once.
-    bills = set(plan.bills().values())
-    pure = all(isinstance(loss, PureEpsilon) for bill in bills for loss in bill)
-    at_delta = 0.0 if pure else plan.delta
-    epsilon = max(compose(bill).epsilon(at_delta) for bill in bills)
+    every = [release.guarantee() for release in plan.releases if release.reads_rows]
     return {
-        "epsilon": epsilon,
-        "delta": at_delta,
+        "epsilon": max(spent.values()),
+        "delta": _delta(plan),
         "neighbours": str(every[0].neighbours),
         "trust": str(plan.trust),
         "numerics": "exact" if all(item.numerics == "exact" for item in every) else "idealised",
         "assumptions": sorted({text for item in every for text in item.assumptions}),
     }
+
+
+def _delta(plan: RunPlan) -> float:
+    """Return the delta at which a run's cost is stated: none where every loss is pure."""
+    losses = (loss for bill in plan.bills().values() for loss in bill)
+    return 0.0 if all(isinstance(loss, PureEpsilon) for loss in losses) else plan.delta
+
+
+def _spent_by_party(plan: RunPlan) -> dict[str, float] | None:
+    """Return the epsilon of each party's bill, or None where something is not proved, or not at this delta."""
+    bills = plan.bills()
+    if not bills or not plan.proved:
+        return None
+    # Parties of one plan mostly pay the same; each distinct bill is composed once.
+    found = {bill: compose(bill).epsilon(_delta(plan)) for bill in set(bills.values())}
+    return {party: found[bill] for party, bill in bills.items()} if all(map(math.isfinite, found.values())) else None
 
 
 def summarise(plan: RunPlan, dataset: DatasetRef, evaluation: Evaluation, references: list[ReleaseRef]) -> RunResult:
@@ -184,8 +202,10 @@ def describe(config: TrainingConfig, dataset: DatasetRef, plan: RunPlan, result:
         if name not in ("dataset", "algorithm", "trust", "parameters") and value is not None
     }
     for release in plan.releases:
-        for name, value in release.parameters.items():
-            params.setdefault(f"{release.kind.removesuffix('s')}.{name}", value)
+        # What runs, defaults included: whoever compares runs later cannot look up what the defaults were.
+        algorithm = build(release)
+        for name in (field.name for field in dataclasses.fields(algorithm) if field.init and field.name != "budget"):
+            params.setdefault(f"{release.kind.removesuffix('s')}.{name}", getattr(algorithm, name))
     numbers = {
         "epsilon_spent": result.epsilon_spent,
         "delta_spent": result.delta_spent,
@@ -223,38 +243,57 @@ def _tracked(
     result: RunResult,
     models: dict[str, list[ReleaseRef]],
 ) -> RunReport:
-    common = {"params": {"epsilon": config.epsilon, "delta": config.delta}}
-    children = tuple(
-        ChildReport(
-            name=f"party {release.parties[0]}" if len(release.parties) == 1 else "all parties",
-            metrics={"rows": float(sum(release.setting["sizes"])), **result.by_party.get(release.parties[0], {})},
-            **common,
-        )
-        for release in plan.models
-    )
     return dataclasses.replace(
         describe(config, dataset, plan, result),
-        children=children,
-        model=_model_report(dataset, result, models),
+        children=_children(plan, result),
+        model=_model_report(config, dataset, result, models),
         files={"result.json": result.model_dump_json(indent=2)},
     )
 
 
-def _model_report(dataset: DatasetRef, result: RunResult, models: dict[str, list[ReleaseRef]]) -> ModelReport | None:
+def _children(plan: RunPlan, result: RunResult) -> tuple[ChildReport, ...]:
+    """Return one child a party: its rows, what it has paid, and how its own model does where it has one."""
+    params = {"epsilon": plan.epsilon, "delta": plan.delta}
+    sizes = {
+        party: rows
+        for release in plan.models
+        for party, rows in zip(release.parties, release.public_facts().sizes, strict=True)
+    }
+    if len(sizes) > _MOST_CHILDREN:
+        return (ChildReport(name="all parties", params=params, metrics={"rows": float(sum(sizes.values()))}),)
+    spent = _spent_by_party(plan) or {}
+    return tuple(
+        ChildReport(
+            name=f"party {party}",
+            params=params,
+            metrics={
+                "rows": float(rows),
+                **({"epsilon_spent": spent[party], "delta_spent": float(result.delta_spent or 0)} if spent else {}),
+                **result.by_party.get(party, {}),
+            },
+        )
+        for party, rows in sizes.items()
+    )
+
+
+def _model_report(
+    config: TrainingConfig, dataset: DatasetRef, result: RunResult, models: dict[str, list[ReleaseRef]]
+) -> ModelReport | None:
     # Where each party has a model of its own, the first one stands for all.
     *maps, model = [read_release(reference) for reference in next(iter(models.values()))]
-    if not isinstance(model, LinearModel):
-        return None
+    learnt = not lookup("normalisations", dataset.normalisation).row_local
     try:
         pipeline = raw_row_pipeline(
-            normalisation=dataset.normalisation,
+            normalisation=row_map(find_dataset(config.dataset), dataset.normalisation)
+            if learnt
+            else dataset.normalisation,
             maps=maps,
             model=model,
             classes=dataset.classes,
             dimension=dataset.dimension,
         )
     except ParameterError:
-        # A map without a pipeline step of its own (one learnt from public rows): the arrays are in the release.
+        # A map without a pipeline step of its own: the arrays are in the release.
         return None
     return ModelReport(
         pipeline=pipeline,

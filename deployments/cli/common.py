@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -53,8 +54,16 @@ def console() -> Console:
 
 
 def print_json(value: Any) -> None:
-    """Print one JSON object."""
-    sys.stdout.write(json.dumps(value, indent=2, default=str) + "\n")
+    """Print one JSON object; what is not a finite number is null, which every reader of JSON understands."""
+    sys.stdout.write(json.dumps(_finite(value), indent=2, default=str, allow_nan=False) + "\n")
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _finite(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _value(text: str) -> Any:

@@ -28,10 +28,10 @@ from tests.support.private_rows import CLASSES, DIMENSION, PrivateRows, write_ro
 __all__ = ["Prepared", "charges", "digests", "followed", "ingest_private", "prepare"]
 
 
-def ingest_private(folder: Path, count: int = 200, name: str = "clinic", **request: Any) -> PrivateRows:
+def ingest_private(folder: Path, count: int = 200, name: str = "clinic", seed: int = 0, **request: Any) -> PrivateRows:
     """Bring made-up private rows in, with a cap."""
     folder.mkdir(exist_ok=True)
-    rows = write_rows(folder / f"{name}.txt", count, seed=count)
+    rows = write_rows(folder / f"{name}.txt", count, seed=seed)
     given: dict[str, Any] = {"epsilon_cap": 3.0, "delta_cap": 1e-4, **request}
     ingest(
         IngestRequest(
