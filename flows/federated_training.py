@@ -33,6 +33,7 @@ class _AsTasks:
     def __init__(self) -> None:
         self._progress = Progress()
         self._futures: dict[str, PrefectFuture[Any]] = {}
+        self._steps: list[PrefectFuture[Any]] = []
 
     def reached(self, stage: str) -> None:
         self._progress.reached(stage)
@@ -46,14 +47,19 @@ class _AsTasks:
     def make(self, task: Task[..., ReleaseRef], planned: PlannedRelease | PlannedCombination, *arguments: Any) -> None:
         if isinstance(planned, PlannedRelease) and planned.runs_in_rounds:
             shards, *upstream = arguments
-            self._futures[planned.key] = in_rounds(planned, shards, upstream)
+            steps = in_rounds(planned, shards, upstream)
         else:
-            self._futures[planned.key] = submit(task, [planned, *arguments], stored=is_stored(planned.key))
+            steps = [submit(task, [planned, *arguments], stored=is_stored(planned.key))]
+        self._steps += steps
+        self._futures[planned.key] = steps[-1]
 
     def made(self, keys: Sequence[str]) -> list[PrefectFuture[Any]]:
         return [self._futures[key] for key in keys]
 
     def references(self) -> dict[str, ReleaseRef]:
+        for step in self._steps:
+            # In order, so that what failed says so itself; the steps after it only say that they never began.
+            step.result()
         return {key: future.result() for key, future in self._futures.items()}
 
     def measure(self, task: Task[..., Evaluation], *arguments: Any) -> Evaluation:

@@ -8,7 +8,7 @@ from typing import Any
 from prefect import Task
 from prefect.futures import PrefectFuture
 
-from storage.refs import ReleaseRef, ShardRef
+from storage.refs import ShardRef
 from tasks.caching import submit
 from tasks.door import is_stored
 from tasks.plans import PlannedRelease
@@ -35,10 +35,8 @@ def blocks_of(parties: Sequence[int]) -> list[list[int]]:
     return [list(parties[start : start + size]) for start in range(0, len(parties), size)]
 
 
-def in_rounds(
-    release: PlannedRelease, shards: Sequence[ShardRef], upstream: Sequence[Any]
-) -> PrefectFuture[ReleaseRef]:
-    """Submit the rounds of a release of one secure sum; return what stands for the release.
+def in_rounds(release: PlannedRelease, shards: Sequence[ShardRef], upstream: Sequence[Any]) -> list[PrefectFuture[Any]]:
+    """Submit the rounds of a release of one secure sum; return what stands for each step, the release itself last.
 
     Parameters
     ----------
@@ -49,9 +47,11 @@ def in_rounds(
         The artefacts that rows are seen through.
     """
     made, absences = is_stored(release.key), release.absences()
+    submitted: list[PrefectFuture[Any]] = []
 
     def run(task: Task[..., Any], *arguments: Any) -> PrefectFuture[Any]:
-        return submit(task, [release, *arguments], stored=made)
+        submitted.append(submit(task, [release, *arguments], stored=made))
+        return submitted[-1]
 
     def present(*rounds: str) -> list[list[int]]:
         gone = absences.after(*rounds)
@@ -65,4 +65,5 @@ def in_rounds(
     vectors = [run(mask, block, [shards[party] for party in block], list(upstream), agreed) for block in masking]
     fixed = run(fix_survivors, agreed, vectors)
     remaining = present("advertise", "share", "mask", "unmask")
-    return run(decode, agreed, fixed, [run(unmask, block, fixed) for block in remaining])
+    run(decode, agreed, fixed, [run(unmask, block, fixed) for block in remaining])
+    return submitted
