@@ -19,6 +19,7 @@ _DIRECT_COLUMNS = 64
 _PRECONDITIONED_COLUMNS = 4096
 _NEWTON_STEPS = 100
 _INNER_STEPS = 400
+_USUAL_INNER_STEPS = 100
 _CANCELLATION = 2.0**-48
 
 
@@ -195,14 +196,10 @@ def _direction(
     """Solve Hessian · direction = −gradient, exactly or to a residual that shrinks with the gradient."""
     product = problem.loss.curvature_product(scores, problem.targets)
     m, d = gradient.shape
-    if d <= _DIRECT_COLUMNS and (problem.loss.separable or m == 1):
-        curvature = product(np.ones_like(scores)) / len(problem.features)
-        direction = np.empty_like(gradient)
-        for row in range(m):
-            hessian = (problem.features * curvature[:, row : row + 1]).T @ problem.features
-            hessian[np.diag_indices(d)] += problem.regularisation
-            direction[row] = np.linalg.solve(hessian, -gradient[row])
-        return direction
+    if problem.loss.separable or m == 1:
+        curvature = product(np.ones_like(scores))
+        if _is_cheaper_to_factorise(curvature, d):
+            return _factorised(problem, curvature / len(problem.features), gradient)
     mean_curvature = float(np.mean(product(np.ones_like(scores)))) if problem.loss.separable else 0.1
 
     def hessian_product(vectors: Floats) -> Floats:
@@ -214,6 +211,24 @@ def _direction(
     # A superlinear forcing sequence, but never much below what is asked for.
     target = np.maximum(np.minimum(0.3, np.sqrt(norms)) * norms, 0.2 * tolerance)
     return _conjugate_gradients(problem, hessian_product, apply, -gradient, target)
+
+
+def _is_cheaper_to_factorise(curvature: Floats, columns: int) -> bool:
+    """Whether forming the Hessians from the rows that bend them costs less than conjugate gradients would."""
+    count, classes = curvature.shape
+    forming = 2.0 * np.count_nonzero(curvature) * columns**2 + classes * columns**3
+    return columns <= _DIRECT_COLUMNS or forming <= _USUAL_INNER_STEPS * 4.0 * count * classes * columns
+
+
+def _factorised(problem: Problem, weights: Floats, gradient: Floats) -> Floats:
+    direction = np.empty_like(gradient)
+    for row in range(len(gradient)):
+        bent = np.flatnonzero(weights[:, row])
+        features = problem.features if len(bent) == len(weights) else problem.features[bent]
+        hessian = (features * weights[bent, row : row + 1]).T @ features
+        hessian[np.diag_indices(len(hessian))] += problem.regularisation
+        direction[row] = np.linalg.solve(hessian, -gradient[row])
+    return direction
 
 
 def _preconditioner(problem: Problem) -> Callable[[Floats, float], Floats] | None:
