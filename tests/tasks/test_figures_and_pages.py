@@ -1,4 +1,4 @@
-"""Figures tell proved from unproved without colour, are the same on every machine; pages need nothing but themselves."""
+"""Figures tell proved from unproved without colour, alike on every machine; pages need nothing but themselves."""
 
 from __future__ import annotations
 
@@ -142,7 +142,8 @@ def test_a_page_is_self_contained_and_says_everything() -> None:
     assert parser.open == []
     assert not re.search(r"url\(\s*['\"]?(?!#)", text)
     for words in (
-        "How?", "It is good.", "It is not.", "0.61 (0.6 – 0.62)", "does not hold", "not measured", "✓ holds", "numpy 2.4.6",
+        "How?", "It is good.", "It is not.", "0.61 (0.6 – 0.62)", "does not hold", "not measured", "✓ holds",
+        "numpy 2.4.6",
         "unitball reproduce x-fig1", "(1, 1e-05)-DP", "(epsilon, delta)-DP", "<svg",
     ):  # fmt: skip
         assert words in text, words

@@ -67,7 +67,8 @@ def test_two_points_that_differ_on_purpose_are_compared_if_told_so() -> None:
     check = Check(says="it", of="low", against="high", how="ratio", at_least=0.9)
     assert verdicts(rows, [check])[0].holds is None
     told = verdicts(rows, [check.model_copy(update={"ignoring": ["epsilon"]})])[0]
-    assert (told.measured, told.holds) == (pytest.approx(0.5), False)
+    assert told.measured == pytest.approx(0.5)
+    assert told.holds is False
 
 
 def test_nothing_measured_is_no_verdict() -> None:
@@ -92,7 +93,8 @@ def test_the_papers_numbers_stand_beside_the_mean_of_the_same_rows() -> None:
         PaperValue(where={"label": "ours", "dataset": "other"}, metric="accuracy", value=0.5),
     ]
     (found,) = compare_with_paper(ROWS, values)
-    assert (found.paper, found.measured) == (0.71, pytest.approx(0.7))
+    assert found.paper == 0.71
+    assert found.measured == pytest.approx(0.7)
 
 
 def test_a_table_has_a_line_a_question_and_the_spread_over_seeds() -> None:

@@ -41,7 +41,10 @@ def test_any_parameter_of_an_algorithm_is_an_axis() -> None:
 
 
 def test_what_a_block_sets_is_not_varied_in_it() -> None:
-    text = "name: a\ngrid: {epsilon: [1, 2], seeds: [0, 1]}\nblocks: [{set: {algorithm: dpml}}, {set: {algorithm: non-private, epsilon: null}}]"
+    text = (
+        "name: a\ngrid: {epsilon: [1, 2], seeds: [0, 1]}\n"
+        "blocks: [{set: {algorithm: dpml}}, {set: {algorithm: non-private, epsilon: null}}]"
+    )
     points = a_spec(text).points()
     assert len([point for point in points if point.label == "dpml"]) == 4
     assert len([point for point in points if point.label == "non-private"]) == 2
@@ -77,8 +80,7 @@ def test_every_field_of_a_run_may_be_set(name: str) -> None:
         ("[1, 2]", ["mapping"]),
         ("name: [", ["not YAML"]),
         (
-            "name: a\ngrid: {seeds: [%s], partition_seed: [%s]}"
-            % (", ".join(map(str, range(400))), ", ".join(map(str, range(400)))),
+            f"name: a\ngrid: {{seeds: {list(range(400))}, partition_seed: {list(range(400))}}}",
             ["160000 points", "100000"],
         ),
     ],
