@@ -130,7 +130,9 @@ def ingest(request: IngestRequest) -> DatasetRef:
         if all(stored.version != one.version for one in catalog.registrations()):
             discard(layout.dataset(stored.version))
         raise
-    announce("unitball.dataset.registered", f"unitball.dataset.{request.name}", {"dataset": request.name})
+    if known and all(stored.version != one.version for one in known):
+        # A first registration starts nothing: no budget is spent before somebody asked for a run on these rows.
+        announce("unitball.dataset.registered", f"unitball.dataset.{request.name}", {"dataset": request.name})
     return stored
 
 

@@ -231,12 +231,26 @@ def test_scheduled_run(served: Served) -> None:
     assert finished["state_type"] == "COMPLETED", finished["state"]["message"]
 
 
-def test_triggered_run(served: Served) -> None:
-    served.unitball("ingest", "iris", "--format", "sklearn", "--public")
+def rows_file(path: Path, rows: int) -> str:
+    numbers = random.Random(3)
+    lines = [
+        f"{numbers.choice(('-1', '+1'))} " + " ".join(f"{index}:{numbers.uniform(-1, 1):.3f}" for index in range(1, 6))
+        for _ in range(rows)
+    ]
+    path.write_text("\n".join(lines) + "\n")
+    return str(path)
+
+
+def test_triggered_run(served: Served, tmp_path: Path) -> None:
+    """A new version starts a run; the first registration does not."""
 
     def triggered() -> list[dict[str, Any]]:
-        return [run for run in served.runs() if run["parameters"]["config"]["dataset"] == "iris"]
+        return [run for run in served.runs() if run["parameters"]["config"]["dataset"] == "arrivals"]
 
+    for rows in (200, 210):
+        assert not triggered()
+        path = rows_file(tmp_path / f"{rows}.libsvm", rows)
+        served.unitball("ingest", "arrivals", "--format", "libsvm", "--path", path, "--public")
     (run,) = wait_for("a run after the event", triggered)
     assert not run["auto_scheduled"]
     finished = served.finished(run["id"])
@@ -244,12 +258,7 @@ def test_triggered_run(served: Served) -> None:
 
 
 def test_a_refusal_ends_in_a_state_of_that_name_and_is_not_retried(served: Served, tmp_path: Path) -> None:
-    numbers = random.Random(3)
-    lines = [
-        f"{numbers.choice(('-1', '+1'))} " + " ".join(f"{index}:{numbers.uniform(-1, 1):.3f}" for index in range(1, 6))
-        for _ in range(200)
-    ]
-    (tmp_path / "rows.libsvm").write_text("\n".join(lines) + "\n")
+    path = rows_file(tmp_path / "rows.libsvm", 200)
     declared = [
         "--dimension",
         "5",
@@ -261,8 +270,7 @@ def test_a_refusal_ends_in_a_state_of_that_name_and_is_not_retried(served: Serve
         "--delta-cap",
         "1e-5",
     ]
-    served.unitball("ingest", "clinic", "--format", "libsvm", "--path", str(tmp_path / "rows.libsvm"), *declared)
-    # The event of the ingestion starts a run of its own at epsilon 1, which may have spent the cap; 5 never fits.
+    served.unitball("ingest", "clinic", "--format", "libsvm", "--path", path, *declared)
     run_id = served.start_run(dataset="clinic", algorithm="noisy-gd", epsilon=5.0, delta=1e-5)
     finished = served.finished(run_id)
     assert (finished["state_type"], finished["state_name"]) == ("FAILED", "Refused")
@@ -280,6 +288,7 @@ def charges(report: dict[str, Any], algorithm: str) -> dict[str, list[str]]:
     }
 
 
+@pytest.mark.nightly
 def test_a_worker_killed_in_the_middle(served: Served, tmp_path: Path) -> None:
     """The worker and the run's process are killed after the charge; the next run finishes it, charged once."""
     config = {"dataset": "digits", "algorithm": "fed-dpdr-dpml", "epsilon": 1.0, "seed": SEED}
