@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -15,12 +17,14 @@ from dpalgos.guarantees import Guarantee, Numerics
 from dpalgos.keystream import KeyedNoise, key_identifier, public_secret
 from dpalgos.models import Artefact, decode
 from dpalgos.rows import Floats, Rows
+from dpalgos.secure.errors import SecureAggregationError
 from dpalgos.secure.one_sum import require_shareable
 from dpalgos.secure.summation import SecureSummation, weights_of
 from dpalgos.summation import Summation
+from storage.atomic import write_bytes
 from storage.charges import PlanRequest, ReleaseCharge
 from storage.datasets import dataset_ref
-from storage.errors import RefusedError, SecretError
+from storage.errors import RefusedError, SecretError, StorageError
 from storage.ledger import Ledger
 from storage.refs import ReleaseRef, ShardRef
 from storage.releases import ReleaseStore
@@ -33,6 +37,7 @@ from tasks.plans import PlannedRelease, RunPlan, build
 from tasks.settings import current_layout
 
 __all__ = [
+    "UntoldError",
     "admit",
     "charge_plan",
     "diagnostics_of",
@@ -46,12 +51,17 @@ __all__ = [
     "store_combination",
     "store_release",
     "stored_release",
+    "untold",
 ]
 
 
 # One thread a matrix product: the parties' tasks run side by side already, and results do not depend on the machine's
 # number of cores, so that a retry elsewhere meets the same bits and the same noise.
 threadpool_limits(limits=1, user_api="blas")
+
+
+class UntoldError(Exception):
+    """An algorithm failed on private rows; what it said is kept beside them and told to nobody else."""
 
 
 def _nothing(step: str) -> None:
@@ -260,11 +270,38 @@ def make_release(
         )
     noise = noises[0]
     diagnostics: dict[str, float] = {}
-    if isinstance(algorithm, Diagnosing) and not shards[0].dataset.private:
-        artefact, diagnostics = algorithm.diagnostics(parties, setting, noise)
-    else:
-        artefact = fit(algorithm, parties, setting, noise, summation)
+    with untold(release, shards[0]):
+        if isinstance(algorithm, Diagnosing) and not shards[0].dataset.private:
+            artefact, diagnostics = algorithm.diagnostics(parties, setting, noise)
+        else:
+            artefact = fit(algorithm, parties, setting, noise, summation)
     return store_release(release, artefact, diagnostics)
+
+
+@contextmanager
+def untold(release: PlannedRelease, shard: ShardRef) -> Iterator[None]:
+    """Keep what goes wrong on private rows behind the door: an exception's words and traceback may hold their values.
+
+    Algorithms are total, so this is for their faults. The owner finds the words beside the rows.
+
+    Raises
+    ------
+    UntoldError
+        In place of whatever was raised, except errors of storage, of secrets and of secure sums, which name no row.
+    """
+    try:
+        yield
+    except (StorageError, RefusedError, SecureAggregationError):
+        raise
+    except Exception:
+        if not shard.dataset.private:
+            raise
+        place = current_layout().private / "errors" / f"{release.key}.txt"
+        write_bytes(place, traceback.format_exc().encode(), mode=0o600)
+        raise UntoldError(
+            f"{release.label} by {release.name} failed on private rows; what went wrong may hold their values and is "
+            f"kept for their owner in {place}"
+        ) from None
 
 
 def stored_release(release: PlannedRelease) -> ReleaseRef | None:

@@ -38,7 +38,7 @@ from dpalgos.secure.wire import Wire
 from storage.refs import ReleaseRef, ShardRef
 from storage.rounds import MessageRef, PrivateNotes, RoundStore
 from tasks.caching import BY_CONTENT
-from tasks.door import admit, fixed_survivors, is_stored, own_part, store_release, stored_release
+from tasks.door import admit, fixed_survivors, is_stored, own_part, store_release, stored_release, untold
 from tasks.plans import PlannedRelease, build
 from tasks.progress import say
 from tasks.retrying import RETRIES
@@ -207,7 +207,9 @@ def mask(
 
     def answer(party: int, notes: PrivateNotes) -> MaskedVector:
         rows, noise = own_part(release, own[party], upstream)
-        vector = one_sum.vector_of(build(release), rows, release.public_facts(), release.fault_model(), party, noise)
+        facts, tolerance = release.public_facts(), release.fault_model()
+        with untold(release, own[party]):
+            vector = one_sum.vector_of(build(release), rows, facts, tolerance, party, noise)
         kept = notes.get("masked")
         before = PartyState.decode(kept) if kept is not None else _read(notes, PartyState, "shared")
         state = at_party.receive(before, _read(_server(release), Delivery, f"delivery-{party}"))
