@@ -203,6 +203,7 @@ def report(
     name: Annotated[str | None, typer.Argument(help="An experiment that was run; all if left out.")] = None,
     out: Annotated[Path | None, typer.Option(help="Write the one page here; default beside its rows.")] = None,
     root: RootOption = None,
+    json: JsonFlag = False,
 ) -> None:
     """Write one self-contained HTML page an experiment, from what was stored when it ran."""
     from storage.atomic import write_bytes
@@ -215,8 +216,12 @@ def report(
         raise InputError("no experiment was run in this root yet: unitball reproduce --list")
     if out is not None and name is None:
         raise ParameterError("--out is for one page: name the experiment")
+    places = {}
     for one in chosen:
         experiment, drawing, folder = load_experiment(one)
-        place = out or folder / "report.html"
-        write_bytes(place.absolute(), page(experiment, drawing).encode())
-        sys.stdout.write(f"{place}\n")
+        places[one] = out or folder / "report.html"
+        write_bytes(places[one].absolute(), page(experiment, drawing).encode())
+    if json:
+        print_json({"pages": places})
+    else:
+        sys.stdout.writelines(f"{place}\n" for place in places.values())

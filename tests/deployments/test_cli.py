@@ -303,6 +303,7 @@ def test_every_option_of_train_is_tested_or_named_elsewhere() -> None:
 
 
 def test_every_command_has_help_with_an_example_json_and_root(commands: CommandLine) -> None:
+    commands("--help")
     known = [command.name or getattr(command.callback, "__name__", "") for command in app.registered_commands]
     assert set(COMMANDS) <= set(known)
     for name in known:

@@ -45,7 +45,9 @@ def test_a_run_is_planned_without_a_row_and_meets_its_target(name: str) -> None:
         for bill in set(bills.values()):
             pure = all(isinstance(loss, PureEpsilon) for loss in bill)
             epsilon = compose(bill).epsilon(0.0 if pure else 1e-5)
-            assert 0.999 <= epsilon <= 1.0, (plan.trust, bill)
+            assert epsilon <= 1.0, (plan.trust, bill)
+            # A paper's own system adds its paper's noise, however much of the budget that leaves.
+            assert plan.claim is not None or epsilon >= 0.999, (plan.trust, bill)
 
 
 @pytest.mark.parametrize("name", SYSTEMS)
