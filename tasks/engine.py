@@ -14,6 +14,7 @@ import selectors
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -274,9 +275,9 @@ def _usable(root: Path) -> Path:
         raise StorageError(f"the root {str(root)!r} contains {odd[0]!r}, which database addresses cannot carry")
     Layout(root).prepare()
     with writing(root):
-        probe = Layout(root).prefect / f".probe-{os.getpid()}"
-        probe.touch()
-        probe.unlink()
+        # A name of its own: threads of one process may look at once.
+        with tempfile.NamedTemporaryFile(dir=Layout(root).prefect, prefix=".probe-"):
+            pass
     return root
 
 

@@ -298,6 +298,9 @@ print(json.dumps({
         cwd=root,
         env={
             **os.environ,
+            # Another test of this session may have left addresses of its own there.
+            "MLFLOW_TRACKING_URI": tracking_uri(root),
+            "MLFLOW_REGISTRY_URI": tracking_uri(root),
             "PYTHONPATH": str(Path(tracking.__file__).parents[1]),
             "MLFLOW_DISABLE_TELEMETRY": "true",
         },
