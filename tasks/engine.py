@@ -274,10 +274,9 @@ def _usable(root: Path) -> Path:
     if odd := sorted(set(str(root)) & set("?#%\n")):
         raise StorageError(f"the root {str(root)!r} contains {odd[0]!r}, which database addresses cannot carry")
     Layout(root).prepare()
-    with writing(root):
-        # A name of its own: threads of one process may look at once.
-        with tempfile.NamedTemporaryFile(dir=Layout(root).prefect, prefix=".probe-"):
-            pass
+    # A name of its own: threads of one process may look at once.
+    with writing(root), tempfile.NamedTemporaryFile(dir=Layout(root).prefect, prefix=".probe-"):
+        pass
     return root
 
 
