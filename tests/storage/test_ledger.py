@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,6 +19,7 @@ from storage.entries import Kind, writing
 from storage.errors import InputError, OverspendError, RefusedError, StorageError
 from storage.ledger import Ledger, OutputOutcome
 from tests.support.ledgers import ForgetsParties, SumOfEpsilons, database_of, open_ledger, release, request, spent
+from tests.support.untraced import quickest
 
 
 @pytest.fixture
@@ -387,11 +389,6 @@ class TestReports:
                     "recharge": False,
                 }
                 entries.append(Kind.PLAN, account="clinic", subject="even-5", content=content)
-        seconds = []
-        for number in range(5):
-            started = time.perf_counter()
-            ledger.charge(request(release(f"new {number}", 0.01)), {})
-            seconds.append(time.perf_counter() - started)
+        numbers = itertools.count()
+        assert quickest(lambda: ledger.charge(request(release(f"new {next(numbers)}", 0.01)), {})) < 0.2
         assert spent(ledger) == pytest.approx(0.051)
-        # The best of five: the others may have waited for a shared disk.
-        assert min(seconds) < 0.2

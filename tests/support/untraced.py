@@ -1,0 +1,27 @@
+"""Time what runs without the coverage tracer, which makes pure Python several times slower."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+__all__ = ["quickest"]
+
+
+def quickest(work: Callable[[], object], *, times: int = 5) -> float:
+    """Return the seconds of the quickest of some repetitions: the others waited for the machine's other work."""
+    tracer, of_threads = sys.gettrace(), threading.gettrace()
+    sys.settrace(None)
+    threading.settrace(None)
+    try:
+        seconds = []
+        for _ in range(times):
+            started = time.perf_counter()
+            work()
+            seconds.append(time.perf_counter() - started)
+        return min(seconds)
+    finally:
+        sys.settrace(tracer)
+        threading.settrace(of_threads)
