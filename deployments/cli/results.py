@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 import typer
@@ -11,6 +12,9 @@ from deployments.cli.app import app
 from deployments.cli.common import JsonFlag, RootOption, console, print_json, use_root
 
 _EVERY_RUN = "SELECT algorithm, dataset, trust, config_epsilon, epsilon_spent, delta_spent, accuracy, seconds FROM runs"
+
+# Columns with less than this on average cannot be read; wider answers are printed one record after another.
+_NARROWEST = 8
 
 
 @app.command(
@@ -31,9 +35,31 @@ def results(
     if json:
         print_json({"rows": rows})
         return
+    screen = console()
+    if not rows:
+        screen.print("no rows")
+    elif len(rows[0]) * _NARROWEST <= screen.width:
+        screen.print(_as_table(rows))
+    else:
+        for number, row in enumerate(rows, 1):
+            screen.print(_as_record(row, f"row {number} of {len(rows)}"))
+
+
+def _as_table(rows: Sequence[Mapping[str, object]]) -> Table:
     table = Table()
-    for heading in rows[0] if rows else ("no rows",):
+    for heading in rows[0]:
         table.add_column(heading)
     for row in rows:
-        table.add_row(*("–" if value is None else str(value) for value in row.values()))
-    console().print(table)
+        table.add_row(*map(_cell, row.values()))
+    return table
+
+
+def _as_record(row: Mapping[str, object], title: str) -> Table:
+    table = Table(title=title, show_header=False)
+    for heading, value in row.items():
+        table.add_row(heading, _cell(value))
+    return table
+
+
+def _cell(value: object) -> str:
+    return "–" if value is None else str(value)

@@ -220,6 +220,10 @@ def test_results_answer_sql(told: CommandLine) -> None:
     charged = told.succeeds("results", "SELECT count(*) AS n FROM charges")["rows"]
     assert told.succeeds("results", joined)["rows"] == charged
     assert "noisy-gd" in told("results").out
+    wide = told("results", "SELECT * FROM runs").out
+    assert "row 1 of" in wide, "what is too wide for a table is printed record after record"
+    assert "config_epsilon" in wide
+    assert "no rows" in told("results", "SELECT * FROM runs WHERE algorithm = 'absent'").out
     told("results", "SELECT nothing FROM runs").refused(2, "nothing", "the views are: runs, metrics, releases, charges")
     told("results", "DROP TABLE runs").refused(2, "one SELECT")
 
