@@ -11,6 +11,7 @@ from mpmath import libmp
 
 __all__ = [
     "GaussianTail",
+    "damped",
     "dyadic",
     "exactly",
     "first_at_least",
@@ -101,6 +102,14 @@ def fixed_exp(numerator: int, denominator: int, sigma: float, bits: int) -> int:
     )
     with _LOCK:
         return int(libmp.to_fixed(libmp.mpf_exp(exponent, precision, "n"), bits))
+
+
+def damped(power: int, jump: int, scale: float) -> Number:
+    """Return 2^power / jump * exp(-jump / scale), to a relative error far below 2^-256."""
+    exponent = libmp.mpf_div(libmp.from_int(-jump), libmp.from_float(scale), _PRECISION, "n")
+    with _LOCK:
+        decay = libmp.mpf_exp(exponent, _PRECISION, "n")
+    return libmp.mpf_shift(libmp.mpf_div(decay, libmp.from_int(jump), _PRECISION, "n"), power)
 
 
 def laplace_magnitude(numerator: int, bits: int, scale: float, *, up: bool) -> int:

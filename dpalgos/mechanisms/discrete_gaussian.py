@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Numerics
 from dpalgos.mechanisms import _precise
+from dpalgos.mechanisms._tables import exceeded, thresholds
 from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
 from dpalgos.noise import RandomStream
 from dpalgos.rows import Ints
@@ -23,7 +24,6 @@ __all__ = ["DiscreteGaussian"]
 _TABLE_SIGMA = 2.0**10
 _MINIMUM_SIGMA = 2.0**-20
 _MAXIMUM_SIGMA = 2.0**44
-_BITS = 127
 _GUARD = 320
 
 
@@ -109,7 +109,9 @@ class DiscreteGaussian:
     def sample(self, count: int, stream: RandomStream) -> Ints:
         """Return ``count`` independent draws."""
         if self.sigma <= _TABLE_SIGMA:
-            return _from_table(stream.words(2 * count).reshape(count, 2), *_table(self.sigma))
+            words = stream.words(2 * count).reshape(count, 2)
+            magnitudes = exceeded(words[:, 0] >> np.uint64(1), words[:, 1], *_table(self.sigma))
+            return np.where((words[:, 0] & np.uint64(1)).astype(bool), -magnitudes, magnitudes)
         result = np.zeros(count, dtype=np.int64)
         missing = np.arange(count)
         while missing.size:
@@ -118,18 +120,6 @@ class DiscreteGaussian:
             result[missing[accepted]] = proposals[accepted]
             missing = missing[~accepted]
         return result
-
-
-def _from_table(words: NDArray[np.uint64], heads: NDArray[np.uint64], tails: NDArray[np.uint64]) -> Ints:
-    """Return the signed number of thresholds above each 127-bit integer; thresholds ascend, split 63 + 64 bits."""
-    firsts = words[:, 0] >> np.uint64(1)
-    # Thresholds whose upper bits exceed the draw's; where upper bits are equal the lower ones decide.
-    above = len(heads) - np.searchsorted(heads, firsts, side="right")
-    equal = np.flatnonzero(heads[len(heads) - above - 1] == firsts)
-    for index in equal:
-        low, high = np.searchsorted(heads, firsts[index], side="left"), len(heads) - above[index]
-        above[index] += int((tails[low:high] > words[index, 1]).sum())
-    return np.where((words[:, 0] & np.uint64(1)).astype(bool), -above, above).astype(np.int64)
 
 
 @lru_cache(maxsize=64)
@@ -143,17 +133,7 @@ def _table(sigma: float) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
         weight = (weight * ratio) >> _GUARD
         ratio = (ratio * change) >> _GUARD
     weights[0] >>= 1
-    total = sum(weights)
-    heads, tails = [], []
-    tail = 0
-    for weight in reversed(weights[1:]):
-        tail += weight
-        threshold = (tail << _BITS) // total
-        if threshold:
-            heads.append(threshold >> 64)
-            tails.append(threshold & (2**64 - 1))
-    # A law concentrated at zero still needs one entry to search in.
-    return np.array(heads or [0], dtype=np.uint64), np.array(tails or [0], dtype=np.uint64)
+    return thresholds(weights)
 
 
 def _accepted(proposals: Ints, words: NDArray[np.uint64], sigma: float) -> NDArray[np.bool_]:

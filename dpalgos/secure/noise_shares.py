@@ -69,11 +69,13 @@ from scipy.special import gammainccinv
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import GaussianMu, Loss, PureEpsilon, ZeroConcentrated
 from dpalgos.mechanisms.discrete_gaussian import DiscreteGaussian
+from dpalgos.mechanisms.discrete_laplace import DiscreteLaplace
 from dpalgos.mechanisms.radial import RadialLaplace
 from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
 from dpalgos.mechanisms.symmetric import SymmetricDiscreteGaussian, SymmetricRoundedGaussian
 from dpalgos.noise import RandomStream
 from dpalgos.rows import Ints
+from dpalgos.secure.laplace_share import LaplaceShare
 
 __all__ = [
     "GaussianShare",
@@ -477,8 +479,8 @@ def share_law(law: Any, shares: int, dimension: int) -> NoiseShare:
     ----------
     law
         The law of the noise of the sum, as an algorithm states it: RoundedGaussian, DiscreteGaussian (each shared as
-        :func:`share_sigma` proves), SymmetricRoundedGaussian (:class:`SymmetricShare`), :class:`RoundedRadial` or
-        :class:`TruexGaussian`.
+        :func:`share_sigma` proves), SymmetricRoundedGaussian (:class:`SymmetricShare`), :class:`RoundedRadial`,
+        DiscreteLaplace (:class:`~dpalgos.secure.laplace_share.LaplaceShare`) or :class:`TruexGaussian`.
     shares : int
         :attr:`Tolerance.unknown_shares`.
     dimension : int
@@ -491,7 +493,7 @@ def share_law(law: Any, shares: int, dimension: int) -> NoiseShare:
     """
     raise ParameterError(
         f"no sharing of {type(law).__name__} noise is proved; laws that can be shared: "
-        "RoundedGaussian, SymmetricRoundedGaussian, DiscreteGaussian, RoundedRadial, TruexGaussian"
+        "RoundedGaussian, SymmetricRoundedGaussian, DiscreteGaussian, DiscreteLaplace, RoundedRadial, TruexGaussian"
     )
 
 
@@ -517,6 +519,11 @@ def _(law: SymmetricRoundedGaussian, shares: int, dimension: int) -> NoiseShare:
 @share_law.register
 def _(law: RoundedRadial, shares: int, dimension: int) -> NoiseShare:
     return RadialShare(law.scale, shares, dimension)
+
+
+@share_law.register
+def _(law: DiscreteLaplace, shares: int, dimension: int) -> NoiseShare:
+    return LaplaceShare(law.scale, shares)
 
 
 @share_law.register

@@ -18,6 +18,7 @@ from dpalgos.errors import ParameterError
 from dpalgos.guarantees import ApproximateDP, GaussianMu, Guarantee, Setting, Trust, nothing_proved
 from dpalgos.keystream import KeyedNoise, public_secret
 from dpalgos.mechanisms.discrete_gaussian import DiscreteGaussian
+from dpalgos.mechanisms.discrete_laplace import DiscreteLaplace
 from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
 from dpalgos.rows import ArrayRows, Floats, Ints
 from dpalgos.secure import summation as summation_module
@@ -68,7 +69,10 @@ def expected_shares(
     ]
 
 
-@pytest.mark.parametrize("law", [LAW, DiscreteGaussian(5.0), RoundedRadial(1e7), TruexGaussian(sigma=5.0, honest=3)])
+@pytest.mark.parametrize(
+    "law",
+    [LAW, DiscreteGaussian(5.0), DiscreteLaplace(1e6), RoundedRadial(1e7), TruexGaussian(sigma=5.0, honest=3)],
+)
 def test_the_result_is_the_exact_sum_of_contributions_and_shares(law: Any) -> None:
     parties = 5
     tolerance = Tolerance(parties=parties, dropouts=2, colluders=1)
