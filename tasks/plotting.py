@@ -59,7 +59,9 @@ _RC = MappingProxyType(
         "svg.hashsalt": "unitball",
     }
 )
-_PANEL_WIDTH, _PANEL_HEIGHT, _LEGEND_LINE = 4.6, 3.1, 0.19
+# Inches; a panel alone is wider. A letter's width is that of the legend's and the ticks' small print.
+_PANEL_WIDTH, _ONLY_PANEL_WIDTH, _PANEL_HEIGHT, _LEGEND_LINE = 4.6, 6.4, 3.1, 0.19
+_LETTER, _HANDLE = 0.073, 0.55
 
 
 class Drawing(BaseModel):
@@ -165,7 +167,7 @@ def _positions(rows: Sequence[Row], x: str) -> tuple[dict[str, float], bool]:
     return {text: float(number) for number, text in enumerate(places)}, False
 
 
-def _draw_lines(axes: Axes, rows: Sequence[Row], plot: Plot, y: str, style: _Style) -> None:
+def _draw_lines(axes: Axes, rows: Sequence[Row], plot: Plot, y: str, style: _Style, across: int) -> None:
     positions, numeric = _positions(rows, plot.x)
     for label in style.labels:
         series = _series([row for row in rows if row.label == label], plot.x, y)
@@ -185,11 +187,13 @@ def _draw_lines(axes: Axes, rows: Sequence[Row], plot: Plot, y: str, style: _Sty
         axes.set_xticks(sorted(positions.values()), [_text(value) for value in sorted(positions.values())])
         axes.minorticks_off()
     elif not numeric:
-        axes.set_xticks(list(positions.values()), list(positions), fontsize=7)
+        letters = int(_width(across) / across * 0.8 / _LETTER / len(positions))
+        words = [textwrap.fill(text, max(letters, 4)) for text in positions]
+        axes.set_xticks(list(positions.values()), words, fontsize=7)
         axes.margins(x=0.08)
 
 
-def _draw_bars(axes: Axes, rows: Sequence[Row], plot: Plot, y: str, style: _Style) -> None:
+def _draw_bars(axes: Axes, rows: Sequence[Row], plot: Plot, y: str, style: _Style, across: int) -> None:
     places = list(dict.fromkeys(_text(row.value(plot.x)) for row in rows if row.value(plot.x) is not None)) or [""]
     labels = [label for label in style.labels if any(row.label == label and y in row.metrics for row in rows)]
     width = 0.8 / max(len(labels), 1)
@@ -208,7 +212,8 @@ def _draw_bars(axes: Axes, rows: Sequence[Row], plot: Plot, y: str, style: _Styl
             axes.bar(centre, middle, width * 0.9, label=style.words(label) if first else None, **style.bar(label))
             axes.errorbar(centre, middle, yerr=spread, color="#333333", linewidth=0.9, capsize=2)
             first = False
-    axes.set_xticks(range(len(places)), places, fontsize=7)
+    letters = int(_width(across) / across * 0.8 / _LETTER / len(places))
+    axes.set_xticks(range(len(places)), [textwrap.fill(place, max(letters, 4)) for place in places], fontsize=7)
     axes.grid(axis="x", visible=False)
 
 
@@ -239,18 +244,33 @@ def draw(plot: Plot, rows: Sequence[Row], title: str) -> Drawing:
     across = min(len(panels), 4) or 1
     down = -(-len(panels) // across) or 1
     with rc_context(dict(_RC)):
-        figure, grid = _figure(across, down, len(style.labels), title)
+        figure, grid = _figure(across, down, [style.words(label) for label in style.labels], title)
         for axes, (panel, y) in zip(grid, panels, strict=False):
             mine = [row for row in rows if _text(row.value(plot.panels)) == panel]
-            _KINDS[plot.kind](axes, mine, plot, y, style)
+            _KINDS[plot.kind](axes, mine, plot, y, style, across)
             axes.set_title(panel, fontsize=9)
             axes.set_xlabel(plot.x_title or wording(plot.x))
             axes.set_ylabel(plot.y_title or wording(y))
             if plot.log_y:
-                axes.set_yscale("log")
+                _use_log_y(axes, [row.metrics[y] for row in mine if y in row.metrics])
         for axes in grid[len(panels) :]:
             axes.set_visible(False)
-        return _finish(figure, grid[: len(panels)])
+        return _finish(figure, grid[: len(panels)], across)
+
+
+def _use_log_y(axes: Axes, values: Sequence[float]) -> None:
+    """Start at a power of ten and write plain numbers, between the powers too where there are few."""
+    from matplotlib.ticker import FuncFormatter, NullFormatter
+
+    axes.set_yscale("log")
+    positive = [value for value in values if value > 0 and np.isfinite(value)]
+    if not positive:
+        return
+    axes.set_ylim(bottom=10.0 ** np.floor(np.log10(min(positive))))
+    plain = FuncFormatter(lambda value, _: f"{value:g}")
+    axes.yaxis.set_major_formatter(plain)
+    axes.yaxis.set_minor_formatter(plain if max(positive) < 30 * min(positive) else NullFormatter())
+    axes.tick_params(axis="y", which="minor", labelsize=7)
 
 
 def draw_plane(plane: Plane, title: str) -> Drawing:
@@ -258,7 +278,8 @@ def draw_plane(plane: Plane, title: str) -> Drawing:
     from matplotlib import rc_context
 
     with rc_context(dict(_RC)):
-        figure, (axes, *_) = _figure(1, 1, len(plane.lines) + 2, title)
+        series = ["class 0", "class 1", *(_line_words(label, status) for label, status, *_ in plane.lines)]
+        figure, (axes, *_) = _figure(1, 1, series, title)
         rows: NDArray[np.float64] = np.array(plane.rows, dtype=np.float64)
         for number, name in enumerate(("class 0", "class 1")):
             mine = rows[rows[:, 2] == number]
@@ -271,30 +292,43 @@ def draw_plane(plane: Plane, title: str) -> Drawing:
             axes.contour(
                 xs, ys, a * xs + b * ys + c, levels=[0.0], colors=[colour], linestyles=[dashes], linewidths=1.6
             )
-            words = f"{label} ✗ not proved" if status == "unproved" else label
-            axes.plot([], [], color=colour, linestyle=dashes, label=words)
+            axes.plot([], [], color=colour, linestyle=dashes, label=_line_words(label, status))
         axes.set_xlabel(plane.axes[0])
         axes.set_ylabel(plane.axes[1])
-        return _finish(figure, [axes])
+        return _finish(figure, [axes], 1)
 
 
-def _figure(across: int, down: int, series: int, title: str) -> tuple[Figure, list[Axes]]:
+def _line_words(label: str, status: str) -> str:
+    return f"{label} ✗ not proved" if status == "unproved" else label
+
+
+def _width(across: int) -> float:
+    return _ONLY_PANEL_WIDTH if across == 1 else _PANEL_WIDTH * across
+
+
+def _columns(across: int, words: Sequence[str]) -> int:
+    """Return how many columns of a legend fit into a figure."""
+    return max(1, int(_width(across) / (_HANDLE + _LETTER * max(map(len, words), default=1))))
+
+
+def _figure(across: int, down: int, words: Sequence[str], title: str) -> tuple[Figure, list[Axes]]:
     from matplotlib.figure import Figure
 
     # A title never ends outside the figure: about twelve letters go to an inch.
-    title = textwrap.fill(title, int(12 * _PANEL_WIDTH * across))
-    legend = _LEGEND_LINE * -(-series // max(across, 2)) + 0.25
-    figure = Figure(figsize=(_PANEL_WIDTH * across, _PANEL_HEIGHT * down + legend + 0.35), layout="constrained")
+    title = textwrap.fill(title, int(12 * _width(across)))
+    legend = _LEGEND_LINE * -(-len(words) // _columns(across, words)) + 0.25
+    figure = Figure(figsize=(_width(across), _PANEL_HEIGHT * down + legend + 0.35), layout="constrained")
     figure.suptitle(title, fontsize=10, x=0.01, ha="left")
     return figure, list(np.atleast_1d(figure.subplots(down, across, squeeze=False)).flat)
 
 
-def _finish(figure: Figure, panels: Sequence[Axes]) -> Drawing:
+def _finish(figure: Figure, panels: Sequence[Axes], across: int) -> Drawing:
     found: dict[str, Any] = {}
     for axes in panels:
         for handle, words in zip(*axes.get_legend_handles_labels(), strict=True):
             found.setdefault(words, handle)
-    figure.legend(list(found.values()), list(found), loc="outside lower left", ncols=max(2, len(panels)), fontsize=8)
+    columns = _columns(across, list(found))
+    figure.legend(list(found.values()), list(found), loc="outside lower left", ncols=columns, fontsize=8)
     pictures: Mapping[str, io.BytesIO] = {"png": io.BytesIO(), "svg": io.BytesIO()}
     figure.savefig(pictures["png"], format="png", dpi=160)
     figure.savefig(pictures["svg"], format="svg", metadata={"Date": None})

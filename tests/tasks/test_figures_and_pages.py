@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import math
 import re
 from html.parser import HTMLParser
 from typing import Any
@@ -10,7 +12,7 @@ import pytest
 
 from tasks.experiments import Experiment, Table
 from tasks.html_report import page
-from tasks.plotting import Drawing, Plane, _Style, draw, draw_plane
+from tasks.plotting import Drawing, Plane, _Style, _use_log_y, draw, draw_plane
 from tasks.rows import Row, Verdict
 from tasks.specification import Plot
 
@@ -81,6 +83,37 @@ def test_axes_of_lists_are_places_in_their_order() -> None:
     rows = [a_row("fed", "proved", 0.5, sizes=sizes) for sizes in ([50, 100], [100, 1000])]
     assert draw(Plot(kind="bars", x="sizes"), rows, "t").png.startswith(b"\x89PNG")
     assert draw(Plot(x="sizes"), rows, "t").png.startswith(b"\x89PNG")
+
+
+LONG = ("non-private", "dpml-published", "dpdr-dpml-published", "fed-dpdr-dpml-published", "fed-dpdr-dpml (central)")
+SIZES = ([50, 100, 500, 1000, 2000], [100, 500, 1000, 5000, 10000], [100, 1000, 5000, 8000, 10000])
+
+
+@pytest.mark.parametrize("kind", ["lines", "bars"])
+@pytest.mark.parametrize("panels", [1, 3])
+def test_nothing_is_cut_off_at_the_edges(kind: Any, panels: int) -> None:
+    from matplotlib.image import imread
+
+    rows = [
+        a_row(label, "unproved", 0.5, sizes=sizes).model_copy(update={"dataset": f"set {panel}"})
+        for label in LONG
+        for sizes in SIZES
+        for panel in range(panels)
+    ]
+    picture = imread(io.BytesIO(draw(Plot(kind=kind, x="sizes", log_y=True), rows, "A title").png))[:, :, :3]
+    assert all((edge == 1.0).all() for edge in (picture[0], picture[-1], picture[:, 0], picture[:, -1]))
+
+
+def test_a_logarithmic_axis_has_plain_numbers_from_a_power_of_ten() -> None:
+    from matplotlib.figure import Figure
+
+    figure = Figure()
+    axes = figure.subplots()
+    axes.plot([1, 2], [1.8, 9.0])
+    _use_log_y(axes, [1.8, 9.0, 0.0, math.nan])
+    assert axes.get_ylim()[0] == 1.0
+    figure.draw_without_rendering()
+    assert {"2", "5"} <= {label.get_text() for label in axes.yaxis.get_ticklabels(minor=True)}
 
 
 def test_a_plane_shows_each_line() -> None:
