@@ -38,7 +38,7 @@ register("systems", "mpc-op")(
         paper=_PAPER,
         claim=PublishedMultiPartyOutputPerturbation.claim,
         sound_counterpart=_SOUND,
-        arrangements=joint(_trainer("mpc-op")),
+        arrangements=summed(_trainer("mpc-op")),
     )
 )
 
@@ -87,7 +87,7 @@ register("systems", "pathak")(
         paper=_PAPER,
         claim=Pathak.claim,
         sound_counterpart=f"{_SOUND}-radial",
-        arrangements=joint(_trainer("pathak")),
+        arrangements=summed(_trainer("pathak")),
     )
 )
 

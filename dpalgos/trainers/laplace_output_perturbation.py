@@ -9,47 +9,127 @@ from typing import ClassVar
 
 import numpy as np
 
-from dpalgos.guarantees import Claim, Guarantee, Loss, PureEpsilon, Setting, Trust, nothing_proved
+from dpalgos.guarantees import Claim, Guarantee, Loss, Numerics, PureEpsilon, Setting, Trust, nothing_proved
 from dpalgos.linear import LinearTask
 from dpalgos.losses import make_loss, outputs
-from dpalgos.mechanisms.laplace import Laplace
+from dpalgos.mechanisms.discrete_laplace import DiscreteLaplace
 from dpalgos.models import LinearModel
-from dpalgos.noise import NoiseSource
 from dpalgos.registry import register
-from dpalgos.rows import Floats, Rows
+from dpalgos.rows import Ints, Rows
 from dpalgos.solvers import Problem, minimise
-from dpalgos.trainers.output_perturbation import slope_at_minimum
+from dpalgos.trainers.output_perturbation import SOLVER_ASSUMPTION, slope_at_minimum, solver_tolerance
 from dpalgos.validation import require_budget, require_positive, require_replace_one
 
 __all__ = ["Pathak", "PublishedMultiPartyOutputPerturbation"]
 
-_TOLERANCE = 1e-10
+# The noise is this many bits coarser than the grid; its law allows two more.
+_FINENESS = 30
+# No party's numbers exceed 2^61 over its share of the rows, half of what secure summation allots to it.
+_ROOM = 2.0**61
+# More than the error of the few float64 operations that give the scale.
+_MARGIN = 1.0 + 2.0**-40
 
 
-def _mean_minimiser(parties: Sequence[Rows], setting: Setting, task: LinearTask, regularisation: float) -> Floats:
-    """Return the plain mean of the parties' exact minimisers, (m, p)."""
-    minimisers = []
-    for rows in parties:
+class _MinimiserMean:
+    """The mean of the parties' minimisers as one sum of integers with discrete Laplace noise on each coordinate."""
+
+    budget: Loss
+    regularisation: float
+    loss: str
+    width: float | None
+    intercept_scaling: float
+    label_range: Sequence[float]
+
+    def noise_scale(self, setting: Setting) -> float:
+        """Return the paper's scale of the Laplace noise of the mean."""
+        return self._multiple(setting) * self._change(setting, 0.0) / (self._epsilon * max(len(setting.sizes), 1))
+
+    def law(self, setting: Setting) -> DiscreteLaplace:
+        """Return the noise of the sum: N times the paper's, and what the grid and the solver's tolerance add."""
+        reach = self._multiple(setting) * self._change(setting, solver_tolerance(setting)) / self._unit(setting)
+        classes, width = self._task().shape(setting)
+        return DiscreteLaplace((reach + classes * width) / self._epsilon * _MARGIN)
+
+    def steps(self, setting: Setting) -> int:
+        """Return 1: one sum of minimisers."""
+        return 1
+
+    def party_weights(self, setting: Setting) -> tuple[int, ...]:
+        """Return that every party counts the same: the mean is over parties, whatever their rows."""
+        return (1,) * len(setting.sizes)
+
+    def initial(self, setting: Setting) -> Ints:
+        """Return a zero sum."""
+        self._task().check(setting)
+        return np.zeros(self._task().shape(setting), dtype=np.int64)
+
+    def contribution(self, state: Ints, rows: Rows, setting: Setting) -> Ints:
+        """Return the party's minimiser in grid units, cut where no minimiser can be."""
+        task = self._task()
         features, targets = task.gather([rows], setting)
-        problem = Problem(features=features, targets=targets, loss=task.loss, regularisation=regularisation)
-        minimisers.append(minimise(problem, _TOLERANCE).weights)
-    return np.asarray(np.mean(minimisers, axis=0)) if minimisers else np.zeros(task.shape(setting))
+        problem = Problem(features=features, targets=targets, loss=task.loss, regularisation=self.regularisation)
+        weights = np.nan_to_num(minimise(problem, 0.5 * solver_tolerance(setting)).weights)
+        largest = self._largest()
+        return np.rint(np.clip(weights, -largest, largest) / self._unit(setting)).astype(np.int64)
+
+    def update(self, state: Ints, noisy_sum: Ints, setting: Setting) -> Ints:
+        """Return the noisy sum."""
+        return noisy_sum
+
+    def result(self, state: Ints, setting: Setting) -> LinearModel:
+        """Return the mean over the parties, with the noise of the sum."""
+        return self._task().model(state * self._unit(setting) / max(len(setting.sizes), 1), setting)
+
+    def _multiple(self, setting: Setting) -> int:
+        """Return how many changes of one classifier the scale of the sum's noise is, times ε."""
+        raise NotImplementedError
+
+    @property
+    def _epsilon(self) -> float:
+        assert isinstance(self.budget, PureEpsilon)
+        return self.budget.epsilon
+
+    def _slope(self) -> float:
+        """Return G of one classifier, as the papers count."""
+        return slope_at_minimum(self._task().loss, 2, self.regularisation)
+
+    def _largest(self) -> float:
+        """Return G/λ, which no weight of a minimiser exceeds: λ w is a mean of slopes in [−G, G] times unit rows."""
+        return self._slope() / self.regularisation
+
+    def _change(self, setting: Setting, tolerance: float) -> float:
+        """Return 2G/(n₍₁₎ λ) + 2γ/λ: how far one row moves one classifier of any party, in l2."""
+        return 2.0 * (self._slope() / _smallest(setting) + tolerance) / self.regularisation
+
+    def _unit(self, setting: Setting) -> float:
+        """Return the grid's step, a power of two: fine against the noise, and every sum below 2^62 steps."""
+        scale = self._multiple(setting) * self._change(setting, 0.0) / self._epsilon
+        room = self._largest() * max(setting.rows, 1) / _smallest(setting) / _ROOM
+        return 2.0 ** max(math.floor(math.log2(scale)) - _FINENESS, math.ceil(math.log2(room)))
+
+    def _task(self) -> LinearTask:
+        return LinearTask(
+            loss=make_loss(self.loss, self.width),
+            intercept_scaling=self.intercept_scaling,
+            label_range=self.label_range,
+        )
 
 
-def _scale(setting: Setting, task: LinearTask, regularisation: float, epsilon: float) -> float:
-    """Return 2G/(n₍₁₎ λ ε) with G of one classifier, as the papers count."""
-    smallest = max(1, min(setting.sizes, default=1))
-    return 2.0 * slope_at_minimum(task.loss, 2, regularisation) / (smallest * regularisation * epsilon)
+def _smallest(setting: Setting) -> int:
+    return max(1, min(setting.sizes, default=1))
 
 
 @register("trainers", "mpc-op")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PublishedMultiPartyOutputPerturbation:
+class PublishedMultiPartyOutputPerturbation(_MinimiserMean):
     """The mean of the parties' exact minimisers plus Laplace noise of scale 2G/(N n₍₁₎ λ ε) on each coordinate.
+
+    The sum of the parties' minimisers, in integers, gets discrete Laplace noise of N times that scale, once by a
+    curator or in the parties' shares; the mean divides by the parties that took part.
 
     Guarantee
     ---------
-    None: see the flaw. (What the noise does give for one classifier of p weights is √p·ε.)
+    None: see the flaw. (What the noise does give for m classifiers of p weights is m√p·ε.)
 
     Parameters
     ----------
@@ -98,40 +178,36 @@ class PublishedMultiPartyOutputPerturbation:
     def guarantee(self, setting: Setting) -> Guarantee:
         """Return none, with the flaw."""
         self._task().check(setting)
+        self.law(setting)
         assert self.claim is not None
         return nothing_proved(str(self.claim.flaw), setting.neighbours)
 
-    def noise_scale(self, setting: Setting) -> float:
-        """Return the paper's scale of the Laplace noise."""
-        assert isinstance(self.budget, PureEpsilon)
-        return _scale(setting, self._task(), self.regularisation, self.budget.epsilon) / max(len(setting.sizes), 1)
-
-    def fit(self, parties: Sequence[Rows], setting: Setting, noise: NoiseSource) -> LinearModel:
-        """Return the noisy mean of the parties' minimisers."""
-        weights = _mean_minimiser(parties, setting, self._task(), self.regularisation)
-        draws = Laplace(self.noise_scale(setting)).sample(weights.size, noise.stream("mean", weights))
-        return self._task().model(weights + draws.reshape(weights.shape), setting)
-
-    def _task(self) -> LinearTask:
-        return LinearTask(
-            loss=make_loss(self.loss, self.width),
-            intercept_scaling=self.intercept_scaling,
-            label_range=self.label_range,
-        )
+    def _multiple(self, setting: Setting) -> int:
+        """Return 1: the noise is that of one party's change."""
+        return 1
 
 
 @register("trainers", "pathak")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pathak:
+class Pathak(_MinimiserMean):
     """The mean of the parties' exact minimisers plus Laplace noise for the smallest party alone, 2G/(n₍₁₎ λ ε).
 
     Guarantee
     ---------
-    epsilon-DP under replace-one where there are enough parties, none otherwise. The mean of N minimisers of m
-    classifiers with p weights each moves by at most Δ = 2√m G/(N n₍₁₎ λ) in l2 and by √(m p) Δ in l1; the noise's
-    scale is b = 2G/(n₍₁₎ λ ε), so the loss is √(m p) Δ/b = m √p ε/N, at most ε if N ≥ m √p. (The published proof does
-    not ask for that; it forgets the step from l2 to l1, and the N times too much noise makes up for it.) For exact
-    minimisers: the solver's tolerance, 10⁻¹⁰ in the gradient, is not charged. Numerics idealised.
+    epsilon-DP under replace-one where there are enough parties, none otherwise.
+
+    *Sensitivity.* Replacing a row of party i moves each of its m classifiers, of p weights, by at most 2G/(nᵢλ) in l2
+    (each risk is λ-strongly convex), and what the solver finds, whose gradients it certifies to be at most γ, by at
+    most 2γ/λ more: D = 2(G/n₍₁₎ + γ)/λ at most, for any party. Other parties' minimisers do not move. So the sum of
+    the N minimisers moves by at most √m·D in l2, and by at most √(m p) √m·D = m√p·D in l1. (Softmax classifiers move
+    by √2 D together, which is no more.)
+    *Integers.* Weights are cut to ±G/λ, where every minimiser lies, which moves none apart, and rounded to a grid of
+    step u (a power of two): the integer sum moves by at most m√p·D/u + m p in l1.
+    *Noise.* Discrete Laplace of scale (N·D/u + m p)/ε on every coordinate of the sum: the published scale, D/ε of the
+    mean, but for γ and the grid. The loss is ε (m√p·D/u + m p)/(N·D/u + m p), at most ε if N ≥ m√p. Dropouts change
+    neither the sum's noise nor its sensitivity, so N are the parties of the round, not those that are left.
+    (The published proof does not ask for that; it forgets the step from l2 to l1, and the N times too much noise makes
+    up for it.) Numerics are exact given the certified gradients, as for ``output-perturbation``.
 
     Parameters
     ----------
@@ -161,7 +237,12 @@ class Pathak:
     label_range: Sequence[float] = (-1.0, 1.0)
 
     source: ClassVar[str] = "Pathak, Rane, Raj 2010, Theorem 3"
-    claim: ClassVar[Claim | None] = Claim("epsilon-DP", "Pathak, Rane, Raj 2010, Theorem 3")
+    claim: ClassVar[Claim | None] = Claim(
+        "epsilon-DP",
+        "Pathak, Rane, Raj 2010, Theorem 3",
+        "The proof takes the l2 bound on the minimisers' change for one in l1; it holds only for at least m sqrt(p) "
+        "parties, m classifiers of p weights each, where noise for the smallest party alone is enough for the mean.",
+    )
     sound_counterpart: ClassVar[str | None] = "output-perturbation-radial"
     trusts: ClassVar[tuple[Trust, ...]] = (Trust.CENTRAL,)
     budgets: ClassVar[tuple[type[Loss], ...]] = (PureEpsilon,)
@@ -176,29 +257,21 @@ class Pathak:
         """Return the budget if there are at least m√p parties."""
         require_replace_one(setting)
         self._task().check(setting)
-        needed = outputs(setting.classes) * math.sqrt(self._task().shape(setting)[1])
-        if len(setting.sizes) < needed:
+        self.law(setting)
+        needed = outputs(setting.classes) ** 2 * self._task().shape(setting)[1]
+        if len(setting.sizes) ** 2 < needed:
             return nothing_proved(
                 f"{len(setting.sizes)} parties; the proof for Laplace noise on each coordinate needs "
-                f"{math.ceil(needed)} of them, the number of classifiers times sqrt(dimension)",
+                f"{math.isqrt(needed - 1) + 1} of them, the number of classifiers times sqrt(dimension)",
                 setting.neighbours,
             )
-        return Guarantee(losses=(self.budget,), neighbours=setting.neighbours, assumptions=("minimisers are exact",))
-
-    def noise_scale(self, setting: Setting) -> float:
-        """Return the paper's scale of the Laplace noise."""
-        assert isinstance(self.budget, PureEpsilon)
-        return _scale(setting, self._task(), self.regularisation, self.budget.epsilon)
-
-    def fit(self, parties: Sequence[Rows], setting: Setting, noise: NoiseSource) -> LinearModel:
-        """Return the noisy mean of the parties' minimisers."""
-        weights = _mean_minimiser(parties, setting, self._task(), self.regularisation)
-        draws = Laplace(self.noise_scale(setting)).sample(weights.size, noise.stream("mean", weights))
-        return self._task().model(weights + draws.reshape(weights.shape), setting)
-
-    def _task(self) -> LinearTask:
-        return LinearTask(
-            loss=make_loss(self.loss, self.width),
-            intercept_scaling=self.intercept_scaling,
-            label_range=self.label_range,
+        return Guarantee(
+            losses=(self.budget,),
+            neighbours=setting.neighbours,
+            numerics=Numerics.EXACT,
+            assumptions=(SOLVER_ASSUMPTION,),
         )
+
+    def _multiple(self, setting: Setting) -> int:
+        """Return N: the noise of the mean is that of the smallest party alone."""
+        return max(len(setting.sizes), 1)

@@ -23,14 +23,21 @@ from dpalgos.solvers import Problem, minimise
 from dpalgos.summation import IntegerNoise
 from dpalgos.validation import require_budget, require_positive, require_replace_one
 
-__all__ = ["OutputPerturbation", "RadialOutputPerturbation", "slope_at_minimum"]
+__all__ = [
+    "SOLVER_ASSUMPTION",
+    "OutputPerturbation",
+    "RadialOutputPerturbation",
+    "slope_at_minimum",
+    "solver_tolerance",
+]
 
 # The solver is asked for half of this; rounding errors of the gradient it certifies stay far below the other half.
 _TOLERANCE = 1e-9
 _TOLERANCE_ROWS = 1e5
 # Grid units per sensitivity: rounding K·d weights then adds about 10⁻⁵ of it.
 _FINENESS = 24
-_ASSUMPTION = "the float64 gradients that certify the solver are right to half of the tolerance charged"
+SOLVER_ASSUMPTION = "the float64 gradients that certify the solver are right to half of the tolerance charged"
+"""What guarantees assume that charge :func:`solver_tolerance`."""
 
 
 def slope_at_minimum(loss: ScoreLoss, classes: int, regularisation: float) -> float:
@@ -42,6 +49,14 @@ def slope_at_minimum(loss: ScoreLoss, classes: int, regularisation: float) -> fl
     if isinstance(loss, Squared):
         return math.sqrt(outputs(classes)) * (1.0 + 1.0 / math.sqrt(regularisation))
     return loss.slope_norm(outputs(classes))
+
+
+def solver_tolerance(setting: Setting) -> float:
+    """Return γ, the gradient norm that is charged for; it grows with the rounding error of means over very many rows.
+
+    The solver is asked for half of it.
+    """
+    return _TOLERANCE * max(1.0, max(setting.sizes, default=0) / _TOLERANCE_ROWS)
 
 
 class _MinimiserSum:
@@ -64,7 +79,7 @@ class _MinimiserSum:
         """Return how far one replaced row moves the exact Σ nᵢθᵢ, plus the solver's tolerance, in l2."""
         loss = self._task().loss
         problems = outputs(setting.classes) if loss.separable else 1
-        tolerance = math.sqrt(problems) * self._tolerance(setting) * max(setting.sizes, default=0)
+        tolerance = math.sqrt(problems) * solver_tolerance(setting) * max(setting.sizes, default=0)
         slope = slope_at_minimum(loss, setting.classes, self.regularisation)
         return 2.0 * (slope + tolerance) / self.regularisation
 
@@ -87,7 +102,7 @@ class _MinimiserSum:
         task = self._task()
         features, targets = task.gather([rows], setting)
         problem = Problem(features=features, targets=targets, loss=task.loss, regularisation=self.regularisation)
-        weights = minimise(problem, 0.5 * self._tolerance(setting)).weights
+        weights = minimise(problem, 0.5 * solver_tolerance(setting)).weights
         return np.rint(len(features) * weights / self._unit(setting)).astype(np.int64)
 
     def update(self, state: Ints, noisy_sum: Ints, setting: Setting) -> Ints:
@@ -97,10 +112,6 @@ class _MinimiserSum:
     def result(self, state: Ints, setting: Setting) -> LinearModel:
         """Return the weighted mean of the parties' minimisers, with the noise of the sum."""
         return self._task().model(state * self._unit(setting) / max(setting.rows, 1), setting)
-
-    def _tolerance(self, setting: Setting) -> float:
-        """Return γ, which grows with the rounding error of means over very many rows."""
-        return _TOLERANCE * max(1.0, max(setting.sizes, default=0) / _TOLERANCE_ROWS)
 
     def _unit(self, setting: Setting) -> float:
         return 2.0 ** (math.floor(math.log2(self.sensitivity(setting))) - _FINENESS)
@@ -168,7 +179,7 @@ class OutputPerturbation(_MinimiserSum):
         """Return the budget."""
         require_replace_one(setting)
         self._task().check(setting)
-        return gaussian_guarantee(self.budget, setting, _ASSUMPTION)
+        return gaussian_guarantee(self.budget, setting, SOLVER_ASSUMPTION)
 
     def law(self, setting: Setting) -> RoundedGaussian:
         """Return the noise of the sum."""
@@ -229,7 +240,7 @@ class RadialOutputPerturbation(_MinimiserSum):
         """Return the budget."""
         require_replace_one(setting)
         self._task().check(setting)
-        return Guarantee(losses=(self.budget,), neighbours=setting.neighbours, assumptions=(_ASSUMPTION,))
+        return Guarantee(losses=(self.budget,), neighbours=setting.neighbours, assumptions=(SOLVER_ASSUMPTION,))
 
     def law(self, setting: Setting) -> IntegerNoise:
         """Return the noise of the sum."""

@@ -9,12 +9,15 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from dpalgos.guarantees import Trust
+from dpalgos.guarantees import Setting, Trust
 from dpalgos.registry import AlgorithmSpec, lookup, names
 from dpalgos.rows import ArrayRows
+from dpalgos.secure.one_sum import require_shareable
+from dpalgos.secure.tolerance import Tolerance
 from dpalgos.systems.arranging import averaged, joint
 from dpalgos.systems.system import System
 from tests.dpalgos.parameters import PARAMETERS
+from tests.dpalgos.test_contract import BUDGETS
 from tests.support.data import real_data
 from tests.support.systems import accuracy_of, run_arrangement
 from tests.support.training import blobs, parties_of
@@ -58,6 +61,19 @@ def test_each_system_runs_under_each_trust(name: str) -> None:
             arrangement, parties_of(rows, 4), 2, trust=trust, components=5, trainer_parameters=short
         )
         assert 0.0 <= accuracy_of(maps, models, rows.features, np.asarray(rows.labels, dtype=np.int64)) <= 1.0
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in names("systems") if Trust.SECAGG in lookup("systems", name).supported()]
+)
+def test_what_says_secagg_has_noise_that_parties_can_share(name: str) -> None:
+    arrangement = lookup("systems", name).supported()[Trust.SECAGG]
+    setting = Setting(sizes=(40, 50, 60, 70, 80), dimension=64, classes=10, trust=Trust.SECAGG)
+    for spec in (arrangement.projection, arrangement.trainer):
+        if spec is not None and lookup(spec.kind, spec.name).reads_rows:
+            budgets = lookup(spec.kind, spec.name).budgets
+            algorithm = spec.with_parameters(budget=BUDGETS[budgets[0]]).build()
+            require_shareable(algorithm, setting, Tolerance(parties=5))
 
 
 def mnist() -> tuple[list[ArrayRows], Array, NDArray[np.int64]]:

@@ -47,3 +47,16 @@ def test_many_steps_and_the_published_split(unitball: CommandLine) -> None:
     result = unitball.succeeds(*TRAIN, *arguments, "--param", "iterations=5", "--json")
     assert result["proved"]["numerics"] == "exact"
     assert any("at least 3 parties are honest" in words for words in result["proved"]["assumptions"])
+
+
+def test_published_laplace_noise_runs_in_shares(unitball: CommandLine) -> None:
+    """With an epsilon that hides nothing, the survivors' mean is as accurate as the curator's; proved as published."""
+    given = ("train", "--dataset", "breast_cancer", "--parties", 6, "--epsilon", 1000, "--seed", 3)
+    for name, proved in (("mpc-op", False), ("pathak", True)):
+        curated = unitball.succeeds(*given, "--algorithm", name, "--trust", "central")
+        lost = unitball.succeeds(
+            *given, "--algorithm", name, "--trust", "secagg", "--dropouts", 1, "--colluders", 1, "--absent", "2:mask"
+        )
+        assert abs(lost["metrics"]["accuracy"] - curated["metrics"]["accuracy"]) < 0.03
+        assert lost["claim"]["flaw"]
+        assert (lost["proved"] is not None) is proved
