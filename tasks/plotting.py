@@ -208,7 +208,8 @@ def _draw_bars(axes: Axes, rows: Sequence[Row], plot: Plot, y: str, style: _Styl
             if not values:
                 continue
             middle, centre = fmean(values), place - 0.4 + width * (number + 0.5)
-            spread = [[middle - min(values)], [max(values) - middle]]
+            # The mean of equal values can be off by its last bit, and matplotlib refuses a whisker below nothing.
+            spread = [[max(middle - min(values), 0.0)], [max(max(values) - middle, 0.0)]]
             axes.bar(centre, middle, width * 0.9, label=style.words(label) if first else None, **style.bar(label))
             axes.errorbar(centre, middle, yerr=spread, color="#333333", linewidth=0.9, capsize=2)
             first = False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import math
 import re
+import statistics
 from html.parser import HTMLParser
 from typing import Any
 
@@ -77,6 +78,14 @@ def test_the_spread_over_seeds_is_drawn() -> None:
         row.model_copy(update={"metrics": {"accuracy": 0.5 + 0.2 * (row.axes.get("seeds", 0) - 0.5)}}) for row in ROWS
     ]
     assert draw(Plot(), still, "t").svg != draw(Plot(), spread, "t").svg
+
+
+def test_equal_values_have_no_spread() -> None:
+    """The mean of three of these is below each of them."""
+    value = 0.8444218515250481
+    assert statistics.fmean([value] * 3) != value
+    rows = [a_row("fed", "proved", value, seeds=seed) for seed in range(3)]
+    assert draw(Plot(kind="bars"), rows, "t").png
 
 
 def test_axes_of_lists_are_places_in_their_order() -> None:
