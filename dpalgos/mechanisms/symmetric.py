@@ -21,6 +21,7 @@ from dpalgos.rows import Floats, Ints
 __all__ = [
     "SymmetricDiscreteGaussian",
     "SymmetricRoundedGaussian",
+    "SymmetricRoundedRadial",
     "from_vector",
     "pack",
     "packed_size",
@@ -145,6 +146,42 @@ class SymmetricRoundedGaussian:
 
 
 @dataclass(frozen=True, slots=True)
+class SymmetricRoundedRadial:
+    """Radial Laplace noise for the upper triangle of a symmetric integer matrix, rounded to integers.
+
+    Guarantee
+    ---------
+    Added to the packed upper triangle of an integer matrix S of Frobenius sensitivity Delta_F (grid units):
+    epsilon-DP with epsilon = Delta_F / scale. Proof: :func:`release_radial` of S, whose entries are rounded; since S
+    is an integer matrix, S + round(N) = round(S + N). Numerics are ``idealised``, as the radial law's.
+
+    Parameters
+    ----------
+    scale : float
+        Delta_F / epsilon in grid units.
+    dimension : int
+        Rows of the matrix.
+    """
+
+    scale: float
+    dimension: int
+    numerics: ClassVar[Numerics] = Numerics.IDEALISED
+
+    def __post_init__(self) -> None:
+        _require_dimension(self.dimension)
+        RadialLaplace(self.scale)
+
+    def epsilon(self, sensitivity: float) -> float:
+        """Return epsilon for a Frobenius sensitivity in grid units, rounded up."""
+        return RadialLaplace(self.scale).epsilon(sensitivity)
+
+    def sample(self, count: int, stream: RandomStream) -> Ints:
+        """Return the noise of one packed matrix; ``count`` must be its number of entries."""
+        _require_packed(count, self.dimension)
+        return np.rint(RadialLaplace(self.scale).sample(count, stream) / _weights(self.dimension)).astype(np.int64)
+
+
+@dataclass(frozen=True, slots=True)
 class SymmetricDiscreteGaussian:
     """Integer noise for the upper triangle of a symmetric integer matrix, with a zCDP guarantee.
 
@@ -197,16 +234,20 @@ def _sample(
     sigma: float,
     stream: RandomStream,
 ) -> Ints:
-    if count != packed_size(dimension):
-        raise ParameterError(
-            f"{count} entries were asked of a law for symmetric {dimension} x {dimension} matrices; "
-            f"their packed upper triangle has {packed_size(dimension)}"
-        )
+    _require_packed(count, dimension)
     result = np.zeros(count, dtype=np.int64)
     diagonal = _diagonal(dimension)
     result[diagonal] = law(sigma).sample(dimension, stream)
     result[~diagonal] = law(_off_diagonal(sigma)).sample(count - dimension, stream)
     return result
+
+
+def _require_packed(count: int, dimension: int) -> None:
+    if count != packed_size(dimension):
+        raise ParameterError(
+            f"{count} entries were asked of a law for symmetric {dimension} x {dimension} matrices; "
+            f"their packed upper triangle has {packed_size(dimension)}"
+        )
 
 
 def _off_diagonal(sigma: float) -> float:

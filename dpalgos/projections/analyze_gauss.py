@@ -6,18 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
-
 from dpalgos.gaussian_sums import GAUSSIAN_BUDGETS, gaussian_guarantee, grid, symmetric_law
 from dpalgos.guarantees import ApproximateDP, Claim, Guarantee, Loss, Setting, Trust, nothing_proved
-from dpalgos.mechanisms.fixed_point import encode_rows, encoded_radius, exact_outer_sum, gram_sensitivity
+from dpalgos.mechanisms.fixed_point import encoded_radius, gram_sensitivity
 from dpalgos.mechanisms.gaussian import sigma_classical
-from dpalgos.mechanisms.symmetric import SymmetricRoundedGaussian, pack, packed_size, unpack
+from dpalgos.mechanisms.symmetric import SymmetricRoundedGaussian, pack, unpack
 from dpalgos.models import Projection
 from dpalgos.noise import NoiseSource
-from dpalgos.projections.covariance import gram_matrix, leading_basis, require_choice
+from dpalgos.projections.covariance import CovarianceSum, gram_matrix, leading_basis, require_choice
 from dpalgos.registry import register
-from dpalgos.rows import Ints, Rows
+from dpalgos.rows import Rows
 from dpalgos.validation import require_budget, require_components
 
 __all__ = ["AnalyzeGauss", "PublishedAnalyzeGauss"]
@@ -25,7 +23,7 @@ __all__ = ["AnalyzeGauss", "PublishedAnalyzeGauss"]
 
 @register("projections", "analyze-gauss")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AnalyzeGauss:
+class AnalyzeGauss(CovarianceSum):
     """The top eigenvectors of XᵀX plus symmetric Gaussian noise, on integers from the row on.
 
     Guarantee
@@ -75,36 +73,10 @@ class AnalyzeGauss:
         require_components(self.components, setting)
         return gaussian_guarantee(self.budget, setting)
 
-    def steps(self, setting: Setting) -> int:
-        """Return 1: one sum of covariances."""
-        return 1
-
     def law(self, setting: Setting) -> SymmetricRoundedGaussian:
         """Return the noise of the packed upper triangle."""
         sensitivity = gram_sensitivity(encoded_radius(1.0, self._scale(setting)), setting.neighbours)
         return symmetric_law(self.budget, sensitivity, setting.dimension)
-
-    def initial(self, setting: Setting) -> Ints:
-        """Return an empty covariance."""
-        require_components(self.components, setting)
-        return np.zeros(packed_size(setting.dimension), dtype=np.int64)
-
-    def contribution(self, state: Ints, rows: Rows, setting: Setting) -> Ints:
-        """Return the packed upper triangle of the party's exact integer covariance."""
-        total = np.zeros((setting.dimension, setting.dimension), dtype=np.int64)
-        for features, _ in rows.blocks():
-            encoded = encode_rows(features, 1.0, self._scale(setting))
-            total += exact_outer_sum(encoded, encoded)
-        return pack(total)
-
-    def update(self, state: Ints, noisy_sum: Ints, setting: Setting) -> Ints:
-        """Return the noisy covariance."""
-        return noisy_sum
-
-    def result(self, state: Ints, setting: Setting) -> Projection:
-        """Return the basis; its spectrum is that of the noisy XᵀX/n."""
-        covariance = unpack(state) / self._scale(setting) ** 2 / max(setting.rows, 1)
-        return leading_basis(covariance, self.components, self.variance_share)
 
     def _scale(self, setting: Setting) -> float:
         return grid(self.budget, gram_sensitivity(1.0, setting.neighbours), 1, setting)

@@ -7,11 +7,50 @@ from collections.abc import Sequence
 import numpy as np
 
 from dpalgos.guarantees import Setting
+from dpalgos.mechanisms.fixed_point import encode_rows, exact_outer_sum
+from dpalgos.mechanisms.symmetric import pack, packed_size, unpack
 from dpalgos.models import Projection
-from dpalgos.rows import Floats, Rows, clip_to_unit_ball
-from dpalgos.validation import require_between, require_count
+from dpalgos.rows import Floats, Ints, Rows, clip_to_unit_ball
+from dpalgos.validation import require_between, require_components, require_count
 
-__all__ = ["gram_matrix", "leading_basis", "require_choice"]
+__all__ = ["CovarianceSum", "gram_matrix", "leading_basis", "require_choice"]
+
+
+class CovarianceSum:
+    """The exact XᵀX of all parties' rows as one sum of integers, packed; what is made of it once noise is added."""
+
+    components: int
+    variance_share: float | None
+
+    def steps(self, setting: Setting) -> int:
+        """Return 1: one sum of covariances."""
+        return 1
+
+    def initial(self, setting: Setting) -> Ints:
+        """Return an empty covariance."""
+        require_components(self.components, setting)
+        return np.zeros(packed_size(setting.dimension), dtype=np.int64)
+
+    def contribution(self, state: Ints, rows: Rows, setting: Setting) -> Ints:
+        """Return the packed upper triangle of the party's exact integer covariance."""
+        total = np.zeros((setting.dimension, setting.dimension), dtype=np.int64)
+        for features, _ in rows.blocks():
+            encoded = encode_rows(features, 1.0, self._scale(setting))
+            total += exact_outer_sum(encoded, encoded)
+        return pack(total)
+
+    def update(self, state: Ints, noisy_sum: Ints, setting: Setting) -> Ints:
+        """Return the noisy covariance."""
+        return noisy_sum
+
+    def result(self, state: Ints, setting: Setting) -> Projection:
+        """Return the basis; its spectrum is that of the noisy XᵀX/n."""
+        covariance = unpack(state) / self._scale(setting) ** 2 / max(setting.rows, 1)
+        return leading_basis(covariance, self.components, self.variance_share)
+
+    def _scale(self, setting: Setting) -> float:
+        """Return the grid units per unit in which rows are encoded."""
+        raise NotImplementedError
 
 
 def require_choice(components: int, variance_share: float | None) -> None:

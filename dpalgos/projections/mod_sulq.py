@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
-
-from dpalgos.guarantees import ApproximateDP, Claim, GaussianMu, Guarantee, Loss, Setting, Trust
-from dpalgos.mechanisms.gaussian import GaussianNoise
-from dpalgos.mechanisms.symmetric import pack, unpack
-from dpalgos.models import Projection
-from dpalgos.noise import NoiseSource
-from dpalgos.projections.covariance import gram_matrix, leading_basis, require_choice
+from dpalgos.gaussian_sums import grid
+from dpalgos.guarantees import ApproximateDP, Claim, GaussianMu, Guarantee, Loss, Numerics, Setting, Trust
+from dpalgos.mechanisms.fixed_point import encoded_radius, gram_sensitivity
+from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
+from dpalgos.projections.covariance import CovarianceSum, require_choice
 from dpalgos.registry import register
-from dpalgos.rows import Rows
 from dpalgos.validation import require_budget, require_components, require_replace_one
 
 __all__ = ["ModSulq"]
@@ -24,7 +19,7 @@ __all__ = ["ModSulq"]
 
 @register("projections", "mod-sulq")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModSulq:
+class ModSulq(CovarianceSum):
     """The top eigenvectors of XᵀX/n plus N(0, β²) on each entry of the upper triangle, copied below.
 
     β = (d + 1)/(nε) √(2 ln((d² + d)/(2√(2π) δ))) + 1/(n√ε).
@@ -32,8 +27,8 @@ class ModSulq:
     Guarantee
     ---------
     μ-GDP with μ = √2/(nβ), under replace-one: the upper triangle of XᵀX/n moves by at most √2/n in l2. That is at most
-    about √2 ε/(d + 1), far below the paper's claim: the noise is some d times more than (ε, δ) needs.
-    Numerics idealised.
+    about √2 ε/(d + 1), far below the paper's claim: the noise is some d times more than (ε, δ) needs. Rows are encoded
+    and clipped on an integer grid, sums and noise are integers: numerics exact.
 
     Parameters
     ----------
@@ -73,8 +68,8 @@ class ModSulq:
         """Return what the paper's noise is proved to cost."""
         require_replace_one(setting)
         require_components(self.components, setting)
-        noise = GaussianNoise(self.deviation(setting) * max(setting.rows, 1))
-        return Guarantee(losses=(GaussianMu(noise.mu(math.sqrt(2.0))),), neighbours=setting.neighbours)
+        mu = self.law(setting).mu(gram_sensitivity(encoded_radius(1.0, self._scale(setting)), setting.neighbours))
+        return Guarantee(losses=(GaussianMu(mu),), neighbours=setting.neighbours, numerics=Numerics.EXACT)
 
     def deviation(self, setting: Setting) -> float:
         """Return β."""
@@ -84,10 +79,13 @@ class ModSulq:
         inside = max((d * d + d) / (2.0 * math.sqrt(2.0 * math.pi) * delta), 1.0)
         return (d + 1) / (rows * epsilon) * math.sqrt(2.0 * math.log(inside)) + 1.0 / (rows * math.sqrt(epsilon))
 
-    def fit(self, parties: Sequence[Rows], setting: Setting, noise: NoiseSource) -> Projection:
-        """Return the basis; its spectrum is that of the noisy XᵀX/n."""
-        require_components(self.components, setting)
-        covariance = pack(gram_matrix(parties, setting) / max(setting.rows, 1))
-        stream = noise.stream("covariance", covariance)
-        draws = GaussianNoise(self.deviation(setting)).sample(len(covariance), stream)
-        return leading_basis(unpack(np.asarray(covariance + draws)), self.components, self.variance_share)
+    def law(self, setting: Setting) -> RoundedGaussian:
+        """Return the noise of each entry of XᵀX, nβ in grid units."""
+        return RoundedGaussian(self._noise(setting) * self._scale(setting) ** 2)
+
+    def _noise(self, setting: Setting) -> float:
+        return self.deviation(setting) * max(setting.rows, 1)
+
+    def _scale(self, setting: Setting) -> float:
+        sensitivity = gram_sensitivity(1.0, setting.neighbours)
+        return grid(GaussianMu(sensitivity / self._noise(setting)), sensitivity, 1, setting)

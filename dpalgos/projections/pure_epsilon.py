@@ -9,16 +9,17 @@ from typing import ClassVar
 
 import numpy as np
 
-from dpalgos.guarantees import Claim, Guarantee, Loss, Neighbours, Numerics, PureEpsilon, Setting, Trust
+from dpalgos.gaussian_sums import grid
+from dpalgos.guarantees import Claim, GaussianMu, Guarantee, Loss, Neighbours, Numerics, PureEpsilon, Setting, Trust
 from dpalgos.mechanisms.discrete_laplace import DiscreteLaplace
-from dpalgos.mechanisms.fixed_point import encode_rows, encoded_radius, exact_outer_sum, gram_sensitivity
+from dpalgos.mechanisms.fixed_point import encoded_radius, gram_sensitivity
 from dpalgos.mechanisms.laplace import Laplace
-from dpalgos.mechanisms.symmetric import pack, packed_size, release_radial, unpack
+from dpalgos.mechanisms.symmetric import SymmetricRoundedRadial, pack, packed_size, unpack
 from dpalgos.models import Projection
 from dpalgos.noise import NoiseSource
-from dpalgos.projections.covariance import gram_matrix, leading_basis, require_choice
+from dpalgos.projections.covariance import CovarianceSum, gram_matrix, leading_basis, require_choice
 from dpalgos.registry import register
-from dpalgos.rows import Ints, Rows
+from dpalgos.rows import Rows
 from dpalgos.validation import require_budget, require_components, require_replace_one
 
 __all__ = ["LaplaceCovariance", "PublishedLaplaceCovariance", "RadialCovariance", "triangle_sensitivity"]
@@ -64,7 +65,7 @@ class _PureCovariance:
 
 @register("projections", "laplace-pca")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LaplaceCovariance(_PureCovariance):
+class LaplaceCovariance(_PureCovariance, CovarianceSum):
     """The top eigenvectors of XᵀX plus discrete Laplace noise on each entry of the upper triangle, copied below.
 
     Guarantee
@@ -101,37 +102,11 @@ class LaplaceCovariance(_PureCovariance):
         require_components(self.components, setting)
         return Guarantee(losses=(self.budget,), neighbours=setting.neighbours, numerics=Numerics.EXACT)
 
-    def steps(self, setting: Setting) -> int:
-        """Return 1: one sum of covariances."""
-        return 1
-
     def law(self, setting: Setting) -> DiscreteLaplace:
         """Return the noise of each entry."""
         radius = encoded_radius(1.0, self._scale(setting))
         sensitivity = triangle_sensitivity(setting.dimension, radius, setting.neighbours)
         return DiscreteLaplace(sensitivity / self._epsilon * (1.0 + 2.0**-48))
-
-    def initial(self, setting: Setting) -> Ints:
-        """Return an empty covariance."""
-        require_components(self.components, setting)
-        return np.zeros(packed_size(setting.dimension), dtype=np.int64)
-
-    def contribution(self, state: Ints, rows: Rows, setting: Setting) -> Ints:
-        """Return the packed upper triangle of the party's exact integer covariance."""
-        total = np.zeros((setting.dimension, setting.dimension), dtype=np.int64)
-        for features, _ in rows.blocks():
-            encoded = encode_rows(features, 1.0, self._scale(setting))
-            total += exact_outer_sum(encoded, encoded)
-        return pack(total)
-
-    def update(self, state: Ints, noisy_sum: Ints, setting: Setting) -> Ints:
-        """Return the noisy covariance."""
-        return noisy_sum
-
-    def result(self, state: Ints, setting: Setting) -> Projection:
-        """Return the basis; its spectrum is that of the noisy XᵀX/n."""
-        covariance = unpack(state) / self._scale(setting) ** 2 / max(setting.rows, 1)
-        return leading_basis(covariance, self.components, self.variance_share)
 
     def _scale(self, setting: Setting) -> float:
         noise = triangle_sensitivity(setting.dimension, 1.0, setting.neighbours) / self._epsilon
@@ -194,13 +169,14 @@ class PublishedLaplaceCovariance(_PureCovariance):
 
 @register("projections", "radial-pca")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RadialCovariance(_PureCovariance):
-    """The top eigenvectors of XᵀX plus symmetric noise of density ∝ exp(−‖N‖_F ε/Δ).
+class RadialCovariance(_PureCovariance, CovarianceSum):
+    """The top eigenvectors of XᵀX plus symmetric noise of density ∝ exp(−‖N‖_F ε/Δ), rounded to a fine grid.
 
     Guarantee
     ---------
-    epsilon-DP: the Frobenius sensitivity Δ is √2 under replace-one and 1 under add-remove-one, as for
-    ``analyze-gauss``; radial noise on the symmetric isometry is the K-norm mechanism for that norm. Numerics idealised.
+    epsilon-DP: the Frobenius sensitivity Δ is √2 R² under replace-one and R² under add-remove-one, as for
+    ``analyze-gauss``, R the norm that no encoded row exceeds; radial noise on the symmetric isometry is the K-norm
+    mechanism for that norm. Sums are exact integers, the noise is drawn in floating point: numerics idealised.
 
     Parameters
     ----------
@@ -231,13 +207,12 @@ class RadialCovariance(_PureCovariance):
         require_components(self.components, setting)
         return Guarantee(losses=(self.budget,), neighbours=setting.neighbours)
 
-    def noise_scale(self, setting: Setting) -> float:
-        """Return Δ/ε of the noise on XᵀX."""
-        return math.nextafter(gram_sensitivity(1.0, setting.neighbours) / self._epsilon, math.inf)
+    def law(self, setting: Setting) -> SymmetricRoundedRadial:
+        """Return the noise of the packed upper triangle."""
+        sensitivity = gram_sensitivity(encoded_radius(1.0, self._scale(setting)), setting.neighbours)
+        return SymmetricRoundedRadial(math.nextafter(sensitivity / self._epsilon, math.inf), setting.dimension)
 
-    def fit(self, parties: Sequence[Rows], setting: Setting, noise: NoiseSource) -> Projection:
-        """Return the basis; its spectrum is that of the noisy XᵀX/n."""
-        require_components(self.components, setting)
-        covariance = gram_matrix(parties, setting)
-        noisy = release_radial(covariance, self.noise_scale(setting), noise.stream("covariance", covariance))
-        return leading_basis(noisy / max(setting.rows, 1), self.components, self.variance_share)
+    def _scale(self, setting: Setting) -> float:
+        # The vector of D entries is some D scales long, so that each entry deviates by some sqrt(D) of them.
+        entries = packed_size(setting.dimension)
+        return grid(GaussianMu(self._epsilon), gram_sensitivity(1.0, setting.neighbours), entries, setting)

@@ -72,7 +72,12 @@ from dpalgos.mechanisms.discrete_gaussian import DiscreteGaussian
 from dpalgos.mechanisms.discrete_laplace import DiscreteLaplace
 from dpalgos.mechanisms.radial import RadialLaplace
 from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
-from dpalgos.mechanisms.symmetric import SymmetricDiscreteGaussian, SymmetricRoundedGaussian
+from dpalgos.mechanisms.symmetric import (
+    SymmetricDiscreteGaussian,
+    SymmetricRoundedGaussian,
+    SymmetricRoundedRadial,
+    packed_size,
+)
 from dpalgos.noise import RandomStream
 from dpalgos.rows import Ints
 from dpalgos.secure.laplace_share import LaplaceShare
@@ -82,6 +87,7 @@ __all__ = [
     "NoiseShare",
     "RadialShare",
     "RoundedRadial",
+    "SymmetricRadialShare",
     "SymmetricShare",
     "TruexGaussian",
     "secagg_loss",
@@ -392,7 +398,7 @@ class RadialShare:
         _require("shares", self.shares, at_least=1, above=False)
         _require("dimension", self.dimension, at_least=1, above=False)
         # Checked at the largest variance, so that nothing depends on what is drawn.
-        DiscreteGaussian(self._largest_sigma)
+        DiscreteGaussian(self.largest_sigma)
 
     @property
     def _shape(self) -> float:
@@ -403,13 +409,14 @@ class RadialShare:
         return float(gammainccinv(self._shape, 2.0**-100))
 
     @property
-    def _largest_sigma(self) -> float:
+    def largest_sigma(self) -> float:
+        """The square root of the largest variance that is drawn."""
         return math.sqrt(2.0 * self.scale**2 * self._farthest + _FLOOR)
 
     @property
     def largest(self) -> int:
         """14 standard deviations at the largest variance that is drawn."""
-        return math.ceil(_SUPPORT * self._largest_sigma) + 2
+        return math.ceil(_SUPPORT * self.largest_sigma) + 2
 
     def loss(self, sensitivity: float) -> PureEpsilon:
         """Return what a sum with ``shares`` such shares costs."""
@@ -420,8 +427,69 @@ class RadialShare:
         """Return one share; ``count`` must be the dimension, because the coordinates depend on each other."""
         if count != self.dimension:
             raise ParameterError(f"a radial share has {self.dimension} coordinates, {count} were asked for")
+        return DiscreteGaussian(math.sqrt(self.variance(stream))).sample(count, stream)
+
+    def variance(self, stream: RandomStream) -> float:
+        """Return the random variance that this share's coordinates have in common, 2 b^2 W + f."""
         weight = min(float(stream.generator().gamma(self._shape)), self._farthest)
-        return DiscreteGaussian(math.sqrt(2.0 * self.scale**2 * weight + _FLOOR)).sample(count, stream)
+        return 2.0 * self.scale**2 * weight + _FLOOR
+
+
+@dataclass(frozen=True, slots=True)
+class SymmetricRadialShare:
+    """One party's share of radial noise for a packed symmetric matrix: off the diagonal half of the variance.
+
+    Guarantee
+    ---------
+    The sum of m shares is as private as ``SymmetricRoundedRadial(scale)``: Delta_F / scale + 2 D kappa for every
+    integer matrix of D packed entries, kappa below 10^-130 m. Proof: as for :class:`RadialShare` with D coordinates,
+    W_i ~ Gamma((D + 1) / (2 m), 1), squared parameters b^2 W_i + f off the diagonal and twice that on it. Given the
+    W_i, the theorem's first step holds with h_j >= f/2 and its second with s^2 = m f off the diagonal and 2 m f on it:
+    the sum is within exp(±D kappa) of R(N), N with independent entries of variance b^2 sum W_i and twice that. R
+    rounds each entry, does not depend on the W_i and commutes with integer shifts. The isometry that scales
+    off-diagonals by sqrt(2) makes all variances 2 b^2 sum W_i, so mixed over the W_i it is the radial law of scale b:
+    a post-processing of the radial mechanism for the Frobenius norm.
+
+    Numerics are ``idealised``, as those of :class:`RadialShare`.
+
+    Parameters
+    ----------
+    scale : float
+        Delta_F / epsilon in grid units.
+    shares : int
+    dimension : int
+        Rows of the matrix.
+    """
+
+    scale: float
+    shares: int
+    dimension: int
+
+    def __post_init__(self) -> None:
+        SymmetricDiscreteGaussian(self._diagonal(self._vector.largest_sigma**2), self.dimension)
+
+    @property
+    def _vector(self) -> RadialShare:
+        return RadialShare(self.scale, self.shares, packed_size(self.dimension))
+
+    @staticmethod
+    def _diagonal(variance: float) -> float:
+        # 2 b^2 W + f becomes 2 b^2 W + 2 f, so that half of it has the floor f.
+        return math.sqrt(variance + _FLOOR)
+
+    @property
+    def largest(self) -> int:
+        """As for :class:`RadialShare`, of the diagonal."""
+        return GaussianShare(self._diagonal(self._vector.largest_sigma**2)).largest
+
+    def loss(self, sensitivity: float) -> PureEpsilon:
+        """Return what a sum with ``shares`` such shares costs, for a Frobenius sensitivity."""
+        return self._vector.loss(sensitivity)
+
+    def sample(self, count: int, stream: RandomStream) -> Ints:
+        """Return the share of one packed matrix of ``count`` entries."""
+        sigma = self._diagonal(self._vector.variance(stream))
+        return SymmetricDiscreteGaussian(sigma, self.dimension).sample(count, stream)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -480,6 +548,7 @@ def share_law(law: Any, shares: int, dimension: int) -> NoiseShare:
     law
         The law of the noise of the sum, as an algorithm states it: RoundedGaussian, DiscreteGaussian (each shared as
         :func:`share_sigma` proves), SymmetricRoundedGaussian (:class:`SymmetricShare`), :class:`RoundedRadial`,
+        SymmetricRoundedRadial (:class:`SymmetricRadialShare`),
         DiscreteLaplace (:class:`~dpalgos.secure.laplace_share.LaplaceShare`) or :class:`TruexGaussian`.
     shares : int
         :attr:`Tolerance.unknown_shares`.
@@ -493,7 +562,8 @@ def share_law(law: Any, shares: int, dimension: int) -> NoiseShare:
     """
     raise ParameterError(
         f"no sharing of {type(law).__name__} noise is proved; laws that can be shared: "
-        "RoundedGaussian, SymmetricRoundedGaussian, DiscreteGaussian, DiscreteLaplace, RoundedRadial, TruexGaussian"
+        "RoundedGaussian, SymmetricRoundedGaussian, DiscreteGaussian, DiscreteLaplace, RoundedRadial, "
+        "SymmetricRoundedRadial, TruexGaussian"
     )
 
 
@@ -519,6 +589,11 @@ def _(law: SymmetricRoundedGaussian, shares: int, dimension: int) -> NoiseShare:
 @share_law.register
 def _(law: RoundedRadial, shares: int, dimension: int) -> NoiseShare:
     return RadialShare(law.scale, shares, dimension)
+
+
+@share_law.register
+def _(law: SymmetricRoundedRadial, shares: int, dimension: int) -> NoiseShare:
+    return SymmetricRadialShare(law.scale, shares, law.dimension)
 
 
 @share_law.register

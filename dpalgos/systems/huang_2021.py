@@ -79,32 +79,21 @@ for _name, (_projection, _what, _sound, _where) in _UNSOUND.items():
 
 _SOUND = {
     "dppca-dpsvm": (
-        joint,
         "laplace-pca",
         "output-perturbation-radial",
         "Laplace noise on the covariance, radial on weights",
     ),
-    "radial-dpsvm": (
-        joint,
-        "radial-pca",
-        "output-perturbation-radial",
-        "radial noise on the covariance and the weights",
-    ),
-    "ag-dpsvm": (summed, "analyze-gauss", "output-perturbation", "Gaussian noise on the covariance and the weights"),
-    "mod-sulq-dpsvm": (
-        joint,
-        "mod-sulq",
-        "output-perturbation",
-        "MOD-SuLQ's noise on the covariance, Gaussian on weights",
-    ),
+    "radial-dpsvm": ("radial-pca", "output-perturbation-radial", "radial noise on the covariance and the weights"),
+    "ag-dpsvm": ("analyze-gauss", "output-perturbation", "Gaussian noise on the covariance and the weights"),
+    "mod-sulq-dpsvm": ("mod-sulq", "output-perturbation", "MOD-SuLQ's noise on the covariance, Gaussian on weights"),
 }
-for _name, (_arranged, _projection, _trainer, _what) in _SOUND.items():
+for _name, (_projection, _trainer, _what) in _SOUND.items():
     register("systems", _name)(
         System(
             summary=f"Private PCA and a private Huber SVM: {_what}.",
             source=f"{_SOURCE}, with noise on both parts",
             paper=_PAPER,
-            arrangements=_arranged(AlgorithmSpec("trainers", _trainer), _basis(_projection))
+            arrangements=summed(AlgorithmSpec("trainers", _trainer), _basis(_projection))
             | averaged(AlgorithmSpec("trainers", "objective-perturbation"), _basis(_projection)),
         )
     )

@@ -5,16 +5,18 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from scipy.stats import gamma
+from scipy.stats import gamma, norm
 
 from dpalgos.guarantees import ApproximateDP, GaussianMu, Neighbours, Numerics, PureEpsilon, Setting
 from dpalgos.mechanisms.discrete_laplace import DiscreteLaplace
 from dpalgos.mechanisms.gaussian import delta_of_mu
+from dpalgos.mechanisms.symmetric import unpack
 from dpalgos.projections.mod_sulq import ModSulq
 from dpalgos.projections.pca import PrincipalComponents
 from dpalgos.projections.pure_epsilon import (
@@ -165,6 +167,47 @@ def test_mod_sulq_costs_far_less_than_it_claims() -> None:
         assert isinstance(loss, GaussianMu)
         assert delta_of_mu(loss.mu, APPROXIMATE.epsilon) <= APPROXIMATE.delta
         assert loss.mu <= 1.01 * math.sqrt(2.0) * APPROXIMATE.epsilon / (dimension + 1)
+
+
+def frobenius_spent(algorithm: Any, dimension: int, length: Callable[[Array], float]) -> float:
+    """Return the largest change of the integer sum over pairs of hard rows, in the given norm of packed matrices."""
+    largest = 0.0
+    for x, z in itertools.product(hard_rows(dimension)[:40], repeat=2):
+        first, second = rows_of(np.vstack([np.eye(dimension), 3 * x])), rows_of(np.vstack([np.eye(dimension), z]))
+        known = setting_of([first], 2)
+        state = algorithm.initial(known)
+        change = algorithm.contribution(state, first, known) - algorithm.contribution(state, second, known)
+        largest = max(largest, length(change.astype(np.float64)))
+    return largest
+
+
+def test_integer_sums_move_by_no_more_than_is_charged() -> None:
+    """The radial covariance in the Frobenius norm, MOD-SuLQ in that of the triangle; both near their bounds."""
+    known = Setting(sizes=(7,), dimension=6, classes=2)
+    radial = RadialCovariance(budget=EPSILON, components=2)
+    moved = frobenius_spent(radial, 6, lambda change: float(np.linalg.norm(unpack(change))))
+    assert 0.9 <= moved / radial.law(known).scale <= 1.0
+    sulq = ModSulq(budget=APPROXIMATE, components=2)
+    (loss,) = sulq.guarantee(known).losses
+    assert isinstance(loss, GaussianMu)
+    moved = frobenius_spent(sulq, 6, lambda change: float(np.linalg.norm(change)))
+    assert 0.65 * loss.mu <= moved / sulq.law(known).sigma <= loss.mu
+
+
+def test_mod_sulq_adds_the_published_noise_to_every_entry() -> None:
+    """A zero covariance of 80 features: DKW notices 2.6 per cent off the diagonals of five, 17 on them."""
+    rows = rows_of(np.zeros((10, 80)))
+    algorithm = ModSulq(budget=APPROXIMATE, components=80)
+    known = setting_of([rows], 2)
+    law = norm(scale=algorithm.deviation(known))
+    matrices = [released(algorithm, rows, seed) for seed in range(5)]
+    entries = np.concatenate([matrix[np.triu_indices(80, 1)] for matrix in matrices])
+    diagonal = np.concatenate([np.diag(matrix) for matrix in matrices])
+    for sample in (entries, diagonal):
+        assert not rejects_law(sample, law.cdf)
+        assert rejects_law(sample / 2, law.cdf)
+    assert rejects_law(entries / math.sqrt(2), law.cdf), "noise by the isometry would be smaller off the diagonal"
+    assert algorithm.guarantee(known).numerics is Numerics.EXACT
 
 
 def test_wishart_noise_makes_outputs_of_a_neighbour_impossible() -> None:

@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
+from scipy import stats
 
-from dpalgos.mechanisms.symmetric import SymmetricRoundedGaussian, packed_size, unpack
-from dpalgos.secure.noise_shares import SymmetricShare, secagg_loss, share_law
+from dpalgos.errors import ParameterError
+from dpalgos.mechanisms.symmetric import (
+    SymmetricRoundedGaussian,
+    SymmetricRoundedRadial,
+    packed_size,
+    to_vector,
+    unpack,
+)
+from dpalgos.secure.noise_shares import RadialShare, SymmetricRadialShare, SymmetricShare, secagg_loss, share_law
+from tests.support.statistics import rejects_law
 from tests.support.streams import seeded
 
 
@@ -61,3 +72,82 @@ def test_the_sum_of_shares_has_the_central_variances() -> None:
     assert not _is_right(diagonal / 4, off / 4, sigma, dimension)
     assert not _is_right(diagonal, off / 2, sigma, dimension)
     assert not _is_right(diagonal, diagonal, sigma, dimension)
+
+
+SCALE, DIMENSION, SHARES, RELEASES = 1e6, 3, 3, 1200
+
+
+def radial_matrices(draw: Callable[[int], NDArray[np.int64]]) -> NDArray[np.float64]:
+    """Return the isometric vectors of so many releases, (releases, 6)."""
+    return np.array([to_vector(unpack(draw(release)).astype(np.float64)) for release in range(RELEASES)])
+
+
+def summed(share: SymmetricRadialShare, release: int) -> NDArray[np.int64]:
+    size = packed_size(share.dimension)
+    parts = [share.sample(size, seeded(1000 * release + party)) for party in range(SHARES)]
+    return np.asarray(np.sum(parts, axis=0), dtype=np.int64)
+
+
+def is_radial(vectors: NDArray[np.float64]) -> bool:
+    """The length is Gamma(D, scale) and every coordinate's share of it has the law of a direction; 10^-9 each."""
+    lengths = np.linalg.norm(vectors, axis=1)
+    entries = vectors.shape[1]
+    if rejects_law(lengths, stats.gamma(entries, scale=SCALE).cdf):
+        return False
+    # The square of one coordinate of a uniform direction is Beta(1/2, (D - 1)/2).
+    shares = (vectors / lengths[:, None]) ** 2
+    return not any(rejects_law(shares[:, i], stats.beta(0.5, (entries - 1) / 2).cdf) for i in range(entries))
+
+
+def test_radial_shares_sum_to_the_radial_law_of_symmetric_matrices() -> None:
+    """Dvoretzky-Kiefer-Wolfowitz with 1,200 releases notices 9.4 per cent."""
+    law = SymmetricRoundedRadial(SCALE, DIMENSION)
+    assert is_radial(radial_matrices(lambda release: law.sample(6, seeded(release))))
+    share = share_law(law, SHARES, 6)
+    assert share == SymmetricRadialShare(SCALE, SHARES, DIMENSION)
+    assert isinstance(share, SymmetricRadialShare)
+    assert is_radial(radial_matrices(lambda release: summed(share, release)))
+    assert all(np.abs(summed(share, release)).max() <= SHARES * share.largest for release in range(50))
+
+
+@pytest.mark.parametrize(
+    "share",
+    [
+        SymmetricRadialShare(SCALE / math.sqrt(2), SHARES, DIMENSION),
+        SymmetricRadialShare(SCALE, SHARES + 2, DIMENSION),
+        SymmetricRadialShare(SCALE, 1, DIMENSION),
+    ],
+    ids=["half the variance", "split over all parties", "whole noise from everybody"],
+)
+def test_wrong_symmetric_radial_shares_are_caught(share: SymmetricRadialShare) -> None:
+    assert not is_radial(radial_matrices(lambda release: summed(share, release)))
+
+
+def test_the_isometry_forgotten_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One variance for all entries of the triangle, and the shape of a whole matrix instead of a triangle."""
+    share = SymmetricRadialShare(SCALE, SHARES, DIMENSION)
+    vector = RadialShare(SCALE, SHARES, 6)
+
+    def flat(release: int) -> NDArray[np.int64]:
+        return np.asarray(sum(vector.sample(6, seeded(1000 * release + party)) for party in range(SHARES)))
+
+    assert not is_radial(radial_matrices(flat))
+    monkeypatch.setattr(SymmetricRadialShare, "_vector", RadialShare(SCALE, SHARES, 12))
+    assert not is_radial(radial_matrices(lambda release: summed(share, release)))
+
+
+def test_the_symmetric_radial_loss_is_the_central_one() -> None:
+    law, share = SymmetricRoundedRadial(1e4, 40), SymmetricRadialShare(1e4, 4, 40)
+    assert law.epsilon(1e4) >= 1.0
+    assert share.loss(1e4).epsilon == pytest.approx(law.epsilon(1e4), rel=1e-9)
+    assert share.loss(1e4).epsilon >= law.epsilon(1e4)
+    for call in (
+        lambda: SymmetricRoundedRadial(0.0, 3),
+        lambda: SymmetricRoundedRadial(1.0, 0),
+        lambda: SymmetricRadialShare(1e4, 0, 40),
+        lambda: SymmetricRadialShare(2.0**44, 2, 40),
+        lambda: law.sample(40, seeded(0)),
+        lambda: share.sample(40, seeded(0)),
+    ):
+        with pytest.raises(ParameterError):
+            call()
