@@ -29,7 +29,7 @@ _DOUBT = 2.0**-40
 # Weights of the number of candidates, relative to that of none.
 _GUARD = 320
 # Coordinates drawn at a time, so that memory does not grow with the dimension.
-_BLOCK = 2**14
+_BLOCK = 2**12
 
 
 @dataclass(frozen=True, slots=True)
