@@ -143,6 +143,7 @@ def sweep(spec: SweepSpec) -> SweepResult:
         key=identity(sweep=spec, code=code_version()),
         name=spec.title or spec.name,
         tags={"paper": spec.paper or "none", "figure": spec.figure or "none", "sweep": spec.name},
+        axes=spec.varied(),
     )
     board = _Board(len(points))
     futures = {finish_point.submit(point.config, point.words, root): number for number, point in enumerate(points)}

@@ -30,13 +30,17 @@ def _card(kind: str, uuid: str, **settings: Any) -> dict[str, Any]:
     return {"uuid": f"{_SECTION}-{uuid}", "type": kind, **common, **settings}
 
 
-def view_envelope(facts: Sequence[str]) -> str:
+def view_envelope(facts: Sequence[str], *, search: str = "", axes: Sequence[str] = ("algorithm", "trust")) -> str:
     """Return the view as the page stores it: a name, a time, and its state as JSON.
 
     Parameters
     ----------
     facts : sequence of str
         Parameters shown as columns of the table.
+    search : str
+        Which runs are shown, in MLflow's language, the most accurate first; all that have no parent if empty.
+    axes : sequence of str
+        Parameters that the parallel coordinates run through on their way to the accuracy.
     """
     metrics = ("epsilon_spent", "delta_spent", "accuracy")
     charts = [
@@ -50,15 +54,16 @@ def view_envelope(facts: Sequence[str]) -> str:
         _card(
             "PARALLEL",
             "parallel",
-            selectedParams=["algorithm", "trust"],
+            selectedParams=list(axes),
             selectedMetrics=["epsilon_spent", "accuracy"],
             showAllRuns=False,
         ),
     ]
     section = {"uuid": _SECTION, "name": "Privacy and accuracy", "display": True, "isReordered": True}
     state = {
-        "searchFilter": "",
-        "orderByKey": "attributes.start_time",
+        "searchFilter": search,
+        # Children are folded into their parents in the order of time, and only there.
+        "orderByKey": "metrics.`accuracy`" if search else "attributes.start_time",
         "orderByAsc": False,
         "startTime": "ALL",
         "lifecycleFilter": "Active",

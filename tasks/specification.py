@@ -32,6 +32,7 @@ __all__ = [
 
 _PARAMETER = "param."
 _SEEDS = "seeds"
+_REPEATING = (_SEEDS, "seed", "partition_seed", "repetition")
 """An axis that sets the noise's seed and the partition's together, so that a spread shows both."""
 _AXES = (*TrainingConfig.model_fields, _SEEDS)
 _MOST_POINTS = 100_000
@@ -171,6 +172,19 @@ class SweepSpec(_Specification):
                 point = _point(block.label, settings, list(varied), where)
                 found.setdefault(f"{point.label}/{point.key}", point)
         return list(found.values())
+
+    def varied(self) -> list[str]:
+        """Return which parameters differ between points, as runs call them; repetitions by another seed are none.
+
+        A parameter that only some parts have (``param.NAME`` without the part) has no single name there.
+        """
+        grids = (self.grid, *(block.grid for block in self.blocks))
+        found = []
+        for name in dict.fromkeys(name for grid in grids for name in grid):
+            called = name.removeprefix("param.")
+            if name not in _REPEATING and (called == name or "." in called):
+                found.append(called)
+        return found
 
 
 def _size(grid: Mapping[str, Sequence[Any]]) -> int:

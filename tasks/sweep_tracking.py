@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict
 
 from storage.layout import Layout
 from tasks import tracking
+from tasks.comparison_view import VIEW_TAG, view_envelope
 from tasks.engine import prepare_tracking, tracking_uri
 from tasks.engine_process import locked
 
@@ -19,6 +20,7 @@ __all__ = ["SweepTracker", "TrackedPoint", "log_files"]
 
 POINT_KEY = "unitball.point_key"
 PARENT = "mlflow.parentRunId"
+_POINT = "point"
 
 
 class TrackedPoint(BaseModel):
@@ -48,9 +50,20 @@ class SweepTracker:
         What people read.
     tags : mapping
         For the parent and every point: paper, figure.
+    axes : sequence of str
+        Parameters that vary, for the chart of parallel coordinates.
     """
 
-    def __init__(self, root: Path, *, experiment: str, key: str, name: str, tags: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        root: Path,
+        *,
+        experiment: str,
+        key: str,
+        name: str,
+        tags: Mapping[str, str],
+        axes: Sequence[str] = (),
+    ) -> None:
         prepare_tracking(root)
         from mlflow import MlflowClient
 
@@ -60,6 +73,11 @@ class SweepTracker:
         layout = Layout(root)
         with locked(layout.prefect / ".lock-tracking"):
             self._experiment = tracking._experiment(self._client, layout, experiment)
+            # Points are children, which MLflow's table folds away: the sweep's view searches for them.
+            view = view_envelope(
+                tracking.FACTS, search=f"tags.role = '{_POINT}'", axes=list(dict.fromkeys(["algorithm", *axes]))
+            )
+            self._client.set_experiment_tag(self._experiment, VIEW_TAG, view)
             found = tracking._runs(self._client, self._experiment, tracking.RUN_KEY, key)
             self.run_id = (
                 str(found[0].info.run_id)
@@ -98,7 +116,7 @@ class SweepTracker:
         from mlflow import entities
 
         now = int(time.time() * 1000)
-        tags = {**point.facts, **self._tags, **point.tags, PARENT: self.run_id, POINT_KEY: point.key}
+        tags = {**point.facts, **self._tags, **point.tags, PARENT: self.run_id, POINT_KEY: point.key, "role": _POINT}
         if point.error is not None:
             tags["error"] = point.error
         run_id = tracking._create(self._client, self._experiment, point.name, tags)

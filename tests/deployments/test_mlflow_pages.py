@@ -24,6 +24,7 @@ from dpalgos.models import LinearModel
 from tasks.comparison_view import VIEW_NAME
 from tasks.engine import prepare_tracking, tracking_uri
 from tasks.pipeline import raw_row_pipeline
+from tasks.sweep_tracking import SweepTracker, TrackedPoint
 from tasks.tracking import FACTS, ChildReport, DatasetInput, ModelReport, RunReport, comparison_path, track_run
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -74,7 +75,26 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for algorithm, by_epsilon in ACCURACY.items():
         for epsilon, accuracy in by_epsilon.items():
             track_run(root, report(algorithm, epsilon, accuracy))
+    sweep = SweepTracker(root, experiment="a-sweep", key="sweep", name="A sweep", tags={}, axes=["epsilon"])
+    sweep.write(points())
+    sweep.close(metrics={"points": len(points())}, files={})
     return root
+
+
+def points() -> list[TrackedPoint]:
+    """The private systems as points of a sweep."""
+    return [
+        TrackedPoint(
+            key=f"{algorithm}-{epsilon}",
+            name=f"{algorithm} at {epsilon:g}",
+            facts={"algorithm": algorithm, "proved": "none" if algorithm.endswith("published") else "proved"},
+            params={"epsilon": epsilon},
+            metrics={"accuracy": accuracy, "epsilon_spent": epsilon},
+        )
+        for algorithm, by_epsilon in ACCURACY.items()
+        for epsilon, accuracy in by_epsilon.items()
+        if epsilon is not None
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -225,6 +245,45 @@ def test_the_chart_shows_without_any_set_up(browser: Any, address: str, root: Pa
         [epsilon, accuracy] for values in ACCURACY.values() for epsilon, accuracy in values.items() if epsilon
     )
     np.testing.assert_allclose(drawn(), want)
+
+
+def test_a_sweeps_points_run_through_parallel_coordinates(browser: Any, address: str, root: Path) -> None:
+    page = Page(browser, f"{address}/{comparison_path(root, 'a-sweep')}")
+    page.wait_for(VIEW_NAME, *(point.name for point in points()))
+
+    def lines(_: str) -> bool:
+        """Whether a chart has these axes, and a line of its own for every point."""
+        axes = browser.execute_script(
+            """
+            const chart = document.querySelector('.parcoords');
+            if (!chart) return [];
+            chart.scrollIntoView();
+            return [...chart.querySelectorAll('.dimension .label')].map(item => item.textContent);
+            """
+        )
+        return [str(axis) for axis in axes] == ["algorithm", "epsilon", "epsilon_spent", "accuracy"]
+
+    page.wait_until(lines, "parallel coordinates from the algorithm to the accuracy")
+
+
+def test_the_saved_query_finds_the_best_proved_accuracy(browser: Any, address: str, root: Path) -> None:
+    """The search that docs/reproduction.md names, sorted by accuracy."""
+    search = 'metrics.epsilon_spent <= 1 and tags.proved != "none"'
+    assert search in (Path(serving.__file__).parents[1] / "docs" / "reproduction.md").read_text("utf-8")
+    experiment = client(root).get_experiment_by_name("a-sweep").experiment_id
+    query = urllib.parse.urlencode(
+        {
+            "workflowType": "machine_learning",
+            "searchFilter": search,
+            "orderByKey": "metrics.`accuracy`",
+            "orderByAsc": "false",
+        }
+    )
+    page = Page(browser, f"{address}/#/experiments/{experiment}/runs?{query}")
+    text = page.wait_for("noisy-gd at 1", "dpml at 0.5")
+    assert "published" not in text
+    best = [line for line in text.splitlines() if " at " in line and line.split(" at ")[0] in ACCURACY]
+    assert best[0] == "noisy-gd at 1"
 
 
 def test_the_compare_page_lines_up_six_algorithms(browser: Any, address: str, root: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tasks.comparison_view import VIEW_TAG
 from tasks.specification import SweepSpec
 from tasks.tracking import FACTS
 from tests.support.command_line import CommandLine
@@ -39,6 +41,25 @@ def children_of(root: Path, parent: str, status: str = "FINISHED") -> list[Any]:
     return [run for run in found if run.info.status == status]
 
 
+def view_of(root: Path, experiment: str) -> dict[str, Any]:
+    """Return the state of the view that MLflow shows for an experiment."""
+    from mlflow import MlflowClient
+
+    from tasks.engine import tracking_uri
+
+    tags = MlflowClient(tracking_uri=tracking_uri(root)).get_experiment_by_name(experiment).tags
+    return dict(json.loads(json.loads(tags[VIEW_TAG])["state"]))
+
+
+def found_by(root: Path, experiment: str, search: str) -> list[Any]:
+    from mlflow import MlflowClient
+
+    from tasks.engine import tracking_uri
+
+    client = MlflowClient(tracking_uri=tracking_uri(root))
+    return list(client.search_runs([client.get_experiment_by_name(experiment).experiment_id], search))
+
+
 def test_a_sweep_is_finished_once_and_tracked_under_one_parent(tracked_root: Path) -> None:
     from flows.sweep import run_sweep
 
@@ -57,6 +78,12 @@ def test_a_sweep_is_finished_once_and_tracked_under_one_parent(tracked_root: Pat
 
     children = children_of(tracked_root, first.mlflow_run_id)
     assert len(children) == 4
+    state = view_of(tracked_root, "trial")
+    assert {run.info.run_id for run in found_by(tracked_root, "trial", state["searchFilter"])} == {
+        run.info.run_id for run in children
+    }, "the view shows the points, not their parent"
+    parallel = next(card for card in state["compareRunCharts"] if card["type"] == "PARALLEL")
+    assert parallel["selectedParams"] == ["algorithm", "epsilon"]
     names = [(set(run.data.params), set(run.data.metrics)) for run in children]
     assert all(one == names[0] for one in names), "names line up, so that MLflow compares them"
     for run in children:

@@ -50,6 +50,14 @@ def test_what_a_block_sets_is_not_varied_in_it() -> None:
     assert len([point for point in points if point.label == "non-private"]) == 2
 
 
+def test_what_varies_is_called_as_runs_call_it() -> None:
+    text = (
+        "name: a\ngrid: {epsilon: [1, 2], seeds: [0, 1]}\n"
+        "blocks: [{grid: {dimension: [2, 3], param.trainer.width: [1, 2]}}, {grid: {param.width: [1]}}]"
+    )
+    assert a_spec(text).varied() == ["epsilon", "dimension", "trainer.width"]
+
+
 def test_a_point_that_two_blocks_name_runs_once() -> None:
     text = "name: a\nset: {algorithm: dpml}\nblocks: [{grid: {epsilon: [1, 2]}}, {grid: {epsilon: [2, 3]}}]"
     assert [point.config.epsilon for point in a_spec(text).points()] == [1, 2, 3]
