@@ -1,7 +1,8 @@
 """The released model as one scikit-learn pipeline that takes raw rows: normalise, map, classify.
 
 Every step is a fitted scikit-learn estimator whose attributes are set from released arrays, so that the pipeline
-loads wherever scikit-learn does and needs no pickle; one small class of ours fills the gap (clipping to the ball).
+loads wherever scikit-learn does and needs no pickle; two small classes of ours fill the gaps (clipping to the ball, and
+maps that scikit-learn does not have).
 """
 
 from __future__ import annotations
@@ -22,12 +23,14 @@ from sklearn.svm import LinearSVC
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dpalgos.errors import ParameterError
-from dpalgos.models import KernelModel, LinearModel, Projection
+from dpalgos.features.hog import HogFeatures
+from dpalgos.features.random_fourier import FourierFeatures
+from dpalgos.models import KernelModel, LinearModel, Projection, decode
 from dpalgos.normalisation import AffineMap, Clip, MinMax, Unchanged, UnitNorm
 from dpalgos.registry import lookup
 from dpalgos.rows import Floats, clip_to_unit_ball
 
-__all__ = ["TRUSTED_TYPES", "UnitBallClipper", "model_steps", "raw_row_pipeline", "row_map_step"]
+__all__ = ["TRUSTED_TYPES", "ReleasedMap", "UnitBallClipper", "model_steps", "raw_row_pipeline", "row_map_step"]
 
 Step = tuple[str, BaseEstimator]
 
@@ -61,7 +64,39 @@ class UnitBallClipper(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  #
         return clip_to_unit_ball(X)
 
 
-TRUSTED_TYPES = (f"{UnitBallClipper.__module__}.{UnitBallClipper.__qualname__}",)
+class ReleasedMap(TransformerMixin, BaseEstimator):  # type: ignore[misc]
+    """A map of rows that the registry made, by its kind and arrays; it learns nothing.
+
+    Parameters
+    ----------
+    kind : str
+        Of a released artefact with ``transform``.
+    arrays : mapping of str to array
+        What it is made of.
+    """
+
+    def __init__(self, kind: str = "", arrays: dict[str, Any] | None = None) -> None:
+        self.kind = kind
+        self.arrays = arrays
+
+    def fit(self, X: Any, y: object = None) -> ReleasedMap:
+        """Take note of the number of features."""
+        validate_data(self, X)
+        return self
+
+    def transform(self, X: Any) -> Any:
+        """Return the mapped rows.
+
+        Parameters
+        ----------
+        X : array (m, d)
+        """
+        check_is_fitted(self, "n_features_in_")
+        X = validate_data(self, X, reset=False, dtype=np.float64)
+        return decode(self.kind, dict(self.arrays or {})).transform(X)
+
+
+TRUSTED_TYPES = tuple(f"{cls.__module__}.{cls.__qualname__}" for cls in (UnitBallClipper, ReleasedMap))
 """Our own classes in a pipeline, which whoever loads one names as trusted; everything else is scikit-learn's."""
 
 
@@ -131,6 +166,14 @@ def _(artefact: Projection, dimension: int) -> Step:
     step.components_ = np.ascontiguousarray(artefact.basis.T, dtype=np.float64)
     step.n_features_in_ = features
     return "project", step
+
+
+@row_map_step.register
+def _(artefact: FourierFeatures | HogFeatures, dimension: int) -> Step:
+    step = ReleasedMap(artefact.kind, dict(artefact.arrays()))
+    step.n_features_in_ = dimension
+    step._n_features_out = artefact.dimension
+    return artefact.kind, step
 
 
 @row_map_step.register(BaseEstimator)

@@ -16,6 +16,8 @@ from scipy import sparse
 from sklearn.preprocessing import PolynomialFeatures
 
 from dpalgos.errors import ParameterError, UnknownNameError
+from dpalgos.features.hog import HogFeatures
+from dpalgos.features.random_fourier import FourierFeatures
 from dpalgos.models import KernelModel, LinearModel, Projection
 from dpalgos.normalisation import AffineMap, MinMax
 from dpalgos.registry import lookup
@@ -124,6 +126,31 @@ def test_other_feature_maps_chain() -> None:
 
 
 @pytest.mark.parametrize(
+    ("made", "dimension"),
+    [
+        (HogFeatures(np.array([1, 8, 8, 4, 9, 2])), 64),
+        (FourierFeatures(np.random.default_rng(5).normal(size=(8, 6))), 8),
+    ],
+    ids=["hog", "fourier"],
+)
+def test_maps_of_our_own_predict_the_same_and_need_no_pickle(made: Any, dimension: int) -> None:
+    rng = np.random.default_rng(11)
+    raw = rows(rng, count=60, dimension=dimension)
+    model = LinearModel(rng.normal(size=(3, made.dimension)))
+    pipeline = raw_row_pipeline(
+        normalisation="unit-norm", maps=[made], model=model, classes=names(3), dimension=dimension
+    )
+    want = expected("unit-norm", [made], model, names(3), raw)
+    assert pipeline.predict(raw).tolist() == want
+    assert len(set(want)) > 1
+    dumped = skops.io.dumps(pipeline)
+    assert set(skops.io.get_untrusted_types(data=dumped)) <= set(TRUSTED_TYPES)
+    assert skops.io.loads(dumped, trusted=list(TRUSTED_TYPES)).predict(raw).tolist() == want
+    with pytest.raises(ValueError, match=f"expecting {dimension} features"):
+        pipeline.named_steps[made.kind].transform(raw[:, 1:])
+
+
+@pytest.mark.parametrize(
     ("change", "error", "message"),
     [
         ({"normalisation": "unitnorm"}, UnknownNameError, "nearest: unit-norm"),
@@ -149,7 +176,7 @@ def test_what_does_not_fit_is_said(change: dict[str, Any], error: type[Exception
         raw_row_pipeline(**(parts | change))
 
 
-def test_only_scikit_learn_but_for_one_class() -> None:
+def test_only_scikit_learn_but_for_classes_of_ours() -> None:
     for normalisation in NORMALISATIONS:
         pipeline = raw_row_pipeline(
             normalisation=normalisation,
