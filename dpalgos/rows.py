@@ -50,7 +50,9 @@ def clip_to_unit_ball(features: Floats, radius: float = 1.0) -> Floats:
     # Dividing by the largest entry first keeps the square from overflowing.
     largest = np.abs(features).max(axis=1, initial=0.0)
     scale = np.where(largest > 0, largest, 1.0)
-    norms = scale * np.sqrt(np.einsum("ij,ij->i", features / scale[:, None], features / scale[:, None]))
+    # A norm beyond float64 becomes infinite, and its row zero.
+    with np.errstate(over="ignore"):
+        norms = scale * np.sqrt(np.einsum("ij,ij->i", features / scale[:, None], features / scale[:, None]))
     factor = np.minimum(1.0, radius / np.maximum(norms, np.finfo(np.float64).tiny))
     return np.where((factor < 1.0)[:, None], features * factor[:, None], features)
 
@@ -62,7 +64,8 @@ def sanitise(features: Floats, labels: NDArray[np.generic], classes: int) -> tup
     """
     numbers = np.asarray(labels)
     if np.issubdtype(numbers.dtype, np.floating):
-        numbers = np.where(np.isfinite(numbers), numbers, -1.0)
+        # Beyond the classes is beyond them, also where no integer is as large.
+        numbers = np.clip(np.where(np.isfinite(numbers), numbers, -1.0), -1.0, float(classes))
     whole = numbers.astype(np.int64)
     return clip_to_unit_ball(features), np.where((whole >= 0) & (whole < classes), whole, 0)
 
