@@ -539,6 +539,11 @@ def test_what_does_not_fit_the_rows(words: list[str], named: list[str], told: Co
     assert not temporaries(told.root)
 
 
+def test_kernel_models_of_several_parties_have_no_mean(commands: CommandLine) -> None:
+    words = ["--dataset", "iris", "--algorithm", "wss2", "--trust", "local", "--parties", "2"]
+    commands("train", *words, "--param", "kernel=rbf").refused(2, "kernel-model", "kernel=linear", "--trust central")
+
+
 @pytest.mark.parametrize(
     ("words", "named"),
     [
