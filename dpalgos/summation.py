@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, overload
 
 from dpalgos.guarantees import Guarantee, Setting
 from dpalgos.noise import NoiseSource
@@ -25,7 +25,7 @@ class Summation(Protocol):
     """How the parties' integer vectors become one noisy integer vector."""
 
     def release(self, step: str, contributions: Sequence[Ints], law: IntegerNoise) -> Ints:
-        """Return the sum of the contributions (equal shapes) plus noise by ``law``."""
+        """Return the sum of the contributions (equal shapes) plus noise by ``law``; ask for each of them once."""
         ...
 
 
@@ -37,7 +37,8 @@ class TrustedSummation:
 
     def release(self, step: str, contributions: Sequence[Ints], law: IntegerNoise) -> Ints:
         """Add exactly, then draw noise keyed by the exact sum."""
-        total = sum(contributions[1:], start=contributions[0])
+        one_by_one = iter(contributions)
+        total = sum(one_by_one, start=next(one_by_one))
         return total + law.sample(total.size, self.noise.stream(step, total)).reshape(total.shape)
 
 
@@ -77,6 +78,27 @@ class SumAlgorithm(Protocol):
         ...
 
 
+class _Contributions(Sequence[Ints]):
+    """The parties' vectors of one sum, each formed when it is asked for: thousands of them are never there at once."""
+
+    def __init__(self, algorithm: SumAlgorithm, state: Any, parties: Sequence[Rows], setting: Setting) -> None:
+        self._algorithm, self._state, self._parties, self._setting = algorithm, state, parties, setting
+
+    def __len__(self) -> int:
+        return len(self._parties)
+
+    @overload
+    def __getitem__(self, party: int) -> Ints: ...
+
+    @overload
+    def __getitem__(self, party: slice) -> Sequence[Ints]: ...
+
+    def __getitem__(self, party: int | slice) -> Ints | Sequence[Ints]:
+        if isinstance(party, slice):
+            return _Contributions(self._algorithm, self._state, self._parties[party], self._setting)
+        return self._algorithm.contribution(self._state, self._parties[party], self._setting)
+
+
 def run_sums(algorithm: SumAlgorithm, parties: Sequence[Rows], setting: Setting, summation: Summation) -> Any:
     """Drive a sum algorithm to its end over the parties' rows and return its artefact.
 
@@ -93,6 +115,6 @@ def run_sums(algorithm: SumAlgorithm, parties: Sequence[Rows], setting: Setting,
     state = algorithm.initial(setting)
     law = algorithm.law(setting)
     for step in range(algorithm.steps(setting)):
-        contributions = [algorithm.contribution(state, rows, setting) for rows in parties]
+        contributions = _Contributions(algorithm, state, parties, setting)
         state = algorithm.update(state, summation.release(f"sum-{step}", contributions, law), setting)
     return algorithm.result(state, setting)

@@ -54,10 +54,14 @@ class RowFormat:
         return max(16, min(8192, _BLOCK_ENTRIES // max(1, self.dimension)))
 
     @property
+    def row_bytes(self) -> int:
+        """About how many bytes a row takes."""
+        return max(1, 4 * self.dimension) if not self.sparse else 4096
+
+    @property
     def part_rows(self) -> int:
         """Rows of one file."""
-        row_bytes = 4 * self.dimension if not self.sparse else 4096
-        return max(self.block_rows, _PART_BYTES // row_bytes)
+        return max(self.block_rows, _PART_BYTES // self.row_bytes)
 
     @property
     def schema(self) -> Any:

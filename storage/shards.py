@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -42,9 +43,9 @@ def _owners(assignment: Mapping[str, NDArray[np.int64]], rows: int, name: str) -
         if (taken >= 0).any():
             other = list(assignment)[int(taken.max())]
             raise InputError(f"parties {other!r} and {party!r} are given the same row; parties must be disjoint")
-        owners[positions] = number
-        if int((owners == number).sum()) != len(positions):
+        if len(np.unique(positions)) != len(positions):
             raise InputError(f"party {party!r} is given a row twice; name each row once")
+        owners[positions] = number
     return owners
 
 
@@ -106,49 +107,121 @@ def write_shards(
         party: hashlib.sha256(part.encode() + np.sort(positions).astype("<i8").tobytes()).hexdigest()
         for party, positions in given.items()
     }
-    numbers = {party: number for number, party in enumerate(given)}
-    missing = [party for party in given if _existing(layout, ref, partition, party, digests[party]) is None]
-    for start in range(0, len(missing), _OPEN_AT_ONCE):
-        group = missing[start : start + _OPEN_AT_ONCE]
-        _write_group(layout, ref, partition, rows, owners, {numbers[party]: party for party in group}, digests)
+    missing = {
+        number: party
+        for number, party in enumerate(given)
+        if _existing(layout, ref, partition, party, digests[party]) is None
+    }
+    dealing = _Dealing(layout, ref, partition, rows, owners, digests)
+    large, small = _groups({number: len(given[party]) for number, party in missing.items()}, rows.format.row_bytes)
+    for group in large:
+        dealing.stream({number: missing[number] for number in group})
+    for group in small:
+        dealing.gather({number: missing[number] for number in group})
     return tuple(
         ShardRef(dataset=ref, partition=partition, party=party, rows=len(positions))
         for party, positions in given.items()
     )
 
 
-def _write_group(
-    layout: Layout,
-    ref: DatasetRef,
-    partition: str,
-    rows: StoredRows,
-    owners: NDArray[np.int32],
-    group: Mapping[int, str],
-    digests: Mapping[str, str],
-) -> None:
-    with ExitStack() as stack:
-        stages: dict[int, Staging] = {}
-        writers: dict[int, RowWriter] = {}
-        for number, party in group.items():
-            folder = layout.shard(party, partition, ref.version)
-            _private_folder(layout, folder.parent)
-            # Not durable: after a power cut the digest tells, and the shard is dealt again.
-            stages[number] = stack.enter_context(staging(folder.parent, durable=False))
-            writers[number] = RowWriter(stages[number].path, rows.format)
-            stack.callback(writers[number].abandon)
-        with writing(layout.parties):
-            _deal(rows, owners, writers)
+def _groups(sizes: Mapping[int, int], row_bytes: int) -> tuple[list[list[int]], list[list[int]]]:
+    """Return parties in groups for one pass over the rows each: large ones, as many as may be open; small ones."""
+    whole, most = _PENDING_BYTES // row_bytes, _PENDING_BYTES // _OPEN_AT_ONCE // row_bytes
+    large = [number for number, size in sizes.items() if size > most]
+    small: list[list[int]] = []
+    room = 0
+    for number, size in sizes.items():
+        if size <= most:
+            if size > room:
+                small.append([])
+                room = whole
+            small[-1].append(number)
+            room -= size
+    return [large[start : start + _OPEN_AT_ONCE] for start in range(0, len(large), _OPEN_AT_ONCE)], small
+
+
+@dataclass(frozen=True, slots=True)
+class _Dealing:
+    """One partition of one data set, on its way from the data set's rows to the parties' folders."""
+
+    layout: Layout
+    ref: DatasetRef
+    partition: str
+    rows: StoredRows
+    owners: NDArray[np.int32]
+    digests: Mapping[str, str]
+
+    def stream(self, group: Mapping[int, str]) -> None:
+        """Write all shards of a group side by side while the rows pass."""
+        with ExitStack() as stack:
+            stages: dict[int, Staging] = {}
+            writers: dict[int, RowWriter] = {}
             for number, party in group.items():
-                body = {
-                    "dataset": ref.version,
-                    "partition": partition,
-                    "party": party,
-                    "positions": digests[party],
-                    "format": rows.format.to_json(),
-                    "rows": writers[number].close().to_json(),
-                }
-                (stages[number].path / MANIFEST).write_bytes(manifests.dump(body, version=FORMAT_VERSION))
-                stages[number].publish(layout.shard(party, partition, ref.version))
+                stages[number] = stack.enter_context(self._staging(party))
+                writers[number] = RowWriter(stages[number].path, self.rows.format)
+                stack.callback(writers[number].abandon)
+            with writing(self.layout.parties):
+                for dealt in self._passing(group):
+                    for number, batch in dealt:
+                        writers[number].write(batch)
+                    row_bytes = max(1, sum(batch.nbytes for _, batch in dealt) // sum(len(batch) for _, batch in dealt))
+                    while sum(writer.pending_rows for writer in writers.values()) * row_bytes > _PENDING_BYTES:
+                        max(writers.values(), key=lambda writer: writer.pending_rows).flush()
+                for number, party in group.items():
+                    self._publish(party, stages[number], writers[number])
+
+    def gather(self, group: Mapping[int, str]) -> None:
+        """Hold the rows of all parties of a group, then write one shard after another."""
+        held: dict[int, list[Any]] = {number: [] for number in group}
+        for dealt in self._passing(group):
+            for number, batch in dealt:
+                held[number].append(batch)
+        for number, party in group.items():
+            with self._staging(party) as stage, writing(self.layout.parties):
+                writer = RowWriter(stage.path, self.rows.format)
+                try:
+                    for batch in held.pop(number):
+                        writer.write(batch)
+                    self._publish(party, stage, writer)
+                finally:
+                    writer.abandon()
+
+    def _staging(self, party: str) -> AbstractContextManager[Staging]:
+        folder = self.layout.shard(party, self.partition, self.ref.version).parent
+        _private_folder(self.layout, folder)
+        # Not durable: after a power cut the digest tells, and the shard is dealt again.
+        return staging(folder, durable=False)
+
+    def _publish(self, party: str, stage: Staging, writer: RowWriter) -> None:
+        body = {
+            "dataset": self.ref.version,
+            "partition": self.partition,
+            "party": party,
+            "positions": self.digests[party],
+            "format": self.rows.format.to_json(),
+            "rows": writer.close().to_json(),
+        }
+        (stage.path / MANIFEST).write_bytes(manifests.dump(body, version=FORMAT_VERSION))
+        stage.publish(self.layout.shard(party, self.partition, self.ref.version))
+
+    def _passing(self, group: Collection[int]) -> Iterator[list[tuple[int, Any]]]:
+        """Yield, block by block, who gets which rows."""
+        mine = np.isin(self.owners, np.fromiter(group, dtype=np.int32))
+        before = 0
+        for batch in self.rows.batches():
+            here = np.flatnonzero(mine[before : before + len(batch)])
+            local = self.owners[before : before + len(batch)][here]
+            before += len(batch)
+            if not len(here):
+                continue
+            order = np.argsort(local, kind="stable")
+            dealt = _take(batch, here[order])
+            local = local[order]
+            starts = np.flatnonzero(np.diff(local, prepend=-1))
+            yield [
+                (int(local[start]), dealt.slice(start, stop - start))
+                for start, stop in zip(starts, [*starts[1:], len(local)], strict=True)
+            ]
 
 
 def _private_folder(layout: Layout, folder: Path) -> None:
@@ -157,26 +230,6 @@ def _private_folder(layout: Layout, folder: Path) -> None:
         missing = [folder, *folder.parents]
         for step in reversed(missing[: missing.index(layout.parties)]):
             step.mkdir(mode=0o700, exist_ok=True)
-
-
-def _deal(rows: StoredRows, owners: NDArray[np.int32], writers: Mapping[int, RowWriter]) -> None:
-    mine = np.isin(owners, np.fromiter(writers, dtype=np.int32))
-    before = 0
-    for batch in rows.batches():
-        here = np.flatnonzero(mine[before : before + len(batch)])
-        local = owners[before : before + len(batch)][here]
-        before += len(batch)
-        if not len(here):
-            continue
-        order = np.argsort(local, kind="stable")
-        dealt = _take(batch, here[order])
-        local = local[order]
-        starts = np.flatnonzero(np.diff(local, prepend=-1))
-        for start, stop in zip(starts, [*starts[1:], len(local)], strict=True):
-            writers[int(local[start])].write(dealt.slice(start, stop - start))
-        row_bytes = max(1, dealt.nbytes // len(dealt))
-        while sum(writer.pending_rows for writer in writers.values()) * row_bytes > _PENDING_BYTES:
-            max(writers.values(), key=lambda writer: writer.pending_rows).flush()
 
 
 def _take(batch: Any, places: NDArray[np.int64]) -> Any:

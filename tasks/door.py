@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -25,6 +26,7 @@ from storage.atomic import write_bytes
 from storage.charges import PlanRequest, ReleaseCharge
 from storage.datasets import dataset_ref
 from storage.errors import RefusedError, SecretError, StorageError
+from storage.layout import Layout
 from storage.ledger import Ledger
 from storage.refs import ReleaseRef, ShardRef
 from storage.releases import ReleaseStore
@@ -34,9 +36,10 @@ from storage.shards import open_shard
 from tasks.budget import open_ledger
 from tasks.identity import code_version
 from tasks.plans import PlannedRelease, RunPlan, build
-from tasks.settings import current_layout
+from tasks.settings import current_layout, current_root
 
 __all__ = [
+    "RowMaps",
     "UntoldError",
     "admit",
     "charge_plan",
@@ -44,10 +47,12 @@ __all__ = [
     "fixed_survivors",
     "is_stored",
     "make_release",
+    "maps_of",
     "own_part",
     "read_release",
     "refuse_unproved",
     "rows_of",
+    "secrets_of",
     "store_combination",
     "store_release",
     "stored_release",
@@ -58,6 +63,9 @@ __all__ = [
 # One thread a matrix product: the parties' tasks run side by side already, and results do not depend on the machine's
 # number of cores, so that a retry elsewhere meets the same bits and the same noise.
 threadpool_limits(limits=1, user_api="blas")
+
+
+_SECRETS_AT_ONCE = 16
 
 
 class UntoldError(Exception):
@@ -72,10 +80,13 @@ reached: Callable[[str], None] = _nothing
 """Called at each step of the door; replaced by the crash tests, which kill the process there."""
 
 
+RowMaps = Sequence[Callable[[Floats], Floats]]
+
+
 class _MappedRows:
     """A party's rows seen through released artefacts (post-processing: the maps cost nothing more)."""
 
-    def __init__(self, rows: Rows, maps: Sequence[Callable[[Floats], Floats]], dimension: int) -> None:
+    def __init__(self, rows: Rows, maps: RowMaps, dimension: int) -> None:
         self._rows = rows
         self._maps = maps
         self._dimension = dimension
@@ -99,10 +110,15 @@ class _MappedRows:
         return self._rows.fingerprint()
 
 
-def rows_of(shard: ShardRef, upstream: Sequence[ReleaseRef], dimension: int) -> Rows:
+def maps_of(upstream: Sequence[ReleaseRef]) -> RowMaps:
+    """Open the released artefacts that rows pass through, in turn."""
+    return [read_release(reference).apply for reference in upstream]
+
+
+def rows_of(shard: ShardRef, maps: RowMaps, dimension: int) -> Rows:
     """Open a shard, seen through released artefacts in turn; ``dimension`` features come out."""
-    rows: Rows = open_shard(current_layout(), shard)
-    maps = [read_release(reference).apply for reference in upstream]
+    # Nothing is to be made for reading, and this is asked for each of many thousand parties.
+    rows: Rows = open_shard(Layout(current_root()), shard)
     return _MappedRows(rows, maps, dimension) if maps else rows
 
 
@@ -133,13 +149,16 @@ def _charges(releases: Sequence[PlannedRelease]) -> tuple[ReleaseCharge, ...]:
     )
 
 
-def secret_of(release: PlannedRelease, maker: str, *, create: bool = True) -> bytes:
-    """Return the secret that keys a maker's noise: public where a public seed was asked for."""
-    if release.seed is not None:
+def secrets_of(seed: int | None, makers: Sequence[str], *, create: bool = True) -> list[bytes]:
+    """Return the secrets that key these makers' noise: public where a public seed was asked for."""
+    if seed is not None:
         # Public noise still differs from party to party.
-        return public_secret(release.seed)
+        return [public_secret(seed)] * len(makers)
     layout = current_layout()
-    return party_secret(layout, maker) if create else require_secret(layout, maker)
+    find = party_secret if create else require_secret
+    # A fresh secret waits for the disk; the waits of many parties overlap.
+    with ThreadPoolExecutor(_SECRETS_AT_ONCE) as pool:
+        return list(pool.map(lambda maker: find(layout, maker), makers))
 
 
 def refuse_unproved(plan: RunPlan, shards: Sequence[ShardRef], ledger: Ledger) -> None:
@@ -216,8 +235,9 @@ def _charge(
     )
     # Only what is still to be paid names secrets: a lost one must not be made anew for a release already charged.
     unpaid = [release for release in releases if release.reads_rows and not ledger.is_charged(release.key)]
-    makers = {maker: release for release in unpaid for maker in release.noise_makers}
-    identifiers = {maker: key_identifier(secret_of(release, maker)) for maker, release in makers.items()}
+    makers = list(dict.fromkeys(maker for release in unpaid for maker in release.noise_makers))
+    secrets = secrets_of(unpaid[0].seed, makers) if unpaid else []
+    identifiers = dict(zip(makers, map(key_identifier, secrets), strict=True))
     outcome = ledger.charge(request, identifiers)
     return {"charged": len(outcome.charged), "already_charged": len(outcome.already_charged), **outcome.details}
 
@@ -253,8 +273,9 @@ def make_release(
         return stored
     admit(release, shards)
     ledger = open_ledger()
-    noises = [_noise(release, maker, ledger) for maker in release.noise_makers]
-    parties = [rows_of(shard, upstream, setting.dimension) for shard in shards]
+    noises = _noises(release, release.noise_makers, ledger)
+    maps = maps_of(upstream)
+    parties = [rows_of(shard, maps, setting.dimension) for shard in shards]
     summation: Summation | None = None
     if release.sums_securely:
         summation = SecureSummation(
@@ -351,7 +372,8 @@ def own_part(release: PlannedRelease, shard: ShardRef, upstream: Sequence[Releas
     _require_admissible(release.guarantee(), release, [shard], ledger)
     if not ledger.is_charged(release.key):
         raise RefusedError(f"{release.label} was not charged, so no noise is drawn for it")
-    return rows_of(shard, upstream, facts.dimension), _noise(release, shard.party, ledger)
+    (noise,) = _noises(release, [shard.party], ledger)
+    return rows_of(shard, maps_of(upstream), facts.dimension), noise
 
 
 def fixed_survivors(key: str, step: str, survivors: tuple[int, ...]) -> tuple[int, ...]:
@@ -377,25 +399,29 @@ def store_release(
     return ReleaseRef(key=release.key, kind=artefact.kind, party=release.owner)
 
 
-def _noise(release: PlannedRelease, maker: str, ledger: Ledger) -> KeyedNoise:
-    """Return the noise of one maker, from the secret that was in force when the release was charged.
+def _noises(release: PlannedRelease, makers: Sequence[str], ledger: Ledger) -> list[KeyedNoise]:
+    """Return the noise of some makers, from the secrets that were in force when the release was charged.
 
     Raises
     ------
     SecretError
-        If that is another by now: noise is never drawn anew for a charged release.
+        If one of these is another by now: noise is never drawn anew for a charged release.
     """
     charged_under = ledger.charge_of(release.key).key_ids if release.reads_rows else None
-    secret = secret_of(release, maker, create=charged_under is None)
-    if charged_under is not None and key_identifier(secret) != charged_under[maker]:
-        raise SecretError(
-            f"the release {release.key[:12]} ({release.label}) was charged under another secret of {maker}; "
-            f"its noise cannot be drawn again. Restore the secret, or ask for a fresh release and a fresh charge "
-            f"with another --repetition"
-        )
+    secrets = secrets_of(release.seed, makers, create=charged_under is None)
+    for maker, secret in zip(makers, secrets, strict=True):
+        if charged_under is not None and key_identifier(secret) != charged_under[maker]:
+            raise SecretError(
+                f"the release {release.key[:12]} ({release.label}) was charged under another secret of {maker}; "
+                f"its noise cannot be drawn again. Restore the secret, or ask for a fresh release and a fresh charge "
+                f"with another --repetition"
+            )
+    alone = len(release.noise_makers) == 1
     # With a public seed all secrets are one, so the maker is part of what keys the noise.
-    name = release.key if len(release.noise_makers) == 1 else f"{release.key}/{maker}"
-    return KeyedNoise(secret, name)
+    return [
+        KeyedNoise(secret, release.key if alone else f"{release.key}/{maker}")
+        for maker, secret in zip(makers, secrets, strict=True)
+    ]
 
 
 def _own_delta(release: PlannedRelease) -> float:
@@ -430,8 +456,9 @@ def _require_admissible(
     # The plan was checked as a whole; the door checks again, since nothing else stands between it and the rows.
     _require_genuine(shards)
     dataset = shards[0].dataset
+    layout = current_layout()
     for shard in shards:
-        if open_shard(current_layout(), shard).count != shard.rows:
+        if open_shard(layout, shard).count != shard.rows:
             raise RefusedError(f"the reference to the rows of party {shard.party} gives another number than is stored")
     if not dataset.private:
         return

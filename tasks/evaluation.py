@@ -15,7 +15,7 @@ from dpalgos.models import Statistic
 from dpalgos.rows import Rows
 from storage.refs import Labels, ReleaseRef, ShardRef
 from tasks.caching import BY_CONTENT
-from tasks.door import diagnostics_of, make_release, read_release, rows_of
+from tasks.door import RowMaps, diagnostics_of, make_release, maps_of, read_release, rows_of
 from tasks.partitioning import Shards
 from tasks.plans import RunPlan
 from tasks.progress import say
@@ -29,8 +29,8 @@ def _scored(rows: Rows) -> tuple[Any, Any]:
     return np.concatenate(scores), np.concatenate(labels)
 
 
-def _measure(model: Sequence[ReleaseRef], shard: ShardRef) -> dict[str, float]:
-    scores, labels = _scored(rows_of(shard, model, max(len(shard.dataset.classes), 1)))
+def _measure(maps: RowMaps, shard: ShardRef) -> dict[str, float]:
+    scores, labels = _scored(rows_of(shard, maps, max(len(shard.dataset.classes), 1)))
     if shard.dataset.labels is Labels.REAL:
         return regression_metrics(np.asarray(labels, dtype=np.float64), scores[:, 0])
     classes = len(shard.dataset.classes)
@@ -63,10 +63,11 @@ def _privately(plan: RunPlan, models: dict[str, list[ReleaseRef]], shards: Shard
 def _exactly(models: dict[str, list[ReleaseRef]], shards: Shards) -> Evaluation:
     test, by_party = shards.held_out, {}
     for name, path in models.items():
-        measured = {"test": _measure(path, test)} if test is not None else {}
+        maps = maps_of(path)
+        measured = {"test": _measure(maps, test)} if test is not None else {}
         if test is None:
             own = [shard for shard in shards.training if shard.party == name] or list(shards.training)
-            measured["train"] = _weighted([_measure(path, shard) for shard in own], [shard.rows for shard in own])
+            measured["train"] = _weighted([_measure(maps, shard) for shard in own], [shard.rows for shard in own])
         by_party[name] = _named(measured) | diagnostics_of(path[-1])
     return Evaluation(
         metrics=_mean(list(by_party.values())),

@@ -171,8 +171,9 @@ class RunPlan(_Planned):
         bills: dict[str, list[Loss]] = {}
         for release in self.releases:
             if release.reads_rows:
+                losses = release.guarantee().losses
                 for party in release.parties:
-                    bills.setdefault(party, []).extend(release.guarantee().losses)
+                    bills.setdefault(party, []).extend(losses)
         return {party: tuple(losses) for party, losses in bills.items()}
 
     @property

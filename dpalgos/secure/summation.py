@@ -296,9 +296,8 @@ class SecureSummation:
         """
         if len(contributions) != self._tolerance.parties:
             raise ParameterError(f"{len(contributions)} contributions of {self._tolerance.parties} parties")
-        shape, length = contributions[0].shape, contributions[0].size
-        if any(contribution.shape != shape for contribution in contributions):
-            raise ParameterError("contributions have different shapes; every party must send as many numbers")
+        first = contributions[0]
+        shape, length = first.shape, first.size
         if step in self.survivors:
             raise ParameterError(
                 f"the sum {step!r} of {self._identity!r} has been formed; a second one needs another name"
@@ -307,7 +306,10 @@ class SecureSummation:
         bounds = allotments(self._sizes, share)
 
         def noisy(party: int) -> Ints:
-            return noisy_contribution(contributions[party], bounds[party], share, self._noises[party], step)
+            contribution = contributions[party] if party else first
+            if contribution.shape != shape:
+                raise ParameterError("contributions have different shapes; every party must send as many numbers")
+            return noisy_contribution(contribution, bounds[party], share, self._noises[party], step)
 
         survivors, total = (self._protocol if self._masked else self._plainly)(step, noisy, length)
         self.survivors[step] = survivors
