@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +16,7 @@ import yaml
 from tasks.comparison_view import VIEW_TAG
 from tasks.specification import SweepSpec
 from tasks.tracking import FACTS
-from tests.support.command_line import CommandLine
+from tests.support.command_line import CommandLine, run_command, start_command
 
 GRID: dict[str, Any] = {
     "name": "trial",
@@ -145,23 +143,25 @@ def test_points_that_share_a_release_make_it_once(tracked_root: Path) -> None:
 
 @pytest.mark.nightly
 def test_a_killed_sweep_resumes(unitball: CommandLine, tmp_path: Path) -> None:
+    """Both runs are processes of their own: what one finished, the other finds where the root says."""
     spec = tmp_path / "sweep.yaml"
     spec.write_text(yaml.safe_dump({**GRID, "name": "killed", "workers": 1, "grid": {"epsilon": list(range(1, 41))}}))
-    words = f"from deployments.cli import main; main(['sweep', {str(spec)!r}])"
-    process = subprocess.Popen([sys.executable, "-c", words], env={**os.environ, "UNITBALL_ROOT": str(unitball.root)})
+    process = start_command(unitball.root, "sweep", spec)
     runs = unitball.root / "results" / "runs"
     _wait_until(lambda: len(list(runs.glob("*.parquet"))) >= 5, process)
     process.send_signal(signal.SIGKILL)
     process.wait()
     done = len(list(runs.glob("*.parquet")))
-    result = unitball.succeeds("sweep", spec)
+    again = run_command(unitball.root, "sweep", spec, "--json")
+    assert again.code == 0, again
+    result = again.json
     assert len(result["outcomes"]) == 40
     assert all(outcome["error"] is None for outcome in result["outcomes"])
     assert done - 2 <= result["reused"] < 40
     assert len(children_of(unitball.root, result["mlflow_run_id"])) == 40
 
 
-def _wait_until(there: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
+def _wait_until(there: Callable[[], bool], process: subprocess.Popen[str]) -> None:
     deadline = time.monotonic() + 120
     while not there():
         assert process.poll() is None, "it ended before it was killed"
