@@ -110,6 +110,9 @@ def budget_report(dataset: str) -> dict[str, Any]:
     history = _history([plan.record() for plan in plans])
     total = spent(history, delta)
     charges = ledger.charges_by_party(account.name)
+    # A joint release is every party's charge; it is told once and shown by all.
+    each = {charge.sequence: charge for found in charges.values() for charge in found}
+    told = {sequence: _charge(charge) for sequence, charge in each.items()}
     worst: dict[str, float] = {}
     for parties in total.parties.values():
         for party, epsilon in parties.items():
@@ -128,7 +131,7 @@ def budget_report(dataset: str) -> dict[str, Any]:
                 "party": party,
                 "epsilon_spent": _finite(worst.get(party, 0.0)),
                 "delta_spent": delta,
-                "charges": [_charge(charge) for charge in found],
+                "charges": [told[charge.sequence] for charge in found],
             }
             for party, found in charges.items()
         ],

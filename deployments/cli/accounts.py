@@ -12,6 +12,9 @@ from deployments.cli.app import app
 from deployments.cli.common import JsonFlag, RootOption, console, print_json, use_root
 from storage.errors import StorageError
 
+# Thousands of small parties mostly stand alike, and nobody reads as many lines.
+_MOST_LINES = 50
+
 
 @app.command(epilog="Example: unitball budget digits --verify")
 def budget(
@@ -53,6 +56,18 @@ def _epsilon(value: float | None) -> str:
     return "unbounded" if value is None else f"{value:.4g}"
 
 
+def _lines(parties: list[dict[str, Any]]) -> list[tuple[str, dict[str, Any]]]:
+    """Return the lines of the table with whom each is of: a party, or where there are many, all that stand alike."""
+    if len(parties) <= _MOST_LINES:
+        return [(party["party"], party) for party in parties]
+    alike: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for party in parties:
+        alike.setdefault((party["epsilon_spent"], party["delta_spent"], len(party["charges"])), []).append(party)
+    return [
+        (few[0]["party"] + (f" and {len(few) - 1} like it" if len(few) > 1 else ""), few[0]) for few in alike.values()
+    ]
+
+
 def _show(report: dict[str, Any]) -> None:
     cap = report["cap"]
     title = f"{report['dataset']} (account {report['account']}): " + (
@@ -63,17 +78,16 @@ def _show(report: dict[str, Any]) -> None:
     parties = Table(title=title, title_justify="left", box=SIMPLE)
     for heading in ("party", "ε spent", *(["ε left"] if cap else []), "δ", "releases"):
         parties.add_column(heading, justify="left" if heading == "party" else "right")
-    charges: dict[tuple[str, str, int], set[str]] = {}
-    for party in report["parties"]:
+    for who, party in _lines(report["parties"]):
         spent = party["epsilon_spent"]
         left = [] if not cap else ["0" if spent is None else f"{max(cap['epsilon'] - spent, 0):.4g}"]
-        parties.add_row(
-            party["party"], _epsilon(spent), *left, f"{party['delta_spent']:.1g}", str(len(party["charges"]))
-        )
-        for charge in party["charges"]:
-            again = " (computed again, charged again)" if charge["recharge"] else ""
-            made = charges.setdefault((charge["recorded_at"][:19], charge["run"] + again, charge["plan"]), set())
-            made.add(charge["label"])
+        parties.add_row(who, _epsilon(spent), *left, f"{party['delta_spent']:.1g}", str(len(party["charges"])))
+    charges: dict[tuple[str, str, int], set[str]] = {}
+    each = {(charge["plan"], charge["key"]): charge for party in report["parties"] for charge in party["charges"]}
+    for charge in each.values():
+        again = " (computed again, charged again)" if charge["recharge"] else ""
+        made = charges.setdefault((charge["recorded_at"][:19], charge["run"] + again, charge["plan"]), set())
+        made.add(charge["label"])
     out = console()
     out.print(parties)
     if charges:

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from deployments.cli import training
+from deployments.cli.accounts import _lines
 from deployments.cli.app import app
 from storage.layout import Layout
 from storage.secrets import environment_name
@@ -203,6 +204,20 @@ def test_budget_of_a_public_set_is_what_its_runs_would_have_cost(told: CommandLi
     more = told.succeeds("budget", "iris")["parties"]
     assert all(0.5 < party["epsilon_spent"] <= 1.0 for party in more)
     assert "no cap" in told("budget", "iris").out
+
+
+def test_parties_that_stand_alike_are_one_line_where_there_are_many() -> None:
+    def party(number: int, spent: float, charges: int = 1) -> dict[str, Any]:
+        return {"party": str(number), "epsilon_spent": spent, "delta_spent": 1e-5, "charges": [{}] * charges}
+
+    few = [party(number, 1.0) for number in range(50)]
+    assert [who for who, _ in _lines(few)] == [str(number) for number in range(50)]
+    many = [party(number, 2.0 if number == 7 else 1.0, charges=2 if number > 90 else 1) for number in range(100)]
+    assert [(who, found["epsilon_spent"], len(found["charges"])) for who, found in _lines(many)] == [
+        ("0 and 89 like it", 1.0, 1),
+        ("7", 2.0, 1),
+        ("91 and 8 like it", 1.0, 2),
+    ]
 
 
 def test_results_answer_sql(told: CommandLine) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -33,6 +34,7 @@ from dpalgos.secure.summation import (
     secagg_guarantee,
 )
 from dpalgos.secure.tolerance import Tolerance
+from dpalgos.summation import TrustedSummation, run_sums
 from dpalgos.trainers.gradient_descent import NoisyGradientDescent
 from dpalgos.trainers.output_perturbation import OutputPerturbation
 
@@ -148,6 +150,46 @@ def test_a_sum_has_one_name() -> None:
 def test_contributions_are_validated(contributions: list[Ints], named: str) -> None:
     with pytest.raises(ParameterError, match=named):
         make(3).release("a", contributions, LAW)
+
+
+@pytest.mark.parametrize("trust", [Trust.CENTRAL, Trust.SECAGG])
+def test_each_vector_is_formed_once_and_gone_when_it_is_added(trust: Trust) -> None:
+    """Of 50,000 parties' vectors few are in memory at a time; only the first stays, which says how long all are."""
+    parties, asked = 70, []
+    living: list[weakref.ref[Ints]] = []
+
+    class OneSum:
+        def guarantee(self, setting: Setting) -> Guarantee:
+            return nothing_proved("a test")
+
+        def steps(self, setting: Setting) -> int:
+            return 1
+
+        def law(self, setting: Setting) -> RoundedGaussian:
+            return LAW
+
+        def initial(self, setting: Setting) -> Ints:
+            return np.zeros(4, dtype=np.int64)
+
+        def update(self, state: Ints, noisy_sum: Ints, setting: Setting) -> Ints:
+            return noisy_sum
+
+        def result(self, state: Ints, setting: Setting) -> Ints:
+            return state
+
+        def contribution(self, state: Ints, rows: Any, setting: Setting) -> Ints:
+            assert sum(vector() is not None for vector in living) <= 2
+            asked.append(int(rows.labels[0]))
+            vector = np.full(4, rows.labels[0], dtype=np.int64)
+            living.append(weakref.ref(vector))
+            return vector
+
+    given = [ArrayRows(np.zeros((1, 2)), np.array([party])) for party in range(parties)]
+    setting = Setting(sizes=(1,) * parties, dimension=2, classes=2, trust=trust)
+    summation = TrustedSummation(KeyedNoise(public_secret(0), "sum")) if trust is Trust.CENTRAL else make(parties)
+    total = run_sums(OneSum(), given, setting, summation)
+    assert asked == list(range(parties))
+    assert np.abs(total - sum(range(parties))).max() < 40 * LAW.sigma
 
 
 def test_sizes_and_noises_are_one_a_party() -> None:

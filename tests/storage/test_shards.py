@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from storage import shards
 from storage.errors import InputError, StorageError
 from storage.layout import Layout
 from storage.refs import DatasetRef, ShardRef
-from storage.rowfiles import RowFormat
+from storage.rowfiles import RowFormat, StoredRows
 from storage.shards import MANIFEST, open_shard, write_shards
 from tests.support.data import files_of, flip, gathered, made_up, source_of, stored, temporaries
 
@@ -99,6 +99,44 @@ def test_more_parties_than_files_may_be_open(layout: Layout, monkeypatch: pytest
     for parties in (3, 40, 400):
         assignment = _dealt(400, parties, seed=parties)
         _check(layout, write_shards(layout, ref, assignment, f"even-{parties}"), assignment, train)
+
+
+def test_small_parties_are_dealt_in_one_pass_and_as_the_large_ones_are(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    passes: list[StoredRows] = []
+    original = StoredRows.batches
+
+    def batches(self: StoredRows) -> Iterator[Any]:
+        passes.append(self)
+        return original(self)
+
+    train = made_up(900, 6, seed=119)
+    ref = stored(layout, source_of(train))
+    monkeypatch.setattr(StoredRows, "batches", batches)
+    assignment = {str(party): np.array([899 - party]) for party in range(900)}
+    made = write_shards(layout, ref, assignment, "together")
+    assert len(passes) == 1, "as many passes as parties that may be open would read the rows four times"
+    _check(layout, made, assignment, train)
+    passes.clear()
+    # No party is small any more.
+    monkeypatch.setattr(shards, "_PENDING_BYTES", 0)
+    streamed = write_shards(layout, ref, assignment, "streamed")
+    assert len(passes) == 4
+    for one, other in zip(made, streamed, strict=True):
+        ours, theirs = open_shard(layout, one), open_shard(layout, other)
+        assert [path.read_bytes() for path in ours.files] == [path.read_bytes() for path in theirs.files]
+        assert np.array_equal(ours.fingerprint(), theirs.fingerprint())
+
+
+def test_parties_held_together_stay_within_the_memory_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shards, "_OPEN_AT_ONCE", 4)
+    monkeypatch.setattr(shards, "_PENDING_BYTES", 800)
+    sizes = dict(enumerate([1, 20, 21, 5, 19, 300, 20, 20, 20, 7, 21, 21, 21]))
+    large, small = shards._groups(sizes, 10)
+    assert large == [[2, 5, 10, 11], [12]], "20 rows of 10 bytes are a quarter of the memory"
+    assert small == [[0, 1, 3, 4, 6], [7, 8, 9]]
+    assert all(10 * sum(sizes[party] for party in group) <= 800 for group in small)
 
 
 def test_the_cut_into_row_groups_does_not_change_blocks(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:

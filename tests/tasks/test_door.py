@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -527,3 +528,46 @@ def test_a_public_seed_gives_each_party_noise_of_its_own(root: Path) -> None:
     assert len(drawn) > 2
     assert len(set(drawn)) == len(drawn)
     assert only(prepared).guarantee().losses != (GaussianMu(0.0),)
+
+
+@pytest.mark.parametrize("projection", [None, "random-projection"])
+def test_what_a_release_looks_up_does_not_grow_with_its_parties(
+    projection: str | None, clinic: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One look at a charge or an artefact takes as long as there are parties: one a party is a square."""
+    looked: Counter[str] = Counter()
+
+    def counted(cls: type, name: str) -> None:
+        original = getattr(cls, name)
+
+        def method(self: Any, *arguments: Any, **named: Any) -> Any:
+            looked[f"{cls.__name__}.{name}"] += 1
+            return original(self, *arguments, **named)
+
+        monkeypatch.setattr(cls, name, method)
+
+    for name in ("charge_of", "is_charged", "account", "charge"):
+        counted(Ledger, name)
+    for name in ("read", "exists"):
+        counted(ReleaseStore, name)
+    counted(PlannedRelease, "guarantee")
+    found = []
+    for parties in (3, 80):
+        looked.clear()
+        made = prepare(
+            algorithm=None,
+            trainer="sufficient-statistics",
+            trust="secagg",
+            projection=projection,
+            dimension=3,
+            parties=parties,
+            rows_per_party=1,
+            seed=None,
+            delta=1e-6,
+        )
+        made.charge()
+        assert len(made.make()) == 1 + (projection is not None)
+        assert made.plan.bills().keys() == {str(party) for party in range(parties)}
+        found.append(dict(looked))
+    assert found[0] == found[1]
+    assert found[0]["Ledger.charge_of"] == 1
