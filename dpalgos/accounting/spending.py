@@ -230,13 +230,23 @@ class _Candidate:
     """An account as it is before one more plan of a partition, so that many such plans can be tried."""
 
     bills: Mapping[str, _Bill]
+    costs: Mapping[str, PlanCost]
     elsewhere: _Bill
     parts: Mapping[str, float]
 
     @classmethod
     def of(cls, books: _Books, partition: str, costs: Mapping[str, PlanCost]) -> _Candidate:
         parts = books.parts if books.bills else shares(costs.values())
-        return cls(books.bills.get(partition, {}), books.elsewhere(partition), parts)
+        bills = books.bills.get(partition, {})
+        # Parties that paid the same and are to pay the same stand and fall together: one of them is looked at.
+        alike = {(bills.get(party), costs.get(party)): party for party in (*bills, *costs)}
+        few = set(alike.values())
+        return cls(
+            {party: bill for party, bill in bills.items() if party in few},
+            {party: cost for party, cost in costs.items() if party in few},
+            books.elsewhere(partition),
+            parts,
+        )
 
     def fits(self, paid: Mapping[str, tuple[Totals, tuple[Loss, ...]]], cap: Cap, plans: int = 1) -> bool:
         """Whether plans that cost the parties this in all are within the cap; the losses matter where it is one."""
@@ -424,13 +434,14 @@ def _largest_fitting(books: _Books, new: tuple[str, Mapping[str, PlanCost]], cap
     if not costs or any(unproved(cost) is not None for cost in costs.values()):
         return None
     candidate = _Candidate.of(books, partition, costs)
-    largest = max(_largest_by_noise(candidate, costs, cap), _largest_by_basic(candidate, costs, cap))
+    largest = max(_largest_by_noise(candidate, cap), _largest_by_basic(candidate, cap))
     # Infinite where the plan's own losses leave more delta than it states its epsilon at.
     return largest * (1 - 1e-8) if math.isfinite(largest) else None
 
 
-def _largest_by_noise(candidate: _Candidate, costs: Mapping[str, PlanCost], cap: Cap) -> float:
+def _largest_by_noise(candidate: _Candidate, cap: Cap) -> float:
     """Return the largest epsilon that gdp, zcdp or the single plan's composition leave, all noise scaled alike."""
+    costs = candidate.costs
     distinct = {cost.losses: cost.delta for cost in costs.values()}
 
     def less(losses: tuple[Loss, ...], factor: float) -> tuple[Loss, ...]:
@@ -457,8 +468,9 @@ def _largest_by_noise(candidate: _Candidate, costs: Mapping[str, PlanCost], cap:
     return largest
 
 
-def _largest_by_basic(candidate: _Candidate, costs: Mapping[str, PlanCost], cap: Cap) -> float:
+def _largest_by_basic(candidate: _Candidate, cap: Cap) -> float:
     """Return the largest epsilon that basic sums leave, every party's scaled alike."""
+    costs = candidate.costs
 
     def fits(factor: float) -> bool:
         paid = {
@@ -496,7 +508,7 @@ def repeats_left(history: History, new: tuple[str, Mapping[str, PlanCost]], cap:
     def fits(times: int) -> bool:
         paid = {
             party: (Totals(*(times * value for value in Totals.of([cost]))), cost.losses)
-            for party, cost in costs.items()
+            for party, cost in candidate.costs.items()
         }
         return candidate.fits(paid, cap, times)
 

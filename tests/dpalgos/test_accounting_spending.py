@@ -514,3 +514,27 @@ def test_the_next_plan_after_a_thousand_is_decided_in_a_fifth_of_a_second() -> N
         assert decision.fits
 
     assert quickest(decide) < 0.2
+
+
+def test_parties_that_pay_alike_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thousands of small parties cost no more thought than one of each kind, and the answers are the same."""
+    light, heavy = PlanCost.of([GaussianMu(0.2)], 1e-6), PlanCost.of([GaussianMu(0.3), PureEpsilon(0.01)], 1e-6)
+    cap = Cap(2.0, 1e-5)
+
+    def answers(parties: int) -> tuple[float, int, float]:
+        everybody = {str(number): light for number in range(parties)}
+        history = [("a", everybody), ("a", {"1": heavy}), ("b", {"x": light})]
+        new = ("a", {**everybody, "2": heavy})
+        return largest_epsilon(history, new, cap), repeats_left(history, new, cap), spent(history, 1e-5).epsilon
+
+    few = answers(4)
+    looked = []
+    original = spending._Candidate.fits
+
+    def fits(self: spending._Candidate, paid: Any, *arguments: Any, **named: Any) -> bool:
+        looked.append(len(paid))
+        return original(self, paid, *arguments, **named)
+
+    monkeypatch.setattr(spending._Candidate, "fits", fits)
+    assert answers(3000) == few
+    assert max(looked) == 3
