@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -80,8 +81,9 @@ def _tightened(draft: _Draft, budgets: dict[str, Loss], allocation: Allocation) 
     """Scale the stages together until what the releases really cost meets the target from below.
 
     A stage may cost less than its budget looks: ten pure releases of a tenth each compose with a Gaussian more tightly
-    than one pure release. Never loosened: a plan that meets the target, or proves nothing, stays as it is. So does a
-    paper's own system, which adds its paper's noise for its paper's claim.
+    than one pure release. Or more: the sparse graph of a secure sum may fail, which is charged on top. A plan that
+    meets the target, or proves nothing, stays as it is. So does a paper's own system, which adds its paper's noise for
+    its paper's claim.
     """
     if draft.resolved.claim is not None:
         return budgets
@@ -90,11 +92,23 @@ def _tightened(draft: _Draft, budgets: dict[str, Loss], allocation: Allocation) 
         plan = draft.plan({stage: scaled(loss, factor) for stage, loss in budgets.items()}, {})
         return _composed(plan, allocation.delta_spent)
 
-    low, high = 1.0, 2.0
-    if not cost(low) < allocation.epsilon * (1 - _TIGHT):
+    first = cost(1.0)
+    if not math.isfinite(first) or allocation.epsilon * (1 - _TIGHT) <= first <= allocation.epsilon:
         return budgets
-    while cost(high) <= allocation.epsilon and high < 64:
-        low, high = high, 2 * high
+    if first > allocation.epsilon:
+        # Costs grow about as the factor does, so twice the excess is nearly always enough.
+        step = 2 * (first / allocation.epsilon - 1)
+        while step < 1 and cost(1 - step) > allocation.epsilon:
+            step *= 2
+        if step >= 1:
+            return budgets
+        low, high = 1 - step, 1.0
+        if step <= _TIGHT / 2:
+            return {stage: scaled(loss, low) for stage, loss in budgets.items()}
+    else:
+        low, high = 1.0, 2.0
+        while cost(high) <= allocation.epsilon and high < 64:
+            low, high = high, 2 * high
     for _ in range(_TRIES):
         middle = (low + high) / 2
         spent = cost(middle)

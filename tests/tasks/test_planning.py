@@ -50,6 +50,16 @@ def test_a_run_is_planned_without_a_row_and_meets_its_target(name: str) -> None:
             assert plan.claim is not None or epsilon >= 0.999, (plan.trust, bill)
 
 
+@pytest.mark.parametrize("delta", [1e-5, 1e-6, 1e-9])
+def test_the_graph_of_many_parties_is_paid_for_within_the_target(delta: float) -> None:
+    """Beyond 64 parties a sparse graph may fail, with a probability that comes on top of every sum's noise."""
+    shards = shards_of(dataset_of(rows=2000), sizes=(20,) * 100)
+    plan = planned(shards, algorithm="noisy-gd", trust=Trust.SECAGG, delta=delta)
+    (bill,) = set(plan.bills().values())
+    assert 0.9999 <= compose(bill).epsilon(delta) <= 1.0
+    assert len(bill) > 1, "the graph's failure is part of the bill"
+
+
 @pytest.mark.parametrize("name", SYSTEMS)
 def test_identities_are_a_function_of_the_words(name: str) -> None:
     for first, second in zip(plans_of(name), plans_of(name), strict=True):
