@@ -143,6 +143,8 @@ def _is_number(value: Any) -> bool:
 
 
 def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     if isinstance(value, (list, tuple)):
         return ", ".join(_text(part) for part in value)
     return f"{value:g}" if _is_number(value) else str(value)
@@ -167,6 +169,15 @@ def _positions(rows: Sequence[Row], x: str) -> tuple[dict[str, float], bool]:
     return {text: float(number) for number, text in enumerate(places)}, False
 
 
+def _name_places(axes: Axes, texts: Sequence[str], across: int) -> None:
+    """Write a name at each place 0, 1, …: on several lines between words, slanted where a word is too long."""
+    letters = int(_width(across) / across * 0.8 / _LETTER / len(texts))
+    if max(len(word) for text in texts for word in ["", *text.split()]) <= letters:
+        axes.set_xticks(range(len(texts)), [textwrap.fill(text, max(letters, 1)) for text in texts], fontsize=7)
+    else:
+        axes.set_xticks(range(len(texts)), texts, fontsize=7, rotation=30, ha="right", rotation_mode="anchor")
+
+
 def _draw_lines(axes: Axes, rows: Sequence[Row], plot: Plot, y: str, style: _Style, across: int) -> None:
     positions, numeric = _positions(rows, plot.x)
     for label in style.labels:
@@ -187,9 +198,7 @@ def _draw_lines(axes: Axes, rows: Sequence[Row], plot: Plot, y: str, style: _Sty
         axes.set_xticks(sorted(positions.values()), [_text(value) for value in sorted(positions.values())])
         axes.minorticks_off()
     elif not numeric:
-        letters = int(_width(across) / across * 0.8 / _LETTER / len(positions))
-        words = [textwrap.fill(text, max(letters, 4)) for text in positions]
-        axes.set_xticks(list(positions.values()), words, fontsize=7)
+        _name_places(axes, list(positions), across)
         axes.margins(x=0.08)
 
 
@@ -213,8 +222,7 @@ def _draw_bars(axes: Axes, rows: Sequence[Row], plot: Plot, y: str, style: _Styl
             axes.bar(centre, middle, width * 0.9, label=style.words(label) if first else None, **style.bar(label))
             axes.errorbar(centre, middle, yerr=spread, color="#333333", linewidth=0.9, capsize=2)
             first = False
-    letters = int(_width(across) / across * 0.8 / _LETTER / len(places))
-    axes.set_xticks(range(len(places)), [textwrap.fill(place, max(letters, 4)) for place in places], fontsize=7)
+    _name_places(axes, places, across)
     axes.grid(axis="x", visible=False)
 
 
@@ -249,7 +257,7 @@ def draw(plot: Plot, rows: Sequence[Row], title: str) -> Drawing:
         for axes, (panel, y) in zip(grid, panels, strict=False):
             mine = [row for row in rows if _text(row.value(plot.panels)) == panel]
             _KINDS[plot.kind](axes, mine, plot, y, style, across)
-            axes.set_title(panel, fontsize=9)
+            axes.set_title(panel if plot.panels == "dataset" else f"{wording(plot.panels)}: {panel}", fontsize=9)
             axes.set_xlabel(plot.x_title or wording(plot.x))
             axes.set_ylabel(plot.y_title or wording(y))
             if plot.log_y:
