@@ -34,7 +34,9 @@ _WORDS = MappingProxyType(
         "dimension": "target dimension k",
         "epsilon": "privacy budget ε",
         "iterations": "iterations",
+        "accuracy_change": "accuracy − the optimum's",
         "objective": "objective",
+        "optimality_gap": "objective − the optimum's",
         "objective_error": "|objective − WSS 2's|",
         "iteration_ratio": "iterations / WSS 2's",
         "releasing_seconds": "seconds to train",
@@ -260,7 +262,7 @@ def draw(plot: Plot, rows: Sequence[Row], title: str) -> Drawing:
             axes.set_title(panel if plot.panels == "dataset" else f"{wording(plot.panels)}: {panel}", fontsize=9)
             axes.set_xlabel(plot.x_title or wording(plot.x))
             axes.set_ylabel(plot.y_title or wording(y))
-            if plot.log_y:
+            if y in plot.log_y:
                 _use_log_y(axes, [row.metrics[y] for row in mine if y in row.metrics])
         for axes in grid[len(panels) :]:
             axes.set_visible(False)

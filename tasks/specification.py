@@ -232,7 +232,7 @@ class Plot(_Specification):
     x_title: str = ""
     y_title: str = ""
     log_x: bool = False
-    log_y: bool = False
+    log_y: Annotated[list[str], Field(description="Metrics on a logarithmic axis.")] = []
     panels: str = "dataset"
 
 
