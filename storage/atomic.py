@@ -9,12 +9,12 @@ import shutil
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from storage.errors import StorageError
 
-__all__ = ["PREFIX", "Staging", "clean", "discard", "staging", "sweep_once", "write_bytes", "writing"]
+__all__ = ["PREFIX", "Staging", "clean", "discard", "staging", "sweep_once", "write_bytes", "write_once", "writing"]
 
 PREFIX = ".new-"
 """What temporary names begin with; whoever lists a folder skips names that begin with a dot."""
@@ -131,6 +131,36 @@ def write_bytes(path: Path, data: bytes, *, mode: int = 0o644) -> None:
         finally:
             _remove(temporary)
             _live.discard(temporary.name)
+
+
+def write_once(path: Path, *parts: bytes) -> None:
+    """Write a file that only its owner reads, unless one is there: whoever is first has written it.
+
+    Parameters
+    ----------
+    path : Path
+        Folders that are missing are made, for their owner alone.
+    *parts : bytes
+        Written one after another.
+
+    Raises
+    ------
+    StorageError
+        If the folder cannot be written.
+    """
+    with writing(path):
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with staging(path.parent) as stage, writing(path):
+        fresh = stage.path / "once"
+        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.writelines(parts)
+            file.flush()
+            os.fsync(file.fileno())
+        # A hard link appears whole and, unlike a rename, never replaces what another process wrote first.
+        with suppress(FileExistsError):
+            os.link(fresh, path)
+        _sync(path.parent)
 
 
 class Staging:

@@ -6,14 +6,12 @@ protocol: names and bytes, of which the first ones stored are the ones.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import os
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
-from storage.atomic import staging, writing
+from storage.atomic import write_once
 from storage.errors import DamagedError, FormatVersionError, StorageError
 from storage.layout import Layout, path_component
 
@@ -55,9 +53,7 @@ class _WriteOnce:
         path = self._folder / path_component(name, "message name")
         found = self._read(path)
         if found is None:
-            with writing(path):
-                self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-                self._link(path, data)
+            write_once(path, _MAGIC + b"%d\n" % FORMAT_VERSION, hashlib.sha256(data).digest(), data)
             found = self._read(path)
         if found is None:
             raise StorageError(f"{path} vanished while it was being written; try again")
@@ -79,24 +75,6 @@ class _WriteOnce:
         if found is None:
             raise StorageError(f"{self._folder / name} is missing: an earlier round has to run first")
         return found
-
-    def _link(self, path: Path, data: bytes) -> None:
-        head = _MAGIC + b"%d\n" % FORMAT_VERSION
-        with staging(self._folder, durable=False) as stage:
-            fresh = stage.path / "message"
-            descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(descriptor, "wb") as file:
-                file.writelines((head, hashlib.sha256(data).digest(), data))
-                file.flush()
-                os.fsync(file.fileno())
-            # A hard link appears whole and, unlike a rename, never replaces what another process stored first.
-            with contextlib.suppress(FileExistsError):
-                os.link(fresh, path)
-            folder = os.open(self._folder, os.O_RDONLY)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
 
     def _read(self, path: Path) -> bytes | None:
         try:

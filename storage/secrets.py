@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import stat
 from pathlib import Path
 from typing import NoReturn
 
-from storage.atomic import staging, writing
+from storage.atomic import write_once
 from storage.errors import SecretError
 from storage.layout import Layout, path_component
 
@@ -74,23 +73,7 @@ def _read_or_create(path: Path) -> Secret:
     found = _read(path)
     if found is not None:
         return found
-    with writing(path):
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with staging(path.parent) as stage, writing(path):
-        fresh = stage.path / "key"
-        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(os.urandom(_BYTES))
-            file.flush()
-            os.fsync(file.fileno())
-        # A hard link appears whole and, unlike a rename, never replaces a key that another process made first.
-        with contextlib.suppress(FileExistsError):
-            os.link(fresh, path)
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+    write_once(path, os.urandom(_BYTES))
     made = _read(path)
     if made is None:
         raise SecretError(f"{path} vanished while it was being made; try again")
