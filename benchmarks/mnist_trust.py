@@ -45,8 +45,8 @@ def run(data: Path, seeds: int, rows: int, dimension: int) -> None:
     from flows.chain import follow
     from flows.direct import Directly
     from storage.refs import Visibility
-    from tasks.config import TrainingConfig
     from tasks.ingestion import IngestRequest, ingest
+    from tasks.planning.configuration import TrainingConfig
 
     ingest(IngestRequest(name="mnist", format="idx", path=data, visibility=Visibility.PUBLIC))
 

@@ -26,7 +26,7 @@ def main() -> None:
 
 
 def measure(points: int, workers: int) -> dict[str, float]:
-    from tasks.engine import prepare_engine, quick_flows
+    from tasks.runtime.engine import prepare_engine, quick_flows
 
     root = Path(os.environ["UNITBALL_ROOT"])
     started = time.monotonic()
@@ -34,7 +34,7 @@ def measure(points: int, workers: int) -> dict[str, float]:
     engine = time.monotonic() - started
 
     from flows.sweep import run_sweep
-    from tasks.specification import SweepSpec
+    from tasks.experiments.specification import SweepSpec
 
     spec = SweepSpec.model_validate(
         {

@@ -22,8 +22,8 @@ from deployments import leash
 from storage.atomic import writing
 from storage.errors import StorageError
 from storage.layout import Layout
-from tasks.engine import EngineError, prepare_databases, start_server, tracking_uri
-from tasks.settings import MLFLOW_VARIABLE, ROOT_VARIABLE, current_root
+from tasks.runtime.engine import EngineError, prepare_databases, start_server, tracking_uri
+from tasks.runtime.settings import MLFLOW_VARIABLE, ROOT_VARIABLE, current_root
 
 __all__ = ["POOL", "ServeError", "Serving", "main", "serve"]
 

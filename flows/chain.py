@@ -11,16 +11,16 @@ from prefect import Task
 from storage.refs import DatasetRef, ReleaseRef
 from tasks.aggregation import aggregate
 from tasks.charging import charge
-from tasks.config import TrainingConfig
 from tasks.evaluation import evaluate
 from tasks.ingestion import default_normalisation, find_dataset
 from tasks.normalisation import is_stored_whole, normalise
 from tasks.partitioning import are_stored_whole, partition
-from tasks.planning import plan_run
-from tasks.plans import PlannedCombination, PlannedRelease, RunPlan
+from tasks.planning.configuration import TrainingConfig
+from tasks.planning.planner import plan_run
+from tasks.planning.plans import PlannedCombination, PlannedRelease, RunPlan
+from tasks.planning.resolution import resolve_normalisation
 from tasks.releasing import reduce_dimension, train_model
-from tasks.reporting import Evaluation, RunResult, summarise
-from tasks.resolution import resolve_normalisation
+from tasks.tracking.reporting import Evaluation, RunResult, summarise
 
 __all__ = ["Execution", "follow"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from prefect import flow
 
 from flows.federated_training import train
-from tasks.config import TrainingConfig
-from tasks.reporting import RunResult
+from tasks.planning.configuration import TrainingConfig
+from tasks.tracking.reporting import RunResult
 
 __all__ = ["compare"]
 

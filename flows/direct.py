@@ -12,10 +12,10 @@ from typing import Any, TypeVar
 from prefect import Task
 
 from storage.refs import DatasetRef, ReleaseRef
-from tasks.door import is_stored
-from tasks.identity import identity
-from tasks.plans import PlannedCombination, PlannedRelease
-from tasks.reporting import Evaluation
+from tasks.planning.identity import identity
+from tasks.planning.plans import PlannedCombination, PlannedRelease
+from tasks.release.door import is_stored
+from tasks.tracking.reporting import Evaluation
 
 __all__ = ["Directly"]
 

@@ -14,13 +14,13 @@ from flows.chain import follow
 from flows.secure_rounds import in_rounds
 from storage.errors import RefusedError
 from storage.refs import DatasetRef, ReleaseRef
-from tasks.artifacts import Progress, show_budget, show_result
-from tasks.caching import checked, served_from_cache, submit
-from tasks.config import TrainingConfig
-from tasks.deployed import one_run_a_dataset, refused
-from tasks.door import is_stored
-from tasks.plans import PlannedCombination, PlannedRelease
-from tasks.reporting import Evaluation, RunResult, report
+from tasks.planning.configuration import TrainingConfig
+from tasks.planning.plans import PlannedCombination, PlannedRelease
+from tasks.release.door import is_stored
+from tasks.runtime.caching import checked, served_from_cache, submit
+from tasks.runtime.concurrency import one_run_a_dataset, refused
+from tasks.tracking.artifacts import Progress, show_budget, show_result
+from tasks.tracking.reporting import Evaluation, RunResult, report
 
 __all__ = ["train"]
 

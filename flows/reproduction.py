@@ -15,21 +15,21 @@ from flows.specs import load_reproduction
 from flows.sweep import SweepResult, errors_of, run_sweep
 from storage.errors import InputError
 from storage.refs import Visibility
-from tasks.artifacts import show_figure
-from tasks.computed import COMPUTED
-from tasks.experiments import Experiment, Table, versions, write
-from tasks.html_report import page
-from tasks.identity import identity
+from tasks.experiments.boundaries import make_narrow, plane_of
+from tasks.experiments.computed import COMPUTED
+from tasks.experiments.figures import Drawing, draw, draw_plane
+from tasks.experiments.pages import page
+from tasks.experiments.points import Row, compare_with_paper, derive, row_of, verdicts
+from tasks.experiments.records import Experiment, Table, versions, write
+from tasks.experiments.risk import Risk
+from tasks.experiments.specification import DataNeed, Point, Reproduction, Scale, SweepSpec
+from tasks.experiments.tables import means_table
 from tasks.ingestion import IngestRequest, describe_datasets, find_dataset, ingest
-from tasks.planes import make_narrow, plane_of
-from tasks.plotting import Drawing, draw, draw_plane
-from tasks.reporting import RunResult
-from tasks.risk import Risk
-from tasks.rows import Row, compare_with_paper, derive, row_of, verdicts
-from tasks.settings import current_root
-from tasks.specification import DataNeed, Point, Reproduction, Scale, SweepSpec
-from tasks.sweep_tracking import log_files
-from tasks.tables import means_table
+from tasks.planning.identity import identity
+from tasks.runtime.settings import current_root
+from tasks.tracking.artifacts import show_figure
+from tasks.tracking.reporting import RunResult
+from tasks.tracking.sweeps import log_files
 
 __all__ = ["missing_of", "report_sweep", "reproduce"]
 

@@ -9,9 +9,9 @@ from prefect import Task
 from prefect.futures import PrefectFuture
 
 from storage.refs import ShardRef
-from tasks.caching import submit
-from tasks.door import is_stored
-from tasks.plans import PlannedRelease
+from tasks.planning.plans import PlannedRelease
+from tasks.release.door import is_stored
+from tasks.runtime.caching import submit
 from tasks.secure_rounds import (
     advertise,
     agree,

@@ -17,16 +17,16 @@ from pydantic import BaseModel, ConfigDict
 from flows.chain import follow
 from flows.direct import Directly
 from storage.errors import InputError
-from tasks.artifacts import show_sweep
-from tasks.caching import BY_CONTENT
-from tasks.config import TrainingConfig
-from tasks.identity import code_version, identity
-from tasks.progress import say
-from tasks.reporting import RunResult, describe, record
-from tasks.retrying import RETRIES
-from tasks.settings import current_root
-from tasks.specification import Point, SweepSpec
-from tasks.sweep_tracking import SweepTracker, TrackedPoint
+from tasks.experiments.specification import Point, SweepSpec
+from tasks.planning.configuration import TrainingConfig
+from tasks.planning.identity import code_version, identity
+from tasks.runtime.caching import BY_CONTENT
+from tasks.runtime.progress import say
+from tasks.runtime.retries import RETRIES
+from tasks.runtime.settings import current_root
+from tasks.tracking.artifacts import show_sweep
+from tasks.tracking.reporting import RunResult, describe, record
+from tasks.tracking.sweeps import SweepTracker, TrackedPoint
 
 __all__ = ["Finished", "Outcome", "SweepResult", "finish_point", "run_sweep", "sweep"]
 

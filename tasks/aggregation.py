@@ -8,10 +8,10 @@ from prefect import task
 from dpalgos.errors import ParameterError
 from dpalgos.registry import AlgorithmSpec
 from storage.refs import ReleaseRef
-from tasks.caching import BY_CONTENT
-from tasks.door import read_release, store_combination
-from tasks.plans import PlannedCombination
-from tasks.progress import say
+from tasks.planning.plans import PlannedCombination
+from tasks.release.door import read_release, store_combination
+from tasks.runtime.caching import BY_CONTENT
+from tasks.runtime.progress import say
 
 __all__ = ["aggregate"]
 

@@ -6,10 +6,10 @@ from typing import Any
 
 from prefect import task
 
-from tasks.door import charge_plan
 from tasks.partitioning import Shards
-from tasks.plans import RunPlan
-from tasks.progress import say
+from tasks.planning.plans import RunPlan
+from tasks.release.door import charge_plan
+from tasks.runtime.progress import say
 
 __all__ = ["charge"]
 

@@ -14,12 +14,12 @@ from dpalgos.metrics import classification_metrics, metrics_of_confusion, regres
 from dpalgos.models import Statistic
 from dpalgos.rows import Rows
 from storage.refs import Labels, ReleaseRef, ShardRef
-from tasks.caching import BY_CONTENT
-from tasks.door import RowMaps, diagnostics_of, make_release, maps_of, read_release, rows_of
 from tasks.partitioning import Shards
-from tasks.plans import RunPlan
-from tasks.progress import say
-from tasks.reporting import Evaluation
+from tasks.planning.plans import RunPlan
+from tasks.release.door import RowMaps, diagnostics_of, make_release, maps_of, read_release, rows_of
+from tasks.runtime.caching import BY_CONTENT
+from tasks.runtime.progress import say
+from tasks.tracking.reporting import Evaluation
 
 __all__ = ["evaluate"]
 

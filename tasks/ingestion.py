@@ -19,10 +19,10 @@ from storage.readers.registry import read_source
 from storage.readers.source import OnViolation, ReadOptions, Source, concatenate
 from storage.refs import DatasetRef, Visibility
 from storage.results import query_dataset
-from tasks.books import open_catalog
-from tasks.events import announce
-from tasks.resolution import admitted_normalisation
-from tasks.settings import current_layout
+from tasks.accounts.books import open_catalog
+from tasks.planning.resolution import admitted_normalisation
+from tasks.runtime.events import announce
+from tasks.runtime.settings import current_layout
 
 __all__ = ["IngestRequest", "describe_datasets", "find_dataset", "ingest", "query"]
 

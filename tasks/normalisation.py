@@ -9,11 +9,11 @@ from prefect import task
 from dpalgos.registry import AlgorithmSpec
 from storage.datasets import is_complete, open_dataset, transform_dataset
 from storage.refs import DatasetRef
-from tasks.caching import BY_CONTENT
-from tasks.identity import identity, source_of
-from tasks.progress import say
-from tasks.resolution import admitted_normalisation
-from tasks.settings import current_layout
+from tasks.planning.identity import identity, source_of
+from tasks.planning.resolution import admitted_normalisation
+from tasks.runtime.caching import BY_CONTENT
+from tasks.runtime.progress import say
+from tasks.runtime.settings import current_layout
 
 __all__ = ["is_stored_whole", "normalise", "row_map"]
 

@@ -15,11 +15,11 @@ from storage.datasets import open_dataset, origins
 from storage.errors import InputError, RefusedError, StorageError
 from storage.refs import DatasetRef, ShardRef
 from storage.shards import open_shard, write_shards
-from tasks.caching import BY_CONTENT
-from tasks.config import TrainingConfig
-from tasks.identity import identity
-from tasks.progress import say
-from tasks.settings import current_layout
+from tasks.planning.configuration import TrainingConfig
+from tasks.planning.identity import identity
+from tasks.runtime.caching import BY_CONTENT
+from tasks.runtime.progress import say
+from tasks.runtime.settings import current_layout
 
 __all__ = ["HELD_OUT", "OWN_FILES", "Shards", "are_stored_whole", "partition"]
 

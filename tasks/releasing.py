@@ -5,11 +5,11 @@ from __future__ import annotations
 from prefect import task
 
 from storage.refs import ReleaseRef, ShardRef
-from tasks.caching import BY_CONTENT
-from tasks.door import make_release
-from tasks.plans import PlannedRelease
-from tasks.progress import say
-from tasks.retrying import RETRIES
+from tasks.planning.plans import PlannedRelease
+from tasks.release.door import make_release
+from tasks.runtime.caching import BY_CONTENT
+from tasks.runtime.progress import say
+from tasks.runtime.retries import RETRIES
 
 __all__ = ["reduce_dimension", "train_model"]
 

@@ -37,12 +37,12 @@ from dpalgos.secure.server import Agreement, MaskedBlock, Roster, SurvivorSet
 from dpalgos.secure.wire import Wire
 from storage.refs import ReleaseRef, ShardRef
 from storage.rounds import MessageRef, PrivateNotes, RoundStore
-from tasks.caching import BY_CONTENT
-from tasks.door import admit, fixed_survivors, is_stored, own_part, store_release, stored_release, untold
-from tasks.plans import PlannedRelease, build
-from tasks.progress import say
-from tasks.retrying import RETRIES
-from tasks.settings import current_layout
+from tasks.planning.plans import PlannedRelease, build
+from tasks.release.door import admit, fixed_survivors, is_stored, own_part, store_release, stored_release, untold
+from tasks.runtime.caching import BY_CONTENT
+from tasks.runtime.progress import say
+from tasks.runtime.retries import RETRIES
+from tasks.runtime.settings import current_layout
 
 __all__ = [
     "advertise",

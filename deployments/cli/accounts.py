@@ -29,7 +29,7 @@ def budget(
     json: JsonFlag = False,
 ) -> None:
     """Show cap, spent at the cap's delta, and left, per party, with the charges."""
-    from tasks.budget import budget_report, raise_cap, verify_books
+    from tasks.accounts.budget import budget_report, raise_cap, verify_books
 
     use_root(root)
     if raise_epsilon_cap is not None or raise_delta_cap is not None:

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from dpalgos.errors import ParameterError
 from dpalgos.secure.errors import SecureAggregationError
 from storage.errors import InputError, RefusedError, SecretError, StorageError
-from tasks.engine import EngineError
+from tasks.runtime.engine import EngineError
 
 __all__ = ["app", "main"]
 

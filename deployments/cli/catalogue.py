@@ -22,8 +22,8 @@ def algorithms(
     json: JsonFlag = False,
 ) -> None:
     """List the algorithms: name, kind, trust, what is proved, what is claimed, source."""
-    from tasks.catalogue import describe_all
-    from tasks.guarantees_page import render
+    from tasks.experiments.guarantees_page import render
+    from tasks.planning.algorithms import describe_all
 
     use_root(root)
     if markdown:

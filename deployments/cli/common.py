@@ -15,7 +15,7 @@ from rich.console import Console
 
 from dpalgos.errors import ParameterError
 from storage.errors import FormatVersionError, InputError, StorageError
-from tasks.settings import ROOT_VARIABLE, current_layout
+from tasks.runtime.settings import ROOT_VARIABLE, current_layout
 
 __all__ = ["JsonFlag", "RootOption", "console", "numbers", "parameters", "print_json", "use_root"]
 

@@ -21,12 +21,12 @@ from deployments.cli.common import JsonFlag, RootOption, console, print_json, us
 from dpalgos.errors import ParameterError
 from flows.specs import known_reproductions, load_reproduction
 from storage.errors import InputError
-from tasks.engine import prepare_engine, quick_flows
-from tasks.progress import listen
-from tasks.settings import current_root
+from tasks.runtime.engine import prepare_engine, quick_flows
+from tasks.runtime.progress import listen
+from tasks.runtime.settings import current_root
 
 if TYPE_CHECKING:
-    from tasks.experiments import Experiment
+    from tasks.experiments.records import Experiment
 
 _Workers = Annotated[int | None, typer.Option(min=1, help="Points at once; by the specification or the machine.")]
 _Dask = Annotated[str | None, typer.Option(help="`local`, or a Dask scheduler's address: tcp://host:8786.")]
@@ -64,7 +64,7 @@ def sweep(
     json: JsonFlag = False,
 ) -> None:
     """Run a grid over any parameters: side by side, each point once, failures recorded."""
-    from tasks.specification import SweepSpec, load
+    from tasks.experiments.specification import SweepSpec, load
 
     use_root(root)
     try:
@@ -173,7 +173,7 @@ def _list(json: bool) -> None:
 
 
 def _show(experiment: Experiment) -> None:
-    from tasks.experiments import experiments_folder
+    from tasks.experiments.records import experiments_folder
 
     out = console()
     for table in experiment.tables:
@@ -207,8 +207,8 @@ def report(
 ) -> None:
     """Write one self-contained HTML page an experiment, from what was stored when it ran."""
     from storage.atomic import write_bytes
-    from tasks.experiments import load_experiment, stored_experiments
-    from tasks.html_report import page
+    from tasks.experiments.pages import page
+    from tasks.experiments.records import load_experiment, stored_experiments
 
     use_root(root)
     chosen = [name] if name is not None else stored_experiments()

@@ -28,7 +28,7 @@ def results(
     json: JsonFlag = False,
 ) -> None:
     """Ask the results something in SQL (DuckDB); the query sees these views and no file."""
-    from tasks.results import query_results
+    from tasks.experiments.results import query_results
 
     use_root(root)
     rows = query_results(sql)

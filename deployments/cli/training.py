@@ -21,16 +21,16 @@ from deployments.cli.common import JsonFlag, RootOption, console, numbers, param
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Neighbours, Trust
 from storage.refs import Visibility
-from tasks.config import TrainingConfig
-from tasks.engine import prepare_engine, quick_flows
 from tasks.ingestion import IngestRequest, find_dataset
 from tasks.ingestion import ingest as bring_in
-from tasks.progress import listen
-from tasks.resolution import resolve
-from tasks.settings import current_root
+from tasks.planning.configuration import TrainingConfig
+from tasks.planning.resolution import resolve
+from tasks.runtime.engine import prepare_engine, quick_flows
+from tasks.runtime.progress import listen
+from tasks.runtime.settings import current_root
 
 if TYPE_CHECKING:
-    from tasks.reporting import RunResult
+    from tasks.tracking.reporting import RunResult
 
 DEFAULT_COMPARISON = "non-private,dpml,dpdr-dpml,fed-dpdr-dpml,fed-dpdr-dpml-published,noisy-gd"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.resources import files
 
 from dpalgos.errors import ParameterError
-from tasks.specification import Reproduction, load
+from tasks.experiments.specification import Reproduction, load
 
 __all__ = ["known_reproductions", "load_reproduction"]
 

@@ -18,8 +18,8 @@ from deployments.cli.accounts import _lines
 from deployments.cli.app import app
 from storage.layout import Layout
 from storage.secrets import environment_name
-from tasks.budget import open_ledger
-from tasks.config import TrainingConfig
+from tasks.accounts.budget import open_ledger
+from tasks.planning.configuration import TrainingConfig
 from tests.support.command_line import CommandLine, Outcome, run_command
 from tests.support.data import files_of, idx_bytes, temporaries
 from tests.support.engines import Engine
@@ -757,5 +757,5 @@ def test_an_unforeseen_error_is_one_line_too(commands: CommandLine, monkeypatch:
     def fail(dataset: str) -> None:
         raise RuntimeError("something\nin two lines")
 
-    monkeypatch.setattr("tasks.budget.budget_report", fail)
+    monkeypatch.setattr("tasks.accounts.budget.budget_report", fail)
     commands("budget", "digits").refused(1, "RuntimeError", "something in two lines", "UNITBALL_DEBUG=1")

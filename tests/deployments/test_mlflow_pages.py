@@ -21,11 +21,11 @@ import pytest
 
 from deployments import serving
 from dpalgos.models import LinearModel
-from tasks.comparison_view import VIEW_NAME
-from tasks.engine import prepare_tracking, tracking_uri
-from tasks.pipeline import raw_row_pipeline
-from tasks.sweep_tracking import SweepTracker, TrackedPoint
-from tasks.tracking import FACTS, ChildReport, DatasetInput, ModelReport, RunReport, comparison_path, track_run
+from tasks.runtime.engine import prepare_tracking, tracking_uri
+from tasks.tracking.pipelines import raw_row_pipeline
+from tasks.tracking.runs import FACTS, ChildReport, DatasetInput, ModelReport, RunReport, comparison_path, track_run
+from tasks.tracking.sweeps import SweepTracker, TrackedPoint
+from tasks.tracking.views import VIEW_NAME
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 DRIVER = shutil.which("chromedriver")

@@ -15,9 +15,9 @@ import pytest
 from flows.direct import Directly
 from storage.layout import Layout
 from storage.secrets import party_secret, root_secret
-from tasks import door
-from tasks.budget import open_ledger, verify_books
+from tasks.accounts.budget import open_ledger, verify_books
 from tasks.ingestion import find_dataset
+from tasks.release import door
 from tests.support.chains import charges, digests, followed, ingest_private, prepare
 from tests.support.command_line import run_command, start_command
 from tests.support.data import temporaries

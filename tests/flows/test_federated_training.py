@@ -16,9 +16,9 @@ from flows.federated_training import train
 from storage.datasets import MANIFEST
 from storage.errors import RefusedError
 from storage.layout import Layout
-from tasks.config import TrainingConfig
-from tasks.progress import listen
-from tasks.reporting import RunResult
+from tasks.planning.configuration import TrainingConfig
+from tasks.runtime.progress import listen
+from tasks.tracking.reporting import RunResult
 from tests.support.chains import charges, digests, followed, ingest_private
 from tests.support.data import flip
 from tests.support.engines import Engine

@@ -42,7 +42,7 @@ def test_a_quick_reproduction_writes_rows_figure_verdict_and_page(unitball: Comm
 
 def test_a_system_that_is_not_registered_is_said_to_be_missing() -> None:
     from flows.reproduction import missing_of
-    from tasks.specification import SweepSpec
+    from tasks.experiments.specification import SweepSpec
 
     spec = SweepSpec.model_validate(
         {
@@ -65,8 +65,8 @@ def test_files_that_are_not_there_are_named(root: Path) -> None:
 
 def test_some_features_of_a_private_set_are_no_set_of_their_own(root: Path, tmp_path: Path) -> None:
     from storage.errors import RefusedError
+    from tasks.experiments.boundaries import make_narrow
     from tasks.ingestion import IngestRequest, find_dataset, ingest
-    from tasks.planes import make_narrow
 
     make_narrow("iris", [2, 0], "iris-two")
     assert find_dataset("iris-two").dimension == 2

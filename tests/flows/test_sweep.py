@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 import yaml
 
-from tasks.comparison_view import VIEW_TAG
-from tasks.specification import SweepSpec
-from tasks.tracking import FACTS
+from tasks.experiments.specification import SweepSpec
+from tasks.tracking.runs import FACTS
+from tasks.tracking.views import VIEW_TAG
 from tests.support.command_line import CommandLine, run_command, start_command
 
 GRID: dict[str, Any] = {
@@ -31,7 +31,7 @@ GRID: dict[str, Any] = {
 def children_of(root: Path, parent: str, status: str = "FINISHED") -> list[Any]:
     from mlflow import MlflowClient
 
-    from tasks.engine import tracking_uri
+    from tasks.runtime.engine import tracking_uri
 
     client = MlflowClient(tracking_uri=tracking_uri(root))
     experiment = client.get_run(parent).info.experiment_id
@@ -43,7 +43,7 @@ def view_of(root: Path, experiment: str) -> dict[str, Any]:
     """Return the state of the view that MLflow shows for an experiment."""
     from mlflow import MlflowClient
 
-    from tasks.engine import tracking_uri
+    from tasks.runtime.engine import tracking_uri
 
     tags = MlflowClient(tracking_uri=tracking_uri(root)).get_experiment_by_name(experiment).tags
     return dict(json.loads(json.loads(tags[VIEW_TAG])["state"]))
@@ -52,7 +52,7 @@ def view_of(root: Path, experiment: str) -> dict[str, Any]:
 def found_by(root: Path, experiment: str, search: str) -> list[Any]:
     from mlflow import MlflowClient
 
-    from tasks.engine import tracking_uri
+    from tasks.runtime.engine import tracking_uri
 
     client = MlflowClient(tracking_uri=tracking_uri(root))
     return list(client.search_runs([client.get_experiment_by_name(experiment).experiment_id], search))

@@ -11,18 +11,18 @@ from flows.chain import follow
 from flows.direct import Directly
 from storage.refs import DatasetRef, ReleaseRef, Visibility
 from storage.releases import ReleaseStore
+from tasks.accounts.budget import open_ledger
 from tasks.aggregation import aggregate
-from tasks.budget import open_ledger
-from tasks.config import TrainingConfig
-from tasks.door import charge_plan, make_release
 from tasks.ingestion import IngestRequest, default_normalisation, find_dataset, ingest
 from tasks.normalisation import normalise
 from tasks.partitioning import Shards, partition
-from tasks.planning import plan_run
-from tasks.plans import RunPlan
-from tasks.reporting import RunResult
-from tasks.resolution import resolve_normalisation
-from tasks.settings import current_layout
+from tasks.planning.configuration import TrainingConfig
+from tasks.planning.planner import plan_run
+from tasks.planning.plans import RunPlan
+from tasks.planning.resolution import resolve_normalisation
+from tasks.release.door import charge_plan, make_release
+from tasks.runtime.settings import current_layout
+from tasks.tracking.reporting import RunResult
 from tests.support.private_rows import CLASSES, DIMENSION, PrivateRows, write_rows
 
 __all__ = ["Prepared", "charges", "digests", "followed", "ingest_private", "prepare"]

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from storage.layout import Layout
-from tasks import engine_process
+from tasks.runtime import engine_process
 from tests.support.processes import clean_environment
 
 _SERVE = """
 import os, sys
 from pathlib import Path
-from tasks.engine import prepare_engine
+from tasks.runtime.engine import prepare_engine
 prepare_engine(Path(sys.argv[1]))
 print(os.environ["PREFECT_API_URL"], flush=True)
 sys.stdin.read()

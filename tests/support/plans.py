@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from storage.refs import DatasetRef, Labels, ShardRef, Visibility
-from tasks.config import TrainingConfig
-from tasks.planning import plan_run
-from tasks.plans import RunPlan
+from tasks.planning.configuration import TrainingConfig
+from tasks.planning.planner import plan_run
+from tasks.planning.plans import RunPlan
 
 __all__ = ["dataset_of", "planned", "shards_of"]
 

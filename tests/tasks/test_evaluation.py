@@ -12,11 +12,11 @@ from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef, precisi
 from storage.errors import OverspendError
 from storage.refs import ReleaseRef
 from storage.shards import open_shard
-from tasks import door
-from tasks.door import read_release
 from tasks.evaluation import evaluate
-from tasks.reporting import Evaluation
-from tasks.settings import current_layout
+from tasks.release import door
+from tasks.release.door import read_release
+from tasks.runtime.settings import current_layout
+from tasks.tracking.reporting import Evaluation
 from tests.support.chains import Prepared, charges, followed, ingest_private, prepare
 from tests.support.data import gathered
 

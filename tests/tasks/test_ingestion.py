@@ -13,10 +13,10 @@ from storage.datasets import open_dataset
 from storage.errors import InputError, RefusedError, StorageError
 from storage.refs import Visibility
 from tasks import ingestion
-from tasks.books import open_catalog
-from tasks.budget import open_ledger
+from tasks.accounts.books import open_catalog
+from tasks.accounts.budget import open_ledger
 from tasks.ingestion import IngestRequest, default_normalisation, describe_datasets, find_dataset, ingest, query
-from tasks.settings import current_layout
+from tasks.runtime.settings import current_layout
 from tests.support.chains import ingest_private, prepare
 from tests.support.data import gathered, temporaries
 from tests.support.private_rows import CLASSES, DIMENSION, PrivateRows, write_rows

@@ -12,11 +12,11 @@ from dpalgos.errors import ParameterError, UnknownNameError
 from storage.errors import InputError, RefusedError
 from storage.refs import DatasetRef
 from storage.shards import open_shard
-from tasks.config import TrainingConfig
 from tasks.ingestion import IngestRequest, find_dataset, ingest
 from tasks.normalisation import normalise
 from tasks.partitioning import Shards, are_stored_whole, partition
-from tasks.settings import current_layout
+from tasks.planning.configuration import TrainingConfig
+from tasks.runtime.settings import current_layout
 from tests.support.chains import ingest_private
 from tests.support.data import gathered, write_idx
 from tests.support.private_rows import CLASSES, DIMENSION, write_rows

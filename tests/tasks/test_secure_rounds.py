@@ -23,9 +23,11 @@ from flows.secure_rounds import blocks_of
 from storage.errors import RefusedError
 from storage.refs import ReleaseRef, ShardRef
 from storage.rounds import MessageRef, PrivateNotes, RoundStore
-from tasks import door, secure_rounds
-from tasks.budget import open_ledger
-from tasks.plans import PlannedRelease
+from tasks import secure_rounds
+from tasks.accounts.budget import open_ledger
+from tasks.planning.plans import PlannedRelease
+from tasks.release import door
+from tasks.runtime.settings import current_layout
 from tasks.secure_rounds import (
     advertise,
     agree,
@@ -37,7 +39,6 @@ from tasks.secure_rounds import (
     share,
     unmask,
 )
-from tasks.settings import current_layout
 from tests.support.chains import Prepared, digests, ingest_private, prepare
 
 PUBLIC: dict[str, Any] = {"dataset": "iris", "trust": "secagg", "parties": 4, "seed": 5, "dimension": 2}

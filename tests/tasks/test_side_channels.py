@@ -19,11 +19,11 @@ import pytest
 from storage.errors import DamagedError, InputError, RefusedError, StorageError
 from storage.layout import Layout
 from storage.releases import ReleaseStore
-from tasks import door
-from tasks.door import UntoldError
+from tasks.experiments.results import query_results
 from tasks.ingestion import IngestRequest, find_dataset, ingest, query
-from tasks.results import query_results
-from tasks.settings import current_layout
+from tasks.release import door
+from tasks.release.door import UntoldError
+from tasks.runtime.settings import current_layout
 from tests.support.chains import charges, digests, followed, ingest_private, prepare
 from tests.support.command_line import CommandLine
 from tests.support.data import flip, made_up
@@ -73,7 +73,7 @@ def clinic(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator
             )
         )
         from flows.federated_training import train
-        from tasks.config import TrainingConfig
+        from tasks.planning.configuration import TrainingConfig
 
         words: list[dict[str, Any]] = [
             {"algorithm": "noisy-gd", "evaluate_privately": True},

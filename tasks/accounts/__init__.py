@@ -1,0 +1,1 @@
+"""Between ledger and accountant: prices, budgets and what is said of them."""

@@ -1,0 +1,1 @@
+"""Sweeps, reproductions, result tables, figures and pages."""

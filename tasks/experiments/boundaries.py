@@ -1,0 +1,73 @@
+"""Public rows of two features and the lines released models draw through them."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from storage.datasets import open_dataset
+from storage.errors import InputError, RefusedError
+from storage.refs import ReleaseRef, Visibility
+from tasks.experiments.figures import Plane
+from tasks.experiments.points import Row
+from tasks.ingestion import IngestRequest, find_dataset, ingest
+from tasks.normalisation import normalise
+from tasks.release.door import read_release
+from tasks.runtime.settings import current_layout
+
+__all__ = ["make_narrow", "plane_of"]
+
+
+def make_narrow(source: str, features: Sequence[int], name: str) -> None:
+    """Register some features of a public set as a set of its own.
+
+    Raises
+    ------
+    RefusedError
+        If the set is private: the copy would be a second one outside its account.
+    InputError
+        If it has no such feature.
+    """
+    dataset = find_dataset(source)
+    if dataset.private:
+        raise RefusedError(f"{source} is private; a copy of some of its features would stand outside its account")
+    if not features or max(features) >= dataset.dimension:
+        raise InputError(f"{source} has features 0 to {dataset.dimension - 1}; {list(features)} are not all there")
+    lines = []
+    for rows, labels in open_dataset(current_layout(), dataset).blocks():
+        for row, label in zip(rows, labels, strict=True):
+            cells = " ".join(f"{place}:{float(row[feature])!r}" for place, feature in enumerate(features, start=1))
+            lines.append(f"{label} {cells}")
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "rows.libsvm")
+        path.write_text("\n".join(lines) + "\n", "utf-8")
+        ingest(
+            IngestRequest(name=name, format="libsvm", path=path, visibility=Visibility.PUBLIC, dimension=len(features))
+        )
+
+
+def plane_of(rows: Sequence[Row]) -> Plane:
+    """Return the rows of a public set of two features as the models saw them, and each series' first model's line.
+
+    Raises
+    ------
+    InputError
+        If the set is private or has other than two features.
+    """
+    dataset = find_dataset(rows[0].dataset)
+    if dataset.private or dataset.dimension != 2:
+        raise InputError(f"{dataset.name} has {dataset.dimension} features; the picture is of public rows with two")
+    dataset = normalise.fn(dataset, str(rows[0].axes.get("normalisation", "unit-norm")))
+    shown = [
+        (float(row[0]), float(row[1]), int(label))
+        for features, labels in open_dataset(current_layout(), dataset).blocks()
+        for row, label in zip(features, labels, strict=True)
+    ]
+    lines = []
+    for label in dict.fromkeys(row.label for row in rows):
+        row = next(row for row in rows if row.label == label)
+        model = read_release(ReleaseRef(key=row.releases[-1], kind="model", party="all"))
+        a, b = (float(weight) for weight in model.weights[0])
+        lines.append((label, row.status, a, b, float(model.intercept[0])))
+    return Plane(rows=shown, lines=lines)

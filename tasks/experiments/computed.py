@@ -1,0 +1,122 @@
+"""Tables and curves that are worked out from the registry and from public rows, without training private models."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+from dpalgos.errors import ParameterError, UnknownNameError
+from dpalgos.guarantees import ApproximateDP, Loss, PureEpsilon, Setting, Trust
+from dpalgos.registry import AlgorithmSpec, lookup
+from tasks.experiments.points import Row
+from tasks.experiments.records import Table
+from tasks.experiments.risk import Risk, curvature_along_descent
+from tasks.experiments.specification import Point
+from tasks.ingestion import find_dataset
+from tasks.planning.algorithms import describe_system
+from tasks.planning.resolution import resolve
+
+__all__ = ["COMPUTED", "curvature", "noise_phases", "noise_scales"]
+
+_MODELS = MappingProxyType(
+    {Trust.LOCAL: "distributed", Trust.SECAGG: "distributed, secure sums", Trust.CENTRAL: "centralized"}
+)
+_PHASES = MappingProxyType({"projection": "reduction", "trainer": "training"})
+
+Worked = tuple[list[Row], list[Table]]
+
+
+def noise_phases(points: list[Point]) -> Worked:
+    """Return, for each system, where it adds noise and what is proved of it, read off the registry."""
+    head = ["mechanism", "system model", "noise in", "noise mechanism", "proved", "claimed", "flaw"]
+    body = []
+    for point in points:
+        name = str(point.config.algorithm)
+        try:
+            dimension = find_dataset(point.config.dataset).dimension
+            resolved = resolve(point.config, dimension)
+        except (UnknownNameError, ParameterError) as error:
+            body.append([name, "–", "–", "–", f"not registered: {error}", "–", "–"])
+            continue
+        noisy = {
+            _PHASES[part]: lookup(spec.kind, spec.name)
+            for part, spec in resolved.parts.items()
+            if part in _PHASES and lookup(spec.kind, spec.name).budgets
+        }
+        entry = describe_system(name)
+        claim = lookup("systems", name).claim
+        body.append(
+            [
+                name,
+                ", ".join(_MODELS[trust] for trust in lookup("systems", name).arrangements),
+                " + ".join(noisy) or "none",
+                "; ".join(dict.fromkeys(part.source for part in noisy.values())) or "–",
+                entry["proved"] or "none",
+                claim.statement if claim else "–",
+                claim.flaw if claim and claim.flaw else "–",
+            ]
+        )
+    return [], [Table(title="Mechanisms, read off the registry", head=head, body=body)]
+
+
+_BUDGETS: Mapping[type[Loss], Callable[[float, float], Loss]] = MappingProxyType(
+    {
+        PureEpsilon: lambda epsilon, delta: PureEpsilon(epsilon),
+        ApproximateDP: ApproximateDP,
+    }
+)
+
+
+def noise_scales(points: list[Point]) -> Worked:
+    """Return the scale of the noise each mechanism adds at public n, d, ε and δ, as its paper has it."""
+    head = ["data set", "mechanism", "n", "d", "epsilon", "delta", "noise scale"]
+    body = []
+    for point in points:
+        reference, config = find_dataset(point.config.dataset), point.config
+        for kind, name in (("projections", config.projection), ("trainers", config.trainer)):
+            if name is None or not (cls := lookup(kind, name)).budgets:
+                continue
+            make = _BUDGETS.get(cls.budgets[0])
+            if make is None or not (hasattr(cls, "noise_scale") or hasattr(cls, "deviation")):
+                continue
+            budget = make(float(config.epsilon or 1.0), config.delta)
+            algorithm = AlgorithmSpec(kind, name, {"budget": budget}).build()
+            setting = Setting(sizes=(reference.rows,), dimension=reference.dimension, classes=2, trust=Trust.CENTRAL)
+            scale = algorithm.noise_scale(setting) if hasattr(cls, "noise_scale") else algorithm.deviation(setting)
+            numbers = [
+                reference.rows,
+                reference.dimension,
+                f"{config.epsilon:g}",
+                f"{config.delta:.3g}",
+                f"{scale:.4g}",
+            ]
+            body.append([reference.name, point.label, *(str(one) for one in numbers)])
+    return [], [Table(title="Noise scales at public sizes", head=head, body=body)]
+
+
+def curvature(points: list[Point]) -> Worked:
+    """Return average and minimum curvature of the regularised logistic risk along gradient descent without noise."""
+    rows = []
+    for point in points:
+        own = point.config.parameters
+        regularisation = float(own.get("regularisation", 1e-3))
+        risk = Risk(point.config, loss="logistic", regularisation=regularisation)
+        path = curvature_along_descent(risk.problem, float(own.get("step_size", 1.0)), int(own.get("iterations", 1000)))
+        rows += [
+            Row(
+                label=point.label,
+                dataset=point.config.dataset,
+                algorithm="gradient descent",
+                trust="central",
+                status="non-private",
+                axes={"iterations": step.iterations, "regularisation": regularisation},
+                metrics={"average_curvature": step.average, "minimum_curvature": step.minimum},
+            )
+            for step in path
+        ]
+    return rows, []
+
+
+COMPUTED: Mapping[str, Callable[[list[Point]], Worked]] = MappingProxyType(
+    {"curvature": curvature, "noise-phases": noise_phases, "noise-scales": noise_scales}
+)

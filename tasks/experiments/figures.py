@@ -1,0 +1,346 @@
+"""Figures in one style: colour-blind safe, spread over seeds shown, proved and unproved told apart at a glance."""
+
+from __future__ import annotations
+
+import io
+import numbers
+import textwrap
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict
+
+from tasks.experiments.points import Row
+from tasks.experiments.specification import Plot
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["Drawing", "Plane", "draw", "draw_plane", "wording"]
+
+# Okabe and Ito's palette without its black (no privacy) and its yellow (too pale on paper).
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#7F3C8D", "#5F6A6A")
+_MARKERS = ("o", "s", "^", "D", "v", "P", "h", "*")
+_WORDS = MappingProxyType(
+    {
+        "accuracy": "accuracy",
+        "auc": "area under the ROC curve",
+        "delta": "δ",
+        "dimension": "target dimension k",
+        "epsilon": "privacy budget ε",
+        "iterations": "iterations",
+        "accuracy_change": "accuracy − the optimum's",
+        "objective": "objective",
+        "optimality_gap": "objective − the optimum's",
+        "objective_error": "|objective − WSS 2's|",
+        "iteration_ratio": "iterations / WSS 2's",
+        "releasing_seconds": "seconds to train",
+        "rows_per_party": "rows a party n",
+        "parties": "parties N",
+        "sizes": "rows of each party",
+    }
+)
+_RC = MappingProxyType(
+    {
+        "font.family": "DejaVu Sans",
+        "font.size": 9.0,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.grid": True,
+        "grid.color": "#DDDDDD",
+        "grid.linewidth": 0.6,
+        "axes.axisbelow": True,
+        "legend.frameon": False,
+        # Text as outlines and ids from a fixed salt: the picture is the same on every machine.
+        "svg.fonttype": "path",
+        "svg.hashsalt": "unitball",
+    }
+)
+# Inches; a panel alone is wider. A letter's width is that of the legend's and the ticks' small print.
+_PANEL_WIDTH, _ONLY_PANEL_WIDTH, _PANEL_HEIGHT, _LEGEND_LINE = 4.6, 6.4, 3.1, 0.19
+_LETTER, _HANDLE = 0.073, 0.55
+
+
+class Drawing(BaseModel):
+    """A figure as files."""
+
+    model_config = ConfigDict(frozen=True)
+
+    png: bytes
+    svg: bytes
+
+
+class Plane(BaseModel):
+    """Rows of two features and the lines that models draw through them.
+
+    Attributes
+    ----------
+    rows : list of (x, y, class)
+    lines : list of (label, status, weight of x, weight of y, intercept)
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    rows: list[tuple[float, float, int]]
+    lines: list[tuple[str, str, float, float, float]]
+    axes: tuple[str, str] = ("first feature", "second feature")
+
+
+def wording(name: str) -> str:
+    """Return how an axis or a metric is called for people."""
+    return _WORDS.get(name, name.removeprefix("param.").replace("_", " "))
+
+
+def _family(label: str) -> str:
+    """Return whose colour a label has: a published system shares it with its sound counterpart."""
+    return label.removesuffix("-published").removesuffix(" (published)")
+
+
+class _Style:
+    """How each series looks: colour by family, everything else by what is proved."""
+
+    def __init__(self, rows: Sequence[Row]) -> None:
+        self.labels = list(dict.fromkeys(row.label for row in rows))
+        self.status = {row.label: row.status for row in rows}
+        # One line without privacy is the black reference; several among themselves need colours like others.
+        plain = [one for one in self.labels if self.status[one] == "non-private"]
+        self._black = plain[0] if plain else None
+        families = list(dict.fromkeys(_family(one) for one in self.labels if one != self._black))
+        self._place = {family: place for place, family in enumerate(families)}
+
+    def colour(self, label: str) -> str:
+        return "#000000" if label == self._black else _COLOURS[self._place[_family(label)] % len(_COLOURS)]
+
+    def line(self, label: str) -> dict[str, Any]:
+        colour = self.colour(label)
+        if self.status[label] == "non-private":
+            return {"color": colour, "linestyle": ":", "linewidth": 1.4, "marker": ""}
+        # Beyond eight series colours come again, with other markers.
+        place = self._place[_family(label)]
+        marker = _MARKERS[(place + place // len(_COLOURS)) % len(_MARKERS)]
+        common = {"color": colour, "marker": marker, "markersize": 5.5}
+        if self.status[label] == "proved":
+            return {**common, "linestyle": "-", "linewidth": 1.8}
+        return {**common, "linestyle": "--", "linewidth": 1.2, "markerfacecolor": "white"}
+
+    def bar(self, label: str) -> dict[str, Any]:
+        colour = self.colour(label)
+        if self.status[label] == "proved":
+            return {"facecolor": colour, "edgecolor": colour}
+        hatch = "" if self.status[label] == "non-private" else "////"
+        return {"facecolor": "white", "edgecolor": colour, "hatch": hatch, "linewidth": 1.2}
+
+    def words(self, label: str) -> str:
+        suffix = {"proved": "", "unproved": " ✗ not proved", "non-private": " (no privacy)"}
+        return f"{label}{suffix[self.status[label]]}"
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, (list, tuple)):
+        return ", ".join(_text(part) for part in value)
+    return f"{value:g}" if _is_number(value) else str(value)
+
+
+def _series(rows: Sequence[Row], x: str, y: str) -> list[tuple[Any, list[float]]]:
+    """Return the values at each place of an axis, in its order; None stands for rows the axis does not concern."""
+    found: dict[str, tuple[Any, list[float]]] = {}
+    for row in rows:
+        if y in row.metrics and np.isfinite(row.metrics[y]):
+            place = row.value(x)
+            found.setdefault(_text(place) if place is not None else "", (place, []))[1].append(row.metrics[y])
+    places = list(found.values())
+    return sorted(places, key=lambda item: item[0]) if all(_is_number(place) for place, _ in places) else places
+
+
+def _positions(rows: Sequence[Row], x: str) -> tuple[dict[str, float], bool]:
+    places = list(dict.fromkeys(_text(row.value(x)) for row in rows if row.value(x) is not None))
+    values = {_text(row.value(x)): row.value(x) for row in rows if row.value(x) is not None}
+    if all(_is_number(value) for value in values.values()):
+        return {text: float(value) for text, value in values.items()}, True
+    return {text: float(number) for number, text in enumerate(places)}, False
+
+
+def _name_places(axes: Axes, texts: Sequence[str], across: int) -> None:
+    """Write a name at each place 0, 1, …: on several lines between words, slanted where a word is too long."""
+    letters = int(_width(across) / across * 0.8 / _LETTER / len(texts))
+    if max(len(word) for text in texts for word in ["", *text.split()]) <= letters:
+        axes.set_xticks(range(len(texts)), [textwrap.fill(text, max(letters, 1)) for text in texts], fontsize=7)
+    else:
+        axes.set_xticks(range(len(texts)), texts, fontsize=7, rotation=30, ha="right", rotation_mode="anchor")
+
+
+def _draw_lines(axes: Axes, rows: Sequence[Row], plot: Plot, y: str, style: _Style, across: int) -> None:
+    positions, numeric = _positions(rows, plot.x)
+    for label in style.labels:
+        series = _series([row for row in rows if row.label == label], plot.x, y)
+        if not series:
+            continue
+        if any(place is None for place, _ in series):
+            values = [value for _, found in series for value in found]
+            axes.axhline(fmean(values), label=style.words(label), **{**style.line(label), "marker": ""})
+            axes.axhspan(min(values), max(values), color=style.colour(label), alpha=0.08, linewidth=0)
+            continue
+        xs = [positions[_text(place)] for place, _ in series]
+        axes.plot(xs, [fmean(values) for _, values in series], label=style.words(label), **style.line(label))
+        low, high = [min(values) for _, values in series], [max(values) for _, values in series]
+        axes.fill_between(xs, low, high, color=style.colour(label), alpha=0.15, linewidth=0)
+    if numeric and plot.log_x:
+        axes.set_xscale("log")
+        axes.set_xticks(sorted(positions.values()), [_text(value) for value in sorted(positions.values())])
+        axes.minorticks_off()
+    elif not numeric:
+        _name_places(axes, list(positions), across)
+        axes.margins(x=0.08)
+
+
+def _draw_bars(axes: Axes, rows: Sequence[Row], plot: Plot, y: str, style: _Style, across: int) -> None:
+    places = list(dict.fromkeys(_text(row.value(plot.x)) for row in rows if row.value(plot.x) is not None)) or [""]
+    labels = [label for label in style.labels if any(row.label == label and y in row.metrics for row in rows)]
+    width = 0.8 / max(len(labels), 1)
+    for number, label in enumerate(labels):
+        mine = [row for row in rows if row.label == label]
+        everywhere = any(row.value(plot.x) is None for row in mine)
+        first = True
+        for place, text in enumerate(places):
+            values = [
+                row.metrics[y] for row in mine if y in row.metrics and (everywhere or _text(row.value(plot.x)) == text)
+            ]
+            if not values:
+                continue
+            middle, centre = fmean(values), place - 0.4 + width * (number + 0.5)
+            # The mean of equal values can be off by its last bit, and matplotlib refuses a whisker below nothing.
+            spread = [[max(middle - min(values), 0.0)], [max(max(values) - middle, 0.0)]]
+            axes.bar(centre, middle, width * 0.9, label=style.words(label) if first else None, **style.bar(label))
+            axes.errorbar(centre, middle, yerr=spread, color="#333333", linewidth=0.9, capsize=2)
+            first = False
+    _name_places(axes, places, across)
+    axes.grid(axis="x", visible=False)
+
+
+_KINDS = MappingProxyType({"lines": _draw_lines, "bars": _draw_bars})
+
+
+def draw(plot: Plot, rows: Sequence[Row], title: str) -> Drawing:
+    """Draw rows: a panel for each data set (or whatever the plot says) and metric.
+
+    A solid line and a filled marker are proved; a dashed line with an open marker is not; dotted black has no privacy.
+    Bands and whiskers go from the smallest to the largest value over seeds.
+
+    Parameters
+    ----------
+    plot : Plot
+    rows : sequence of Row
+        At least one with one of the plot's metrics.
+    title : str
+    """
+    from matplotlib import rc_context
+
+    style = _Style(rows)
+    panels = [
+        (panel, y)
+        for y in plot.y
+        for panel in dict.fromkeys(_text(row.value(plot.panels)) for row in rows if y in row.metrics)
+    ]
+    across = min(len(panels), 4) or 1
+    down = -(-len(panels) // across) or 1
+    with rc_context(dict(_RC)):
+        figure, grid = _figure(across, down, [style.words(label) for label in style.labels], title)
+        for axes, (panel, y) in zip(grid, panels, strict=False):
+            mine = [row for row in rows if _text(row.value(plot.panels)) == panel]
+            _KINDS[plot.kind](axes, mine, plot, y, style, across)
+            axes.set_title(panel if plot.panels == "dataset" else f"{wording(plot.panels)}: {panel}", fontsize=9)
+            axes.set_xlabel(plot.x_title or wording(plot.x))
+            axes.set_ylabel(plot.y_title or wording(y))
+            if y in plot.log_y:
+                _use_log_y(axes, [row.metrics[y] for row in mine if y in row.metrics])
+        for axes in grid[len(panels) :]:
+            axes.set_visible(False)
+        return _finish(figure, grid[: len(panels)], across)
+
+
+def _use_log_y(axes: Axes, values: Sequence[float]) -> None:
+    """Start at a power of ten and write plain numbers, between the powers too where there are few."""
+    from matplotlib.ticker import FuncFormatter, NullFormatter
+
+    axes.set_yscale("log")
+    positive = [value for value in values if value > 0 and np.isfinite(value)]
+    if not positive:
+        return
+    axes.set_ylim(bottom=10.0 ** np.floor(np.log10(min(positive))))
+    plain = FuncFormatter(lambda value, _: f"{value:g}")
+    axes.yaxis.set_major_formatter(plain)
+    axes.yaxis.set_minor_formatter(plain if max(positive) < 30 * min(positive) else NullFormatter())
+    axes.tick_params(axis="y", which="minor", labelsize=7)
+
+
+def draw_plane(plane: Plane, title: str) -> Drawing:
+    """Draw rows of two features and each model's line, with the margins dotted."""
+    from matplotlib import rc_context
+
+    with rc_context(dict(_RC)):
+        series = ["class 0", "class 1", *(_line_words(label, status) for label, status, *_ in plane.lines)]
+        figure, (axes, *_) = _figure(1, 1, series, title)
+        rows: NDArray[np.float64] = np.array(plane.rows, dtype=np.float64)
+        for number, name in enumerate(("class 0", "class 1")):
+            mine = rows[rows[:, 2] == number]
+            axes.scatter(mine[:, 0], mine[:, 1], s=12, marker="ox"[number], color="#999999", label=name, linewidths=0.8)
+        low, high = rows[:, :2].min(axis=0) - 0.1, rows[:, :2].max(axis=0) + 0.1
+        xs, ys = np.meshgrid(np.linspace(low[0], high[0], 200), np.linspace(low[1], high[1], 200))
+        for number, (label, status, a, b, c) in enumerate(plane.lines):
+            colour = "#000000" if status == "non-private" else _COLOURS[number % len(_COLOURS)]
+            dashes = {"non-private": "dotted", "unproved": "dashed", "proved": "solid"}[status]
+            axes.contour(
+                xs, ys, a * xs + b * ys + c, levels=[0.0], colors=[colour], linestyles=[dashes], linewidths=1.6
+            )
+            axes.plot([], [], color=colour, linestyle=dashes, label=_line_words(label, status))
+        axes.set_xlabel(plane.axes[0])
+        axes.set_ylabel(plane.axes[1])
+        return _finish(figure, [axes], 1)
+
+
+def _line_words(label: str, status: str) -> str:
+    return f"{label} ✗ not proved" if status == "unproved" else label
+
+
+def _width(across: int) -> float:
+    return _ONLY_PANEL_WIDTH if across == 1 else _PANEL_WIDTH * across
+
+
+def _columns(across: int, words: Sequence[str]) -> int:
+    """Return how many columns of a legend fit into a figure."""
+    return max(1, int(_width(across) / (_HANDLE + _LETTER * max(map(len, words), default=1))))
+
+
+def _figure(across: int, down: int, words: Sequence[str], title: str) -> tuple[Figure, list[Axes]]:
+    from matplotlib.figure import Figure
+
+    # A title never ends outside the figure: about twelve letters go to an inch.
+    title = textwrap.fill(title, int(12 * _width(across)))
+    legend = _LEGEND_LINE * -(-len(words) // _columns(across, words)) + 0.25
+    figure = Figure(figsize=(_width(across), _PANEL_HEIGHT * down + legend + 0.35), layout="constrained")
+    figure.suptitle(title, fontsize=10, x=0.01, ha="left")
+    return figure, list(np.atleast_1d(figure.subplots(down, across, squeeze=False)).flat)
+
+
+def _finish(figure: Figure, panels: Sequence[Axes], across: int) -> Drawing:
+    found: dict[str, Any] = {}
+    for axes in panels:
+        for handle, words in zip(*axes.get_legend_handles_labels(), strict=True):
+            found.setdefault(words, handle)
+    columns = _columns(across, list(found))
+    figure.legend(list(found.values()), list(found), loc="outside lower left", ncols=columns, fontsize=8)
+    pictures: Mapping[str, io.BytesIO] = {"png": io.BytesIO(), "svg": io.BytesIO()}
+    figure.savefig(pictures["png"], format="png", dpi=160)
+    figure.savefig(pictures["svg"], format="svg", metadata={"Date": None})
+    return Drawing(png=pictures["png"].getvalue(), svg=pictures["svg"].getvalue())

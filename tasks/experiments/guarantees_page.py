@@ -1,0 +1,107 @@
+"""The page of guarantees, written from the registry: claim beside proof for every release."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from dpalgos.registry import lookup, names
+from tasks.planning.algorithms import PARTS, describe_part, describe_system
+
+__all__ = ["render"]
+
+_PREFACE = """\
+# Guarantees
+
+*This page is generated from the registry by `unitball algorithms --markdown`; a test compares the two.*
+
+Every algorithm says two things: what is **proved** about this code, and what its paper **claims**. Where the two differ
+the flaw is named, the published algorithm runs on public data only, and its sound counterpart is named beside it.
+
+## What holds for every release
+
+- **Relation.** Neighbouring data sets differ in one row that is *replaced*; the number of rows and the parties' sizes
+  are public (they are the aggregation weights). `add-remove-one` is available where nothing depends on a private n and
+  refused elsewhere. The unit of privacy is the row; an owner who declares k rows a person (`--group-size`) is charged
+  for groups.
+- **Who may see what.** `local`: the server sees each party's noisy release. `central`: one trusted curator sees the
+  rows and adds the noise once. `secagg`: the server sees only a masked sum to which the parties' noise shares were
+  added before.
+- **Composition.** A run's releases are one plan, known beforehand and composed tightly; across plans only filters
+  that hold under full adaptivity count (`dpalgos/accounting/filters.py` has the proofs). A party pays for what reads
+  its rows; partitions of the same rows add up.
+- **Exactly once.** A release is charged before noise exists and keyed by its identity; see [design](design.md).
+- **Numerics.** `exact`: the noise is drawn in integers and the guarantee holds for the released bits, up to a total
+  variation below 2⁻¹⁰⁰ a draw. `idealised`: floating-point noise, the guarantee holds in real arithmetic; on private
+  data this needs the owner's word (`--allow-idealised`).
+- **Totality.** Behind the door nothing raises, stops or branches to another release because of what rows contain.
+
+## Threat model
+
+Protected against: whoever sees all releases, manifests, models, metrics, logs, MLflow and Prefect databases and all
+other rows; for `local` and `secagg` also the server and, for `secagg`, as many colluding parties as declared.
+
+Not covered:
+- whoever can read a party's own store (rows, its secret) or the process's memory; on one machine the parties are
+  simulated and only file modes keep them apart;
+- time: durations of tasks on private rows are not published by Unitball, but an engine that runs them knows when they
+  started and ended;
+- a ledger file that is replaced together with its high-water mark by somebody who may write both;
+- people in several accounts whose owners declared the people disjoint;
+- what a model says about the population: differential privacy bounds what it says about one row.
+"""
+
+
+def _section(documentation: str, title: str) -> str | None:
+    found = re.search(rf"^{title}\n-+\n(.*?)(?=^\w[\w ]*\n-+\n|\Z)", documentation, flags=re.MULTILINE | re.DOTALL)
+    return found.group(1).strip() if found else None
+
+
+def _lines(entry: dict[str, Any], documentation: str) -> Iterator[str]:
+    yield f"### {entry['name']}"
+    yield ""
+    first = (entry.get("summary") or documentation.split("\n\n")[0]).replace("\n", " ").strip()
+    yield first
+    yield ""
+    yield f"- **Source:** {entry['source']}"
+    yield f"- **Trust:** {', '.join(entry['trust'])}"
+    for trust, parts in entry.get("parts", {}).items():
+        yield f"- **Made of** ({trust}): {', '.join(parts)}"
+    if entry["claim"]:
+        yield f"- **Claim:** {entry['claim']} ({entry['theorem']})"
+    yield f"- **Proved:** {entry['proved'] or 'none'}"
+    if entry["reason"]:
+        yield f"- **Why not:** {entry['reason']}"
+    if entry["flaw"]:
+        yield f"- **Flaw:** {entry['flaw']}"
+    if entry["sound_counterpart"]:
+        yield f"- **Sound counterpart:** {entry['sound_counterpart']}"
+    for assumption in entry["assumptions"]:
+        yield f"- **Assumes:** {assumption}"
+    proof = _section(documentation, "Guarantee")
+    if proof:
+        yield ""
+        yield proof
+    yield ""
+
+
+def render() -> str:
+    """Return the whole page as Markdown."""
+    lines = [_PREFACE, "## Systems", ""]
+    for name in names("systems"):
+        lines += _lines(describe_system(name), "")
+    titles = {
+        "projections": "Projections",
+        "features": "Feature maps",
+        "trainers": "Trainers",
+        "evaluators": "Evaluations",
+    }
+    for kind in PARTS:
+        if not names(kind):
+            continue
+        lines += [f"## {titles[kind]}", ""]
+        for name in names(kind):
+            lines += _lines(describe_part(kind, name), inspect.getdoc(lookup(kind, name)) or "")
+    return "\n".join(lines).rstrip() + "\n"

@@ -1,0 +1,230 @@
+"""Rows of an experiment: a finished point as figures, tables and checks see it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from statistics import fmean
+from types import MappingProxyType
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from tasks.experiments.specification import Check, Derived, PaperValue, Point
+from tasks.tracking.reporting import RunResult
+
+__all__ = ["Compared", "Row", "Verdict", "compare_with_paper", "derive", "row_of", "verdicts"]
+
+NOISE_AXES = ("seeds", "seed", "partition_seed", "repetition")
+"""Axes that repeat a point rather than ask another question."""
+
+Status = Literal["proved", "unproved", "non-private"]
+
+
+class Row(BaseModel):
+    """One finished point.
+
+    Attributes
+    ----------
+    label : str
+        Its series.
+    status : {"proved", "unproved", "non-private"}
+        Unproved: noise is drawn, or a claim is made, and nothing is proved.
+    axes : dict
+        What was set or varied.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    label: str
+    dataset: str
+    algorithm: str
+    trust: str
+    status: Status
+    axes: dict[str, Any]
+    metrics: dict[str, float]
+    proved: str | None = None
+    numerics: str | None = None
+    claim: str | None = None
+    flaw: str | None = None
+    sound_counterpart: str | None = None
+    releases: tuple[str, ...] = ()
+
+    def asks(self, where: Mapping[str, Any]) -> bool:
+        """Whether the row is at these values of its axes (or of label, data set, algorithm, trust)."""
+        return all(self.value(name) == value for name, value in where.items())
+
+    def value(self, axis: str) -> Any:
+        """Return where the row is on an axis; None where the axis does not concern it."""
+        if axis in ("label", "dataset", "algorithm", "trust", "status"):
+            return getattr(self, axis)
+        return self.axes.get(axis)
+
+    def question(self, ignoring: Sequence[str] = ()) -> str:
+        """Return what is asked without who answers: equal for the rows that are compared with each other."""
+        own = ("algorithm", "trainer", "projection", "aggregation", "trust", *NOISE_AXES, *ignoring)
+        asked = {name: value for name, value in self.axes.items() if name not in own}
+        return json.dumps([self.dataset, asked], sort_keys=True, default=str)
+
+
+def _status(result: RunResult) -> Status:
+    if result.proved is not None:
+        return "proved"
+    return "unproved" if result.claim is not None or result.split else "non-private"
+
+
+def row_of(point: Point, result: RunResult) -> Row:
+    """Return a finished point as a row."""
+    proved, claim = result.proved, result.claim or {}
+    measured = {
+        "epsilon_spent": result.epsilon_spent,
+        "delta_spent": result.delta_spent,
+        "seconds": result.seconds,
+        "releasing_seconds": result.releasing_seconds,
+    }
+    return Row(
+        label=point.label,
+        dataset=result.dataset,
+        algorithm=result.algorithm,
+        trust=result.trust,
+        status=_status(result),
+        axes=point.axes,
+        metrics={**{name: value for name, value in measured.items() if value is not None}, **result.metrics},
+        proved=f"({proved['epsilon']:.4g}, {proved['delta']:.2g})-DP" if proved else None,
+        numerics=proved["numerics"] if proved else None,
+        claim=claim.get("statement"),
+        flaw=claim.get("flaw"),
+        sound_counterpart=result.sound_counterpart,
+        releases=result.releases,
+    )
+
+
+_HOW: Mapping[str, Callable[[float, float], float]] = MappingProxyType(
+    {
+        "value": lambda one, other: one,
+        "difference": lambda one, other: one - other,
+        "absolute-difference": lambda one, other: abs(one - other),
+        "ratio": lambda one, other: one / other if other else float("inf"),
+    }
+)
+
+
+def derive(rows: Sequence[Row], wanted: Sequence[Derived]) -> list[Row]:
+    """Add metrics that compare each row with the mean of its reference's rows; without a reference there is none."""
+    result = list(rows)
+    for one in wanted:
+        references: dict[tuple[Any, ...], list[float]] = {}
+        for row in result:
+            if row.asks(one.against) and one.metric in row.metrics:
+                place = tuple(str(row.value(name)) for name in one.match)
+                references.setdefault(place, []).append(row.metrics[one.metric])
+        for number, row in enumerate(result):
+            known = references.get(tuple(str(row.value(name)) for name in one.match))
+            if known and one.metric in row.metrics:
+                value = _HOW[one.how](row.metrics[one.metric], fmean(known))
+                result[number] = row.model_copy(update={"metrics": {**row.metrics, one.name: value}})
+    return result
+
+
+class Verdict(BaseModel):
+    """A sentence of the paper beside the number measured here.
+
+    Attributes
+    ----------
+    holds : bool or None
+        None where there was nothing to measure it on.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    says: str
+    measured: float | None
+    wanted: str
+    holds: bool | None
+    points: int
+
+    @property
+    def word(self) -> str:
+        """The verdict in a word or two."""
+        return {True: "holds", False: "does not hold", None: "not measured"}[self.holds]
+
+
+def verdicts(rows: Sequence[Row], checks: Sequence[Check]) -> list[Verdict]:
+    """Return the verdict of each check."""
+    return [_verdict(rows, check) for check in checks]
+
+
+def _verdict(rows: Sequence[Row], check: Check) -> Verdict:
+    mine = _means([row for row in rows if row.label == check.of and row.asks(check.where)], check)
+    if check.against is None:
+        values = [value for _, value in mine.items()]
+    else:
+        others = [row for row in rows if row.label == check.against]
+        theirs = _means([row for row in others if _fits(row, check.where)], check)
+        # A reference without the axis (no noise, hence no epsilon) stands beside every point of its data set.
+        values = [
+            _HOW[check.how](value, other)
+            for question, value in mine.items()
+            if (other := _other(theirs, others, question, check)) is not None
+        ]
+    bounds = [(">= ", check.at_least), ("<= ", check.at_most)]
+    wanted = " and ".join(f"{sign}{bound:g}" for sign, bound in bounds if bound is not None)
+    if not values:
+        return Verdict(says=check.says, measured=None, wanted=wanted, holds=None, points=0)
+    worst = min if check.at_least is not None else max
+    measured = fmean(values) if check.over == "mean" else worst(values)
+    holds = (check.at_least is None or measured >= check.at_least) and (
+        check.at_most is None or measured <= check.at_most
+    )
+    return Verdict(says=check.says, measured=measured, wanted=wanted, holds=holds, points=len(values))
+
+
+def _fits(row: Row, where: Mapping[str, Any]) -> bool:
+    return all(row.value(name) in (None, value) for name, value in where.items())
+
+
+def _means(rows: Sequence[Row], check: Check) -> dict[str, float]:
+    found: dict[str, list[float]] = {}
+    for row in rows:
+        if check.metric in row.metrics:
+            found.setdefault(row.question(check.ignoring), []).append(row.metrics[check.metric])
+    return {question: fmean(values) for question, values in found.items()}
+
+
+def _other(theirs: Mapping[str, float], others: Sequence[Row], question: str, check: Check) -> float | None:
+    if question in theirs:
+        return theirs[question]
+    dataset, asked = json.loads(question)
+    near = [
+        row.metrics[check.metric]
+        for row in others
+        if row.dataset == dataset
+        and check.metric in row.metrics
+        and all(
+            json.loads(json.dumps(value, default=str)) == asked.get(name)
+            for name, value in row.axes.items()
+            if name in asked and value is not None
+        )
+    ]
+    return fmean(near) if near else None
+
+
+class Compared(BaseModel):
+    """A number printed in the paper beside the one measured here."""
+
+    model_config = ConfigDict(frozen=True)
+
+    where: dict[str, Any]
+    metric: str
+    paper: float
+    measured: float
+
+
+def compare_with_paper(rows: Sequence[Row], values: Sequence[PaperValue]) -> list[Compared]:
+    """Return what the paper prints beside what was measured, where there is anything to compare."""
+    found = []
+    for value in values:
+        same = [row.metrics[value.metric] for row in rows if row.asks(value.where) and value.metric in row.metrics]
+        if same:
+            found.append(Compared(where=value.where, metric=value.metric, paper=value.value, measured=fmean(same)))
+    return found

@@ -1,0 +1,144 @@
+"""Experiments on disk: rows, figure, verdict and page of each, in a folder of its own under the root."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import io
+import json
+import platform
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pydantic import BaseModel, ConfigDict
+
+from storage.atomic import write_bytes
+from storage.errors import InputError
+from storage.layout import path_component
+from tasks.experiments.figures import Drawing
+from tasks.experiments.points import Compared, Row, Verdict
+from tasks.runtime.settings import current_layout
+
+__all__ = ["Experiment", "Table", "experiments_folder", "load_experiment", "stored_experiments", "versions", "write"]
+
+_PACKAGES = ("unitball", "numpy", "scipy", "scikit-learn", "prefect", "mlflow", "dp-accounting", "matplotlib")
+
+
+class Table(BaseModel):
+    """A table for people."""
+
+    model_config = ConfigDict(frozen=True)
+
+    title: str = ""
+    head: list[str]
+    body: list[list[str]]
+
+
+class Experiment(BaseModel):
+    """Everything a page says of an experiment.
+
+    Attributes
+    ----------
+    missing : list of str
+        What could not be run: systems that are not registered, files that are not there.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    name: str
+    scale: str
+    paper: str = ""
+    figure: str = ""
+    title: str = ""
+    question: str = ""
+    paper_says: list[str] = []
+    differs: list[str] = []
+    setting: dict[str, str] = {}
+    rows: list[Row] = []
+    tables: list[Table] = []
+    verdicts: list[Verdict] = []
+    compared: list[Compared] = []
+    failed: list[str] = []
+    missing: list[str] = []
+    command: str = ""
+    versions: dict[str, str] = {}
+    seconds: float = 0.0
+    mlflow_run_id: str = ""
+
+
+def versions() -> dict[str, str]:
+    """Return the versions an experiment rests on."""
+    found = {package: importlib.metadata.version(package) for package in _PACKAGES}
+    return {"python": platform.python_version(), **found}
+
+
+def experiments_folder() -> Path:
+    """Return the folder of all experiments."""
+    return current_layout().root / "experiments"
+
+
+def _plain_row(row: Row) -> dict[str, Any]:
+    fixed = row.model_dump(mode="json", exclude={"axes", "metrics", "releases"})
+    axes = {
+        f"axis_{name}": json.dumps(value) if isinstance(value, (list, tuple, dict)) else value
+        for name, value in row.axes.items()
+    }
+    return {**fixed, **axes, **{f"metric_{name}": value for name, value in row.metrics.items()}}
+
+
+def _parquet(rows: list[Row]) -> bytes:
+    plain = [_plain_row(row) for row in rows]
+    columns = list(dict.fromkeys(name for row in plain for name in row))
+    table: dict[str, Any] = {}
+    for name in columns:
+        values = [row.get(name) for row in plain]
+        kinds = {type(value) for value in values if value is not None}
+        mixed = len(kinds) > 1 and not kinds <= {int, float}
+        table[name] = pa.array([None if value is None else str(value) for value in values] if mixed else values)
+    buffer = io.BytesIO()
+    pq.write_table(pa.table(table), buffer, compression="zstd")
+    return buffer.getvalue()
+
+
+def write(experiment: Experiment, drawing: Drawing | None, page: str, folder: Path | None = None) -> Path:
+    """Write an experiment's files and return their folder.
+
+    Raises
+    ------
+    StorageError
+        If the folder cannot be written.
+    """
+    place = folder or experiments_folder() / path_component(f"{experiment.name}-{experiment.scale}", "experiment")
+    write_bytes(place / "experiment.json", experiment.model_dump_json(indent=2).encode())
+    if experiment.rows:
+        write_bytes(place / "rows.parquet", _parquet(experiment.rows))
+    if drawing is not None:
+        write_bytes(place / "figure.png", drawing.png)
+        write_bytes(place / "figure.svg", drawing.svg)
+    write_bytes(place / "report.html", page.encode())
+    return place
+
+
+def stored_experiments() -> list[str]:
+    """Return the names of the folders that hold an experiment."""
+    return sorted(path.parent.name for path in experiments_folder().glob("*/experiment.json"))
+
+
+def load_experiment(name: str) -> tuple[Experiment, Drawing | None, Path]:
+    """Read an experiment that was run before.
+
+    Raises
+    ------
+    InputError
+        Naming those that there are.
+    """
+    place = experiments_folder() / path_component(name, "experiment")
+    if not (place / "experiment.json").is_file():
+        known = ", ".join(stored_experiments()) or "none yet: run unitball reproduce or unitball sweep"
+        raise InputError(f"no experiment {name!r} was run in this root; there are: {known}")
+    experiment = Experiment.model_validate_json((place / "experiment.json").read_bytes())
+    drawing = None
+    if (place / "figure.svg").is_file():
+        drawing = Drawing(png=(place / "figure.png").read_bytes(), svg=(place / "figure.svg").read_bytes())
+    return experiment, drawing, place

@@ -1,0 +1,89 @@
+"""SQL over everything that may be told: runs, metrics, releases and charges."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from storage.releases import ReleaseStore
+from storage.results import query
+from tasks.accounts.budget import open_ledger
+from tasks.runtime.settings import current_layout
+
+__all__ = ["query_results"]
+
+_RELEASES = ("key", "label", "kind", "algorithm", "artefact", "parties", "reads_rows", "budget", "losses", "numerics")
+_CHARGES = ("account", "party", "key", "label", "run", "partition", "plan", "recharge", "losses", "recorded_at")
+_TYPES = {"reads_rows": pa.bool_(), "recharge": pa.bool_(), "plan": pa.int64()}
+
+
+def query_results(sql: str) -> list[dict[str, Any]]:
+    """Answer one SELECT over the views ``runs``, ``metrics``, ``releases`` and ``charges``.
+
+    Every view holds what was released or charged, which is public already; the query can read no file, so that rows
+    stay out of reach.
+
+    Raises
+    ------
+    InputError
+        If it is not one SELECT over these views.
+    """
+    views = {"releases": _table(_RELEASES, _releases()), "charges": _table(_CHARGES, _charges())}
+    return list(query(current_layout(), sql, views).to_pylist())
+
+
+def _table(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> Any:
+    schema = pa.schema([(name, _TYPES.get(name, pa.string())) for name in columns])
+    return pa.Table.from_pylist([dict(row) for row in rows], schema=schema)
+
+
+def _text(value: Any) -> str | None:
+    return None if value is None else json.dumps(value, sort_keys=True, ensure_ascii=False)
+
+
+def _releases() -> list[dict[str, Any]]:
+    store = ReleaseStore(current_layout())
+    keys = store.keys()
+    return [_release(key, store.manifest(key)) for key in keys]
+
+
+def _release(key: str, manifest: Mapping[str, Any]) -> dict[str, Any]:
+    # What the server put together out of releases has no guarantee of its own: it costs nothing.
+    algorithm = manifest.get("algorithm") or {"kind": "aggregators", **manifest.get("post_processing", {})}
+    guarantee = manifest.get("guarantee")
+    return {
+        "key": key,
+        "label": manifest.get("label"),
+        "kind": algorithm.get("kind"),
+        "algorithm": algorithm.get("name"),
+        "artefact": manifest.get("artefact"),
+        "parties": _text(manifest.get("parties")),
+        "reads_rows": bool(manifest.get("reads_rows", False)),
+        "budget": _text(manifest.get("budget")),
+        "losses": _text(guarantee["losses"] if guarantee else None),
+        "numerics": guarantee["numerics"] if guarantee else None,
+    }
+
+
+def _charges() -> list[dict[str, Any]]:
+    ledger = open_ledger()
+    return [
+        {
+            "account": account.name,
+            "party": party,
+            "key": charge.key,
+            "label": charge.label,
+            "run": charge.run,
+            "partition": charge.partition,
+            "plan": charge.plan,
+            "recharge": charge.recharge,
+            "losses": _text(charge.guarantee["losses"]),
+            "recorded_at": charge.recorded_at,
+        }
+        for account in ledger.accounts()
+        for charge in ledger.charges(account.name)
+        for party in charge.parties
+    ]

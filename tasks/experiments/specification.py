@@ -1,0 +1,354 @@
+"""Specifications of experiments: a grid over any parameter, and what a paper's figure or table is made of."""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+import yaml
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+
+from dpalgos.errors import ParameterError
+from tasks.planning.configuration import TrainingConfig
+from tasks.planning.identity import identity
+
+__all__ = [
+    "Block",
+    "Check",
+    "DataNeed",
+    "Derived",
+    "PaperValue",
+    "Plot",
+    "Point",
+    "Reproduction",
+    "Scale",
+    "SweepSpec",
+    "first_error",
+    "load",
+]
+
+_PARAMETER = "param."
+_SEEDS = "seeds"
+_REPEATING = (_SEEDS, "seed", "partition_seed", "repetition")
+"""An axis that sets the noise's seed and the partition's together, so that a spread shows both."""
+_AXES = (*TrainingConfig.model_fields, _SEEDS)
+_MOST_POINTS = 100_000
+_M = TypeVar("_M", bound=BaseModel)
+
+
+class _Specification(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+def _known(name: str) -> str:
+    if name.startswith(_PARAMETER) and len(name) > len(_PARAMETER):
+        return name
+    if name not in _AXES or name == "parameters":
+        near = difflib.get_close_matches(name, _AXES, n=3, cutoff=0.5)
+        hint = f"nearest: {', '.join(near)}; " if near else ""
+        raise ValueError(f"{name!r} is no field of a run ({hint}an algorithm's own parameter is written param.NAME)")
+    return name
+
+
+def _settings(given: dict[str, Any]) -> dict[str, Any]:
+    for name in given:
+        _known(name)
+    return given
+
+
+def _grid(given: dict[str, list[Any]]) -> dict[str, list[Any]]:
+    for name, values in _settings(given).items():
+        if not values:
+            raise ValueError(f"{name} has no values; give at least one, for example {name}: [1]")
+        repeated = [value for place, value in enumerate(values) if value in values[:place]]
+        if repeated:
+            raise ValueError(f"{name} has the value {repeated[0]!r} twice; each point runs once")
+    return given
+
+
+Settings = Annotated[dict[str, Any], AfterValidator(_settings), Field(description="Fields of a run, or param.NAME.")]
+Grid = Annotated[dict[str, list[Any]], AfterValidator(_grid), Field(description="The same names, each with values.")]
+
+
+class Block(_Specification):
+    """Points that share settings: ``set`` is fixed, ``grid`` is varied, every combination once."""
+
+    label: Annotated[str | None, Field(description="What a figure calls these points.")] = None
+    set: Settings = {}
+    grid: Grid = {}
+
+
+class Point(_Specification):
+    """One run of a sweep.
+
+    Attributes
+    ----------
+    label : str
+        What a figure calls its series.
+    axes : dict
+        The varied and set fields, for tables.
+    """
+
+    label: str
+    axes: dict[str, Any]
+    config: TrainingConfig
+
+    @property
+    def key(self) -> str:
+        """What the point asks, as a digest."""
+        return identity(config=self.config)
+
+    @property
+    def words(self) -> str:
+        """What the point asks, for people."""
+        asked = {name: value for name, value in self.axes.items() if name not in ("dataset", "algorithm")}
+        listed = ", ".join(f"{name}={value}" for name, value in asked.items())
+        return f"{self.label} on {self.config.dataset}" + (f" ({listed})" if listed else "")
+
+
+def _split(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    own = {name.removeprefix(_PARAMETER): value for name, value in settings.items() if name.startswith(_PARAMETER)}
+    return {name: value for name, value in settings.items() if not name.startswith(_PARAMETER)}, own
+
+
+def first_error(error: ValidationError) -> str:
+    """Return the first fault of a validation in one line that names the field and the value."""
+    fault = error.errors()[0]
+    field = ".".join(str(part) for part in fault["loc"])
+    message = fault["msg"].removeprefix("Value error, ")
+    place = f"{field}: " if field else ""
+    return f"{place}{message}" + (f" (got {fault['input']!r:.80})" if fault["type"] != "value_error" else "")
+
+
+def _point(label: str | None, settings: dict[str, Any], varied: Sequence[str], where: str) -> Point:
+    fields, own = _split(settings)
+    if (seed := fields.pop(_SEEDS, None)) is not None:
+        fields = {"seed": seed, "partition_seed": seed, **fields}
+    try:
+        config = TrainingConfig(**fields, parameters=own)
+    except ValidationError as error:
+        asked = ", ".join(f"{name}={settings[name]!r}" for name in varied)
+        raise ParameterError(f"{where}: point ({asked}): {first_error(error)}") from None
+    parts = (config.projection, config.trainer, config.aggregation)
+    name = label or config.algorithm or "+".join(part for part in parts if part)
+    return Point(label=name, axes=settings, config=config)
+
+
+class SweepSpec(_Specification):
+    """A grid of runs: ``set`` and ``grid`` at the top hold for every block, or for the only one where none is given."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,79}$", description="Of the experiment.")]
+    title: str = ""
+    question: str = ""
+    paper: str = ""
+    figure: str = ""
+    workers: Annotated[int | None, Field(ge=1, le=256, description="Points at once; by the machine if empty.")] = None
+    set: Settings = {}
+    grid: Grid = {}
+    blocks: list[Block] = []
+
+    def points(self) -> list[Point]:
+        """Return every point once, in order.
+
+        Raises
+        ------
+        ParameterError
+            Naming the point, the field, the value and the bound.
+        """
+        found: dict[str, Point] = {}
+        for number, block in enumerate(self.blocks or [Block()], start=1):
+            grid = {**self.grid, **block.grid}
+            # What a block sets is not varied in it.
+            grid = {name: values for name, values in grid.items() if name not in block.set}
+            where = self.name + (f", block {block.label or number}" if self.blocks else "")
+            if (size := _size(grid)) > _MOST_POINTS:
+                raise ParameterError(f"{where}: the grid has {size} points; at most {_MOST_POINTS} run in one sweep")
+            for values in itertools.product(*grid.values()):
+                varied = dict(zip(grid, values, strict=True))
+                settings = {**self.set, **block.set, **varied}
+                point = _point(block.label, settings, list(varied), where)
+                found.setdefault(f"{point.label}/{point.key}", point)
+        return list(found.values())
+
+    def varied(self) -> list[str]:
+        """Return which parameters differ between points, as runs call them; repetitions by another seed are none.
+
+        A parameter that only some parts have (``param.NAME`` without the part) has no single name there.
+        """
+        grids = (self.grid, *(block.grid for block in self.blocks))
+        found = []
+        for name in dict.fromkeys(name for grid in grids for name in grid):
+            called = name.removeprefix("param.")
+            if name not in _REPEATING and (called == name or "." in called):
+                found.append(called)
+        return found
+
+
+def _size(grid: Mapping[str, Sequence[Any]]) -> int:
+    size = 1
+    for values in grid.values():
+        size *= len(values)
+    return size
+
+
+class DataNeed(_Specification):
+    """A data set of an experiment: bundled where no format is given, otherwise in files that the user has."""
+
+    name: str
+    format: str | None = None
+    file: Annotated[str | None, Field(description="Inside --path; --path itself if empty.")] = None
+    schema_name: str | None = None
+    dimension: int | None = None
+    on_violation: str = "refuse"
+    of: Annotated[str | None, Field(description="Made from another set of the user's or a bundled one.")] = None
+    features: Annotated[list[int], Field(description="Which of its features, from 0.")] = []
+    files: Annotated[str, Field(description="What the user needs, for the list.")] = ""
+    set: Settings = {}
+
+    def place(self, path: Path) -> Path:
+        """Return where the files are: under ``--path``, or what it names itself."""
+        return path / self.file if self.file is not None and (path / self.file).exists() else path
+
+
+class Scale(_Specification):
+    """How large an experiment is run: on which data, with which settings beyond the common ones."""
+
+    data: Annotated[list[DataNeed], Field(min_length=1)]
+    set: Settings = {}
+    grid: Grid = {}
+    blocks: list[Block] | None = None
+    workers: Annotated[int | None, Field(ge=1, le=256)] = None
+
+
+class Plot(_Specification):
+    """What is drawn: a metric against an axis, a line or bar a series, a panel a data set."""
+
+    kind: Literal["lines", "bars", "boundary"] = "lines"
+    x: str = "epsilon"
+    y: Annotated[list[str], Field(min_length=1)] = ["accuracy"]
+    x_title: str = ""
+    y_title: str = ""
+    log_x: bool = False
+    log_y: Annotated[list[str], Field(description="Metrics on a logarithmic axis.")] = []
+    panels: str = "dataset"
+
+
+class Derived(_Specification):
+    """A metric made of two: a point's and that of the reference with the same ``match``."""
+
+    name: str
+    metric: str
+    against: dict[str, Any]
+    match: list[str] = ["dataset"]
+    how: Literal["difference", "absolute-difference", "ratio"] = "difference"
+
+
+class Check(_Specification):
+    """A sentence of the paper as a number: the mean over all points of a metric, or of its difference to another's."""
+
+    says: str
+    metric: str = "accuracy"
+    of: str
+    against: str | None = None
+    how: Literal["value", "difference", "ratio"] = "difference"
+    over: Annotated[Literal["mean", "worst"], Field(description="worst: the point where it holds least.")] = "mean"
+    where: dict[str, Any] = {}
+    ignoring: Annotated[list[str], Field(description="Axes in which the two compared may differ.")] = []
+    at_least: float | None = None
+    at_most: float | None = None
+
+
+class PaperValue(_Specification):
+    """A number printed in the paper."""
+
+    where: dict[str, Any]
+    metric: str
+    value: float
+
+
+class RiskNeed(_Specification):
+    """The risk that models are measured by, on public training rows."""
+
+    loss: str = "logistic"
+    regularisation: Annotated[float, Field(gt=0)] = 1e-3
+
+
+class Reproduction(_Specification):
+    """A figure or table of a paper: the runs, the plot, what the paper says and what is checked."""
+
+    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,79}$")]
+    paper: str
+    figure: str
+    title: str
+    question: str
+    paper_says: list[str]
+    differs: Annotated[list[str], Field(description="Where the measured numbers differ, and why.")] = []
+    computed: Annotated[
+        Literal["noise-phases", "noise-scales", "curvature"] | None,
+        Field(description="A table that is worked out instead of trained."),
+    ] = None
+    set: Settings = {}
+    grid: Grid = {}
+    blocks: list[Block] = []
+    quick: Scale
+    full: Scale | None = None
+    plot: Plot | None = None
+    table: Annotated[list[str], Field(description="Metrics shown in the table.")] = ["accuracy"]
+    columns: Annotated[list[str], Field(description="Axes shown in the table beside data set and series.")] = []
+    risk: Annotated[RiskNeed | None, Field(description="Adds the metric objective, J of the released model.")] = None
+    derived: list[Derived] = []
+    checks: list[Check] = []
+    paper_values: list[PaperValue] = []
+
+    def sweep(self, scale: Scale, data: Sequence[DataNeed]) -> SweepSpec:
+        """Return the runs of one scale on the data sets that are there."""
+        blocks = scale.blocks if scale.blocks is not None else self.blocks
+        every = [
+            Block(
+                label=block.label,
+                set={**block.set, "dataset": one.name, **one.set},
+                grid={name: values for name, values in block.grid.items() if name not in one.set},
+            )
+            for one in data
+            for block in blocks or [Block()]
+        ]
+        return SweepSpec(
+            name=self.name,
+            title=self.title,
+            question=self.question,
+            paper=self.paper,
+            figure=self.figure,
+            workers=scale.workers,
+            set={**self.set, **scale.set},
+            grid={**self.grid, **scale.grid},
+            blocks=every,
+        )
+
+    def scales(self) -> Iterator[tuple[str, Scale]]:
+        """Yield the scales that there are."""
+        yield "quick", self.quick
+        if self.full is not None:
+            yield "full", self.full
+
+
+def load(model: type[_M], text: str, place: str) -> _M:
+    """Read a specification from YAML.
+
+    Raises
+    ------
+    ParameterError
+        Naming the place, the field, the value and what is expected.
+    """
+    try:
+        data = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ParameterError(f"{place} is not YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(data, dict):
+        raise ParameterError(f"{place} is no specification: it must be a mapping with a name and a grid")
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        raise ParameterError(f"{place}: {first_error(error)}") from None

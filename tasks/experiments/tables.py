@@ -1,0 +1,40 @@
+"""Tables of an experiment: means and spreads over seeds, one line a question and answer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import fmean
+
+from tasks.experiments.points import Row
+from tasks.experiments.records import Table
+
+__all__ = ["means_table"]
+
+_PROVED = {"proved": "proved", "unproved": "✗ not proved", "non-private": "no privacy"}
+
+
+def _spread(values: Sequence[float]) -> str:
+    middle = fmean(values)
+    if len(values) == 1 or max(values) == min(values):
+        return f"{middle:.4g}"
+    return f"{middle:.4g} ({min(values):.4g} – {max(values):.4g})"
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "–"
+    return ", ".join(str(part) for part in value) if isinstance(value, (list, tuple)) else str(value)
+
+
+def means_table(rows: Sequence[Row], columns: Sequence[str], metrics: Sequence[str], title: str = "") -> Table:
+    """Return the mean of each metric, with the smallest and largest over seeds where they differ."""
+    groups: dict[tuple[str, ...], list[Row]] = {}
+    for row in rows:
+        place = (row.dataset, row.label, _PROVED[row.status], *(_cell(row.value(name)) for name in columns))
+        groups.setdefault(place, []).append(row)
+    shown = [name for name in metrics if any(name in row.metrics for row in rows)]
+    body = []
+    for place, mine in groups.items():
+        values = [[row.metrics[name] for row in mine if name in row.metrics] for name in shown]
+        body.append([*place, *(_spread(found) if found else "–" for found in values), str(len(mine))])
+    return Table(title=title, head=["data set", "series", "proved", *columns, *shown, "runs"], body=body)

@@ -1,0 +1,81 @@
+"""Identities: digests of everything a result depends on, so that equal questions meet equal answers."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import inspect
+import json
+import threading
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+__all__ = ["canonical", "code_version", "identity", "source_of"]
+
+# What a released number may depend on besides our own code.
+_NUMERICAL_PACKAGES = (
+    "cryptography",
+    "dp-accounting",
+    "mpmath",
+    "numba",
+    "numpy",
+    "scikit-image",
+    "scikit-learn",
+    "scipy",
+)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, BaseModel):
+        return value.model_dump(mode="json")
+    if isinstance(value, (set, frozenset)):
+        return sorted(value)
+    if isinstance(value, (Path,)):
+        return str(value)
+    raise TypeError(f"cannot digest a {type(value).__name__}")
+
+
+def canonical(value: Any) -> str:
+    """Return the one JSON text of a value: keys sorted, no spaces, exact floats; NaN refused."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), default=_plain, allow_nan=False)
+
+
+def identity(**parts: Any) -> str:
+    """Return the SHA-256 digest (64 hex digits) of named parts."""
+    return hashlib.sha256(canonical(parts).encode()).hexdigest()
+
+
+_SOURCES = threading.Lock()
+
+
+@cache
+def _source(cls: type) -> str:
+    return inspect.getsource(cls)
+
+
+def source_of(cls: type) -> str:
+    """Return a class's source; finding it parses a module, which CPython 3.11 cannot do in two threads at once."""
+    with _SOURCES:
+        return _source(cls)
+
+
+@cache
+def package_digest(*packages: str) -> str:
+    """Return the digest of all Python sources of some of our packages."""
+    digest = hashlib.sha256()
+    here = Path(__file__).resolve().parent.parent.parent
+    for package in packages:
+        for source in sorted((here / package).rglob("*.py")):
+            digest.update(f"{source.relative_to(here)}\0".encode())
+            digest.update(hashlib.sha256(source.read_bytes()).digest())
+    return digest.hexdigest()
+
+
+@cache
+def code_version() -> str:
+    """Return the version of everything that computes a release: our mathematics and the packages it rests on."""
+    versions = {name: importlib.metadata.version(name) for name in _NUMERICAL_PACKAGES}
+    return identity(mathematics=package_digest("dpalgos"), packages=versions)[:16]

@@ -1,0 +1,302 @@
+"""From a configuration to a plan: every release of a run, with its identity and price, before any row is read."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dpalgos.accounting.calibration import Allocation, allocate
+from dpalgos.accounting.composition import compose
+from dpalgos.accounting.scaling import scaled
+from dpalgos.errors import ParameterError
+from dpalgos.guarantees import GaussianMu, Loss, Setting, Trust, loss_to_json
+from dpalgos.registry import AlgorithmSpec, lookup
+from dpalgos.systems.system import Scope
+from storage.errors import InputError
+from storage.refs import ShardRef
+from tasks.planning.configuration import TrainingConfig
+from tasks.planning.identity import code_version, identity
+from tasks.planning.plans import PlannedCombination, PlannedRelease, RunPlan, build, setting_to_json
+from tasks.planning.resolution import Resolved, resolve
+
+__all__ = ["plan_run"]
+
+_STAGES = ("projection", "trainer")
+# How close the run's composed epsilon comes to the one asked for, from below, and how often that is tried.
+_TIGHT, _TRIES = 1e-4, 20
+
+Budgets = Mapping[str, Loss]
+
+
+def plan_run(config: TrainingConfig, shards: Sequence[ShardRef], held_out: ShardRef | None = None) -> RunPlan:
+    """Return the plan of one run over the parties' shards.
+
+    Parameters
+    ----------
+    config : TrainingConfig
+    shards : sequence of ShardRef
+        The parties' training shards, in order; the same partition.
+    held_out : ShardRef, optional
+        Rows a charged evaluation may read.
+
+    Raises
+    ------
+    ParameterError, UnknownNameError
+        For names and parameters that do not fit.
+    InputError
+        For a target dimension above the data's.
+    """
+    resolved = resolve(config, shards[0].dataset.dimension, shards[0].dataset.label_range)
+    draft = _Draft(config=config, resolved=resolved, shards=tuple(shards), held_out=held_out)
+    accepted = {part: lookup(spec.kind, spec.name).budgets for part, spec in resolved.parts.items() if part in _STAGES}
+    stages = {stage: accepted[stage][0] for stage in _STAGES if accepted.get(stage)}
+    if not stages:
+        return draft.plan({}, {})
+    allocation = _allocate(resolved, config, stages)
+    budgets = dict(zip(stages, allocation.losses, strict=True))
+    if allocation.composed > allocation.epsilon and draft.plan(budgets, {}).proved:
+        # What papers give each of their stages is more than the target together; proved stages share delta as well.
+        allocation = _allocate(resolved, config, stages, share_delta=True)
+        budgets = dict(zip(stages, allocation.losses, strict=True))
+    budgets = _tightened(draft, budgets, allocation)
+    losses = [loss_to_json(budgets[stage]) for stage in stages]
+    return draft.plan(budgets, {**allocation.to_json(), "stages": list(stages), "losses": losses})
+
+
+def _allocate(
+    resolved: Resolved, config: TrainingConfig, stages: Mapping[str, type[Loss]], *, share_delta: bool = False
+) -> Allocation:
+    """Split (epsilon, delta) over the stages that draw noise, each with the kind of loss it takes."""
+    if config.epsilon is None:
+        raise ParameterError(f"{resolved.name} draws noise: give a total budget, for example --epsilon 1")
+    share = resolved.arrangement.projection_share
+    shares = {"projection": share, "trainer": 1 - share}
+    weights = [shares[stage] for stage in stages] if len(stages) > 1 else [1.0]
+    return allocate(list(stages.values()), weights, config.epsilon, config.delta, share_delta=share_delta)
+
+
+def _tightened(draft: _Draft, budgets: dict[str, Loss], allocation: Allocation) -> dict[str, Loss]:
+    """Scale the stages together until what the releases really cost meets the target from below.
+
+    A stage may cost less than its budget looks: ten pure releases of a tenth each compose with a Gaussian more tightly
+    than one pure release. Or more: the sparse graph of a secure sum may fail, which is charged on top. A plan that
+    meets the target, or proves nothing, stays as it is. So does a paper's own system, which adds its paper's noise for
+    its paper's claim.
+    """
+    if draft.resolved.claim is not None:
+        return budgets
+
+    def cost(factor: float) -> float:
+        plan = draft.plan({stage: scaled(loss, factor) for stage, loss in budgets.items()}, {})
+        return _composed(plan, allocation.delta_spent)
+
+    first = cost(1.0)
+    if not math.isfinite(first) or allocation.epsilon * (1 - _TIGHT) <= first <= allocation.epsilon:
+        return budgets
+    if first > allocation.epsilon:
+        # Costs grow about as the factor does, so twice the excess is nearly always enough.
+        step = 2 * (first / allocation.epsilon - 1)
+        while step < 1 and cost(1 - step) > allocation.epsilon:
+            step *= 2
+        if step >= 1:
+            return budgets
+        low, high = 1 - step, 1.0
+        if step <= _TIGHT / 2:
+            return {stage: scaled(loss, low) for stage, loss in budgets.items()}
+    else:
+        low, high = 1.0, 2.0
+        while cost(high) <= allocation.epsilon and high < 64:
+            low, high = high, 2 * high
+    for _ in range(_TRIES):
+        middle = (low + high) / 2
+        spent = cost(middle)
+        low, high = (middle, high) if spent <= allocation.epsilon else (low, middle)
+        if allocation.epsilon * (1 - _TIGHT) <= spent <= allocation.epsilon:
+            break
+    return {stage: scaled(loss, low) for stage, loss in budgets.items()}
+
+
+def _composed(plan: RunPlan, delta: float) -> float:
+    """Return a plan's epsilon at delta for the party that pays most; infinite where nothing is proved."""
+    bills = plan.bills()
+    return max((compose(bill).epsilon(delta) for bill in set(bills.values())), default=0.0)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class _Draft:
+    """Everything about a run but its budgets."""
+
+    config: TrainingConfig
+    resolved: Resolved
+    shards: tuple[ShardRef, ...]
+    held_out: ShardRef | None
+
+    def plan(self, budgets: Budgets, split: dict[str, Any]) -> RunPlan:
+        """Return the plan under these budgets."""
+        parts, arrangement, dataset = self.resolved.parts, self.resolved.arrangement, self.shards[0].dataset
+        projections: tuple[PlannedRelease, ...] = ()
+        basis: PlannedCombination | None = None
+        used: list[str] = []
+        dimension = dataset.dimension
+        if "projection" in parts:
+            looks = lookup("projections", parts["projection"].name).reads_rows
+            scope = arrangement.projection_scope if looks else Scope.JOINT
+            projections = self._releases("projection", scope, dimension, (), budgets)
+            basis = self._combination("basis_aggregation", projections, "basis") if scope is Scope.PARTY else None
+            used = [basis.key] if basis else [release.key for release in projections]
+            dimension = build(projections[0]).output_dimension(dimension)
+        models = self._releases("trainer", arrangement.trainer_scope, dimension, used, budgets)
+        per_party = arrangement.trainer_scope is Scope.PARTY
+        model = self._combination("model_aggregation", models, "model") if per_party else None
+        evaluations = self._evaluations(models, model)
+        config, resolved = self.config, self.resolved
+        claim = resolved.claim
+        return RunPlan(
+            run_key=identity(
+                models=[release.key for release in models],
+                model=model.key if model else None,
+                dataset=dataset.model_dump(mode="json"),
+                system=resolved.name,
+                evaluation=[config.test_fraction, [release.key for release in evaluations]],
+                target=[config.epsilon, config.delta],
+            ),
+            system=resolved.name,
+            paper=resolved.paper,
+            trust=resolved.trust,
+            normalisation=dataset.normalisation,
+            projections=projections,
+            basis=basis,
+            models=models,
+            model=model,
+            evaluations=evaluations,
+            split=split,
+            claim={"epsilon": config.epsilon, "delta": config.delta, **dataclasses.asdict(claim)} if claim else None,
+            sound_counterpart=resolved.sound_counterpart,
+            epsilon=config.epsilon,
+            delta=config.delta,
+        )
+
+    @property
+    def _classes(self) -> int:
+        return max(len(self.shards[0].dataset.classes), 1)
+
+    def _common(self) -> dict[str, Any]:
+        """Return what every identity of the run holds."""
+        return {
+            "code": code_version(),
+            "partition": self.shards[0].partition,
+            "dataset": self.shards[0].dataset.version,
+            "repetition": self.config.repetition,
+            "seed": self.config.seed,
+        }
+
+    def _release(
+        self,
+        spec: AlgorithmSpec,
+        budget: Loss | None,
+        group: Sequence[ShardRef],
+        setting: Setting,
+        upstream: Sequence[str],
+        label: str,
+    ) -> PlannedRelease:
+        # Maps made from public parameters see no sums that would have to be formed securely.
+        looks = lookup(spec.kind, spec.name).reads_rows
+        fields: dict[str, Any] = {
+            "kind": spec.kind,
+            "name": spec.name,
+            "parameters": dict(spec.parameters),
+            "budget": loss_to_json(budget) if budget is not None else None,
+            "setting": setting_to_json(setting),
+            "parties": tuple(shard.party for shard in group),
+            "upstream": tuple(upstream),
+            "tolerance": self._tolerance(len(group)) if setting.trust is Trust.SECAGG and looks else None,
+            "absent": self._absent(len(group), setting.trust) if looks else {},
+        }
+        key = identity(**self._common(), **fields)
+        return PlannedRelease(key=key, label=label, seed=self.config.seed, **fields)
+
+    def _tolerance(self, parties: int) -> dict[str, int]:
+        return {"parties": parties, "dropouts": self.config.dropouts, "colluders": self.config.colluders}
+
+    def _absent(self, parties: int, trust: Trust) -> dict[str, tuple[int, ...]]:
+        """Return who is gone from which round on; in the identity, so that such a run is one of its own."""
+        named = [(int(number), stage) for number, stage in (entry.split(":") for entry in self.config.absent)]
+        if named and self.resolved.trust is not Trust.SECAGG:
+            raise ParameterError(
+                f"absent is for secure aggregation and this run is under {self.resolved.trust}; choose --trust secagg"
+            )
+        if trust is not Trust.SECAGG:
+            return {}
+        if any(number >= parties for number, _ in named):
+            raise ParameterError(f"absent names party {max(named)[0]}; parties have the numbers 0 to {parties - 1}")
+        stages = sorted({stage for _, stage in named})
+        return {stage: tuple(sorted({number for number, at in named if at == stage})) for stage in stages}
+
+    def _releases(
+        self, part: str, scope: Scope, dimension: int, uses: Sequence[str], budgets: Budgets
+    ) -> tuple[PlannedRelease, ...]:
+        groups = [(shard,) for shard in self.shards] if scope is Scope.PARTY else [self.shards]
+        thing = {"projection": "basis", "trainer": "model"}[part]
+        made = []
+        for index, group in enumerate(groups):
+            setting = Setting(
+                sizes=tuple(shard.rows for shard in group),
+                dimension=dimension,
+                classes=self._classes,
+                neighbours=self.config.neighbours,
+                trust=self.resolved.trust,
+            )
+            # One upstream release serves all; several are one a party, in the parties' order.
+            upstream = () if not uses else (uses[index] if len(uses) > 1 else uses[0],)
+            label = f"{thing} of " + (f"party {group[0].party}" if scope is Scope.PARTY else "all parties")
+            spec = self.resolved.parts[part]
+            made.append(self._release(spec, budgets.get(part), group, setting, upstream, label))
+        return tuple(made)
+
+    def _combination(self, part: str, planned: Sequence[PlannedRelease], label: str) -> PlannedCombination | None:
+        spec = self.resolved.parts.get(part)
+        if spec is None:
+            return None
+        total = sum(shard.rows for shard in self.shards)
+        fields: dict[str, Any] = {
+            "name": spec.name,
+            "parameters": dict(spec.parameters),
+            "upstream": tuple(release.key for release in planned),
+            "weights": tuple(shard.rows / total for shard in self.shards),
+        }
+        return PlannedCombination(key=identity(**self._common(), **fields), label=label, **fields)
+
+    def _evaluations(
+        self, models: Sequence[PlannedRelease], model: PlannedCombination | None
+    ) -> tuple[PlannedRelease, ...]:
+        """Plan a noisy confusion matrix and score histograms of private held-out rows, sharing mu² equally.
+
+        The held-out rows belong to no party that trains, so they have the run's whole budget to themselves.
+        """
+        config, held_out = self.config, self.held_out
+        if not config.evaluate_privately or not self.shards[0].dataset.private:
+            return ()
+        if held_out is None or not held_out.dataset.classes:
+            raise InputError("a charged evaluation needs held-out rows with classes: choose --test-fraction above 0")
+        if model is None and len(models) > 1:
+            raise InputError("a charged evaluation is of one model and each party has its own: choose --aggregation")
+        if config.epsilon is None:
+            raise ParameterError("a charged evaluation draws noise: give a total budget, for example --epsilon 1")
+        names = ("confusion-matrix", "score-histogram")
+        allocation = allocate([GaussianMu] * len(names), [1 / len(names)] * len(names), config.epsilon, config.delta)
+        setting = Setting(
+            sizes=(held_out.rows,),
+            dimension=1 if self._classes == 2 else self._classes,
+            classes=self._classes,
+            neighbours=config.neighbours,
+            trust=Trust.CENTRAL,
+        )
+        path = [*models[0].upstream, model.key if model else models[0].key]
+        return tuple(
+            self._release(
+                AlgorithmSpec("evaluators", name), loss, [held_out], setting, path, f"{name} of held-out rows"
+            )
+            for name, loss in zip(names, allocation.losses, strict=True)
+        )

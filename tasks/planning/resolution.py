@@ -1,0 +1,222 @@
+"""From a configuration to the parts of a system: names looked up, overrides applied, parameters handed out."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Mapping
+from typing import Any
+
+from dpalgos.algorithms import is_sum_algorithm
+from dpalgos.errors import ParameterError
+from dpalgos.guarantees import Claim, Trust
+from dpalgos.registry import AlgorithmSpec, lookup, names
+from dpalgos.systems.system import Arrangement, Scope, System
+from storage.errors import InputError, RefusedError
+from tasks.planning.configuration import TrainingConfig
+
+__all__ = ["Resolved", "admitted_normalisation", "resolve", "resolve_normalisation"]
+
+UNIT_NORM = "unit-norm"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Resolved:
+    """What a configuration asks for.
+
+    Parameters
+    ----------
+    name : str
+        Of the system, or of the parts put together.
+    paper : str
+        Short name, empty where no paper's system runs.
+    claim : Claim or None
+    sound_counterpart : str or None
+    trust : Trust
+    arrangement : Arrangement
+        Who does what; its own specifications are superseded by ``parts``.
+    parts : mapping
+        ``trainer``, and where there are ``projection``, ``basis_aggregation``, ``model_aggregation``, with parameters.
+    """
+
+    name: str
+    paper: str
+    claim: Claim | None
+    sound_counterpart: str | None
+    trust: Trust
+    arrangement: Arrangement
+    parts: Mapping[str, AlgorithmSpec]
+
+
+def resolve(config: TrainingConfig, dimension: int, label_range: tuple[float, float] | None = None) -> Resolved:
+    """Return the parts of what a configuration asks for.
+
+    Parameters
+    ----------
+    config : TrainingConfig
+    dimension : int
+        Features of a row.
+    label_range : (float, float), optional
+        The declared range of real labels, handed to a trainer that was given none.
+
+    Raises
+    ------
+    UnknownNameError, ParameterError
+        For names and parameters that do not fit.
+    InputError
+        For a target dimension above the data's.
+    """
+    if config.dimension is not None:
+        # Whether or not the system reduces at all: who asks for the impossible has mistaken the data set.
+        _require_dimension(config.dimension, dimension)
+    name, system, trust, arrangement = resolve_system(config)
+    offered = {
+        "trainer": arrangement.trainer,
+        "projection": arrangement.projection,
+        "basis_aggregation": arrangement.basis_aggregation,
+        "model_aggregation": arrangement.model_aggregation,
+    }
+    for spec in filter(None, offered.values()):
+        lookup(spec.kind, spec.name)
+    own = {field: value for field, value in config.parameters.items() if not field.startswith("partition.")}
+    parts = _with_parameters({part: spec for part, spec in offered.items() if spec is not None}, own)
+    if "projection" in parts:
+        parts["projection"] = _with_components(parts["projection"], config, dimension)
+    if label_range is not None and "label_range" in _fields(parts["trainer"]):
+        parts["trainer"] = parts["trainer"].with_parameters(
+            **{"label_range": list(label_range), **parts["trainer"].parameters}
+        )
+    trainer = lookup("trainers", parts["trainer"].name)
+    return Resolved(
+        name=name,
+        paper=system.paper if system else "",
+        claim=system.claim if system else trainer.claim,
+        sound_counterpart=system.sound_counterpart if system else trainer.sound_counterpart,
+        trust=trust,
+        arrangement=arrangement,
+        parts=parts,
+    )
+
+
+def _with_components(projection: AlgorithmSpec, config: TrainingConfig, dimension: int) -> AlgorithmSpec:
+    if "components" not in _fields(projection):
+        return projection
+    components = projection.parameters.get("components", config.dimension or min(20, dimension))
+    _require_dimension(components, dimension)
+    return projection.with_parameters(components=components)
+
+
+def _require_dimension(components: int, dimension: int) -> None:
+    if components > dimension:
+        raise InputError(
+            f"target dimension {components} is above the data set's {dimension}; "
+            f"choose --dimension from 1 to {dimension}"
+        )
+
+
+def _fields(spec: AlgorithmSpec) -> set[str]:
+    return {field.name for field in dataclasses.fields(lookup(spec.kind, spec.name)) if field.init} - {"budget"}
+
+
+def _with_parameters(parts: dict[str, AlgorithmSpec], given: Mapping[str, Any]) -> dict[str, AlgorithmSpec]:
+    """Hand each ``NAME`` or ``part.NAME`` to the part that has such a field."""
+    result = dict(parts)
+    for name, value in given.items():
+        part_name, _, field = name.rpartition(".")
+        owners = [key for key, spec in parts.items() if field in _fields(spec) and part_name in ("", key)]
+        if not owners:
+            known = sorted(f"{key}.{name}" for key, spec in parts.items() for name in _fields(spec))
+            near = difflib.get_close_matches(name, known, n=4, cutoff=0.3) or known
+            raise ParameterError(
+                f"no part of this system has a parameter {name!r}; nearest: {', '.join(near) or 'none'}"
+            )
+        if len(owners) > 1:
+            options = ", ".join(f"{owner}.{field}" for owner in owners)
+            raise ParameterError(f"parameter {name!r} is ambiguous: say one of {options}")
+        result[owners[0]] = result[owners[0]].with_parameters(**{field: value})
+    return result
+
+
+def resolve_system(config: TrainingConfig) -> tuple[str, System | None, Trust, Arrangement]:
+    """Return name, system, trust and arrangement that a configuration asks for, overrides applied.
+
+    Raises
+    ------
+    UnknownNameError, ParameterError
+        For a name that is not registered or a trust that is not supported.
+    """
+    if config.trainer is not None:
+        return _composed(config)
+    system: System = lookup("systems", str(config.algorithm))
+    supported = system.supported()
+    trust = config.trust or next(iter(supported))
+    if trust not in supported:
+        raise ParameterError(
+            f"{config.algorithm} does not run under trust {trust}; it runs under: {', '.join(supported)}"
+        )
+    arrangement = supported[trust]
+    changes: dict[str, Any] = {}
+    if config.projection is not None:
+        changes["projection"] = AlgorithmSpec("projections", config.projection)
+    if config.aggregation is not None:
+        changes["model_aggregation"] = AlgorithmSpec("aggregators", config.aggregation)
+    arrangement = dataclasses.replace(arrangement, **changes)
+    name = "+".join([str(config.algorithm), *(str(value.name) for value in changes.values())])
+    # With a part exchanged the paper's claim for the whole no longer speaks of what runs.
+    return name, (dataclasses.replace(system, claim=None) if changes else system), trust, arrangement
+
+
+def resolve_normalisation(config: TrainingConfig, declared: str | None) -> str:
+    """Return the row-local map of a run: asked for, declared with the data set, or the system's own."""
+    if config.normalisation is not None:
+        return config.normalisation
+    if declared is not None:
+        return declared
+    return UNIT_NORM if config.trainer is not None else str(lookup("systems", str(config.algorithm)).normalisation)
+
+
+def admitted_normalisation(name: str, dataset: str, *, private: bool) -> Any:
+    """Return the class of a normalisation that may run on a data set.
+
+    Raises
+    ------
+    UnknownNameError
+        If there is none of this name.
+    RefusedError
+        If it looks at other rows and the data set is private.
+    """
+    cls = lookup("normalisations", name)
+    if private and not cls.row_local:
+        local = ", ".join(one for one in names("normalisations") if lookup("normalisations", one).row_local)
+        raise RefusedError(f"{name} looks at the rows and {dataset} is private; choose --normalisation {local}")
+    return cls
+
+
+def _composed(config: TrainingConfig) -> tuple[str, None, Trust, Arrangement]:
+    trainer = lookup("trainers", str(config.trainer))
+    projection = lookup("projections", config.projection) if config.projection else None
+    readers = [part for part in (projection, trainer) if part is not None and part.reads_rows]
+    supported = [trust for trust in trainer.trusts if all(trust in part.trusts for part in readers)]
+    if Trust.CENTRAL in supported and all(is_sum_algorithm(part) for part in readers):
+        supported.append(Trust.SECAGG)
+    if not supported:
+        raise ParameterError(f"{config.projection} and {config.trainer} have no trust model in common")
+    trust = config.trust or supported[0]
+    if trust not in supported:
+        raise ParameterError(
+            f"{config.projection or 'no projection'} with {config.trainer} does not run under trust {trust}; "
+            f"it runs under: {', '.join(supported)}"
+        )
+    scope = Scope.PARTY if trust is Trust.LOCAL else Scope.JOINT
+    local = trust is Trust.LOCAL
+    shared_map = projection is not None and projection.reads_rows and local
+    arrangement = Arrangement(
+        projection=AlgorithmSpec("projections", config.projection) if config.projection else None,
+        projection_scope=scope,
+        basis_aggregation=AlgorithmSpec("aggregators", "projector-mean") if shared_map else None,
+        trainer=AlgorithmSpec("trainers", str(config.trainer)),
+        trainer_scope=scope,
+        model_aggregation=AlgorithmSpec("aggregators", config.aggregation or "weighted-mean") if local else None,
+    )
+    name = "+".join(part for part in (config.projection, config.trainer, config.aggregation) if part)
+    return name, None, trust, arrangement

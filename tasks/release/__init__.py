@@ -1,0 +1,1 @@
+"""The door: the one place where a release is admitted, drawn and stored."""

@@ -1,0 +1,1 @@
+"""Roots, settings, the engine, caching, retries."""

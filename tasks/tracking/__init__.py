@@ -1,0 +1,1 @@
+"""What MLflow and Prefect are told of runs, models and sweeps."""

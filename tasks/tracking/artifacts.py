@@ -1,0 +1,106 @@
+"""What a flow run shows of itself in Prefect: progress, budget and result, in public words and numbers only."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID
+
+from prefect.artifacts import (
+    create_image_artifact,
+    create_link_artifact,
+    create_markdown_artifact,
+    create_progress_artifact,
+    create_table_artifact,
+    update_progress_artifact,
+)
+
+from storage.refs import DatasetRef
+from tasks.accounts.budget import nights_left
+from tasks.runtime.settings import mlflow_page
+from tasks.tracking.reporting import RunResult, note_of
+
+__all__ = ["STAGES", "Progress", "show_budget", "show_figure", "show_result", "show_sweep"]
+
+STAGES = ("ingest", "partition", "charge", "aggregate", "log")
+
+
+class Progress:
+    """A progress artifact that advances stage by stage."""
+
+    def __init__(self) -> None:
+        artifact = create_progress_artifact(progress=0.0, key="progress", description=f"0 of {len(STAGES)} stages")
+        assert isinstance(artifact, UUID)
+        self._artifact = artifact
+
+    def reached(self, stage: str) -> None:
+        """Say that a stage is done."""
+        done = STAGES.index(stage) + 1
+        update_progress_artifact(
+            self._artifact, progress=100 * done / len(STAGES), description=f"{stage}: {done} of {len(STAGES)} stages"
+        )
+
+
+def _number(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def show_budget(dataset: DatasetRef, charged: dict[str, Any]) -> None:
+    """Show what was charged, and for private data what is spent and left, and for how many runs like this."""
+    rows = [
+        {"what": "releases charged now", "value": _number(charged["charged"])},
+        {"what": "releases charged before", "value": _number(charged["already_charged"])},
+    ]
+    if dataset.private:
+        for words, name in (
+            ("epsilon spent before", "spent_before"),
+            ("epsilon spent after", "spent_after"),
+            ("epsilon left before this run", "left"),
+            ("composed by", "filter"),
+        ):
+            if charged.get(name) is not None:
+                rows.append({"what": words, "value": _number(charged[name])})
+        rows.append({"what": "more runs like this that fit", "value": _number(nights_left(dataset.account))})
+    create_table_artifact(table=rows, key="budget", description=f"Budget of account {dataset.account}")
+
+
+def show_result(result: RunResult) -> None:
+    """Show the result, and link to the run in MLflow."""
+    numbers = "\n".join(f"| {name} | {value:.4g} |" for name, value in sorted(result.metrics.items()))
+    table = f"\n\n| metric | value |\n|---|---|\n{numbers}" if numbers else ""
+    create_markdown_artifact(note_of(result) + table, key="result", description="Result")
+    if result.mlflow_run_id:
+        create_link_artifact(
+            mlflow_page(result.mlflow_run_id),
+            link_text="This run in MLflow",
+            key="mlflow",
+            description="Parameters, metrics, model",
+        )
+
+
+def show_sweep(name: str, points: Sequence[tuple[str, RunResult | None, str | None]]) -> None:
+    """Show every point of a sweep, with its error where it failed."""
+    rows = [
+        {
+            "point": words,
+            "proved": _proved(result),
+            "accuracy": "–" if result is None or result.accuracy is None else _number(result.accuracy),
+            "error": error or "",
+        }
+        for words, result, error in points
+    ]
+    create_table_artifact(table=rows, key="sweep", description=f"Points of {name}")
+
+
+def _proved(result: RunResult | None) -> str:
+    if result is None or result.proved is None:
+        return "none"
+    return f"({result.proved['epsilon']:.4g}, {result.proved['delta']:.2g})-DP"
+
+
+def show_figure(name: str, title: str, png: bytes, verdict: str) -> None:
+    """Show a figure and its verdict."""
+    picture = f"data:image/png;base64,{base64.b64encode(png).decode()}"
+    create_image_artifact(image_url=picture, key=f"figure-{name}", description=title)
+    create_markdown_artifact(verdict, key=f"verdict-{name}", description=f"Verdict of {title}")

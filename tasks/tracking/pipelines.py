@@ -1,0 +1,286 @@
+"""The released model as one scikit-learn pipeline that takes raw rows: normalise, map, classify.
+
+Every step is a fitted scikit-learn estimator whose attributes are set from released arrays, so that the pipeline
+loads wherever scikit-learn does and needs no pickle; two small classes of ours fill the gaps (clipping to the ball, and
+maps that scikit-learn does not have).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import singledispatch
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
+from sklearn.decomposition import TruncatedSVD
+from sklearn.kernel_approximation import Nystroem
+from sklearn.linear_model import LinearRegression
+from sklearn.pipeline import Pipeline
+from sklearn.preprocessing import MinMaxScaler, Normalizer
+from sklearn.svm import LinearSVC
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from dpalgos.errors import ParameterError
+from dpalgos.features.hog import HogFeatures
+from dpalgos.features.random_fourier import FourierFeatures
+from dpalgos.models import KernelModel, LinearModel, Projection, decode
+from dpalgos.normalisation import AffineMap, Clip, MinMax, Unchanged, UnitNorm
+from dpalgos.registry import lookup
+from dpalgos.rows import Floats, clip_to_unit_ball
+
+__all__ = ["TRUSTED_TYPES", "ReleasedMap", "UnitBallClipper", "model_steps", "raw_row_pipeline", "row_map_step"]
+
+Step = tuple[str, BaseEstimator]
+
+
+class UnitBallClipper(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
+    """Scale each row longer than 1 (l2) onto the unit sphere and leave the others alone; it learns nothing."""
+
+    def __sklearn_tags__(self) -> Any:
+        """Say that sparse rows are welcome."""
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
+
+    def fit(self, X: Any, y: object = None) -> UnitBallClipper:
+        """Take note of the number of features."""
+        validate_data(self, X, accept_sparse="csr")
+        return self
+
+    def transform(self, X: Any) -> Any:
+        """Return the clipped rows.
+
+        Parameters
+        ----------
+        X : array or sparse matrix (m, d)
+        """
+        check_is_fitted(self, "n_features_in_")
+        X = validate_data(self, X, accept_sparse="csr", reset=False, dtype=np.float64)
+        if sparse.issparse(X):
+            norms = np.sqrt(np.asarray(X.multiply(X).sum(axis=1))).ravel()
+            return sparse.diags_array(1.0 / np.maximum(norms, 1.0)).dot(X).tocsr()
+        return clip_to_unit_ball(X)
+
+
+class ReleasedMap(TransformerMixin, BaseEstimator):  # type: ignore[misc]
+    """A map of rows that the registry made, by its kind and arrays; it learns nothing.
+
+    Parameters
+    ----------
+    kind : str
+        Of a released artefact with ``transform``.
+    arrays : mapping of str to array
+        What it is made of.
+    """
+
+    def __init__(self, kind: str = "", arrays: dict[str, Any] | None = None) -> None:
+        self.kind = kind
+        self.arrays = arrays
+
+    def fit(self, X: Any, y: object = None) -> ReleasedMap:
+        """Take note of the number of features."""
+        validate_data(self, X)
+        return self
+
+    def transform(self, X: Any) -> Any:
+        """Return the mapped rows.
+
+        Parameters
+        ----------
+        X : array (m, d)
+        """
+        check_is_fitted(self, "n_features_in_")
+        X = validate_data(self, X, reset=False, dtype=np.float64)
+        return decode(self.kind, dict(self.arrays or {})).transform(X)
+
+
+TRUSTED_TYPES = tuple(f"{cls.__module__}.{cls.__qualname__}" for cls in (UnitBallClipper, ReleasedMap))
+"""Our own classes in a pipeline, which whoever loads one names as trusted; everything else is scikit-learn's."""
+
+
+@singledispatch
+def row_map_step(artefact: Any, dimension: int) -> Step | None:
+    """Return the pipeline step, named, that does what a map of rows does; None where that is nothing.
+
+    A new kind of map registers itself with ``@row_map_step.register``.
+
+    Parameters
+    ----------
+    artefact : Projection, a normalisation, a learnt map, or a fitted transformer
+    dimension : int
+        Features that reach the step.
+
+    Raises
+    ------
+    ParameterError
+        If no step is known for this kind.
+    """
+    raise ParameterError(
+        f"no pipeline step is known for {type(artefact).__name__}; "
+        "register one with tasks.tracking.pipelines.row_map_step"
+    )
+
+
+@row_map_step.register
+def _(artefact: UnitNorm, dimension: int) -> Step:
+    step = Normalizer(norm="l2")
+    step.n_features_in_ = dimension
+    return "normalise", step
+
+
+@row_map_step.register
+def _(artefact: Clip, dimension: int) -> Step:
+    step = UnitBallClipper()
+    step.n_features_in_ = dimension
+    return "normalise", step
+
+
+@row_map_step.register
+def _(artefact: Unchanged, dimension: int) -> None:
+    return None
+
+
+@row_map_step.register
+def _(artefact: MinMax, dimension: int) -> None:
+    raise ParameterError("minmax learns its ranges from rows: pass the AffineMap it has learnt instead of its name")
+
+
+@row_map_step.register
+def _(artefact: AffineMap, dimension: int) -> Step:
+    step = MinMaxScaler(feature_range=(-1, 1))
+    width = artefact.high - artefact.low
+    varies = width > 0
+    step.scale_ = np.where(varies, 2.0 / np.where(varies, width, 1.0), 0.0)
+    step.min_ = np.where(varies, -1.0 - artefact.low * step.scale_, 0.0)
+    step.data_min_, step.data_max_, step.data_range_ = artefact.low, artefact.high, width
+    step.n_features_in_ = len(artefact.low)
+    return "normalise", step
+
+
+@row_map_step.register
+def _(artefact: Projection, dimension: int) -> Step:
+    # A fitted TruncatedSVD is scikit-learn's own ``X @ components_.T``, for dense and sparse rows.
+    features, directions = artefact.basis.shape
+    step = TruncatedSVD(n_components=directions)
+    step.components_ = np.ascontiguousarray(artefact.basis.T, dtype=np.float64)
+    step.n_features_in_ = features
+    return "project", step
+
+
+@row_map_step.register
+def _(artefact: FourierFeatures | HogFeatures, dimension: int) -> Step:
+    step = ReleasedMap(artefact.kind, dict(artefact.arrays()))
+    step.n_features_in_ = dimension
+    step._n_features_out = artefact.dimension
+    return artefact.kind, step
+
+
+@row_map_step.register(BaseEstimator)
+def _(artefact: BaseEstimator, dimension: int) -> Step:
+    return type(artefact).__name__.lower(), artefact
+
+
+@singledispatch
+def model_steps(model: Any, classes: Sequence[str]) -> list[Step]:
+    """Return the last steps of a pipeline for a released model; a new kind registers with ``@model_steps.register``.
+
+    Raises
+    ------
+    ParameterError
+        If no steps are known for this kind, or the classes do not fit the model.
+    """
+    raise ParameterError(
+        f"no pipeline step is known for {type(model).__name__}; register one with tasks.tracking.pipelines.model_steps"
+    )
+
+
+@model_steps.register
+def _(model: LinearModel, classes: Sequence[str]) -> list[Step]:
+    if classes:
+        return [_classifier(model.weights, model.intercept, classes)]
+    if len(model.weights) != 1:
+        raise ParameterError(f"a model without classes has one row of weights; this one has {len(model.weights)}")
+    regressor = LinearRegression()
+    regressor.coef_ = np.ascontiguousarray(model.weights[0], dtype=np.float64)
+    regressor.intercept_ = float(model.intercept[0])
+    regressor.n_features_in_ = len(regressor.coef_)
+    return [("predict", regressor)]
+
+
+@model_steps.register
+def _(model: KernelModel, classes: Sequence[str]) -> list[Step]:
+    # A Nystroem map is kernel(X, components_) @ normalization_.T: with the coefficients there, it gives the scores.
+    step = Nystroem(kernel="rbf", gamma=float(model.gamma[0]), n_components=len(model.coefficients))
+    step.components_ = np.ascontiguousarray(model.support_vectors, dtype=np.float64)
+    step.normalization_ = np.ascontiguousarray(model.coefficients, dtype=np.float64)
+    step.n_features_in_ = step.components_.shape[1]
+    step._n_features_out = len(model.coefficients)
+    intercept = np.broadcast_to(model.intercept, (len(model.coefficients),))
+    return [("kernel", step), _classifier(np.eye(len(model.coefficients)), intercept, classes)]
+
+
+def _classifier(weights: Floats, intercept: Floats, classes: Sequence[str]) -> Step:
+    if len(classes) < 2 or len(weights) != (1 if len(classes) == 2 else len(classes)):
+        raise ParameterError(
+            f"{len(weights)} rows of weights do not fit {len(classes)} classes: two classes take 1 row, K > 2 take K"
+        )
+    if len(set(classes)) != len(classes):
+        raise ParameterError(f"class names must differ; got {', '.join(classes)}")
+    # LinearSVC gives decisions but no made-up probabilities, whatever loss the weights come from.
+    classifier = LinearSVC()
+    classifier.coef_ = np.ascontiguousarray(weights, dtype=np.float64)
+    classifier.intercept_ = np.array(intercept, dtype=np.float64)
+    # In index order, not sorted: column i of the scores is class i.
+    classifier.classes_ = np.asarray(list(classes), dtype=np.str_)
+    classifier.n_features_in_ = classifier.coef_.shape[1]
+    return "classify", classifier
+
+
+def raw_row_pipeline(
+    *, normalisation: str | Any, maps: Sequence[Any], model: Any, classes: Sequence[str], dimension: int
+) -> Pipeline:
+    """Put released arrays together into one fitted pipeline from raw rows to class names (or real values).
+
+    Post-processing of releases: it sees no rows and costs nothing. Its predictions are those of ``model.predict`` on
+    the normalised and mapped rows, ties and the binary case included.
+
+    Parameters
+    ----------
+    normalisation : str or map of rows
+        A registered normalisation that learns nothing (``"unit-norm"``, ``"clip"``, ``"none"``), or what one that
+        looks at rows has learnt.
+    maps : sequence
+        Released feature maps in order, each of a kind :func:`row_map_step` knows; may be empty.
+    model : LinearModel or KernelModel
+        Of a kind :func:`model_steps` knows.
+    classes : sequence of str
+        Class names in index order; empty for a regression.
+    dimension : int
+        Features of a raw row.
+
+    Raises
+    ------
+    ParameterError
+        If a step is unknown or the shapes do not chain.
+    """
+    first = lookup("normalisations", normalisation)() if isinstance(normalisation, str) else normalisation
+    steps: list[Step] = []
+    width = dimension
+    for artefact in [first, *maps]:
+        step = row_map_step(artefact, width)
+        if step is not None:
+            width = _append(steps, step, width)
+    for step in model_steps(model, classes):
+        width = _append(steps, step, width)
+    return Pipeline(steps)
+
+
+def _append(steps: list[Step], step: Step, width: int) -> int:
+    """Add a step that takes ``width`` features, and return how many come out."""
+    name, estimator = step
+    if estimator.n_features_in_ != width:
+        raise ParameterError(f"step {name!r} takes {estimator.n_features_in_} features but gets {width}")
+    steps.append((name if name not in dict(steps) else f"{name}-{len(steps)}", estimator))
+    return int(getattr(estimator, "_n_features_out", width))

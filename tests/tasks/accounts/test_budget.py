@@ -1,0 +1,317 @@
+"""Accounts over the whole chain: what is spent, what is left, what never refills, and what the books notice."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dpalgos.accounting.composition import compose
+from dpalgos.guarantees import Guarantee
+from storage.charges import Cap, ReleaseCharge
+from storage.errors import InputError, OverspendError, RefusedError
+from storage.releases import ReleaseStore
+from tasks.accounts.budget import AccountingPolicy, budget_report, nights_left, open_ledger, raise_cap, verify_books
+from tasks.ingestion import IngestRequest, find_dataset, ingest
+from tasks.runtime.settings import current_layout
+from tests.support.chains import charges, ingest_private, prepare
+from tests.support.plans import planned
+from tests.support.private_rows import CLASSES, DIMENSION, PrivateRows
+
+NOISY: dict[str, Any] = {"algorithm": "noisy-gd"}
+SLACK = 1e-6
+
+
+@pytest.fixture
+def clinic(root: Path, tmp_path: Path) -> PrivateRows:
+    return ingest_private(tmp_path / "input", epsilon_cap=2.0)
+
+
+def spent(dataset: str = "clinic") -> float:
+    report = budget_report(dataset)
+    assert report["epsilon_spent"] is not None
+    return float(report["epsilon_spent"])
+
+
+# ── reports ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_report_is_what_composition_says(clinic: PrivateRows) -> None:
+    prepared = prepare(**NOISY)
+    prepared.make()
+    report = budget_report("clinic")
+    assert report["cap"] == {"epsilon": 2.0, "delta": 1e-4}
+    exact = compose(prepared.plan.releases[0].guarantee().losses).epsilon(1e-4)
+    for party in report["parties"]:
+        assert party["epsilon_spent"] == pytest.approx(exact, rel=1e-6)
+        assert party["epsilon_spent"] >= exact - 1e-12
+    assert report["epsilon_left"] == pytest.approx(2.0 - exact, rel=1e-6)
+    json.dumps(report, allow_nan=False)
+
+
+def test_an_account_without_a_charge(clinic: PrivateRows) -> None:
+    report = budget_report("clinic")
+    assert (report["epsilon_spent"], report["epsilon_left"], report["parties"]) == (0.0, 2.0, [])
+    assert nights_left("clinic") is None
+
+
+def test_the_unproved_is_unbounded_and_json_has_no_infinity(root: Path) -> None:
+    prepare("iris", algorithm="non-private", epsilon=None, dimension=2).charge()
+    report = budget_report("iris")
+    assert report["cap"] is None
+    assert report["epsilon_left"] is None
+    assert [party["epsilon_spent"] for party in report["parties"]] == [None, None]
+    json.dumps(report, allow_nan=False)
+
+
+def test_parties_of_one_partition_do_not_add_up_and_partitions_do(clinic: PrivateRows) -> None:
+    prepare(**NOISY).charge()
+    one = spent()
+    local = prepare(algorithm="noisy-gd", trust="secagg")
+    local.charge()
+    two = spent()
+    assert one < two
+    # Another partition of the same rows: whoever sits where, both are paid.
+    prepare(**NOISY, partition_seed=1, repetition=1, epsilon=0.3).charge()
+    three = spent()
+    assert two < three
+    # One more party's share of a local release costs only that party.
+    report = budget_report("clinic")
+    assert all(party["epsilon_spent"] <= three + SLACK for party in report["parties"])
+
+
+def test_nights_left_counts_runs_like_the_last(clinic: PrivateRows) -> None:
+    prepare(**NOISY, epsilon=0.5).charge()
+    left = nights_left("clinic")
+    assert left is not None
+    assert left > 2
+    for night in range(1, left + 1):
+        prepare(**NOISY, epsilon=0.5, repetition=night).charge()
+    assert nights_left("clinic") == 0
+    with pytest.raises(OverspendError):
+        prepare(**NOISY, epsilon=0.5, repetition=left + 1).charge()
+    assert spent() <= 2.0
+
+
+def test_the_largest_epsilon_named_in_a_refusal_fits(clinic: PrivateRows) -> None:
+    prepare(**NOISY, epsilon=1.9).charge()
+    with pytest.raises(OverspendError, match="the largest epsilon") as refused:
+        prepare(**NOISY, epsilon=1.9, repetition=1).charge()
+    largest = float(str(refused.value).split("of this kind is ")[1].split(" ")[0])
+    with pytest.raises(OverspendError):
+        prepare(**NOISY, epsilon=largest * 1.01, repetition=1).charge()
+    prepare(**NOISY, epsilon=largest, repetition=1).charge()
+    assert spent() <= 2.0
+
+
+# ── what never refills ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def write(rows: PrivateRows, lines: list[str], name: str) -> Path:
+    path = rows.path.parent / name
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def again(path: Path, name: str = "clinic", **more: Any) -> None:
+    ingest(
+        IngestRequest(
+            name=name, format="libsvm", path=path, dimension=DIMENSION, classes=CLASSES, **{"account": None, **more}
+        )
+    )
+
+
+def changed_row(rows: PrivateRows) -> Path:
+    lines = rows.path.read_text().splitlines()
+    return write(rows, ["+1 1:0.987654", *lines[1:]], "changed.txt")
+
+
+def appended_row(rows: PrivateRows) -> Path:
+    return write(rows, [*rows.path.read_text().splitlines(), "+1 1:0.987654"], "appended.txt")
+
+
+def reordered(rows: PrivateRows) -> Path:
+    return write(rows, rows.path.read_text().splitlines()[::-1], "reordered.txt")
+
+
+def the_same(rows: PrivateRows) -> Path:
+    return rows.path
+
+
+@pytest.mark.parametrize("edit", [changed_row, appended_row, reordered, the_same])
+def test_new_rows_do_not_refill_the_account(edit: Any, clinic: PrivateRows) -> None:
+    prepare(**NOISY, epsilon=1.9).make()
+    before, versions = spent(), find_dataset("clinic").version
+    again(edit(clinic))
+    assert (find_dataset("clinic").version == versions) is (edit is the_same)
+    assert spent() >= before
+    with pytest.raises(OverspendError):
+        prepare(**NOISY, epsilon=1.9, repetition=1).charge()
+
+
+def test_a_rotated_key_does_not_refill_the_account(clinic: PrivateRows) -> None:
+    prepare(**NOISY, epsilon=1.9).make()
+    current_layout().party_secret("all").unlink()
+    before = spent()
+    with pytest.raises(OverspendError):
+        prepare(**NOISY, epsilon=1.9, repetition=1).charge()
+    assert spent() == before
+
+
+def test_another_name_with_the_same_account_does_not_refill_it(clinic: PrivateRows) -> None:
+    prepare(**NOISY, epsilon=1.9).make()
+    again(changed_row(clinic), name="clinic-two", account="clinic")
+    with pytest.raises(OverspendError):
+        prepare("clinic-two", **NOISY, epsilon=1.9).charge()
+    assert budget_report("clinic-two")["epsilon_spent"] == spent()
+
+
+def test_only_a_recorded_declaration_opens_another_account(clinic: PrivateRows) -> None:
+    prepare(**NOISY, epsilon=1.9).make()
+    with pytest.raises(RefusedError, match="disjoint"):
+        again(changed_row(clinic), account="others", epsilon_cap=2.0, delta_cap=1e-4)
+    again(changed_row(clinic), account="others", epsilon_cap=2.0, delta_cap=1e-4, disjoint_people=True)
+    prepare(**NOISY, epsilon=1.9).charge()
+    assert open_ledger().account("others").disjoint_people
+    assert len(charges("clinic")) == len(charges("others")) == 1
+
+
+def test_several_rows_a_person_cost_more(root: Path, tmp_path: Path) -> None:
+    ingest_private(tmp_path / "input", epsilon_cap=9.0, group_size=2)
+    prepare(**NOISY).charge()
+    report = budget_report("clinic")
+    assert report["group_size"] == 2
+    assert report["epsilon_spent"] > 1.5
+
+
+# ── caps ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_cap_is_raised_on_record_only(clinic: PrivateRows) -> None:
+    with pytest.raises(InputError, match="--reason"):
+        raise_cap("clinic", 3.0, None, " ")
+    raise_cap("clinic", 3.0, None, "the board agreed on 1 May")
+    assert budget_report("clinic")["cap"] == {"epsilon": 3.0, "delta": 1e-4}
+    (change,) = open_ledger().cap_changes("clinic")
+    assert change.why == "the board agreed on 1 May"
+    with pytest.raises(RefusedError, match="1/n"):
+        raise_cap("clinic", None, 0.01, "why not")
+    with pytest.raises(InputError, match="above 0"):
+        raise_cap("clinic", 0.0, None, "why not")
+    prepare(**NOISY, epsilon=2.5).charge()
+    with pytest.raises(OverspendError):
+        raise_cap("clinic", 1.0, None, "too late")
+    find_dataset("iris")
+    with pytest.raises(RefusedError, match="public"):
+        raise_cap("iris", 1.0, None, "no")
+
+
+def test_a_larger_version_must_still_fit_the_caps_delta(clinic: PrivateRows) -> None:
+    """A delta below 1/200 may be above 1/n of the rows that come later."""
+    raise_cap("clinic", None, 4.5e-3, "200 rows allow it")
+    lines = clinic.path.read_text().splitlines()
+    again(write(clinic, lines[:150], "fewer.txt"))
+    kept = sorted(path.name for path in current_layout().datasets.iterdir())
+    with pytest.raises(RefusedError, match="1/n"):
+        again(write(clinic, [*lines, *lines[:100]], "more.txt"))
+    assert sorted(path.name for path in current_layout().datasets.iterdir()) == kept
+    with pytest.raises(RefusedError, match="n = 200"):
+        raise_cap("clinic", None, 6e-3, "150 rows would allow it, the first version does not")
+
+
+# ── the books ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_sound_books(clinic: PrivateRows) -> None:
+    assert verify_books() == []
+    prepare(**NOISY).make()
+    prepare("iris", algorithm="fed-dpdr-dpml", dimension=2).make()
+    prepare("iris", algorithm="noisy-gd", projection="identity").make()
+    assert verify_books() == []
+
+
+def test_an_altered_release_is_noticed(clinic: PrivateRows) -> None:
+    prepared = prepare(**NOISY)
+    prepared.make()
+    key = prepared.plan.releases[0].key
+    store = ReleaseStore(current_layout())
+    manifest, arrays = store.read(key)
+    shutil.rmtree(current_layout().release(key))
+    # With digests of its own it is whole; only the ledger knows that it is not what was released.
+    store.write(key, manifest, {name: array + 1e-9 for name, array in arrays.items()})
+    assert store.read(key)
+    (problem,) = verify_books()
+    assert key in problem
+    assert "altered" in problem
+
+
+def test_a_release_that_was_never_charged_is_noticed(clinic: PrivateRows, tmp_path: Path) -> None:
+    """As after an old back-up of the ledger was restored."""
+    prepare(**NOISY, epsilon=0.3).charge()
+    layout = current_layout()
+    backup = layout.ledger.read_bytes()
+    prepared = prepare(**NOISY, epsilon=0.4)
+    prepared.make()
+    layout.ledger.write_bytes(backup)
+    problems = verify_books()
+    assert any(prepared.plan.releases[0].key in problem and "never charged" in problem for problem in problems)
+    assert len(problems) > 1, "the chain's own high-water mark notices, too"
+
+
+def test_a_damaged_release_is_a_problem_and_no_crash(clinic: PrivateRows) -> None:
+    prepared = prepare(**NOISY)
+    prepared.make()
+    arrays = current_layout().release(prepared.plan.releases[0].key) / "arrays.npz"
+    arrays.write_bytes(arrays.read_bytes()[:-3])
+    (problem,) = verify_books()
+    assert "damaged" in problem
+
+
+# ── the policy ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def priced(plan: Any) -> list[ReleaseCharge]:
+    return [
+        ReleaseCharge(key=release.key, parties=release.parties, guarantee=release.guarantee().to_json())
+        for release in plan.releases
+        if release.reads_rows
+    ]
+
+
+def test_the_policy_prices_a_plan_as_it_is_reported() -> None:
+    plan = planned(algorithm="fed-dpdr-dpml")
+    decision = AccountingPolicy().decide([], priced(plan), partition="p", delta=1e-5, cap=Cap(1.0, 1e-5))
+    assert decision.admitted
+    assert set(decision.costs) == {"0", "1", "2"}
+    refused = AccountingPolicy().decide([], priced(plan), partition="p", delta=1e-5, cap=Cap(0.99, 1e-5))
+    assert not refused.admitted
+    assert "largest epsilon" in refused.reason
+    json.dumps(refused.details, allow_nan=False)
+
+
+def test_what_is_not_proved_fits_under_no_cap_and_never_counts_as_zero() -> None:
+    charges = priced(planned(algorithm="non-private", epsilon=None))
+    decision = AccountingPolicy().decide([], charges, partition="p", delta=1e-5, cap=Cap(1e6, 0.1))
+    assert not decision.admitted
+    assert "nothing is proved" in decision.reason
+    public = AccountingPolicy().decide([], charges, partition="p", delta=1e-5, cap=None)
+    assert public.admitted
+    assert Guarantee.from_json(dict(charges[0].guarantee)).proved is False
+
+
+def test_random_histories_stay_below_the_cap(root: Path, tmp_path: Path, random: np.random.Generator) -> None:
+    """Whatever order small and large runs come in, what is spent stays below the cap, and what fits is admitted."""
+    ingest_private(tmp_path / "input", epsilon_cap=1.0)
+    admitted = 0
+    for number in range(25):
+        try:
+            prepare(**NOISY, epsilon=float(random.choice([0.05, 0.2, 0.6])), repetition=number).charge()
+            admitted += 1
+        except OverspendError:
+            assert spent() > 0.3
+        assert spent() <= 1.0
+    assert admitted >= 2

@@ -1,0 +1,265 @@
+"""Plans: every release of a run with its identity and price, known before any row is read."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+
+from dpalgos.accounting.composition import compose
+from dpalgos.errors import ParameterError, UnknownNameError
+from dpalgos.guarantees import Guarantee, PureEpsilon, Trust
+from dpalgos.registry import lookup, names
+from storage.errors import InputError
+from storage.refs import ShardRef, Visibility
+from tasks.planning import planner as planning
+from tasks.planning.plans import EVERYONE, PlannedRelease, RunPlan
+from tests.support.plans import dataset_of, planned, shards_of
+
+SYSTEMS = names("systems")
+
+
+def plans_of(name: str) -> list[RunPlan]:
+    """Return the plan of a system under each trust that it runs under with made-up parties."""
+    plans = []
+    for trust in lookup("systems", name).supported():
+        try:
+            plans.append(planned(algorithm=name, trust=trust))
+        except ParameterError:
+            # Some are for two classes only.
+            plans.append(planned(shards_of(dataset_of(classes=2)), algorithm=name, trust=trust))
+    return plans
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_a_run_is_planned_without_a_row_and_meets_its_target(name: str) -> None:
+    """Nothing is stored: what a plan says can depend on public facts only."""
+    for plan in plans_of(name):
+        assert plan.releases
+        proved = all(release.guarantee().proved for release in plan.releases)
+        bills = plan.bills()
+        assert set(bills) == {"0", "1", "2"}
+        if not proved:
+            continue
+        for bill in set(bills.values()):
+            pure = all(isinstance(loss, PureEpsilon) for loss in bill)
+            epsilon = compose(bill).epsilon(0.0 if pure else 1e-5)
+            assert epsilon <= 1.0, (plan.trust, bill)
+            # A paper's own system adds its paper's noise, however much of the budget that leaves.
+            assert plan.claim is not None or epsilon >= 0.999, (plan.trust, bill)
+
+
+@pytest.mark.parametrize("delta", [1e-5, 1e-6, 1e-9])
+def test_the_graph_of_many_parties_is_paid_for_within_the_target(delta: float) -> None:
+    """Beyond 64 parties a sparse graph may fail, with a probability that comes on top of every sum's noise."""
+    shards = shards_of(dataset_of(rows=2000), sizes=(20,) * 100)
+    plan = planned(shards, algorithm="noisy-gd", trust=Trust.SECAGG, delta=delta)
+    (bill,) = set(plan.bills().values())
+    assert 0.9999 <= compose(bill).epsilon(delta) <= 1.0
+    assert len(bill) > 1, "the graph's failure is part of the bill"
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_identities_are_a_function_of_the_words(name: str) -> None:
+    for first, second in zip(plans_of(name), plans_of(name), strict=True):
+        assert first == second
+        keys = [release.key for release in first.releases] + [
+            made.key for made in (first.basis, first.model) if made is not None
+        ]
+        assert len(set(keys)) == len(keys)
+        assert all(len(key) == 64 for key in keys)
+        # Every key that something uses is made by the plan.
+        used = {key for release in first.releases for key in release.upstream}
+        used |= {key for made in (first.basis, first.model) if made for key in made.upstream}
+        assert used <= set(keys)
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_a_plan_survives_the_way_through_json(name: str) -> None:
+    """Prefect hands tasks their parameters as JSON; what is built from them must be what was priced."""
+    for plan in plans_of(name):
+        again = RunPlan.model_validate_json(plan.model_dump_json())
+        assert again == plan
+        for before, after in zip(plan.releases, again.releases, strict=True):
+            assert after.guarantee() == before.guarantee()
+            assert Guarantee.from_json(after.guarantee().to_json()) == before.guarantee()
+
+
+CHANGES: list[dict[str, Any]] = [
+    {"epsilon": 2.0},
+    {"delta": 1e-6},
+    {"dimension": 3},
+    {"repetition": 1},
+    {"seed": 1},
+    {"seed": 2},
+    {"parameters": {"regularisation": 0.02}},
+    {"projection": "identity"},
+]
+
+
+def keys_of(plan: RunPlan) -> set[str]:
+    return {release.key for release in plan.releases}
+
+
+def made_of(plan: RunPlan) -> str:
+    assert plan.model is not None
+    return plan.model.key
+
+
+def test_whatever_a_release_depends_on_changes_its_identity(monkeypatch: pytest.MonkeyPatch) -> None:
+    base: dict[str, Any] = {"algorithm": "fed-dpdr-dpml"}
+    plans = [planned(**base), *(planned(**{**base, **change}) for change in CHANGES)]
+    dataset = dataset_of()
+    plans += [
+        planned(shards_of(dataset.model_copy(update={"version": "another"})), **base),
+        planned(shards_of(dataset, partition="q"), **base),
+        planned(shards_of(dataset, sizes=(200, 301, 499)), **base),
+        planned(shards_of(dataset, sizes=(200, 300)), **base),
+    ]
+    monkeypatch.setattr(planning, "code_version", lambda: "other code or other packages")
+    plans.append(planned(**base))
+    for first, second in itertools.combinations(plans, 2):
+        assert first.run_key != second.run_key
+        assert made_of(first) != made_of(second)
+
+
+def test_what_a_release_does_not_depend_on_leaves_it_alone() -> None:
+    """Two runs that share a release share its charge: the evaluation, the labels and another trainer change nothing."""
+    base = planned(algorithm="dpdr-dpml", parameters={"trainer.regularisation": 0.01})
+    assert planned(algorithm="dpdr-dpml", parameters={"regularisation": 0.01}) == base
+    named = planned(algorithm="dpdr-dpml", parameters={"trainer.regularisation": 0.02})
+    assert {release.key for release in named.projections} == {release.key for release in base.projections}
+    assert keys_of(named) != keys_of(base)
+    renamed = dataset_of().model_copy(update={"name": "renamed", "account": "renamed"})
+    assert keys_of(planned(shards_of(renamed), algorithm="dpdr-dpml")) == keys_of(planned(algorithm="dpdr-dpml"))
+
+
+def test_one_run_key_one_result() -> None:
+    """A run key says everything that its result says: target, data set and name included."""
+    base = planned(algorithm="non-private", epsilon=None)
+    assert keys_of(planned(algorithm="non-private", epsilon=1.0)) == keys_of(base)
+    assert planned(algorithm="non-private", epsilon=1.0).run_key != base.run_key
+    renamed = dataset_of().model_copy(update={"name": "renamed"})
+    assert planned(shards_of(renamed), algorithm="non-private", epsilon=None).run_key != base.run_key
+
+
+def test_ten_classes_are_ten_releases() -> None:
+    plan = planned(shards_of(dataset_of(classes=10)), algorithm="dpml")
+    for release in plan.models:
+        losses = release.guarantee().losses
+        assert len(losses) == 10
+        assert sum(loss.epsilon for loss in losses if isinstance(loss, PureEpsilon)) == pytest.approx(1.0)
+    (loss,) = planned(shards_of(dataset_of(classes=2)), algorithm="dpml").models[0].guarantee().losses
+    assert isinstance(loss, PureEpsilon)
+    assert loss.epsilon == pytest.approx(1.0)
+
+
+def test_each_party_pays_for_its_own_and_all_for_what_is_joint() -> None:
+    local = planned(algorithm="fed-dpdr-dpml", trust="local")
+    assert [release.parties for release in local.projections] == [("0",), ("1",), ("2",)]
+    assert [release.owner for release in local.models] == ["0", "1", "2"]
+    assert [release.noise_makers for release in local.models] == [("0",), ("1",), ("2",)]
+    joint = planned(algorithm="noisy-gd", trust="central")
+    assert [release.parties for release in joint.releases] == [("0", "1", "2")]
+    assert joint.releases[0].noise_makers == (EVERYONE,)
+    shared = planned(algorithm="noisy-gd", trust="secagg")
+    assert shared.releases[0].noise_makers == ("0", "1", "2")
+
+
+def test_parties_weigh_as_they_have_rows() -> None:
+    plan = planned(algorithm="fed-dpdr-dpml")
+    assert plan.model is not None
+    assert plan.model.weights == (0.2, 0.3, 0.5)
+
+
+def test_the_first_trust_is_the_default() -> None:
+    for name in SYSTEMS:
+        system = lookup("systems", name)
+        first = next(iter(system.supported()))
+        try:
+            assert planned(algorithm=name).trust is first
+        except ParameterError:
+            assert planned(shards_of(dataset_of(classes=2)), algorithm=name).trust is first
+
+
+def test_paths_lead_from_raw_rows_to_each_model() -> None:
+    plan = planned(algorithm="fed-dpdr-dpml")
+    assert plan.basis is not None
+    assert plan.model is not None
+    assert plan.paths() == {EVERYONE: [plan.basis.key, plan.model.key]}
+    alone = planned(algorithm="dpdr-dpml")
+    assert alone.paths() == {
+        model.parties[0]: [basis.key, model.key] for basis, model in zip(alone.projections, alone.models, strict=True)
+    }
+
+
+def test_a_charged_evaluation_is_part_of_the_plan_and_pays_from_the_held_out_rows() -> None:
+    dataset = dataset_of(visibility=Visibility.PRIVATE)
+    shards = shards_of(dataset)
+    held_out = ShardRef(dataset=dataset, partition="p", party="test", rows=100)
+    plan = planned(shards, held_out, algorithm="noisy-gd", evaluate_privately=True)
+    assert [release.name for release in plan.evaluations] == ["confusion-matrix", "score-histogram"]
+    bills = plan.bills()
+    assert set(bills) == {"0", "1", "2", "test"}
+    for bill in bills.values():
+        assert 0.999 <= compose(bill).epsilon(1e-5) <= 1.0
+    assert planned(shards, held_out, algorithm="noisy-gd").evaluations == ()
+    with pytest.raises(InputError, match="held-out rows"):
+        planned(shards, None, algorithm="noisy-gd", evaluate_privately=True)
+    with pytest.raises(InputError, match="--aggregation"):
+        planned(shards, held_out, algorithm="dpml", evaluate_privately=True)
+
+
+def test_names_and_parameters_that_do_not_fit() -> None:
+    with pytest.raises(UnknownNameError, match=r"nearest: .*fed-dpdr-dpml"):
+        planned(algorithm="fed-dpdr-dmpl")
+    with pytest.raises(ParameterError, match=r"trainer\.regularisation"):
+        planned(algorithm="fed-dpdr-dpml", parameters={"regularization": 0.1})
+    with pytest.raises(InputError, match="65 is above the data set's 64"):
+        planned(algorithm="fed-dpdr-dpml", dimension=65)
+    with pytest.raises(InputError, match="65 is above the data set's 64"):
+        planned(algorithm="fed-dpdr-dpml", parameters={"components": 65})
+    with pytest.raises(ParameterError, match="give a total budget"):
+        planned(algorithm="noisy-gd", epsilon=None)
+    with pytest.raises(ParameterError, match="runs under"):
+        planned(algorithm="dpml", trust=Trust.CENTRAL)
+    assert planned(algorithm="non-private", epsilon=None).split == {}
+
+
+COMBINATIONS = [(projection, trainer) for projection in (None, *names("projections")) for trainer in names("trainers")]
+
+
+def test_every_registered_pair_runs_or_says_why_not() -> None:
+    ran = set()
+    for projection, trainer in COMBINATIONS:
+        for classes in (2, 3):
+            try:
+                plan = planned(
+                    shards_of(dataset_of(classes=classes)), algorithm=None, projection=projection, trainer=trainer
+                )
+            except ParameterError:
+                continue
+            ran.add((projection, trainer))
+            assert plan.system == "+".join(part for part in (projection, trainer) if part)
+            assert [release.name for release in plan.models] == [trainer] * len(plan.models)
+            if all(release.guarantee().proved for release in plan.releases):
+                for bill in plan.bills().values():
+                    assert compose(bill).epsilon(1e-5) <= 1.0
+    assert ("analyze-gauss", "objective-perturbation") in ran
+    assert (None, "noisy-gd") in ran
+    assert len(ran) > len(COMBINATIONS) / 2
+
+
+def test_an_exchanged_part_no_longer_carries_the_papers_claim() -> None:
+    assert planned(algorithm="fed-dpdr-dpml-published").claim is not None
+    assert planned(algorithm="fed-dpdr-dpml-published", aggregation="weighted-mean").claim is None
+    changed = planned(algorithm="fed-dpdr-dpml", projection="identity")
+    assert changed.system == "fed-dpdr-dpml+identity"
+    assert [release.name for release in changed.releases if release.reads_rows] == ["objective-perturbation"] * 3
+
+
+def test_a_release_with_an_unknown_field_is_refused() -> None:
+    release = planned(algorithm="noisy-gd").releases[0]
+    with pytest.raises(ValueError, match="extra"):
+        PlannedRelease(**{**release.model_dump(), "epsilon": 3})

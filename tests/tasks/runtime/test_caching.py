@@ -1,0 +1,158 @@
+"""The cache: keyed by everything an answer depends on, never by the run, and never older than what it points to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from prefect import Task, flow, task
+
+from storage.refs import ReleaseRef
+from tasks.charging import charge
+from tasks.evaluation import evaluate
+from tasks.normalisation import normalise
+from tasks.partitioning import partition
+from tasks.planning.plans import PlannedRelease
+from tasks.releasing import reduce_dimension, train_model
+from tasks.runtime import caching
+from tasks.runtime.caching import BY_CONTENT, ByContent, checked, served_from_cache, submit
+from tasks.tracking.reporting import report
+from tests.support.engines import Engine
+from tests.support.plans import planned
+
+calls: list[int] = []
+
+
+@task(cache_policy=BY_CONTENT, persist_result=True)
+def double(number: int) -> int:
+    calls.append(number)
+    return 2 * number
+
+
+@task(cache_policy=BY_CONTENT, persist_result=True)
+def triple(number: int) -> int:
+    calls.append(number)
+    return 3 * number
+
+
+def key_of(one: Any = double, **inputs: Any) -> str | None:
+    return ByContent().compute_key(SimpleNamespace(task=one), inputs, {})  # type: ignore[arg-type]
+
+
+@pytest.fixture(autouse=True)
+def _nothing_called() -> None:
+    calls.clear()
+
+
+def test_equal_questions_have_equal_keys(root: Path) -> None:
+    assert key_of(number=2) == key_of(number=2)
+    assert len(key_of(number=2) or "") == 64
+    plan = planned(algorithm="noisy-gd")
+    again = PlannedRelease.model_validate_json(plan.releases[0].model_dump_json())
+    assert key_of(release=plan.releases[0]) == key_of(release=again)
+
+
+def test_whatever_an_answer_depends_on_is_in_the_key(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = {key_of(number=2), key_of(number=3), key_of(other=2), key_of(triple, number=2)}
+    for name in ("package_digest", "code_version"):
+        with monkeypatch.context() as patch:
+            # A helper in one of our packages was edited; a numerical library is another one.
+            patch.setattr(caching, name, lambda *packages: "changed")
+            keys.add(key_of(number=2))
+    with monkeypatch.context() as patch:
+        patch.setenv("UNITBALL_ROOT", str(tmp_path / "another"))
+        keys.add(key_of(number=2))
+    with monkeypatch.context() as patch:
+        # The body of the task itself was edited.
+        patch.setattr("inspect.getsource", lambda function: "def double(number): return 4")
+        keys.add(key_of(number=2))
+    assert len(keys) == 8
+    assert None not in keys
+
+
+def test_a_key_does_not_depend_on_the_run(root: Path) -> None:
+    first = BY_CONTENT.compute_key(SimpleNamespace(task=double), {"number": 1}, {"seed": 1})  # type: ignore[arg-type]
+    second = BY_CONTENT.compute_key(SimpleNamespace(task=double), {"number": 1}, {"seed": 2})  # type: ignore[arg-type]
+    assert first == second
+
+
+@pytest.mark.parametrize("value", [np.zeros(3), [np.float64], object(), b"bytes", float("nan"), {1: object()}])
+def test_arrays_and_other_objects_are_no_inputs(value: Any, root: Path) -> None:
+    """References only: an array between tasks would be a second, unguarded copy of rows."""
+    with pytest.raises((TypeError, ValueError)):
+        key_of(value=value)
+
+
+def test_every_task_is_cached_by_content_but_for_those_that_write_books() -> None:
+    """A charge asks the ledger and a report asks MLflow: these remember by themselves, whatever a cache says."""
+    cached: list[Task[..., Any]] = [normalise, partition, reduce_dimension, train_model, evaluate]
+    for one in cached:
+        assert isinstance(one.cache_policy, ByContent), one.name
+        assert one.persist_result is True, one.name
+    asked: list[Task[..., Any]] = [charge, report]
+    for one in asked:
+        assert not isinstance(one.cache_policy, ByContent), one.name
+        assert one.persist_result is False, one.name
+
+
+def test_served_from_the_cache_across_runs_of_a_flow(engine: Engine, root: Path) -> None:
+    @flow
+    def run(stored: bool) -> tuple[int, bool]:
+        future = submit(double, [21], stored=stored)
+        return future.result(), served_from_cache(future)
+
+    assert run(True) == (42, False)
+    assert run(True) == (42, True)
+    assert calls == [21]
+    # What the cached reference points to is gone.
+    assert run(False) == (42, False)
+    assert calls == [21, 21]
+    assert run(True) == (42, True)
+
+
+def test_two_roots_share_no_cache(engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    @flow
+    def run() -> int:
+        return double(5)
+
+    for name in ("one", "two"):
+        monkeypatch.setenv("UNITBALL_ROOT", str(tmp_path / name))
+        assert run() == 10
+        assert run() == 10
+    assert calls == [5, 5]
+
+
+def test_a_step_whose_rows_are_gone_runs_again(engine: Engine, root: Path) -> None:
+    whole = True
+
+    @flow
+    def run() -> int:
+        return checked(double, [7], lambda result: whole)
+
+    run()
+    run()
+    assert calls == [7]
+    whole = False
+    run()
+    assert calls == [7, 7]
+
+
+def test_a_reference_survives_the_store(engine: Engine, root: Path) -> None:
+    """Results are kept as JSON; what comes back must be the reference, not a dictionary."""
+
+    @task(cache_policy=BY_CONTENT, persist_result=True)
+    def refer(key: str) -> ReleaseRef:
+        return ReleaseRef(key=key, kind="projection", party="0")
+
+    @flow
+    def run() -> tuple[Any, bool]:
+        future = submit(refer, ["k"], stored=True)
+        return future.result(), served_from_cache(future)
+
+    assert run() == (ReleaseRef(key="k", kind="projection", party="0"), False)
+    assert run() == (ReleaseRef(key="k", kind="projection", party="0"), True)

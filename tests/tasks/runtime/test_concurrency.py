@@ -1,0 +1,85 @@
+"""What a deployment adds to a run; the rest is tested against a real server in tests/deployments/test_serving.py."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import Any
+
+import httpx
+import pytest
+from prefect.exceptions import PrefectHTTPStatusError
+
+from storage.errors import OverspendError
+from tasks.runtime import concurrency as deployed
+from tasks.runtime.concurrency import LEASE_SECONDS, limit_name, one_run_a_dataset, refused
+
+
+class Server:
+    """Stands for the server: what was asked of it, in order."""
+
+    def __init__(self, status: int | None = None) -> None:
+        self.asked: list[Any] = []
+        self.status = status
+
+    def __enter__(self) -> Server:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+    def upsert_global_concurrency_limit_by_name(self, name: str, limit: int) -> None:
+        self.asked.append((name, limit))
+        if self.status is not None:
+            request = httpx.Request("POST", "http://127.0.0.1/api")
+            raise PrefectHTTPStatusError("no", request=request, response=httpx.Response(self.status, request=request))
+
+
+def use(monkeypatch: pytest.MonkeyPatch, server: Server, deployment_id: str | None) -> None:
+    @contextmanager
+    def concurrency(name: str, **settings: Any) -> Any:
+        server.asked.append(("enter", name, settings["lease_duration"]))
+        yield
+        server.asked.append(("leave", name))
+
+    monkeypatch.setattr(deployed, "get_client", lambda sync_client: server)
+    monkeypatch.setattr(deployed, "concurrency", concurrency)
+    monkeypatch.setattr(deployed, "deployment", type("Deployment", (), {"id": deployment_id}))
+
+
+def test_a_run_of_a_deployment_waits_for_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = Server()
+    use(monkeypatch, server, "an-id")
+    with one_run_a_dataset("digits"):
+        server.asked.append("work")
+    name = limit_name("digits")
+    assert server.asked == [(name, 1), ("enter", name, LEASE_SECONDS), "work", ("leave", name)]
+    assert limit_name("wine") != name
+
+
+def test_a_run_without_a_deployment_asks_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = Server()
+    use(monkeypatch, server, None)
+    with one_run_a_dataset("digits"):
+        pass
+    assert server.asked == []
+
+
+def test_a_limit_made_by_another_run_in_the_same_moment_will_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = Server(status=409)
+    use(monkeypatch, server, "an-id")
+    with one_run_a_dataset("digits"):
+        pass
+    assert ("leave", limit_name("digits")) in server.asked
+    broken = Server(status=500)
+    use(monkeypatch, broken, "an-id")
+    with pytest.raises(PrefectHTTPStatusError), one_run_a_dataset("digits"):
+        pass
+
+
+def test_a_refusal_is_a_failure_of_that_name() -> None:
+    error = OverspendError("epsilon 5 does not fit into the 1 that is left")
+    state = refused(error)
+    assert (str(state.type.value), state.name) == ("FAILED", "Refused")
+    assert state.message == "Refused for privacy: epsilon 5 does not fit into the 1 that is left"
+    with pytest.raises(OverspendError, match="does not fit"):
+        state.result()

@@ -1,0 +1,330 @@
+"""The engine: databases made whole or not at all, one server a process, nothing left behind, nothing sent anywhere."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from storage.errors import StorageError
+from storage.layout import Layout
+from tasks.runtime import engine, engine_process
+from tasks.runtime.engine import EngineError, prefect_database, prepare_databases, prepare_engine, prepare_tracking
+from tests.support.untraced import quickest
+
+# Installed in every process of a run: nothing but loopback may be contacted or even looked up.
+OFFLINE = """
+import sys
+def _guard(event, arguments):
+    if event == "socket.connect":
+        address = arguments[1]
+        host = address[0] if isinstance(address, tuple) else "local"
+    elif event == "socket.getaddrinfo":
+        host = arguments[0]
+    else:
+        return
+    if host not in ("127.0.0.1", "::1", "localhost", "local", None, b"127.0.0.1"):
+        open({path!r}, "a").write(f"{{event}} {{host}}\\n")
+        raise OSError(f"the network is not there: {{host}}")
+sys.addaudithook(_guard)
+"""
+RUN = """
+import sys
+from pathlib import Path
+from tasks.runtime.engine import prepare_engine, quick_flows
+prepare_engine(Path(sys.argv[1]))
+from prefect import flow, task
+@task
+def double(number):
+    return 2 * number
+@flow
+def total():
+    return sum(future.result() for future in double.map([1, 2, 3]))
+with quick_flows():
+    print("total", total(), flush=True)
+"""
+
+
+def clean_environment(**more: str) -> dict[str, str]:
+    """Return this process's environment without what an earlier test's engine has put there."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PREFECT", "MLFLOW", "UNITBALL"))}
+    return {**kept, "PYTHONPATH": str(Path(engine.__file__).parents[2]), **more}
+
+
+def start(code: str, *arguments: object, **environment: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=clean_environment(**environment),
+        start_new_session=True,
+    )
+
+
+def wait_until(condition: Callable[[], bool], seconds: float) -> bool:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if condition():
+            return True
+        time.sleep(0.005)
+    return condition()
+
+
+def processes_of(root: Path) -> list[int]:
+    """Return the engine's processes that work for a root."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            line = (entry / "cmdline").read_bytes().decode(errors="replace")
+            if "engine_process" in line and str(root) in line:
+                found.append(int(entry.name))
+    return found
+
+
+def intact(database: Path) -> bool:
+    with contextlib.closing(sqlite3.connect(database)) as connection:
+        return bool(connection.execute("PRAGMA integrity_check").fetchone() == ("ok",))
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A root whose databases are made; tests that change them take a copy."""
+    root = tmp_path_factory.mktemp("engine") / "root"
+    process = start(
+        "import sys; from pathlib import Path; from tasks.runtime.engine import prepare_databases as prepare; "
+        "prepare(Path(sys.argv[1]))",
+        root,
+    )
+    assert process.wait(120) == 0, process.stderr and process.stderr.read()
+    return root
+
+
+@pytest.fixture
+def environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
+    """An environment in which no engine was prepared; put back afterwards."""
+    before = dict(os.environ)
+    for name in list(os.environ):
+        if name.startswith(("PREFECT", "MLFLOW", "UNITBALL_EMBEDDED", "DO_NOT_TRACK")):
+            monkeypatch.delenv(name)
+    yield monkeypatch
+    os.environ.clear()
+    os.environ.update(before)
+
+
+def test_three_processes_at_once_on_a_fresh_root_offline(tmp_path: Path) -> None:
+    root, contacted = tmp_path / "root", tmp_path / "contacted"
+    site = tmp_path / "site"
+    site.mkdir()
+    (site / "sitecustomize.py").write_text(OFFLINE.format(path=str(contacted)))
+    path = os.pathsep.join([str(site), str(Path(engine.__file__).parents[2])])
+    runs = [start(RUN, root, PYTHONPATH=path) for _ in range(3)]
+    for run in runs:
+        out, err = run.communicate(timeout=240)
+        assert run.returncode == 0, err
+        assert out.strip() == "total 12"
+        assert err == "", "the console belongs to the command"
+    assert not contacted.exists(), contacted.read_text()
+    assert intact(prefect_database(root))
+    assert intact(Layout(root).mlflow_database)
+    assert not list(Layout(root).prefect.glob(".making-*"))
+    assert not processes_of(root)
+    with contextlib.closing(sqlite3.connect(prefect_database(root))) as connection:
+        states = connection.execute("SELECT state_type, count(*) FROM flow_run GROUP BY state_type").fetchall()
+        tasks = connection.execute("SELECT count(*) FROM task_run WHERE state_type = 'COMPLETED'").fetchone()
+    assert states == [("COMPLETED", 3)]
+    assert tasks == (9,), "each run's tasks were recorded before its server ended"
+
+
+def test_the_guard_of_the_offline_test_bites(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(OFFLINE.format(path=str(tmp_path / "contacted")))
+    process = start("import socket; socket.create_connection(('192.0.2.1', 9), 1)", PYTHONPATH=str(tmp_path))
+    assert process.wait(60) != 0
+    assert "192.0.2.1" in (tmp_path / "contacted").read_text()
+
+
+@pytest.mark.parametrize(
+    ("package", "size"),
+    [
+        ("prefect", 0),
+        ("prefect", 400_000),
+        pytest.param("prefect", 1, marks=pytest.mark.nightly),
+        pytest.param("prefect", 1_000_000, marks=pytest.mark.nightly),
+        ("mlflow", 200_000),
+        pytest.param("mlflow", 0, marks=pytest.mark.nightly),
+    ],
+)
+def test_killed_in_its_first_migration(tmp_path: Path, package: str, size: int) -> None:
+    """Killed when the file being made has a certain size: nothing has its real name, and the next run makes it."""
+    root = tmp_path / "root"
+    layout = Layout(root).prepare()
+    target = prefect_database(root) if package == "prefect" else layout.mlflow_database
+    making = layout.prefect / f".making-{target.name}"
+    only = engine._Needs(prefect=package == "prefect", mlflow=package == "mlflow")
+    arguments = next(part for part in engine._database_arguments(root, only) if part)
+
+    def child() -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            [sys.executable, "-P", engine_process.__file__, "--workplace", str(layout.prefect), *arguments],
+            stdin=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=clean_environment(),
+        )
+
+    def grown() -> bool:
+        files = [path for path in layout.prefect.glob(f"{making.name}*") if path.exists()]
+        return bool(files) and sum(path.stat().st_size for path in files) >= size
+
+    killed = child()
+    assert wait_until(grown, 60), "the migration never came so far"
+    killed.send_signal(signal.SIGKILL)
+    killed.wait()
+    assert not target.exists()
+    again = child()
+    assert again.wait(120) == 0, again.stderr and again.stderr.read().decode()
+    assert intact(target)
+    assert engine_process.mark_of(target) == engine._mark(package)
+    assert not list(layout.prefect.glob(".making-*"))
+
+
+def test_a_killed_command_leaves_no_server(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    code = RUN + "\nimport os, time\nprint(os.environ['PREFECT_API_URL'], flush=True)\ntime.sleep(600)\n"
+    run = start(code, root)
+    assert run.stdout is not None
+    assert run.stdout.readline().strip() == "total 12", run.stderr and run.stderr.read()
+    port = int(run.stdout.readline().rsplit(":", 1)[1].split("/")[0])
+    with socket.create_connection(("127.0.0.1", port), 5):
+        pass
+    assert processes_of(root)
+    run.send_signal(signal.SIGKILL)
+    run.wait()
+    assert wait_until(lambda: not processes_of(root), 30)
+    assert intact(prefect_database(root))
+
+
+def test_nothing_is_started_where_all_is_there(made: Path, environment: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("a process was started")
+
+    environment.setattr(subprocess, "Popen", refuse)
+
+    def prepare() -> None:
+        prepare_databases(made)
+        prepare_tracking(made)
+
+    assert quickest(prepare) < 0.1
+
+
+def test_settings_lie_under_the_root_and_the_users_own_are_kept(made: Path, environment: pytest.MonkeyPatch) -> None:
+    environment.setenv("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "DEBUG")
+    prepare_databases(made)
+    assert os.environ["PREFECT_HOME"] == str(made / "prefect")
+    assert os.environ["PREFECT_LOCAL_STORAGE_PATH"].startswith(str(made))
+    assert str(made) in os.environ["PREFECT_SERVER_DATABASE_CONNECTION_URL"]
+    assert os.environ["DO_NOT_TRACK"] == "1"
+    assert os.environ["MLFLOW_DISABLE_TELEMETRY"] == "true"
+    assert os.environ["PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL"] == "DEBUG"
+
+
+def test_the_users_server_is_used(made: Path, environment: pytest.MonkeyPatch) -> None:
+    environment.setenv("PREFECT_API_URL", "http://127.0.0.1:4210/api")
+    environment.setattr(engine, "sys", type("Bare", (), {"modules": {}, "executable": sys.executable}))
+    prepare_engine(made)
+    assert os.environ["PREFECT_API_URL"] == "http://127.0.0.1:4210/api"
+    assert "PREFECT_HOME" not in os.environ
+    assert "PREFECT_SERVER_DATABASE_CONNECTION_URL" not in os.environ
+    # Results are this root's, whoever serves the API.
+    assert os.environ["PREFECT_LOCAL_STORAGE_PATH"].startswith(str(made))
+
+
+def test_a_parents_embedded_server_is_not_taken_for_the_users(environment: pytest.MonkeyPatch) -> None:
+    environment.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")
+    assert not engine._own_server_wanted()
+    environment.setenv("UNITBALL_EMBEDDED_API_URL", "http://127.0.0.1:9/api")
+    assert engine._own_server_wanted()
+
+
+def test_unwritable_root(tmp_path: Path, environment: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    for prepare in (prepare_databases, prepare_engine, prepare_tracking):
+        with pytest.raises(StorageError, match=r"cannot write .*--root") as caught:
+            prepare(tmp_path / "file" / "root")
+        assert "\n" not in str(caught.value)
+
+
+def test_a_root_that_no_database_address_can_carry(tmp_path: Path, environment: pytest.MonkeyPatch) -> None:
+    with pytest.raises(StorageError, match="contains '\\?'"):
+        prepare_databases(tmp_path / "what?")
+    assert not (tmp_path / "what?").exists()
+
+
+def copy_of(made: Path, root: Path) -> Path:
+    layout = Layout(root).prepare()
+    for source, target in (
+        (prefect_database(made), prefect_database(root)),
+        (Layout(made).mlflow_database, layout.mlflow_database),
+    ):
+        target.write_bytes(source.read_bytes())
+    return root
+
+
+def made_by_another_version(root: Path, database: Path) -> None:
+    with contextlib.closing(sqlite3.connect(database)) as connection:
+        connection.execute("PRAGMA user_version = 7")
+    engine_process.seal_of(database, Layout(root).prefect).unlink(missing_ok=True)
+
+
+def test_another_version_upgrades_a_copy_and_keeps_what_is_there(
+    made: Path, tmp_path: Path, environment: pytest.MonkeyPatch
+) -> None:
+    root = copy_of(made, tmp_path / "a root with spaces, ü")
+    database = Layout(root).mlflow_database
+    with contextlib.closing(sqlite3.connect(database)) as connection:
+        connection.execute("UPDATE experiments SET name = 'kept'")
+        connection.commit()
+    made_by_another_version(root, database)
+    made_by_another_version(root, prefect_database(root))
+    prepare_databases(root)
+    assert engine_process.mark_of(database) == engine._mark("mlflow")
+    assert engine_process.mark_of(prefect_database(root)) == engine._mark("prefect")
+    with contextlib.closing(sqlite3.connect(database)) as connection:
+        assert connection.execute("SELECT name FROM experiments").fetchall() == [("kept",)]
+
+
+def test_no_upgrade_under_somebodys_feet(made: Path, tmp_path: Path, environment: pytest.MonkeyPatch) -> None:
+    root = copy_of(made, tmp_path / "root")
+    database = Layout(root).mlflow_database
+    made_by_another_version(root, database)
+    with contextlib.closing(sqlite3.connect(database)) as connection:
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("BEGIN")
+        connection.execute("SELECT count(*) FROM experiments").fetchone()
+        with pytest.raises(EngineError, match="in use"):
+            prepare_tracking(root)
+        # Looking whether a database is made must not drop the locks of this process's own connections to it.
+        other = "import sqlite3, sys; sqlite3.connect(sys.argv[1], timeout=0.1).execute('PRAGMA journal_mode = DELETE')"
+        assert start(other, database).wait(60) != 0, "the lock was dropped"
+    assert engine_process.mark_of(database) == 7
+    prepare_tracking(root)
+    assert engine_process.mark_of(database) == engine._mark("mlflow")
+
+
+def test_a_damaged_database_is_said_to_be_one(made: Path, tmp_path: Path, environment: pytest.MonkeyPatch) -> None:
+    root = copy_of(made, tmp_path / "root")
+    database = Layout(root).mlflow_database
+    database.write_bytes(b"no database at all" * 1000)
+    with pytest.raises(EngineError, match="damaged") as caught:
+        prepare_tracking(root)
+    assert "\n" not in str(caught.value)
+    assert database.read_bytes().startswith(b"no database"), "what was there is still there"

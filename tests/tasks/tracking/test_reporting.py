@@ -1,0 +1,256 @@
+"""What a run says of itself: in its result, in MLflow, and in the Parquet rows that SQL reads."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import numpy as np
+import pytest
+
+from dpalgos.accounting.composition import compose
+from flows.chain import follow
+from flows.direct import Directly
+from storage.datasets import open_dataset
+from storage.layout import Layout
+from storage.shards import open_shard
+from tasks.experiments.results import query_results
+from tasks.ingestion import find_dataset
+from tasks.planning.configuration import TrainingConfig
+from tasks.runtime.settings import current_layout
+from tasks.tracking.reporting import Evaluation, RunResult, proved_by_party, record, report, summarise
+from tasks.tracking.runs import FACTS
+from tests.support.chains import followed, ingest_private, prepare
+from tests.support.data import gathered
+from tests.support.plans import dataset_of, planned, shards_of
+
+
+def tracked(dataset: str = "digits", **config: Any) -> tuple[TrainingConfig, RunResult]:
+    """Run the chain without Prefect, and log it."""
+    given = TrainingConfig(**{"dataset": dataset, "epsilon": 1.0, "parties": 2, **config})
+    mapped, plan, result, models = follow(given, Directly())
+    return given, report.fn(given, mapped, plan, result, models)
+
+
+# ── the result ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_what_is_spent_is_the_largest_bill_of_a_party() -> None:
+    plan = planned(shards_of(dataset_of(), sizes=(200, 300, 500)), algorithm="fed-dpdr-dpml")
+    proved = proved_by_party(plan)
+    assert proved is not None
+    assert proved["epsilon"] == max(compose(bill).epsilon(1e-5) for bill in plan.bills().values())
+    assert proved["delta"] == 1e-5
+    pure = proved_by_party(planned(algorithm="dpml"))
+    assert pure is not None
+    assert pure["delta"] == 0.0
+    assert pure["epsilon"] == pytest.approx(1.0)
+
+
+def test_one_unproved_release_makes_the_whole_unproved() -> None:
+    assert proved_by_party(planned(algorithm="non-private", epsilon=None)) is None
+    assert proved_by_party(planned(algorithm="fed-dpdr-dpml-published")) is None
+    assert proved_by_party(planned(algorithm="fed-dpdr-dpml", projection="pca")) is None
+
+
+def test_a_result_is_json_and_comes_back(root: Path) -> None:
+    result = followed("iris", algorithm="fed-dpdr-dpml-published", dimension=2)
+    text = json.dumps(result.model_dump(mode="json"), allow_nan=False)
+    assert RunResult.model_validate_json(text) == result
+    assert result.proved is None
+    assert result.epsilon_spent is None
+    assert result.claim is not None
+    assert result.claim["flaw"]
+
+
+def test_seconds_are_for_public_rows(root: Path, tmp_path: Path) -> None:
+    ingest_private(tmp_path / "input")
+    private, public = followed(algorithm="noisy-gd"), followed("iris", algorithm="noisy-gd")
+    assert (private.seconds, private.releasing_seconds) == (None, None)
+    assert public.seconds is not None
+    assert public.seconds > 0
+
+
+def test_a_result_does_not_depend_on_private_rows(root: Path, tmp_path: Path) -> None:
+    """Two sets of rows of equal size give the same result but for the names of releases."""
+    results = []
+    for name, seed in (("one", 1), ("two", 2)):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("UNITBALL_ROOT", str(tmp_path / name))
+            ingest_private(tmp_path / f"input-{name}", seed=seed)
+            results.append(followed(algorithm="noisy-gd").model_dump(exclude={"run_key", "releases"}))
+    assert results[0] == results[1]
+
+
+# ── Parquet and SQL ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_duckdb_reads_the_rows(root: Path) -> None:
+    config = TrainingConfig(dataset="iris", algorithm="dpdr-dpml", dimension=2, epsilon=1.0, parties=2)
+    result = followed("iris", algorithm="dpdr-dpml", dimension=2)
+    for _ in range(2):
+        # A run that is repeated is not counted twice.
+        record(config, result)
+    record(config.model_copy(update={"epsilon": None}), followed("iris", algorithm="non-private", epsilon=None))
+    files = f"{current_layout().results}/runs/*.parquet"
+    rows = duckdb.sql(
+        f"SELECT algorithm, accuracy, config_epsilon FROM read_parquet('{files}', union_by_name=true) ORDER BY 1"
+    ).fetchall()
+    assert [row[0] for row in rows] == ["dpdr-dpml", "non-private"]
+    assert rows[0] == ("dpdr-dpml", result.accuracy, 1.0)
+    assert rows[1][2] is None
+    parties = query_results(
+        f"SELECT party, value FROM metrics WHERE metric = 'accuracy' AND run_key = '{result.run_key}'"
+    )
+    assert {row["party"]: row["value"] for row in parties} == {
+        "all": result.accuracy,
+        **{party: of["accuracy"] for party, of in result.by_party.items()},
+    }
+
+
+def test_a_cached_run_does_not_rewrite_the_seconds_of_the_run_that_computed(root: Path) -> None:
+    config = TrainingConfig(dataset="iris", algorithm="noisy-gd", epsilon=1.0, parties=2)
+    result = followed("iris", algorithm="noisy-gd").model_copy(update={"seconds": 12.5})
+    record(config, result)
+    record(config, result.model_copy(update={"seconds": 0.25, "cached": True}))
+    assert query_results("SELECT seconds FROM runs") == [{"seconds": 12.5}]
+    # Where the first one was killed before it could say, nobody knows.
+    other = result.model_copy(update={"run_key": "other", "seconds": 0.25, "cached": True})
+    record(config, other)
+    assert query_results("SELECT seconds FROM runs WHERE run_key = 'other'") == [{"seconds": None}]
+
+
+def test_charges_and_releases_are_views(root: Path, tmp_path: Path) -> None:
+    ingest_private(tmp_path / "input", allow_idealised=True)
+    prepared = prepare(algorithm="fed-dpdr-dpml", dimension=3)
+    prepared.charge()
+    prepared.make()
+    paid = query_results(
+        "SELECT party, count(*) AS n FROM charges WHERE account = 'clinic' GROUP BY party ORDER BY party"
+    )
+    assert paid == [{"party": "0", "n": 2}, {"party": "1", "n": 2}]
+    kinds = query_results("SELECT kind, count(*) AS n FROM releases GROUP BY kind ORDER BY kind")
+    assert kinds == [
+        {"kind": "aggregators", "n": 2},
+        {"kind": "projections", "n": 2},
+        {"kind": "trainers", "n": 2},
+    ]
+    free = query_results("SELECT count(*) AS n FROM releases WHERE NOT reads_rows AND losses IS NULL")
+    assert free == [{"n": 2}]
+
+
+def test_views_are_there_before_the_first_run(root: Path) -> None:
+    assert query_results("SELECT * FROM charges") == []
+    assert query_results("SELECT * FROM releases") == []
+
+
+# ── MLflow ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def client(root: Path) -> Any:
+    from mlflow import MlflowClient
+
+    uri = f"sqlite:///{Layout(root).mlflow_database}"
+    return MlflowClient(tracking_uri=uri, registry_uri=uri)
+
+
+def test_a_parent_a_child_per_party_one_experiment_a_data_set(tracked_root: Path) -> None:
+    config, result = tracked(algorithm="fed-dpdr-dpml", dimension=5, parties=3)
+    mlflow = client(tracked_root)
+    experiment = mlflow.get_experiment_by_name("digits")
+    parent = mlflow.get_run(result.mlflow_run_id)
+    assert parent.info.experiment_id == experiment.experiment_id
+    assert set(FACTS) <= set(parent.data.params)
+    assert parent.data.params["algorithm"] == "fed-dpdr-dpml"
+    assert parent.data.params["proved"].startswith("(0.9999")
+    assert parent.data.params["claim"] == "none"
+    assert parent.data.params["parties"] == "3"
+    assert parent.data.params["trainer.regularisation"] == "0.01"
+    assert parent.data.params["projection.components"] == "5"
+    assert parent.data.metrics["accuracy"] == result.accuracy
+    assert parent.data.metrics["epsilon_spent"] == result.epsilon_spent
+    assert parent.data.metrics["delta_spent"] == 1e-5
+    assert parent.data.metrics["seconds"] == result.seconds
+    children = mlflow.search_runs(
+        [experiment.experiment_id], filter_string=f"tags.mlflow.parentRunId = '{parent.info.run_id}'"
+    )
+    assert {child.data.tags["party"] for child in children} == {"party 0", "party 1", "party 2"}
+    for child in children:
+        assert child.data.metrics["rows"] in (479.0, 480.0)
+        assert child.data.metrics["epsilon_spent"] == result.epsilon_spent
+    (given,) = parent.inputs.dataset_inputs
+    assert given.dataset.name == "digits"
+    assert given.dataset.profile in (None, "")
+    assert given.dataset.schema in (None, "")
+    # Logged again, it is the same run.
+    again = report.fn(*logged(config))
+    assert again.mlflow_run_id == result.mlflow_run_id
+
+
+def logged(config: TrainingConfig) -> Any:
+    dataset, plan, result, models = follow(config, Directly())
+    return config, dataset, plan, result, models
+
+
+def test_joint_releases_have_a_child_per_party_too(tracked_root: Path) -> None:
+    _, result = tracked("iris", algorithm="noisy-gd", parties=2)
+    mlflow = client(tracked_root)
+    experiment = mlflow.get_experiment_by_name("iris").experiment_id
+    found = mlflow.search_runs([experiment], filter_string=f"tags.mlflow.parentRunId = '{result.mlflow_run_id}'")
+    assert {child.data.tags["party"] for child in found} == {"party 0", "party 1"}
+
+
+@pytest.mark.parametrize(
+    ("dataset", "config"),
+    [
+        ("digits", {"algorithm": "fed-dpdr-dpml", "dimension": 5, "epsilon": 50.0}),
+        ("digits", {"algorithm": "noisy-gd", "normalisation": "minmax"}),
+        ("breast_cancer", {"algorithm": "non-private", "epsilon": None, "normalisation": "clip", "dimension": 4}),
+    ],
+)
+def test_the_logged_model_takes_raw_rows_and_predicts_what_was_measured(
+    dataset: str, config: dict[str, Any], tracked_root: Path
+) -> None:
+    import mlflow.sklearn
+
+    given, result = tracked(dataset, **config)
+    mlflow.set_tracking_uri(f"sqlite:///{Layout(tracked_root).mlflow_database}")
+    mlflow.set_registry_uri(f"sqlite:///{Layout(tracked_root).mlflow_database}")
+    (version,) = client(tracked_root).search_model_versions(f"name = '{dataset}.{result.algorithm}'")
+    loaded = mlflow.pyfunc.load_model(f"models:/{version.name}/{version.version}")
+    raw, labels = gathered(open_dataset(current_layout(), find_dataset(dataset)))
+    held_out = positions_held_out(given, len(raw))
+    names = np.array(find_dataset(dataset).classes)[labels.astype(int)]
+    predicted = loaded.predict(raw[held_out])
+    assert np.mean(predicted == names[held_out]) == pytest.approx(result.accuracy)
+    assert loaded.metadata.signature is not None
+    files = {path.suffix for path in Layout(tracked_root).artifacts.rglob("*") if path.is_file()}
+    assert ".pkl" not in files
+    assert ".skops" in files
+
+
+def positions_held_out(config: TrainingConfig, rows: int) -> Any:
+    order = np.random.default_rng([config.partition_seed, 1]).permutation(rows)
+    return np.sort(order[: round(config.test_fraction * rows)])
+
+
+def test_thousands_of_small_parties_are_told_together(root: Path) -> None:
+    from tasks.tracking.reporting import _children
+
+    shards = shards_of(dataset_of(classes=2, dimension=4), sizes=(5,) * 60)
+    plan = planned(shards, algorithm="noisy-gd")
+    result = summarise(plan, shards[0].dataset, Evaluation(), [])
+    (child,) = _children(plan, result)
+    assert child.name == "all parties"
+    assert child.metrics["rows"] == 300
+    few = planned(shards[:3], algorithm="noisy-gd")
+    assert [child.name for child in _children(few, result)] == ["party 0", "party 1", "party 2"]
+
+
+def test_the_whole_shard_is_what_was_trained_on(root: Path) -> None:
+    """The rows that a child run counts are those that its shard holds."""
+    prepared = prepare("iris", algorithm="noisy-gd", parties=3)
+    held = [open_shard(current_layout(), shard).count for shard in prepared.shards.training]
+    assert held == [shard.rows for shard in prepared.shards.training] == [40, 40, 40]

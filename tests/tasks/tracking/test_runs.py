@@ -1,0 +1,385 @@
+"""MLflow: a run is logged once and whole, under the same names for every algorithm, and carries no rows."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dpalgos.models import LinearModel, Projection
+from storage.layout import Layout
+from tasks.runtime.engine import prepare_tracking, tracking_uri
+from tasks.tracking import runs as tracking
+from tasks.tracking.pipelines import raw_row_pipeline
+from tasks.tracking.runs import (
+    FACTS,
+    RUN_KEY,
+    ChildReport,
+    DatasetInput,
+    ModelReport,
+    RunReport,
+    comparison_path,
+    track_run,
+)
+from tasks.tracking.views import VIEW_NAME, VIEW_TAG
+from tests.support.untraced import quickest
+
+CLASSES = ("zero", "one", "two")
+
+
+def pipeline() -> Any:
+    rng = np.random.default_rng(1)
+    return raw_row_pipeline(
+        normalisation="clip",
+        maps=[Projection(basis=np.linalg.qr(rng.normal(size=(8, 4)))[0])],
+        model=LinearModel(rng.normal(size=(3, 4))),
+        classes=CLASSES,
+        dimension=8,
+    )
+
+
+def a_report(**changes: Any) -> RunReport:
+    report = RunReport(
+        experiment="digits",
+        run_key="key-1",
+        name="fed ε=1",
+        facts={"algorithm": "fed", "dataset": "digits", "trust": "local", "proved": "(1, 1e-05)-DP", "claim": None},
+        params={"epsilon": 1.0, "parties": 2},
+        metrics={"accuracy": 0.8, "epsilon_spent": 1.0, "delta_spent": 1e-5},
+        inputs=(DatasetInput(name="digits", version="v" * 64, account="people"),),
+        children=(
+            ChildReport(name="party 0", metrics={"accuracy": 0.7, "rows": 10.0}),
+            ChildReport(name="party 1", metrics={"accuracy": 0.75, "rows": 11.0}),
+        ),
+        model=ModelReport(pipeline=pipeline(), dimension=8, classes=CLASSES, registered_name="digits.fed"),
+        files={"result.json": "{}", "deep/curve.bin": b"\x00\x01"},
+        note="A **note**.",
+    )
+    return replace(report, **changes)
+
+
+@pytest.fixture(scope="session")
+def made_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("tracking") / "root"
+    prepare_tracking(root)
+    return root
+
+
+@pytest.fixture
+def root(made_database: Path, tmp_path: Path) -> Path:
+    """A root of its own, its database a copy of one made before."""
+    layout = Layout(tmp_path / "root").prepare()
+    layout.mlflow_database.write_bytes(Layout(made_database).mlflow_database.read_bytes())
+    return layout.root
+
+
+def client(root: Path) -> Any:
+    from mlflow import MlflowClient
+
+    return MlflowClient(tracking_uri=tracking_uri(root), registry_uri=tracking_uri(root))
+
+
+def all_runs(root: Path, experiment: str = "digits") -> list[Any]:
+    found = client(root).get_experiment_by_name(experiment)
+    return [] if found is None else list(client(root).search_runs([found.experiment_id]))
+
+
+def parents(root: Path) -> list[Any]:
+    return [run for run in all_runs(root) if "mlflow.parentRunId" not in run.data.tags]
+
+
+def test_everything_is_there(root: Path) -> None:
+    run_id = track_run(root, a_report())
+    run = client(root).get_run(run_id)
+    assert run.info.status == "FINISHED"
+    assert run.info.run_name == "fed ε=1"
+    assert run.data.params == {
+        "algorithm": "fed", "dataset": "digits", "trust": "local", "proved": "(1, 1e-05)-DP", "claim": "none",
+        "paper": "none", "neighbours": "none", "numerics": "none", "epsilon": "1.0", "parties": "2",
+    }  # fmt: skip
+    assert {name: run.data.tags[name] for name in FACTS} == {name: run.data.params[name] for name in FACTS}
+    assert run.data.tags[RUN_KEY] == "key-1"
+    assert run.data.tags["mlflow.note.content"].startswith("A **note**.")
+    assert run.data.metrics == {"accuracy": 0.8, "epsilon_spent": 1.0, "delta_spent": 1e-5}
+    children = [item for item in all_runs(root) if item.data.tags.get("mlflow.parentRunId") == run_id]
+    assert {child.data.params["party"]: child.data.metrics["rows"] for child in children} == {
+        "party 0": 10.0,
+        "party 1": 11.0,
+    }
+    assert all(child.info.status == "FINISHED" for child in children)
+    assert all({name: child.data.params[name] for name in FACTS} == a_report().all_facts() for child in children)
+    assert {item.path for item in client(root).list_artifacts(run_id)} == {"deep", "result.json"}
+
+
+def test_the_data_set_is_opaque(root: Path) -> None:
+    run = client(root).get_run(track_run(root, a_report()))
+    (found,) = run.inputs.dataset_inputs
+    assert (found.dataset.name, found.dataset.digest, found.dataset.source_type) == ("digits", "v" * 36, "unitball")
+    assert json.loads(found.dataset.source) == {"dataset": "digits", "version": "v" * 64, "account": "people"}
+    assert not found.dataset.schema
+    assert not found.dataset.profile
+    assert [(tag.key, tag.value) for tag in found.tags] == [("mlflow.data.context", "training")]
+
+
+def test_facts_can_be_filtered_on(root: Path) -> None:
+    track_run(root, a_report())
+    track_run(
+        root,
+        a_report(
+            run_key="key-2", facts={"algorithm": "published", "trust": "local"}, metrics={"accuracy": 0.1}, children=()
+        ),
+    )
+    experiment = client(root).get_experiment_by_name("digits").experiment_id
+
+    def algorithms(filter_string: str) -> set[str]:
+        found = client(root).search_runs([experiment], filter_string=filter_string)
+        return {run.data.params["algorithm"] for run in found}
+
+    assert algorithms("tags.proved = 'none'") == {"published"}
+    assert algorithms("params.proved != 'none' and metrics.epsilon_spent <= 1") == {"fed"}
+    assert algorithms("tags.trust = 'local'") == {"fed", "published"}
+
+
+def test_names_are_the_same_whatever_the_algorithm_says(root: Path) -> None:
+    one = client(root).get_run(track_run(root, a_report(facts={"algorithm": "one", "proved": "yes"})))
+    two = client(root).get_run(track_run(root, a_report(run_key="2", facts={"algorithm": "two", "paper": "P"})))
+    assert set(one.data.params) == set(two.data.params) > set(FACTS)
+    assert set(one.data.tags) == set(two.data.tags)
+
+
+def test_the_same_key_is_logged_once(root: Path) -> None:
+    first = track_run(root, a_report())
+    assert track_run(root, a_report(name="another name")) == first
+    assert len(all_runs(root)) == 3
+    assert len(client(root).search_model_versions("name = 'digits.fed'")) == 1
+    assert track_run(root, a_report(run_key="key-2")) != first
+    assert len(client(root).search_model_versions("name = 'digits.fed'")) == 2
+
+
+def _track(root: Path, key: str) -> str:
+    return track_run(root, a_report(run_key=key))
+
+
+def test_threads_and_processes_at_once(root: Path) -> None:
+    keys = ["a", "b", "a", "b", "a"]
+    with ThreadPoolExecutor(5) as threads:
+        by_thread = list(threads.map(lambda key: _track(root, key), keys))
+    with multiprocessing.get_context("spawn").Pool(2) as processes:
+        by_process = processes.starmap(_track, [(root, key) for key in ("a", "c", "c")])
+    found = set(zip([*keys, "a", "c", "c"], [*by_thread, *by_process], strict=True))
+    assert len(found) == 3
+    assert len(parents(root)) == 3
+    assert len(client(root).search_model_versions("name = 'digits.fed'")) == 3
+
+
+# Killed right before one of MLflow's calls, counted over all calls of one run.
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[3])
+from mlflow import MlflowClient
+from tests.tasks.test_tracking import a_report
+from tasks.tracking.runs import track_run
+left = int(sys.argv[2])
+def counted(name):
+    original = getattr(MlflowClient, name)
+    def call(self, *arguments, **named):
+        global left
+        if left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        left -= 1
+        return original(self, *arguments, **named)
+    return call
+for name in {names!r}:
+    setattr(MlflowClient, name, counted(name))
+track_run(Path(sys.argv[1]), a_report())
+print("calls left", left)
+"""
+WRITES = [
+    "create_experiment", "set_experiment_tag", "create_run", "create_logged_model", "log_outputs", "log_batch",
+    "log_inputs", "log_artifacts", "set_tag", "log_model_artifacts", "finalize_logged_model",
+    "create_registered_model", "create_model_version", "set_logged_model_tags", "set_terminated",
+]  # fmt: skip
+
+
+def writes_of_one_run(root: Path) -> int:
+    """Return how many of MLflow's calls one run makes."""
+    done = _killed(root, 1000)
+    assert done.returncode == 0, done.stderr
+    return 1000 - int(done.stdout.split()[-1])
+
+
+def _killed(root: Path, after: int) -> subprocess.CompletedProcess[str]:
+    repository = str(Path(tracking.__file__).parents[2])
+    return subprocess.run(
+        [sys.executable, "-c", KILLED.format(names=WRITES), str(root), str(after), repository],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true"},
+    )
+
+
+def _check_killed_after(root: Path, after: int) -> None:
+    done = _killed(root, after)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    run_id = track_run(root, a_report())
+    (run,) = parents(root)
+    assert (run.info.run_id, run.info.status) == (run_id, "FINISHED")
+    assert run.data.metrics == {"accuracy": 0.8, "epsilon_spent": 1.0, "delta_spent": 1e-5}
+    children = [item for item in all_runs(root) if "mlflow.parentRunId" in item.data.tags]
+    assert [child.data.tags["mlflow.parentRunId"] for child in children] == [run_id, run_id]
+    versions = client(root).search_model_versions("name = 'digits.fed'")
+    assert [version.run_id for version in versions] == [run_id]
+    models = client(root).search_logged_models([run.info.experiment_id])
+    assert [(model.source_run_id, str(model.status)) for model in models] == [(run_id, "READY")]
+    tags = client(root).get_experiment_by_name("digits").tags
+    assert VIEW_TAG in tags
+
+
+@pytest.mark.parametrize("after", [3, 9, 20, -1])
+def test_killed_in_the_middle_and_logged_again(root: Path, tmp_path: Path, made_database: Path, after: int) -> None:
+    """A killed writer leaves something half-written; the next one with its key leaves one whole run and no remains."""
+    if after < 0:
+        counting = Layout(tmp_path / "counting").prepare()
+        counting.mlflow_database.write_bytes(Layout(made_database).mlflow_database.read_bytes())
+        # Right before the parent run is said to be finished.
+        after += writes_of_one_run(counting.root)
+    _check_killed_after(root, after)
+
+
+@pytest.mark.nightly
+def test_killed_before_every_call(tmp_path: Path, made_database: Path) -> None:
+    def fresh(name: str) -> Path:
+        layout = Layout(tmp_path / name).prepare()
+        layout.mlflow_database.write_bytes(Layout(made_database).mlflow_database.read_bytes())
+        return layout.root
+
+    for after in range(writes_of_one_run(fresh("counting"))):
+        _check_killed_after(fresh(f"root-{after}"), after)
+
+
+def test_model_is_registered_and_loads_in_a_fresh_process(root: Path) -> None:
+    report = a_report()
+    run_id = track_run(root, report)
+    (version,) = client(root).search_model_versions("name = 'digits.fed'")
+    assert version.run_id == run_id
+    assert version.tags["proved"] == "(1, 1e-05)-DP"
+    rng = np.random.default_rng(2)
+    raw = rng.normal(size=(20, 8))
+    code = """
+import json, sys, mlflow
+mlflow.set_tracking_uri(sys.argv[1])
+import numpy as np
+raw = np.array(json.loads(sys.argv[2]))
+info = mlflow.models.get_model_info("models:/digits.fed/1")
+print(json.dumps({
+    "raw": mlflow.sklearn.load_model("models:/digits.fed/1").predict(raw).tolist(),
+    "generic": list(map(str, mlflow.pyfunc.load_model("models:/digits.fed/1").predict(raw))),
+    "shape": list(info.signature.inputs.inputs[0].shape), "output": str(info.signature.outputs.inputs[0].type),
+    "format": info.flavors["sklearn"]["serialization_format"],
+}))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code, tracking_uri(root), json.dumps(raw.tolist())],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd=root,
+        env={
+            **os.environ,
+            # Another test of this session may have left addresses of its own there.
+            "MLFLOW_TRACKING_URI": tracking_uri(root),
+            "MLFLOW_REGISTRY_URI": tracking_uri(root),
+            "PYTHONPATH": str(Path(tracking.__file__).parents[2]),
+            "MLFLOW_DISABLE_TELEMETRY": "true",
+        },
+    )
+    assert done.returncode == 0, done.stderr
+    assert report.model is not None
+    want = report.model.pipeline.predict(raw).tolist()
+    found = json.loads(done.stdout)
+    assert found["raw"] == found["generic"] == want
+    assert (found["shape"], found["format"]) == ([-1, 8], "skops")
+    files = [path.name for path in Layout(root).artifacts.rglob("*") if path.is_file()]
+    assert "model.skops" in files
+    assert not [name for name in files if name.endswith((".pkl", ".pickle", ".joblib"))]
+    requirements = next(Layout(root).artifacts.rglob("requirements.txt")).read_text().split()
+    assert all("==" in line for line in requirements)
+    assert any(line.startswith("scikit-learn==") for line in requirements)
+
+
+def test_a_regression_has_numbers_as_output(root: Path) -> None:
+    model = raw_row_pipeline(normalisation="none", maps=[], model=LinearModel(np.ones((1, 8))), classes=(), dimension=8)
+    track_run(root, a_report(model=ModelReport(pipeline=model, dimension=8, classes=(), registered_name="r")))
+    signature = next(Layout(root).artifacts.rglob("MLmodel")).read_text()
+    assert '"dtype": "float64"' in signature.split("outputs:")[1]
+
+
+def test_numbers_that_are_not_finite_become_tags(root: Path) -> None:
+    run = client(root).get_run(track_run(root, a_report(metrics={"accuracy": 0.5, "epsilon_spent": float("inf")})))
+    assert run.data.metrics == {"accuracy": 0.5}
+    assert run.data.tags["epsilon_spent"] == "inf"
+
+
+def test_long_and_many_entries(root: Path) -> None:
+    params = {f"p{index}": "x" * 7000 for index in range(120)}
+    metrics = {f"m{index}": float(index) for index in range(250)}
+    run = client(root).get_run(track_run(root, a_report(params=params, metrics=metrics, tags={"t": "y" * 9000})))
+    assert len(run.data.params) == 120 + len(FACTS)
+    assert run.data.params["p119"].endswith("…")
+    assert run.data.metrics == metrics
+    assert run.data.tags["t"].endswith("…")
+
+
+def test_no_report_that_could_not_be_found_again() -> None:
+    with pytest.raises(ValueError, match="without quotes"):
+        a_report(run_key="it's")
+    with pytest.raises(ValueError, match="unknown facts seconds"):
+        a_report(facts={"seconds": 3})
+    with pytest.raises(ValueError, match="different names"):
+        a_report(children=(ChildReport(name="a"), ChildReport(name="a")))
+
+
+def test_the_chart_is_a_view_of_the_experiment(root: Path) -> None:
+    assert comparison_path(root, "digits") is None
+    track_run(root, a_report())
+    found = client(root).get_experiment_by_name("digits")
+    path = comparison_path(root, "digits")
+    assert path is not None
+    key = path.rsplit("viewStateShareKey=", 1)[1]
+    view = json.loads(found.tags[f"mlflow.sharedViewState.{key}"])
+    assert view["name"] == VIEW_NAME
+    scatter = json.loads(view["state"])["compareRunCharts"][0]
+    assert (scatter["xaxis"]["key"], scatter["yaxis"]["key"]) == ("epsilon_spent", "accuracy")
+    assert path in found.tags["mlflow.note.content"]
+
+
+def test_a_deleted_experiment_comes_back(root: Path) -> None:
+    track_run(root, a_report())
+    experiment = client(root).get_experiment_by_name("digits").experiment_id
+    client(root).delete_experiment(experiment)
+    track_run(root, a_report(run_key="key-2"))
+    assert client(root).get_experiment(experiment).lifecycle_stage == "active"
+
+
+def test_names_of_data_sets_do_not_leave_the_artifacts(root: Path) -> None:
+    track_run(root, a_report(experiment="../outside"))
+    location = client(root).get_experiment_by_name("../outside").artifact_location
+    assert location.startswith(Layout(root).artifacts.as_uri() + "/")
+    assert not (root / "outside").exists()
+
+
+def test_a_second_run_is_quick(root: Path) -> None:
+    track_run(root, a_report())
+    assert quickest(lambda: track_run(root, a_report()), times=3) < 1.0
