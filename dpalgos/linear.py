@@ -13,7 +13,7 @@ from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Setting
 from dpalgos.losses import ScoreLoss, Squared, outputs
 from dpalgos.models import LinearModel
-from dpalgos.rows import Floats, Rows, clip_to_unit_ball, sanitise
+from dpalgos.rows import NULL_LABEL, Floats, Rows, clip_to_unit_ball, sanitise
 from dpalgos.validation import require_between
 
 __all__ = ["LinearTask"]
@@ -23,7 +23,10 @@ __all__ = ["LinearTask"]
 class LinearTask:
     """The learning task behind a linear trainer: classes (two or more), or real labels where ``classes`` is 1.
 
-    Total: bad rows become zero, bad labels class 0 or the middle of the range, real labels are clipped to it.
+    Total: rows that are no numbers, or whose label is none of the task, are null records; real labels are clipped to
+    their range. A null record is a zero row, the constant feature included, with target 0: the gradient of its loss is
+    slope ⊗ 0 and its outer product with anything is 0, so it contributes nothing to any sum, and nothing but a constant
+    to a risk, whose mean is over n rows all the same.
 
     Parameters
     ----------
@@ -56,11 +59,13 @@ class LinearTask:
         return outputs(setting.classes), setting.dimension + (self.intercept_scaling > 0)
 
     def block(self, features: Floats, labels: NDArray[np.generic], setting: Setting) -> tuple[Floats, Floats]:
-        """Return a block's rows (b, p) in the unit ball and its targets (b, m)."""
+        """Return a block's rows (b, p) in the unit ball and its targets (b, m); zeros for null records."""
         clean, known = sanitise(features, labels, setting.classes)
-        if setting.classes == 1:
-            return self._widened(clean), self._scaled(labels)[:, None]
-        return self._widened(clean), self.loss.targets(known, setting.classes)
+        real = setting.classes == 1
+        targets = self._scaled(labels)[:, None] if real else self.loss.targets(known, setting.classes)
+        null = (known == NULL_LABEL)[:, None]
+        # After the constant feature, which a null record does not have either.
+        return np.where(null, 0.0, self._widened(clean)), np.where(null, 0.0, targets)
 
     def gather(self, parties: Sequence[Rows], setting: Setting) -> tuple[Floats, Floats]:
         """Return the rows (n, p) and targets (n, m) of all parties together."""

@@ -1,4 +1,32 @@
-"""Rows as algorithms meet them: blocks of features and labels, made safe behind the door."""
+"""Rows as algorithms meet them: blocks of features and labels, made safe behind the door; and the null record.
+
+*The null record.* A record is null where its label is no label of the task, or a feature is not a finite number
+(:func:`null_records`). It stands for a row that may not be used: one a schema rejects on private data, or the row that
+is missing in a neighbouring data set under ``replace-special``. It is counted in n, which is public, and contributes
+nothing else: :func:`sanitise` gives it zero features and the label :data:`NULL_LABEL`, and every algorithm leaves it
+out or sums a zero in its place.
+
+*Why the label carries it.* Whether a record is null is decided row by row and must survive whatever maps rows on their
+way: scaling to norm 1 leaves a zero row alone, but a feature map does not (cos 0 = 1), nor does the constant feature of
+an intercept. No map touches labels. So the label decides at the end, after all maps and after the constant feature.
+
+*What follows for sensitivities.* Let a release be a mechanism on f(D) = Σ g(x) over the n records of D, g(null) = 0,
+and let g range over a set G for real rows. Then one record moves f by at most
+
+- sup ‖g‖ over G under ``replace-special`` (one of the two records is null), and
+- sup ‖g − g′‖ over G ∪ {0} under ``replace-one``, since null records occur in data there too: at most twice as much by
+  the triangle inequality, and never less.
+
+So a guarantee under replace-one whose supremum includes null holds under replace-special, and one under
+replace-special holds for a replaced row as a group of two (x to null to z), which is the conversion that
+:func:`dpalgos.accounting.scaling.losses_under` makes. A supremum over real rows alone proves neither: a sum of constant
+features moves by 0 where a row is replaced and by 1 where it becomes null.
+
+References
+----------
+Kairouz, McMahan, Song, Thakkar, Thakurta, Xu, "Practical and private (deep) learning without sampling or shuffling",
+ICML 2021, Definition 1.1 (zero-out neighbours); ``NeighboringRelation.REPLACE_SPECIAL`` in dp-accounting.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +37,23 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["ArrayRows", "Floats", "Ints", "Rows", "clip_to_unit_ball", "gather", "sanitise"]
+__all__ = [
+    "NULL_LABEL",
+    "ArrayRows",
+    "Floats",
+    "Ints",
+    "Rows",
+    "clip_to_unit_ball",
+    "gather",
+    "null_records",
+    "sanitise",
+]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+
+NULL_LABEL = -1
+"""Class index of a null record; among real labels, NaN."""
 
 
 class Rows(Protocol):
@@ -20,7 +61,7 @@ class Rows(Protocol):
 
     @property
     def count(self) -> int:
-        """Number of rows (public under replace-one)."""
+        """Number of rows, null records included; public under every relation."""
         ...
 
     @property
@@ -29,7 +70,10 @@ class Rows(Protocol):
         ...
 
     def blocks(self) -> Iterator[tuple[Floats, NDArray[np.generic]]]:
-        """Yield ``(features, labels)``: features (m, dimension) float64; labels (m,) class indices or real targets."""
+        """Yield ``(features, labels)``: features (m, dimension) float64; labels (m,) class indices or real targets.
+
+        Null records are among them; see :func:`null_records`.
+        """
         ...
 
     def fingerprint(self) -> NDArray[np.uint8]:
@@ -57,17 +101,40 @@ def clip_to_unit_ball(features: Floats, radius: float = 1.0) -> Floats:
     return np.where((factor < 1.0)[:, None], features * factor[:, None], features)
 
 
-def sanitise(features: Floats, labels: NDArray[np.generic], classes: int) -> tuple[Floats, Ints]:
-    """Make a block safe for any classifier: rows into the unit ball, labels outside 0 … classes − 1 to 0.
+def null_records(features: Floats, labels: NDArray[np.generic], classes: int) -> NDArray[np.bool_]:
+    """Return which rows of a block are null records, (m,).
 
-    Total: no input raises because of what it contains.
+    A row is null where a feature is not a finite number, or its label is none of the task: not one of the whole numbers
+    0 … classes − 1, or, where ``classes`` is 1 (real labels), NaN.
+
+    Parameters
+    ----------
+    features : array (m, d)
+        Before or after any map, or decision values.
+    labels : array (m,)
+    classes : int
+        Classes of the task; 1 for real labels.
     """
-    numbers = np.asarray(labels)
-    if np.issubdtype(numbers.dtype, np.floating):
-        # Beyond the classes is beyond them, also where no integer is as large.
-        numbers = np.clip(np.where(np.isfinite(numbers), numbers, -1.0), -1.0, float(classes))
-    whole = numbers.astype(np.int64)
-    return clip_to_unit_ball(features), np.where((whole >= 0) & (whole < classes), whole, 0)
+    numbers = np.asarray(labels, dtype=np.float64)
+    known = ~np.isnan(numbers)
+    if classes > 1:
+        known = (numbers >= 0) & (numbers < classes) & (numbers == np.floor(numbers))
+    return np.asarray(~(known & np.isfinite(features).all(axis=1)))
+
+
+def sanitise(features: Floats, labels: NDArray[np.generic], classes: int) -> tuple[Floats, Ints]:
+    """Make a block safe for any algorithm: rows into the unit ball, null records to zero and :data:`NULL_LABEL`.
+
+    Where ``classes`` is 1 (real labels), the others' labels come back as 0. Total: no input raises because of what it
+    contains.
+    """
+    null = null_records(features, labels, classes)
+    if null.any():
+        features = np.where(null[:, None], 0.0, features)
+        labels = np.where(null, NULL_LABEL, np.asarray(labels, dtype=np.float64))
+    if classes <= 1:
+        labels = np.where(null, NULL_LABEL, 0)
+    return clip_to_unit_ball(features), np.asarray(labels, dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +170,7 @@ class ArrayRows:
 
 
 def gather(rows: Rows, classes: int) -> tuple[Floats, Ints]:
-    """Return all rows of a party as sanitised arrays, features (n, d) and labels (n,)."""
+    """Return all rows of a party as sanitised arrays, features (n, d) and labels (n,), null records included."""
     parts = [sanitise(features, labels, classes) for features, labels in rows.blocks()]
     if not parts:
         return np.zeros((0, rows.dimension)), np.zeros(0, dtype=np.int64)

@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 from prefect import task
 
-from dpalgos.evaluators.confusion_matrix import whole_labels
 from dpalgos.evaluators.score_histogram import area_under_curve
 from dpalgos.metrics import classification_metrics, metrics_of_confusion, regression_metrics
 from dpalgos.models import Statistic
-from dpalgos.rows import Rows
+from dpalgos.rows import Rows, null_records
 from storage.refs import Labels, ReleaseRef, ShardRef
 from tasks.partitioning import Shards
 from tasks.planning.plans import RunPlan
@@ -34,7 +33,8 @@ def _measure(maps: RowMaps, shard: ShardRef) -> dict[str, float]:
     if shard.dataset.labels is Labels.REAL:
         return regression_metrics(np.asarray(labels, dtype=np.float64), scores[:, 0])
     classes = len(shard.dataset.classes)
-    return classification_metrics(whole_labels(labels, classes), scores, classes)
+    kept = ~null_records(scores, labels, classes)
+    return classification_metrics(np.asarray(labels[kept], dtype=np.int64), scores[kept], classes)
 
 
 def _mean(of: Sequence[Mapping[str, float]]) -> dict[str, float]:

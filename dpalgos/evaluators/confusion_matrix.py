@@ -12,9 +12,9 @@ from dpalgos.guarantees import Claim, GaussianMu, Guarantee, Loss, Neighbours, N
 from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
 from dpalgos.models import Statistic
 from dpalgos.registry import register
-from dpalgos.rows import Floats, Ints, Rows
+from dpalgos.rows import Floats, Ints, Rows, null_records
 
-__all__ = ["ConfusionMatrix", "predicted_classes", "whole_labels"]
+__all__ = ["ConfusionMatrix", "predicted_classes"]
 
 
 def predicted_classes(scores: Floats) -> Ints:
@@ -22,12 +22,6 @@ def predicted_classes(scores: Floats) -> Ints:
     if scores.shape[1] == 1:
         return (scores[:, 0] > 0).astype(np.int64)
     return np.asarray(np.where(np.isfinite(scores), scores, -np.inf).argmax(axis=1), dtype=np.int64)
-
-
-def whole_labels(labels: np.ndarray[tuple[int, ...], np.dtype[np.generic]], classes: int) -> Ints:
-    """Return labels as class indices; whatever is not one of 0 … classes − 1 counts as 0."""
-    numbers = np.nan_to_num(np.asarray(labels, dtype=np.float64), nan=0.0, posinf=0.0, neginf=0.0).astype(np.int64)
-    return np.where((numbers >= 0) & (numbers < classes), numbers, 0)
 
 
 @register("evaluators", "confusion-matrix")
@@ -83,7 +77,8 @@ class ConfusionMatrix:
         classes = max(setting.classes, 2)
         counts = np.zeros(classes * classes, dtype=np.int64)
         for scores, labels in rows.blocks():
-            cells = whole_labels(labels, classes) * classes + predicted_classes(scores)
+            kept = ~null_records(scores, labels, classes)
+            cells = np.asarray(labels[kept], dtype=np.int64) * classes + predicted_classes(scores[kept])
             counts += np.bincount(cells, minlength=classes * classes)
         return counts.reshape(classes, classes)
 

@@ -9,12 +9,11 @@ from typing import ClassVar
 import numpy as np
 
 from dpalgos.errors import ParameterError
-from dpalgos.evaluators.confusion_matrix import whole_labels
 from dpalgos.guarantees import Claim, GaussianMu, Guarantee, Loss, Neighbours, Numerics, Setting, Trust
 from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
 from dpalgos.models import Statistic
 from dpalgos.registry import register
-from dpalgos.rows import Floats, Ints, Rows
+from dpalgos.rows import Floats, Ints, Rows, null_records
 
 __all__ = ["ScoreHistogram", "area_under_curve"]
 
@@ -81,9 +80,9 @@ class ScoreHistogram:
         histograms = self._histograms(setting)
         counts = np.zeros((histograms, 2, self.bins), dtype=np.int64)
         for scores, labels in rows.blocks():
-            truth = whole_labels(labels, max(setting.classes, 2))
-            finite = np.nan_to_num(scores, nan=0.0, posinf=50.0, neginf=-50.0)
-            squashed = 1.0 / (1.0 + np.exp(-np.clip(finite, -50.0, 50.0)))
+            kept = ~null_records(scores, labels, max(setting.classes, 2))
+            truth = np.asarray(labels[kept], dtype=np.int64)
+            squashed = 1.0 / (1.0 + np.exp(-np.clip(scores[kept], -50.0, 50.0)))
             bins = np.minimum((squashed * self.bins).astype(np.int64), self.bins - 1)
             for index in range(histograms):
                 positive = truth == (1 if histograms == 1 else index)

@@ -10,7 +10,7 @@ from dpalgos.guarantees import Setting
 from dpalgos.mechanisms.fixed_point import encode_rows, exact_outer_sum
 from dpalgos.mechanisms.symmetric import pack, packed_size, unpack
 from dpalgos.models import Projection
-from dpalgos.rows import Floats, Ints, Rows, clip_to_unit_ball
+from dpalgos.rows import Floats, Ints, Rows, sanitise
 from dpalgos.validation import require_between, require_components, require_count
 
 __all__ = ["CovarianceSum", "gram_matrix", "leading_basis", "require_choice"]
@@ -34,8 +34,9 @@ class CovarianceSum:
     def contribution(self, state: Ints, rows: Rows, setting: Setting) -> Ints:
         """Return the packed upper triangle of the party's exact integer covariance."""
         total = np.zeros((setting.dimension, setting.dimension), dtype=np.int64)
-        for features, _ in rows.blocks():
-            encoded = encode_rows(features, 1.0, self._scale(setting))
+        for features, labels in rows.blocks():
+            clean, _ = sanitise(features, labels, setting.classes)
+            encoded = encode_rows(clean, 1.0, self._scale(setting))
             total += exact_outer_sum(encoded, encoded)
         return pack(total)
 
@@ -61,11 +62,11 @@ def require_choice(components: int, variance_share: float | None) -> None:
 
 
 def gram_matrix(parties: Sequence[Rows], setting: Setting) -> Floats:
-    """Return the uncentred XᵀX of all rows, clipped to the unit ball, (d, d)."""
+    """Return the uncentred XᵀX of all rows, clipped to the unit ball and null records zero, (d, d)."""
     total = np.zeros((setting.dimension, setting.dimension))
     for rows in parties:
-        for features, _ in rows.blocks():
-            clean = clip_to_unit_ball(features)
+        for features, labels in rows.blocks():
+            clean, _ = sanitise(features, labels, setting.classes)
             total += clean.T @ clean
     return total
 

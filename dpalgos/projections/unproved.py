@@ -23,7 +23,7 @@ from dpalgos.models import Projection
 from dpalgos.noise import NoiseSource
 from dpalgos.projections.covariance import gram_matrix, leading_basis, require_choice
 from dpalgos.registry import register
-from dpalgos.rows import Rows, clip_to_unit_ball
+from dpalgos.rows import Rows, sanitise
 from dpalgos.validation import require_budget, require_components
 
 __all__ = ["PublishedSvd", "PublishedWishart"]
@@ -93,8 +93,9 @@ class PublishedSvd:
         total = np.zeros((setting.dimension, setting.dimension))
         for party, rows in enumerate(parties):
             generator = noise.stream(f"rows-{party}", rows.fingerprint()).generator()
-            for features, _ in rows.blocks():
-                noisy = clip_to_unit_ball(features) + deviation * generator.standard_normal(features.shape)
+            for features, labels in rows.blocks():
+                clean, _ = sanitise(features, labels, setting.classes)
+                noisy = clean + deviation * generator.standard_normal(features.shape)
                 total += noisy.T @ noisy
         return leading_basis(total / max(setting.rows, 1), self.components, self.variance_share)
 

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dpalgos.rows import Floats, Ints, Rows, sanitise
+from dpalgos.rows import Floats, Ints, Rows, null_records
 
 __all__ = ["gather_raw"]
 
@@ -19,7 +18,7 @@ _SPARSE_BELOW = 0.1
 
 
 def _readable(features: Floats) -> Floats:
-    """Return the block with rows of NaN, infinite or astronomical entries set to zero."""
+    """Return the block with rows of astronomical entries set to zero."""
     features = np.asarray(features, dtype=np.float64)
     bad = np.asarray(~(np.abs(features) < _LONGEST).all(axis=1))
     return np.where(bad[:, None], 0.0, features) if bad.any() else features
@@ -28,26 +27,23 @@ def _readable(features: Floats) -> Floats:
 def gather_raw(parties: Sequence[Rows], classes: int, dimension: int) -> tuple[Any, Ints]:
     """Return all parties' rows: features (n, dimension), dense or scipy's CSR, and labels (n,) in 0 … classes − 1.
 
-    Total: rows that no kernel can be computed of become zero, labels outside the classes become 0.
+    Total: null records are left out, and rows that no kernel can be computed of become zero.
     """
     blocks: list[Any] = []
     labels: list[Ints] = []
     sparse: bool | None = None
     for rows in parties:
         for block, block_labels in rows.blocks():
-            readable = _readable(block)
+            kept = ~null_records(block, block_labels, classes)
+            readable = _readable(block[kept])
             if sparse is None:
                 # The first block decides, so that the dense form of a large sparse set is never held.
                 sparse = bool(np.count_nonzero(readable) < _SPARSE_BELOW * readable.size)
             blocks.append(_compressed(readable) if sparse else readable)
-            labels.append(_class_indices(block_labels, classes))
+            labels.append(np.asarray(block_labels[kept], dtype=np.int64))
     if not blocks:
         return np.zeros((0, dimension)), np.zeros(0, dtype=np.int64)
     return _stack(blocks), np.concatenate(labels)
-
-
-def _class_indices(labels: NDArray[np.generic], classes: int) -> Ints:
-    return sanitise(np.zeros((len(labels), 1)), labels, classes)[1]
 
 
 def _compressed(features: Floats) -> Any:

@@ -17,7 +17,7 @@ from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
 from dpalgos.models import LinearModel
 from dpalgos.noise import NoiseSource
 from dpalgos.registry import register
-from dpalgos.rows import Floats, Ints, Rows, gather
+from dpalgos.rows import NULL_LABEL, Floats, Ints, Rows, gather
 from dpalgos.smo.coordinate_descent import minimise_hinge, rounding_slack
 from dpalgos.smo.machine import fingerprints
 from dpalgos.validation import require_between, require_budget, require_positive, require_replace_one
@@ -139,7 +139,8 @@ class SmoOutputPerturbation:
         parts = [gather(rows, setting.classes) for rows in parties]
         features = np.concatenate([np.zeros((0, setting.dimension)), *(part[0] for part in parts)])
         labels = np.concatenate([np.zeros(0, dtype=np.int64), *(part[1] for part in parts)])
-        constant = np.full((len(features), 1), self.intercept_scaling)
+        # A null record has no constant feature either: a zero row moves no weight.
+        constant = np.where(labels[:, None] == NULL_LABEL, 0.0, self.intercept_scaling)
         return np.hstack([features, constant]) * self._factor(), labels
 
     def _factor(self) -> float:

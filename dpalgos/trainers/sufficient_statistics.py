@@ -101,7 +101,8 @@ class SufficientStatistics:
         for features, labels in rows.blocks():
             clean, targets = self._task().block(features, labels, setting)
             if outputs(setting.classes) > 1:
-                targets = (targets + 1.0) / 2.0
+                # One-hot; a null record's zeros stay.
+                targets = np.maximum(targets, 0.0)
             joined = np.hstack([clean, self.target_weight * targets]) / math.hypot(1.0, self.target_weight)
             encoded = encode_rows(joined, 1.0, self._scale(setting))
             total += exact_outer_sum(encoded, encoded)

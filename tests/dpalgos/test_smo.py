@@ -419,11 +419,13 @@ def test_gathering_is_total_and_sparse_where_that_is_smaller() -> None:
     features = np.zeros((20, 40))
     features[np.arange(20), np.arange(20)] = 1.0
     features[0], features[1, 1], features[2, 2] = np.nan, np.inf, 1e60
-    gathered, labels = gather_raw([ArrayRows(features, np.full(20, 7.0), block=6)], 2, 40)
+    known = np.where(np.arange(20) == 7, 7.0, 1.0)
+    gathered, labels = gather_raw([ArrayRows(features, known, block=6)], 2, 40)
     assert not isinstance(gathered, np.ndarray)
-    assert gathered.toarray()[:3].tolist() == np.zeros((3, 40)).tolist()
-    assert gathered.toarray()[3:].tolist() == features[3:].tolist()
-    assert labels.tolist() == [0] * 20
+    # Null records, two by their features and one by its label, are left out.
+    assert gathered.toarray()[:1].tolist() == np.zeros((1, 40)).tolist()
+    assert gathered.toarray()[1:].tolist() == features[[*range(3, 7), *range(8, 20)]].tolist()
+    assert labels.tolist() == [1] * 17
     dense, _ = gather_raw([ArrayRows(np.ones((20, 4)), np.zeros(20))] * 2, 2, 4)
     assert isinstance(dense, np.ndarray)
     assert dense.shape == (40, 4)
