@@ -22,8 +22,8 @@ from tasks.planning.plans import RunPlan, build
 from tasks.release.door import read_release
 from tasks.runtime.progress import say
 from tasks.runtime.settings import current_layout, current_root, flow_run_page
-from tasks.tracking.pipelines import raw_row_pipeline
 from tasks.tracking.runs import ChildReport, DatasetInput, ModelReport, RunReport, track_run
+from tasks.tracking.sklearn_export import to_sklearn
 
 __all__ = ["Evaluation", "RunResult", "describe", "note_of", "proved_by_party", "record", "report", "summarise"]
 
@@ -283,7 +283,7 @@ def _model_report(
     *maps, model = [read_release(reference) for reference in next(iter(models.values()))]
     learnt = not lookup("normalisations", dataset.normalisation).row_local
     try:
-        pipeline = raw_row_pipeline(
+        pipeline = to_sklearn(
             normalisation=row_map(find_dataset(config.dataset), dataset.normalisation)
             if learnt
             else dataset.normalisation,

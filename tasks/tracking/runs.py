@@ -69,7 +69,7 @@ class ModelReport:
     Parameters
     ----------
     pipeline : sklearn.pipeline.Pipeline
-        Takes raw rows; see :func:`tasks.tracking.pipelines.raw_row_pipeline`.
+        Takes raw rows; see :func:`tasks.tracking.sklearn_export.to_sklearn`.
     dimension : int
         Features of a raw row.
     classes : tuple of str
@@ -346,7 +346,7 @@ def _log_model(
     from mlflow.models import Model, ModelSignature
     from mlflow.types import Schema, TensorSpec
 
-    from tasks.tracking.pipelines import TRUSTED_TYPES
+    from dpalgos.pipeline import TRUSTED_TYPES
 
     output = np.dtype(np.str_) if model_report.classes else np.dtype(np.float64)
     # Written by hand: MLflow would infer it from example rows.

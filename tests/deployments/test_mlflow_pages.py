@@ -22,8 +22,8 @@ import pytest
 from deployments import serving
 from dpalgos.models import LinearModel
 from tasks.runtime.engine import prepare_tracking, tracking_uri
-from tasks.tracking.pipelines import raw_row_pipeline
 from tasks.tracking.runs import FACTS, ChildReport, DatasetInput, ModelReport, RunReport, comparison_path, track_run
+from tasks.tracking.sklearn_export import to_sklearn
 from tasks.tracking.sweeps import SweepTracker, TrackedPoint
 from tasks.tracking.views import VIEW_NAME
 
@@ -50,7 +50,7 @@ ACCURACY: dict[str, dict[float | None, float]] = {
 
 
 def report(algorithm: str, epsilon: float | None, accuracy: float) -> RunReport:
-    model = raw_row_pipeline(
+    model = to_sklearn(
         normalisation="unit-norm", maps=[], model=LinearModel(np.eye(3)), classes=("a", "b", "c"), dimension=3
     )
     proved = None if epsilon is None or algorithm.endswith("published") else f"({epsilon:g}, 1e-05)-DP"

@@ -20,7 +20,6 @@ from dpalgos.models import LinearModel, Projection
 from storage.layout import Layout
 from tasks.runtime.engine import prepare_tracking, tracking_uri
 from tasks.tracking import runs as tracking
-from tasks.tracking.pipelines import raw_row_pipeline
 from tasks.tracking.runs import (
     FACTS,
     RUN_KEY,
@@ -31,6 +30,7 @@ from tasks.tracking.runs import (
     comparison_path,
     track_run,
 )
+from tasks.tracking.sklearn_export import to_sklearn
 from tasks.tracking.views import VIEW_NAME, VIEW_TAG
 from tests.support.untraced import quickest
 
@@ -39,7 +39,7 @@ CLASSES = ("zero", "one", "two")
 
 def pipeline() -> Any:
     rng = np.random.default_rng(1)
-    return raw_row_pipeline(
+    return to_sklearn(
         normalisation="clip",
         maps=[Projection(basis=np.linalg.qr(rng.normal(size=(8, 4)))[0])],
         model=LinearModel(rng.normal(size=(3, 4))),
@@ -188,7 +188,7 @@ import os, signal, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[3])
 from mlflow import MlflowClient
-from tests.tasks.test_tracking import a_report
+from tests.tasks.tracking.test_runs import a_report
 from tasks.tracking.runs import track_run
 left = int(sys.argv[2])
 def counted(name):
@@ -320,7 +320,7 @@ print(json.dumps({
 
 
 def test_a_regression_has_numbers_as_output(root: Path) -> None:
-    model = raw_row_pipeline(normalisation="none", maps=[], model=LinearModel(np.ones((1, 8))), classes=(), dimension=8)
+    model = to_sklearn(normalisation="none", maps=[], model=LinearModel(np.ones((1, 8))), classes=(), dimension=8)
     track_run(root, a_report(model=ModelReport(pipeline=model, dimension=8, classes=(), registered_name="r")))
     signature = next(Layout(root).artifacts.rglob("MLmodel")).read_text()
     assert '"dtype": "float64"' in signature.split("outputs:")[1]

@@ -15,15 +15,16 @@ import skops.io
 from scipy import sparse
 from sklearn.preprocessing import PolynomialFeatures
 
+from dpalgos import pipeline as module
 from dpalgos.errors import ParameterError, UnknownNameError
 from dpalgos.features.hog import HogFeatures
 from dpalgos.features.random_fourier import FourierFeatures
 from dpalgos.models import KernelModel, LinearModel, Projection
 from dpalgos.normalisation import AffineMap, MinMax
+from dpalgos.pipeline import TRUSTED_TYPES, UnitBallClipper
 from dpalgos.registry import lookup
 from dpalgos.rows import Floats
-from tasks.tracking import pipelines as module
-from tasks.tracking.pipelines import TRUSTED_TYPES, UnitBallClipper, raw_row_pipeline
+from tasks.tracking.sklearn_export import to_sklearn
 
 NORMALISATIONS = ("unit-norm", "clip", "none")
 # Not sorted, so that a classifier that sorts its classes is caught.
@@ -58,7 +59,7 @@ def test_predicts_what_the_arrays_do(normalisation: str, count: int, projected: 
     shape = (1 if count == 2 else count, 4 if projected else 8)
     model = LinearModel(rng.normal(size=shape), rng.normal(size=shape[0]) * 0.1)
     raw = rows(rng)
-    pipeline = raw_row_pipeline(normalisation=normalisation, maps=maps, model=model, classes=names(count), dimension=8)
+    pipeline = to_sklearn(normalisation=normalisation, maps=maps, model=model, classes=names(count), dimension=8)
     want = expected(normalisation, maps, model, names(count), raw)
     assert pipeline.predict(raw).tolist() == want
     assert pipeline.predict(sparse.csr_matrix(raw)).tolist() == want
@@ -75,7 +76,7 @@ def test_ties_fall_the_same_way(count: int) -> None:
     scores = model.scores(raw)
     tied = (scores == 0).any() if count == 2 else (np.sort(scores)[:, -1] == np.sort(scores)[:, -2]).any()
     assert tied
-    pipeline = raw_row_pipeline(normalisation="none", maps=[], model=model, classes=names(count), dimension=3)
+    pipeline = to_sklearn(normalisation="none", maps=[], model=model, classes=names(count), dimension=3)
     assert pipeline.predict(raw).tolist() == expected("none", [], model, names(count), raw)
 
 
@@ -83,7 +84,7 @@ def test_regression() -> None:
     rng = np.random.default_rng(5)
     model = LinearModel(rng.normal(size=(1, 8)), np.array([0.25]))
     raw = rows(rng)
-    pipeline = raw_row_pipeline(normalisation="unit-norm", maps=[], model=model, classes=(), dimension=8)
+    pipeline = to_sklearn(normalisation="unit-norm", maps=[], model=model, classes=(), dimension=8)
     want = model.scores(lookup("normalisations", "unit-norm")()(raw))[:, 0]
     np.testing.assert_allclose(pipeline.predict(raw), want, rtol=1e-12, atol=1e-15)
 
@@ -96,7 +97,7 @@ def test_kernel_model(count: int) -> None:
         0.3 * rng.normal(size=(30, 8)), rng.normal(size=(heads, 30)), np.full(heads, 0.01), np.array([2.0])
     )
     raw = rows(rng)
-    pipeline = raw_row_pipeline(normalisation="clip", maps=[], model=model, classes=names(count), dimension=8)
+    pipeline = to_sklearn(normalisation="clip", maps=[], model=model, classes=names(count), dimension=8)
     want = expected("clip", [], model, names(count), raw)
     assert pipeline.predict(raw).tolist() == want
     assert len(set(want)) > 1
@@ -109,7 +110,7 @@ def test_learnt_map_of_public_rows() -> None:
     learnt = MinMax().learn([raw])
     assert isinstance(learnt, AffineMap)
     model = LinearModel(rng.normal(size=(3, 8)))
-    pipeline = raw_row_pipeline(normalisation=learnt, maps=[], model=model, classes=names(3), dimension=8)
+    pipeline = to_sklearn(normalisation=learnt, maps=[], model=model, classes=names(3), dimension=8)
     np.testing.assert_allclose(pipeline[:-1].transform(raw), learnt(raw), atol=1e-14)
     assert pipeline.predict(raw).tolist() == [NAMES[index] for index in model.predict(learnt(raw))]
 
@@ -120,7 +121,7 @@ def test_other_feature_maps_chain() -> None:
     squares = PolynomialFeatures(degree=2).fit(raw)
     squares._n_features_out = squares.n_output_features_
     model = LinearModel(rng.normal(size=(3, squares.n_output_features_)))
-    pipeline = raw_row_pipeline(normalisation="clip", maps=[squares], model=model, classes=names(3), dimension=8)
+    pipeline = to_sklearn(normalisation="clip", maps=[squares], model=model, classes=names(3), dimension=8)
     assert list(pipeline.named_steps) == ["normalise", "polynomialfeatures", "classify"]
     assert pipeline.predict(raw).tolist() == expected("clip", [squares], model, names(3), raw)
 
@@ -137,9 +138,7 @@ def test_maps_of_our_own_predict_the_same_and_need_no_pickle(made: Any, dimensio
     rng = np.random.default_rng(11)
     raw = rows(rng, count=60, dimension=dimension)
     model = LinearModel(rng.normal(size=(3, made.dimension)))
-    pipeline = raw_row_pipeline(
-        normalisation="unit-norm", maps=[made], model=model, classes=names(3), dimension=dimension
-    )
+    pipeline = to_sklearn(normalisation="unit-norm", maps=[made], model=model, classes=names(3), dimension=dimension)
     want = expected("unit-norm", [made], model, names(3), raw)
     assert pipeline.predict(raw).tolist() == want
     assert len(set(want)) > 1
@@ -173,12 +172,12 @@ def test_what_does_not_fit_is_said(change: dict[str, Any], error: type[Exception
         "dimension": 8,
     }
     with pytest.raises(error, match=message):
-        raw_row_pipeline(**(parts | change))
+        to_sklearn(**(parts | change))
 
 
 def test_only_scikit_learn_but_for_classes_of_ours() -> None:
     for normalisation in NORMALISATIONS:
-        pipeline = raw_row_pipeline(
+        pipeline = to_sklearn(
             normalisation=normalisation,
             maps=[Projection(basis=np.eye(8)[:, :4])],
             model=LinearModel(np.ones((3, 4))),
@@ -217,7 +216,7 @@ def test_loads_in_a_fresh_process_without_pickle(tmp_path: Path) -> None:
 
     rng = np.random.default_rng(8)
     raw = rows(rng, count=40)
-    pipeline = raw_row_pipeline(
+    pipeline = to_sklearn(
         normalisation="clip",
         maps=[Projection(basis=np.linalg.qr(rng.normal(size=(8, 4)))[0])],
         model=LinearModel(rng.normal(size=(3, 4))),
@@ -237,7 +236,7 @@ def test_loads_in_a_fresh_process_without_pickle(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(Path(module.__file__).parents[2]), "MLFLOW_DISABLE_TELEMETRY": "true"},
+        env={**os.environ, "PYTHONPATH": str(Path(module.__file__).parents[1]), "MLFLOW_DISABLE_TELEMETRY": "true"},
         timeout=120,
     )
     assert done.returncode == 0, done.stderr

@@ -1,8 +1,7 @@
-"""The released model as one scikit-learn pipeline that takes raw rows: normalise, map, classify.
+"""Released arrays as a scikit-learn pipeline that takes raw rows: normalise, map, classify.
 
 Every step is a fitted scikit-learn estimator whose attributes are set from released arrays, so that the pipeline
-loads wherever scikit-learn does and needs no pickle; two small classes of ours fill the gaps (clipping to the ball, and
-maps that scikit-learn does not have).
+loads wherever scikit-learn does and needs no pickle; :mod:`dpalgos.pipeline` fills the gaps.
 """
 
 from __future__ import annotations
@@ -12,92 +11,26 @@ from functools import singledispatch
 from typing import Any
 
 import numpy as np
-from scipy import sparse
-from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
+from sklearn.base import BaseEstimator
 from sklearn.decomposition import TruncatedSVD
 from sklearn.kernel_approximation import Nystroem
 from sklearn.linear_model import LinearRegression
 from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import MinMaxScaler, Normalizer
 from sklearn.svm import LinearSVC
-from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dpalgos.errors import ParameterError
 from dpalgos.features.hog import HogFeatures
 from dpalgos.features.random_fourier import FourierFeatures
-from dpalgos.models import KernelModel, LinearModel, Projection, decode
+from dpalgos.models import KernelModel, LinearModel, Projection
 from dpalgos.normalisation import AffineMap, Clip, MinMax, Unchanged, UnitNorm
+from dpalgos.pipeline import ReleasedMap, UnitBallClipper
 from dpalgos.registry import lookup
-from dpalgos.rows import Floats, clip_to_unit_ball
+from dpalgos.rows import Floats
 
-__all__ = ["TRUSTED_TYPES", "ReleasedMap", "UnitBallClipper", "model_steps", "raw_row_pipeline", "row_map_step"]
+__all__ = ["model_steps", "row_map_step", "to_sklearn"]
 
 Step = tuple[str, BaseEstimator]
-
-
-class UnitBallClipper(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
-    """Scale each row longer than 1 (l2) onto the unit sphere and leave the others alone; it learns nothing."""
-
-    def __sklearn_tags__(self) -> Any:
-        """Say that sparse rows are welcome."""
-        tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = True
-        return tags
-
-    def fit(self, X: Any, y: object = None) -> UnitBallClipper:
-        """Take note of the number of features."""
-        validate_data(self, X, accept_sparse="csr")
-        return self
-
-    def transform(self, X: Any) -> Any:
-        """Return the clipped rows.
-
-        Parameters
-        ----------
-        X : array or sparse matrix (m, d)
-        """
-        check_is_fitted(self, "n_features_in_")
-        X = validate_data(self, X, accept_sparse="csr", reset=False, dtype=np.float64)
-        if sparse.issparse(X):
-            norms = np.sqrt(np.asarray(X.multiply(X).sum(axis=1))).ravel()
-            return sparse.diags_array(1.0 / np.maximum(norms, 1.0)).dot(X).tocsr()
-        return clip_to_unit_ball(X)
-
-
-class ReleasedMap(TransformerMixin, BaseEstimator):  # type: ignore[misc]
-    """A map of rows that the registry made, by its kind and arrays; it learns nothing.
-
-    Parameters
-    ----------
-    kind : str
-        Of a released artefact with ``transform``.
-    arrays : mapping of str to array
-        What it is made of.
-    """
-
-    def __init__(self, kind: str = "", arrays: dict[str, Any] | None = None) -> None:
-        self.kind = kind
-        self.arrays = arrays
-
-    def fit(self, X: Any, y: object = None) -> ReleasedMap:
-        """Take note of the number of features."""
-        validate_data(self, X)
-        return self
-
-    def transform(self, X: Any) -> Any:
-        """Return the mapped rows.
-
-        Parameters
-        ----------
-        X : array (m, d)
-        """
-        check_is_fitted(self, "n_features_in_")
-        X = validate_data(self, X, reset=False, dtype=np.float64)
-        return decode(self.kind, dict(self.arrays or {})).transform(X)
-
-
-TRUSTED_TYPES = tuple(f"{cls.__module__}.{cls.__qualname__}" for cls in (UnitBallClipper, ReleasedMap))
-"""Our own classes in a pipeline, which whoever loads one names as trusted; everything else is scikit-learn's."""
 
 
 @singledispatch
@@ -119,7 +52,7 @@ def row_map_step(artefact: Any, dimension: int) -> Step | None:
     """
     raise ParameterError(
         f"no pipeline step is known for {type(artefact).__name__}; "
-        "register one with tasks.tracking.pipelines.row_map_step"
+        "register one with tasks.tracking.sklearn_export.row_map_step"
     )
 
 
@@ -192,7 +125,8 @@ def model_steps(model: Any, classes: Sequence[str]) -> list[Step]:
         If no steps are known for this kind, or the classes do not fit the model.
     """
     raise ParameterError(
-        f"no pipeline step is known for {type(model).__name__}; register one with tasks.tracking.pipelines.model_steps"
+        f"no pipeline step is known for {type(model).__name__}; "
+        "register one with tasks.tracking.sklearn_export.model_steps"
     )
 
 
@@ -238,7 +172,7 @@ def _classifier(weights: Floats, intercept: Floats, classes: Sequence[str]) -> S
     return "classify", classifier
 
 
-def raw_row_pipeline(
+def to_sklearn(
     *, normalisation: str | Any, maps: Sequence[Any], model: Any, classes: Sequence[str], dimension: int
 ) -> Pipeline:
     """Put released arrays together into one fitted pipeline from raw rows to class names (or real values).

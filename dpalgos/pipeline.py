@@ -1,0 +1,84 @@
+"""Transformers of ours inside a model's scikit-learn pipeline: clipping to the ball, and maps that scikit-learn lacks.
+
+Stored models name these classes by their path, so this module and its names stay where they are; what cannot be loaded
+any more could not be mended by whoever holds the model.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from dpalgos.models import decode
+from dpalgos.rows import clip_to_unit_ball
+
+__all__ = ["TRUSTED_TYPES", "ReleasedMap", "UnitBallClipper"]
+
+
+class UnitBallClipper(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
+    """Scale each row longer than 1 (l2) onto the unit sphere and leave the others alone; it learns nothing."""
+
+    def __sklearn_tags__(self) -> Any:
+        """Say that sparse rows are welcome."""
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
+
+    def fit(self, X: Any, y: object = None) -> UnitBallClipper:
+        """Take note of the number of features."""
+        validate_data(self, X, accept_sparse="csr")
+        return self
+
+    def transform(self, X: Any) -> Any:
+        """Return the clipped rows.
+
+        Parameters
+        ----------
+        X : array or sparse matrix (m, d)
+        """
+        check_is_fitted(self, "n_features_in_")
+        X = validate_data(self, X, accept_sparse="csr", reset=False, dtype=np.float64)
+        if sparse.issparse(X):
+            norms = np.sqrt(np.asarray(X.multiply(X).sum(axis=1))).ravel()
+            return sparse.diags_array(1.0 / np.maximum(norms, 1.0)).dot(X).tocsr()
+        return clip_to_unit_ball(X)
+
+
+class ReleasedMap(TransformerMixin, BaseEstimator):  # type: ignore[misc]
+    """A map of rows that the registry made, by its kind and arrays; it learns nothing.
+
+    Parameters
+    ----------
+    kind : str
+        Of a released artefact with ``transform``.
+    arrays : mapping of str to array
+        What it is made of.
+    """
+
+    def __init__(self, kind: str = "", arrays: dict[str, Any] | None = None) -> None:
+        self.kind = kind
+        self.arrays = arrays
+
+    def fit(self, X: Any, y: object = None) -> ReleasedMap:
+        """Take note of the number of features."""
+        validate_data(self, X)
+        return self
+
+    def transform(self, X: Any) -> Any:
+        """Return the mapped rows.
+
+        Parameters
+        ----------
+        X : array (m, d)
+        """
+        check_is_fitted(self, "n_features_in_")
+        X = validate_data(self, X, reset=False, dtype=np.float64)
+        return decode(self.kind, dict(self.arrays or {})).transform(X)
+
+
+TRUSTED_TYPES = tuple(f"{cls.__module__}.{cls.__qualname__}" for cls in (UnitBallClipper, ReleasedMap))
+"""Our own classes in a pipeline, which whoever loads one names as trusted; everything else is scikit-learn's."""
