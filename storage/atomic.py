@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
-import errno
+import fcntl
 import os
 import secrets
 import shutil
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from storage.errors import StorageError
 
-__all__ = ["PREFIX", "Staging", "clean", "discard", "staging", "sweep_once", "write_bytes", "write_once", "writing"]
+__all__ = [
+    "PREFIX",
+    "Staging",
+    "clean",
+    "discard",
+    "discard_unless",
+    "locked_directory",
+    "staging",
+    "sweep_once",
+    "write_bytes",
+    "write_once",
+    "writing",
+]
 
 PREFIX = ".new-"
 """What temporary names begin with; whoever lists a folder skips names that begin with a dot."""
@@ -108,6 +120,26 @@ def discard(path: Path) -> None:
             _live.discard(aside.name)
 
 
+@contextmanager
+def locked_directory(directory: Path) -> Iterator[None]:
+    """Hold an exclusive lock on a directory; it ends with the process, so a kill leaves none behind."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def discard_unless(path: Path, is_whole: Callable[[], bool]) -> bool:
+    """Remove a folder unless it is whole, looked at under the lock that publishing takes; return whether it went."""
+    with writing(path), locked_directory(path.parent):
+        if is_whole():
+            return False
+        discard(path)
+    return True
+
+
 def write_bytes(path: Path, data: bytes, *, mode: int = 0o644) -> None:
     """Write ``data`` to ``path`` whole or not at all, replacing what is there.
 
@@ -176,8 +208,16 @@ class Staging:
         self.path = path
         self._durable = durable
 
-    def publish(self, target: Path) -> bool:
-        """Rename the folder to ``target``; return False (and keep what is there) if somebody was faster."""
+    def publish(self, target: Path, is_whole: Callable[[], bool] = lambda: True) -> bool:
+        """Rename the folder to ``target``; return False, and keep what is there, if that is whole.
+
+        Parameters
+        ----------
+        target : Path
+        is_whole : callable
+            Says whether what lies at ``target`` is to be kept. It is asked under a lock that whoever publishes into or
+            discards from this folder holds, so that nothing whole that appears in between is ever removed.
+        """
         with writing(target):
             if self._durable:
                 for folder, _, names in os.walk(self.path):
@@ -185,14 +225,14 @@ class Staging:
                         _sync(Path(folder) / name)
                     _sync(Path(folder))
             target.parent.mkdir(parents=True, exist_ok=True)
-            try:
+            with locked_directory(target.parent):
+                if os.path.lexists(target):
+                    if is_whole():
+                        return False
+                    discard(target)
                 self.path.rename(target)
-            except OSError as error:
-                if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
-                    return False
-                raise
-            if self._durable:
-                _sync(target.parent)
+                if self._durable:
+                    _sync(target.parent)
         return True
 
 

@@ -8,7 +8,6 @@ form one chain.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import secrets
 import sqlite3
@@ -43,6 +42,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.pool import NullPool
 
+from storage.atomic import locked_directory
 from storage.errors import FormatVersionError, InputError, StorageError
 
 __all__ = ["FORMAT_VERSION", "MIGRATIONS", "Database", "open_database"]
@@ -357,17 +357,6 @@ def _migrate(engine: Engine, place: str) -> str:
             found = _read_meta(connection, lock=False)
     _require_version(found, place)
     return found["ledger_id"]
-
-
-@contextmanager
-def locked_directory(directory: Path) -> Iterator[None]:
-    """Hold an exclusive lock on a directory; it ends with the process, so a kill leaves none behind."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def sync_directory(directory: Path) -> None:

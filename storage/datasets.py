@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from storage import manifests
-from storage.atomic import Staging, discard, staging, writing
+from storage.atomic import Staging, staging, writing
 from storage.errors import FormatVersionError, InputError, RefusedError, StorageError
 from storage.layout import Layout, path_component
 from storage.readers.source import Block, Source, canonical_label, undeclared
@@ -354,9 +354,7 @@ def _publish(
     target = layout.dataset(version)
     # Of two writers of the same version the faster one's files stay, for both hold the same rows; a damaged version
     # is what ingesting again mends.
-    if not stage.publish(target) and not _is_sound(layout, version):
-        discard(target)
-        stage.publish(target)
+    stage.publish(target, lambda: _is_sound(layout, version))
     stored = dataset_ref(layout, version)
     return stored.model_copy(update={"name": body["name"], "account": body["account"]})
 

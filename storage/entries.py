@@ -24,8 +24,8 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, Select, insert, select
 
-from storage.atomic import write_bytes
-from storage.database import Database, entries, locked_directory
+from storage.atomic import locked_directory, write_bytes
+from storage.database import Database, entries
 from storage.errors import InputError, StorageError
 
 __all__ = ["Entries", "Entry", "Kind", "check_chain", "reading", "require_name", "writing"]

@@ -7,13 +7,14 @@ import io
 import json
 import zipfile
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from storage import manifests
-from storage.atomic import discard, staging, writing
+from storage.atomic import discard_unless, staging, writing
 from storage.errors import DamagedError, StorageError
 from storage.layout import Layout
 
@@ -95,15 +96,14 @@ class ReleaseStore:
         target = self._layout.release(key)
         if self.exists(key):
             return self._same(key, digest)
-        # A folder without its manifest is no release: somebody removed one of its files.
-        discard(target)
         with staging(self._layout.releases) as stage, writing(target):
             body = {"manifest": _stamped(manifest), "arrays": hashlib.sha256(data).hexdigest(), "release": digest}
             (stage.path / _ARRAYS).write_bytes(data)
             (stage.path / _MANIFEST).write_bytes(manifests.dump(body, version=FORMAT_VERSION))
             # A release is what left its party: whoever may enter the root may read it.
             stage.path.chmod(0o755)
-            if not stage.publish(target):
+            # A folder without its manifest is no release: somebody removed one of its files.
+            if not stage.publish(target, lambda: self.exists(key)):
                 return self._same(key, digest)
         return digest
 
@@ -154,12 +154,18 @@ class ReleaseStore:
         """
         removed = []
         for key in keys or self._entries():
-            try:
-                self.read(key)
-            except DamagedError:
-                discard(self._layout.release(key))
+            # Reading takes long, and most releases are sound: only a suspect is looked at again under the lock.
+            sound = partial(self._is_sound, key)
+            if not sound() and discard_unless(self._layout.release(key), sound):
                 removed.append(key)
         return tuple(removed)
+
+    def _is_sound(self, key: str) -> bool:
+        try:
+            self.read(key)
+        except DamagedError:
+            return False
+        return True
 
     def _entries(self) -> tuple[str, ...]:
         if not self._layout.releases.is_dir():

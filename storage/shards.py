@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from storage import manifests
-from storage.atomic import Staging, discard, staging, writing
+from storage.atomic import Staging, staging, writing
 from storage.datasets import open_dataset
 from storage.errors import DamagedError, InputError, StorageError
 from storage.layout import Layout
@@ -47,26 +47,6 @@ def _owners(assignment: Mapping[str, NDArray[np.int64]], rows: int, name: str) -
             raise InputError(f"party {party!r} is given a row twice; name each row once")
         owners[positions] = number
     return owners
-
-
-def _existing(layout: Layout, ref: DatasetRef, partition: str, party: str, positions: str) -> int | None:
-    """Return the rows of a sound stored shard, or None where it has to be written."""
-    folder = layout.shard(party, partition, ref.version)
-    try:
-        if not (folder / MANIFEST).is_file():
-            raise DamagedError(f"{folder} has no manifest")
-        body = manifests.load(folder / MANIFEST, version=FORMAT_VERSION)
-        StoredRows.open(folder, RowFormat.from_json(body["format"]), WrittenRows.from_json(body["rows"]))
-    except DamagedError:
-        # A shard is a copy of rows that the data set still holds, so it is simply written again.
-        discard(folder)
-        return None
-    if body["positions"] != positions:
-        raise StorageError(
-            f"party {party!r} already holds other rows of {ref.name} under partition {partition}; a partition is fixed "
-            "once it is made: name the new one differently"
-        )
-    return int(body["rows"]["rows"])
 
 
 def write_shards(
@@ -107,12 +87,8 @@ def write_shards(
         party: hashlib.sha256(part.encode() + np.sort(positions).astype("<i8").tobytes()).hexdigest()
         for party, positions in given.items()
     }
-    missing = {
-        number: party
-        for number, party in enumerate(given)
-        if _existing(layout, ref, partition, party, digests[party]) is None
-    }
     dealing = _Dealing(layout, ref, partition, rows, owners, digests)
+    missing = {number: party for number, party in enumerate(given) if not dealing.has(party)}
     large, small = _groups({number: len(given[party]) for number, party in missing.items()}, rows.format.row_bytes)
     for group in large:
         dealing.stream({number: missing[number] for number in group})
@@ -150,6 +126,30 @@ class _Dealing:
     rows: StoredRows
     owners: NDArray[np.int32]
     digests: Mapping[str, str]
+
+    def has(self, party: str) -> bool:
+        """Whether the party's shard is stored and sound.
+
+        Raises
+        ------
+        StorageError
+            If the party holds other rows under this partition: another process may have dealt them just now.
+        """
+        folder = self.layout.shard(party, self.partition, self.ref.version)
+        try:
+            if not (folder / MANIFEST).is_file():
+                return False
+            body = manifests.load(folder / MANIFEST, version=FORMAT_VERSION)
+            StoredRows.open(folder, RowFormat.from_json(body["format"]), WrittenRows.from_json(body["rows"]))
+        except DamagedError:
+            # A shard is a copy of rows that the data set still holds, so it is simply written again.
+            return False
+        if body["positions"] != self.digests[party]:
+            raise StorageError(
+                f"party {party!r} already holds other rows of {self.ref.name} under partition {self.partition}; a "
+                "partition is fixed once it is made: name the new one differently"
+            )
+        return True
 
     def stream(self, group: Mapping[int, str]) -> None:
         """Write all shards of a group side by side while the rows pass."""
@@ -202,7 +202,7 @@ class _Dealing:
             "rows": writer.close().to_json(),
         }
         (stage.path / MANIFEST).write_bytes(manifests.dump(body, version=FORMAT_VERSION))
-        stage.publish(self.layout.shard(party, self.partition, self.ref.version))
+        stage.publish(self.layout.shard(party, self.partition, self.ref.version), lambda: self.has(party))
 
     def _passing(self, group: Collection[int]) -> Iterator[list[tuple[int, Any]]]:
         """Yield, block by block, who gets which rows."""

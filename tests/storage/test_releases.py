@@ -113,10 +113,10 @@ def test_a_release_is_never_overwritten(store: ReleaseStore, layout: Layout) -> 
 def test_a_slower_writer_of_other_values_is_refused(store: ReleaseStore, monkeypatch: pytest.MonkeyPatch) -> None:
     publish = atomic.Staging.publish
 
-    def slow(self: atomic.Staging, target: Path) -> bool:
+    def slow(self: atomic.Staging, target: Path, *more: Any) -> bool:
         monkeypatch.setattr(atomic.Staging, "publish", publish)
         store.write("k1", MANIFEST, _arrays(132))
-        return publish(self, target)
+        return publish(self, target, *more)
 
     monkeypatch.setattr(atomic.Staging, "publish", slow)
     with pytest.raises(StorageError, match="other values"):
