@@ -7,6 +7,7 @@ import json
 import secrets as randomness
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -26,6 +27,7 @@ FORMAT_VERSION = 1
 TABLES = ("runs", "metrics")
 _VERSION_KEY = b"unitball.format_version"
 _NO_VIEWS: Mapping[str, Any] = MappingProxyType({})
+_TEXT = "'"
 
 
 def _plain(value: Any) -> Any:
@@ -85,48 +87,39 @@ def _require_table(table: str) -> None:
         raise InputError(f"no table of results is called {table!r}; there are: {', '.join(TABLES)}")
 
 
-def _load(layout: Layout, table: str) -> Any:
-    """Return all rows of one table; columns that a file lacks are null."""
-    found = []
-    for path in sorted((layout.results / table).glob("[!.]*.parquet")):
-        try:
-            # From memory, so that a name with odd characters is a name and nothing else.
-            part = pq.read_table(io.BytesIO(path.read_bytes()))
-        except (pa.ArrowException, OSError) as error:
-            raise DamagedError(
-                f"{path} is damaged ({str(error).splitlines()[0]}); restore it, or remove it to go on without that run"
-            ) from error
-        version = (part.schema.metadata or {}).get(_VERSION_KEY, b"")
+def _files(layout: Layout, table: str) -> list[str]:
+    return [str(path) for path in sorted((layout.results / table).glob("[!.]*.parquet"))]
+
+
+def _create_view(connection: Any, files: list[str], table: str) -> None:
+    """Make a view of one table's files by DuckDB's own reader; columns that a file lacks are null."""
+    if not files:
+        # A view without a column cannot be; before the first run there is one that says so.
+        connection.from_arrow(pa.table({"run": pa.array([], pa.string())})).create(table)
+        return
+    metadata = connection.execute("SELECT file_name, key, value FROM parquet_kv_metadata($1)", [files]).fetchall()
+    versions = {path: value.decode(errors="replace") for path, key, value in metadata if key == _VERSION_KEY}
+    for path in files:
+        version = versions.get(path, "")
         if not version.isdigit() or int(version) > FORMAT_VERSION:
             raise FormatVersionError(
-                f"{path} has format version {version.decode(errors='replace') or 'none'}; this Unitball reads up to "
-                f"{FORMAT_VERSION}: upgrade Unitball"
+                f"{path} has format version {version or 'none'}; this Unitball reads up to {FORMAT_VERSION}: "
+                "upgrade Unitball"
             )
-        found.append(part.replace_schema_metadata(None))
-    if not found:
-        return None
-    try:
-        return pa.concat_tables(found, promote_options="permissive")
-    except pa.ArrowException:
-        # A column that was a number in one run and text in another is text to all.
-        return pa.concat_tables([_as_text(part, _conflicts(found)) for part in found], promote_options="permissive")
+    connection.read_parquet(files, union_by_name=True).create_view(table)
 
 
-def _conflicts(tables: Sequence[Any]) -> set[str]:
-    kinds: dict[str, set[str]] = {}
-    for table in tables:
-        for column in table.schema:
-            if not pa.types.is_null(column.type):
-                numeric = pa.types.is_integer(column.type) or pa.types.is_floating(column.type)
-                kinds.setdefault(column.name, set()).add("number" if numeric else str(column.type))
-    return {name for name, found in kinds.items() if len(found) > 1}
+def _require_whole(files: Sequence[str]) -> None:
+    import duckdb
 
-
-def _as_text(table: Any, names: set[str]) -> Any:
-    for place, column in enumerate(table.schema):
-        if column.name in names:
-            table = table.set_column(place, column.name, table.column(place).cast(pa.string()))
-    return table
+    for path in files:
+        try:
+            with _database() as connection:
+                connection.read_parquet(path).fetchall()
+        except (duckdb.Error, RuntimeError) as error:
+            raise DamagedError(
+                f"{path} is damaged ({_first_lines(error)}); restore it, or remove it to go on without that run"
+            ) from error
 
 
 @contextmanager
@@ -141,12 +134,13 @@ def _database() -> Iterator[Any]:
         connection.close()
 
 
-def _answer(connection: Any, sql: str, names: Sequence[str]) -> Any:
-    """Run one SELECT after shutting every way out of the database."""
+def _answer(connection: Any, sql: str, names: Sequence[str], folder: Path | None = None) -> Any:
+    """Run one SELECT after shutting every way out of the database but the one into a folder."""
     import duckdb
 
     for statement in (
         "SET temp_directory = ''",
+        f"SET allowed_directories = [{'' if folder is None else _quoted(str(folder), mark=_TEXT)}]",
         "SET enable_external_access = false",
         "SET autoinstall_known_extensions = false",
         "SET autoload_known_extensions = false",
@@ -174,8 +168,8 @@ def query(layout: Layout, sql: str, views: Mapping[str, Any] = _NO_VIEWS) -> Any
     Parameters
     ----------
     sql : str
-        DuckDB's SQL over the views ``runs`` and ``metrics`` and those of ``views``. It can read no file, no network
-        and no Python variable: the rows are loaded first, then the database is shut off and its settings locked.
+        DuckDB's SQL over the views ``runs`` and ``metrics`` and those of ``views``. It can read no file but those of
+        the results, no network and no Python variable: the database is shut off and its settings locked before.
     views : mapping of name to pyarrow.Table
         Further tables, such as releases or charges.
 
@@ -190,18 +184,24 @@ def query(layout: Layout, sql: str, views: Mapping[str, Any] = _NO_VIEWS) -> Any
     StorageError
         If a file of results is damaged, naming it.
     """
-    tables = {name: _load(layout, name) for name in TABLES}
-    # A view without a column cannot be; before the first run there is one that says so.
-    empty = pa.table({"run": pa.array([], pa.string())})
-    tables = {name: empty if table is None else table for name, table in tables.items()} | dict(views)
+    import duckdb
+
+    files = {name: _files(layout, name) for name in TABLES}
     with _database() as connection:
-        for name, table in tables.items():
-            connection.from_arrow(table).create(_quoted(name))
-        return _answer(connection, sql, list(tables))
+        try:
+            for name in TABLES:
+                _create_view(connection, files[name], name)
+            for name, table in views.items():
+                connection.from_arrow(table).create(_quoted(name))
+            return _answer(connection, sql, [*TABLES, *views], layout.results)
+        except (duckdb.Error, RuntimeError, InputError):
+            # A file that cannot be read is named; otherwise the query itself is at fault.
+            _require_whole([path for several in files.values() for path in several])
+            raise
 
 
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
+def _quoted(text: str, *, mark: str = '"') -> str:
+    return mark + text.replace(mark, 2 * mark) + mark
 
 
 def query_dataset(layout: Layout, ref: DatasetRef, sql: str) -> Any:
@@ -240,7 +240,7 @@ def query_dataset(layout: Layout, ref: DatasetRef, sql: str) -> Any:
             relation = connection.from_arrow(ds.dataset([str(path) for path in rows.files], format="parquet"))
             shown = "features, label"
             if ref.labels is Labels.CLASSES:
-                names = ", ".join("'" + name.replace("'", "''") + "'" for name in ref.classes)
+                names = ", ".join(_quoted(name, mark=_TEXT) for name in ref.classes)
                 shown += f", [{names}][label + 1] AS class"
             relation.project(shown).create_view(part)
         return _answer(connection, sql, parts)

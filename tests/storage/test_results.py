@@ -61,6 +61,14 @@ def test_columns_that_changed_their_kind_are_text(layout: Layout) -> None:
         append(layout, [{"k": 5}, {"k": "all"}])
 
 
+def test_any_name_of_a_root_will_do(tmp_path: Path) -> None:
+    """Names that DuckDB's patterns and quotes would take for something else."""
+    layout = Layout(tmp_path / "it's [a] root*").prepare()
+    append(layout, [{"a": 1}])
+    append(layout, [{"a": 2}])
+    assert _rows(query(layout, "SELECT sum(a) AS a FROM runs")) == [{"a": 3}]
+
+
 def test_tables_are_named(layout: Layout) -> None:
     with pytest.raises(InputError, match="no table of results is called 'x'; there are: runs, metrics"):
         append(layout, [{"a": 1}], table="x")
@@ -76,6 +84,16 @@ def test_a_callers_tables_are_views_too(layout: Layout) -> None:
 HIDDEN = pa.table({"secret": [1]})
 
 
+def _writes(path: Path) -> list[str]:
+    return [
+        f"COPY runs TO '{path}.copy'",
+        f"COPY (SELECT 1) TO '{path}.copy'",
+        f"SELECT 1; COPY runs TO '{path}.copy'",
+        f"EXPORT DATABASE '{path}.folder'",
+        f"ATTACH '{path}.db'",
+    ]
+
+
 def _forbidden(path: Path) -> list[str]:
     return [
         f"SELECT * FROM '{path}'",
@@ -87,10 +105,7 @@ def _forbidden(path: Path) -> list[str]:
         "SELECT * FROM 'https://example.invalid/x.parquet'",
         f"SELECT * FROM sniff_csv('{path}')",
         f"SELECT * FROM parquet_metadata('{path}')",
-        f"COPY runs TO '{path}.copy'",
-        f"COPY (SELECT 1) TO '{path}.copy'",
-        f"EXPORT DATABASE '{path}.folder'",
-        f"ATTACH '{path}.db'",
+        *_writes(path),
         "INSTALL httpfs",
         "LOAD httpfs",
         "SET enable_external_access = true",
@@ -102,7 +117,6 @@ def _forbidden(path: Path) -> list[str]:
         "DROP TABLE runs",
         "CALL pragma_version()",
         "SELECT 1; SELECT 2",
-        f"SELECT 1; COPY runs TO '{path}.copy'",
         "SELECT * FROM HIDDEN",
         "SELECT * FROM hidden_local",
         "SELECT * FROM nothing",
@@ -117,14 +131,15 @@ def test_sql_reads_its_views_and_nothing_else(layout: Layout) -> None:
     private = stored(layout, source_of(made_up(20, 3, seed=142)), private=True)
     hidden_local = HIDDEN
     before = set(layout.root.rglob("*"))
-    result, rows = layout.results / "runs" / "abc.parquet", layout.dataset(private.version) / "dataset.json"
+    (rows,) = layout.dataset(private.version).rglob("*.parquet")
+    result, outside = layout.results / "runs" / "abc.parquet", layout.results / "runs" / ".." / ".." / "unitball.json"
     assert result.is_file()
-    assert rows.is_file()
-    for sql in _forbidden(result):
+    assert outside.is_file()
+    for sql in [*_forbidden(rows), *_forbidden(outside), *_writes(result)]:
         with pytest.raises(InputError, match="the views are: runs, metrics") as caught:
             query(layout, sql)
         assert "\n" not in str(caught.value)
-    for sql in _forbidden(rows):
+    for sql in [*_forbidden(rows), *_forbidden(result)]:
         with pytest.raises(InputError, match="the views are: train"):
             query_dataset(layout, ref, sql)
     assert set(layout.root.rglob("*")) == before
@@ -133,6 +148,7 @@ def test_sql_reads_its_views_and_nothing_else(layout: Layout) -> None:
     import duckdb
 
     assert duckdb.connect().sql(_forbidden(result)[0]).fetchall() == [(1,)]
+    assert len(duckdb.connect().sql(_forbidden(rows)[0]).fetchall()) == 20
 
 
 def test_the_settings_are_shut_before_any_query(layout: Layout) -> None:
@@ -157,10 +173,12 @@ def test_a_damaged_result_is_named(layout: Layout) -> None:
         path.write_bytes(data)
         with pytest.raises(DamagedError, match=r"abc.parquet is damaged .*remove it to go on"):
             query(layout, "SELECT * FROM runs")
-    path.write_bytes(whole)
-    flip(path, 0.99)
-    with pytest.raises(StorageError, match=r"abc.parquet"):
-        query(layout, "SELECT * FROM runs")
+    # In the footer, and in a page.
+    for place in (0.99, 0.05):
+        path.write_bytes(whole)
+        flip(path, place)
+        with pytest.raises(StorageError, match=r"abc.parquet"):
+            query(layout, "SELECT * FROM runs")
 
 
 def test_a_newer_or_strange_result_is_refused(layout: Layout) -> None:
