@@ -27,10 +27,51 @@ __all__ = [
 
 
 class Neighbours(StrEnum):
-    """The neighbouring relation a sensitivity is derived for."""
+    """The neighbouring relation a sensitivity is derived for: two data sets of n records that differ in one of them.
+
+    ``replace-one``: the one is any record, null records (:mod:`dpalgos.rows`) included, and so is the other.
+    ``replace-special``: one of the two is a null record, which contributes nothing.
+
+    ``add-remove-one``, where n itself differs, is read from old records only. It cannot hold here, whatever the noise:
+    n is public in manifests, sizes of shards, grids, the spectrum of a mean and the calibration itself.
+    """
 
     REPLACE_ONE = "replace-one"
+    REPLACE_SPECIAL = "replace-special"
     ADD_REMOVE_ONE = "add-remove-one"
+
+    @property
+    def records(self) -> int:
+        """How many of the two records in which neighbours differ are real: 2, or 1 where the other is null.
+
+        A sum of vectors of norm at most R moves by at most ``records`` R.
+
+        Raises
+        ------
+        ParameterError
+            For add-remove-one.
+        """
+        return _RECORDS[self.in_force()]
+
+    def in_force(self) -> Neighbours:
+        """Return the relation itself.
+
+        Raises
+        ------
+        ParameterError
+            For add-remove-one.
+        """
+        if self is Neighbours.ADD_REMOVE_ONE:
+            raise ParameterError(
+                "add-remove-one cannot be guaranteed: the number of rows is public (manifests, sizes of shards, grids, "
+                "calibration), so that any two data sets of different size are told apart (40 of 40 in an audit); "
+                "choose replace-special, one row against a null record, which needs as little noise and keeps n "
+                "public, or replace-one"
+            )
+        return self
+
+
+_RECORDS = {Neighbours.REPLACE_ONE: 2, Neighbours.REPLACE_SPECIAL: 1}
 
 
 class Trust(StrEnum):
@@ -161,14 +202,20 @@ class Setting:
     Parameters
     ----------
     sizes : tuple of int
-        Rows of each party that takes part in the release: one number under ``local``, all parties' otherwise.
-        Public under replace-one.
+        Rows of each party that takes part in the release, null records included: one number under ``local``, all
+        parties' otherwise. Public.
     dimension : int
         Features a row has where the algorithm meets it (after projection, for a trainer).
     classes : int
         Number of classes, 2 for a binary problem.
     neighbours : Neighbours
+        Not add-remove-one.
     trust : Trust
+
+    Raises
+    ------
+    ParameterError
+        For add-remove-one, which the public sizes refute.
     """
 
     sizes: tuple[int, ...]
@@ -176,6 +223,9 @@ class Setting:
     classes: int
     neighbours: Neighbours = Neighbours.REPLACE_ONE
     trust: Trust = Trust.LOCAL
+
+    def __post_init__(self) -> None:
+        self.neighbours.in_force()
 
     @property
     def rows(self) -> int:

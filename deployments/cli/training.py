@@ -145,9 +145,9 @@ def train(
     absent: Annotated[
         list[str] | None, typer.Option(help="secagg, simulated: party 2 gone from a round on, 2:mask; may be repeated.")
     ] = None,
-    neighbours: Annotated[Neighbours, typer.Option(help="Relation; add-remove-one where no private n is used.")] = (
-        Neighbours.REPLACE_ONE
-    ),
+    neighbours: Annotated[
+        Neighbours, typer.Option(help="Neighbouring relation: replace-one, or replace-special (a row against none).")
+    ] = Neighbours.REPLACE_ONE,
     partition: Annotated[
         str | None, typer.Option(help="How rows are dealt; default even, or sized with --sizes.")
     ] = None,

@@ -189,16 +189,21 @@ class LeastProfile:
 
 @dataclass(frozen=True, slots=True)
 class Atoms:
-    """A privacy loss with finitely many values: ``probabilities`` at ``losses``, the rest of the mass at infinity."""
+    """A privacy loss with finitely many values: ``probabilities`` at ``losses``, and mass ``infinity`` at infinity."""
 
     losses: Floats
     probabilities: Floats
+    infinity: float = 0.0
 
     def times(self, other: Atoms) -> Atoms:
-        """Return the law of the sum of independent losses (what leads to infinity in one does so in the sum)."""
+        """Return the law of the sum of independent losses (what leads to infinity in one does so in the sum).
+
+        The mass at infinity is bounded by the sum of both.
+        """
         return Atoms(
             np.add.outer(self.losses, other.losses).ravel(),
             np.multiply.outer(self.probabilities, other.probabilities).ravel(),
+            self.infinity + other.infinity,
         )
 
 
@@ -262,7 +267,8 @@ def zcdp_atoms(rho: float) -> Atoms:
     (v_{i-1} - v_i) / (1 - e^(x_{i-1} - x_i)) - (v_i - v_{i+1}) / (e^(x_{i+1} - x_i) - 1)`` (second term zero for i =
     n) at x_i has ``H_t = h(t)``: both are piecewise linear with kinks at the t_i, and the slopes agree. Convexity
     makes p_i >= 0, and ``h(t) >= 1 - t`` makes Q a probability measure ("connect the dots": Doroshenko, Ghazi, Kamath,
-    Kumar, Manurangsi 2022). The grid ends where v_n is below 1e-17.
+    Kumar, Manurangsi 2022). The grid ends where v_n is below 1e-17; what lies beyond is at infinity, and matters for
+    deltas about as small.
     """
     reach = rho + 2 * math.sqrt(40 * rho)
     nodes = np.linspace(-reach, reach, 2 * _ZCDP_NODES + 1)
@@ -271,7 +277,7 @@ def zcdp_atoms(rho: float) -> Atoms:
     gap = nodes[1] - nodes[0]
     rising = falls / np.concatenate([[1.0], np.full(nodes.size - 1, -math.expm1(-gap))])
     falling = np.concatenate([falls[1:] / math.expm1(gap), [0.0]])
-    return Atoms(nodes, np.maximum(rising - falling, 0.0))
+    return Atoms(nodes, np.maximum(rising - falling, 0.0), float(values[-1]))
 
 
 def atom_count(pure: Mapping[float, int], rho: float) -> int:
@@ -297,17 +303,24 @@ def _gaussian_curve(mu: float, epsilons: Floats) -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class AtomsProfile:
-    """The profile of a loss with finitely many values, a Gaussian beside it, and mass ``infinity`` at infinity.
+    """The profile of a loss with finitely many values, a Gaussian beside it, and more mass ``infinity`` at infinity.
 
-    Proof. Where the loss is finite it is A + G, independent, so ``H_t = infinity + (1 - infinity) * sum over atoms of
-    p E[max(0, 1 - t e^(-a - G))]``; the expectation is the Gaussian's own curve at ``epsilon - a`` (without a
-    Gaussian, ``max(0, 1 - e^(epsilon - a))``). Nothing is discretised; float64 rounding is added (terms of a sum of
-    non-negative numbers, each rounded up).
+    Proof. Where the loss is finite it is A + G, independent, so with i for the mass at infinity of all that is beside
+    the atoms, ``H_t = i + (1 - i) * (the atoms' own + sum over atoms of p E[max(0, 1 - t e^(-a - G))])``; the
+    expectation is the Gaussian's own curve at ``epsilon - a`` (without a Gaussian, ``max(0, 1 - e^(epsilon - a))``).
+    Both masses at infinity are added here, which is no less. Nothing is discretised; float64 rounding is added (terms
+    of a sum of non-negative numbers, each rounded up).
     """
 
     atoms: Atoms
     infinity: float = 0.0
     mu: float = 0.0
+
+    @property
+    def _lost(self) -> float:
+        """The mass at infinity of everything together."""
+        lost = self.infinity + self.atoms.infinity
+        return min(1.0, math.nextafter(lost, math.inf)) if self.atoms.infinity else lost
 
     def delta(self, epsilon: float) -> float:
         """Return the finite sum, rounded up."""
@@ -322,17 +335,17 @@ class AtomsProfile:
         # a Gaussian's tail may have been too small for a float.
         finite = float(np.sum(terms)) * (1 + 1e-10) + (_SMALLEST_DELTA if self.mu > 0 else 0.0)
         if finite == 0:
-            return self.infinity
-        return min(1.0, math.nextafter(self.infinity + (1 - self.infinity) * finite, math.inf))
+            return self._lost
+        return min(1.0, math.nextafter(self._lost + (1 - self.infinity) * finite, math.inf))
 
     def epsilon(self, delta: float) -> float:
         """Return the smallest epsilon, rounded up."""
         require_delta(delta)
-        if delta < self.infinity:
+        if delta < self._lost:
             return math.inf
         high = max(float(self.atoms.losses.max()), 0.0)
         if self.mu > 0:
-            left = math.nextafter(delta - self.infinity, 0.0)
+            left = max(math.nextafter(delta - self._lost, 0.0), 0.0)
             high += gaussian_epsilon(self.mu, left)
             if math.isinf(high):
                 return math.inf

@@ -22,7 +22,8 @@ __all__ = ["group_loss", "losses_under", "scaled"]
 # How many steps of the first relation make up one step of the second; pairs that are missing have no proof.
 _STEPS = {
     (Neighbours.REPLACE_ONE, Neighbours.REPLACE_ONE): 1,
-    (Neighbours.ADD_REMOVE_ONE, Neighbours.ADD_REMOVE_ONE): 1,
+    (Neighbours.REPLACE_SPECIAL, Neighbours.REPLACE_SPECIAL): 1,
+    (Neighbours.REPLACE_SPECIAL, Neighbours.REPLACE_ONE): 2,
     (Neighbours.ADD_REMOVE_ONE, Neighbours.REPLACE_ONE): 2,
 }
 
@@ -98,21 +99,31 @@ def _(loss: NoGuarantee, rows: int) -> Loss:
 def losses_under(guarantee: Guarantee, neighbours: Neighbours) -> tuple[Loss, ...]:
     """Return a guarantee's losses for one row under the relation in force.
 
-    A row is replaced by removing it and adding another, so what holds under ``add-remove-one`` holds under
-    ``replace-one`` for a group of two. The other way there is no proof: under ``replace-one`` the number of rows is
-    public and may be divided by, so nothing is said about data sets of different size.
+    Guarantee
+    ---------
+    *From replace-special to replace-one.* A record is replaced in two steps, x to null and null to z, both of which are
+    neighbours under replace-special (:mod:`dpalgos.rows`): a group of two, so mu becomes 2 mu, epsilon 2 epsilon, rho
+    4 rho, and delta (1 + e^epsilon) delta (:func:`group_loss`).
+
+    *The other way* nothing is converted. A guarantee under replace-one was proved for the records it was stated for; a
+    null record need not be one of them, and a sum of constant features shows the difference: it moves by 0 where a row
+    is replaced and by 1 where it becomes null.
+
+    *From add-remove-one*, which old records hold and which public sizes refute, to replace-one: twice as much, but not
+    by a chain of neighbours. Each algorithm that stated it adds Gaussian, Laplace or radial noise to a sum over the
+    rows and calibrates it to the largest term; n is the same on both sides of a replacement, and the sum moves by two
+    terms.
 
     Raises
     ------
     ParameterError
         If there is no proof for the relation asked for.
     """
-    steps = _STEPS.get((guarantee.neighbours, neighbours))
+    steps = _STEPS.get((guarantee.neighbours, neighbours.in_force()))
     if steps is None:
         raise ParameterError(
-            f"the guarantee is proved under {guarantee.neighbours}, where the number of rows is public; it says "
-            f"nothing under {neighbours}: keep replace-one, or use an algorithm in which nothing depends on a private "
-            "number of rows (a sum with a public bound) and which states its guarantee under add-remove-one"
+            f"the guarantee is proved under {guarantee.neighbours}, and nothing is proved under {neighbours}, which "
+            f"the account keeps: choose neighbours={neighbours} for the run"
         )
     return tuple(group_loss(loss, steps) for loss in guarantee.losses)
 

@@ -170,37 +170,34 @@ def _up(value: float) -> float:
 
 
 def sum_sensitivity(radius: float, neighbours: Neighbours) -> float:
-    """Return how far one row moves a sum of vectors of norm at most ``radius``, in l2.
+    """Return how far one record moves a sum of vectors of norm at most ``radius``, in l2.
 
-    ``radius`` when a row is added or removed; ``2 radius`` when it is replaced (x - y with y = -x).
+    ``radius`` against a null record; ``2 radius`` when it is replaced (x - y with y = -x).
     """
-    return _up(radius * _FACTORS[neighbours])
+    return _up(radius * neighbours.records)
 
 
 def outer_sensitivity(left_radius: float, right_radius: float, neighbours: Neighbours) -> float:
-    """Return how far one row moves a sum of outer products ``x r^T``, in the Frobenius norm.
+    """Return how far one record moves a sum of outer products ``x r^T``, in the Frobenius norm.
 
     Guarantee
     ---------
-    For |x| <= left_radius and |r| <= right_radius, ``|x r^T|_F = |x| |r|``, so adding or removing a row moves the
-    sum by at most left_radius * right_radius. Replacing one moves it by at most twice that (triangle inequality), which
+    For |x| <= left_radius and |r| <= right_radius, ``|x r^T|_F = |x| |r|``, so against a null record the sum moves
+    by at most left_radius * right_radius. A replaced record moves it by at most twice that (triangle inequality), which
     is attained by (x, r) and (x, -r).
 
     The radii are in grid units (:func:`encoded_radius`) for sums of encoded rows, and so is the result.
     """
-    return _up(left_radius * right_radius * _FACTORS[neighbours])
+    return _up(left_radius * right_radius * neighbours.records)
 
 
 def gram_sensitivity(radius: float, neighbours: Neighbours) -> float:
-    """Return how far one row moves a sum of squares ``x x^T``, in the Frobenius norm.
+    """Return how far one record moves a sum of squares ``x x^T``, in the Frobenius norm.
 
     Guarantee
     ---------
-    For |x|, |y| <= R: adding or removing x moves the sum by |x x^T|_F = |x|^2 <= R^2. Replacing x by y moves it
+    For |x|, |y| <= R: against a null record x moves the sum by |x x^T|_F = |x|^2 <= R^2. Replacing x by y moves it
     by ``|x x^T - y y^T|_F``, whose square is |x|^4 + |y|^4 - 2 (x . y)^2 <= 2 R^4: at most sqrt(2) R^2, attained by
     orthogonal rows of norm R.
     """
-    return _up(radius * radius * (1.0 if neighbours is Neighbours.ADD_REMOVE_ONE else math.sqrt(2.0)))
-
-
-_FACTORS = {Neighbours.ADD_REMOVE_ONE: 1.0, Neighbours.REPLACE_ONE: 2.0}
+    return _up(radius * radius * math.sqrt(neighbours.records))

@@ -32,11 +32,11 @@ _FINEST, _COARSEST = 16, 4
 def triangle_sensitivity(dimension: int, radius: float, neighbours: Neighbours) -> float:
     """Return how far one row moves the upper triangle of Σ xxᵀ in l1, diagonal included.
 
-    Adding or removing x moves it by Σ_{i≤j}|xᵢxⱼ| = (‖x‖₁² + ‖x‖₂²)/2 ≤ (d + 1)/2 R². Replacing x by z moves it by half
-    of (l1 norm of M + that of its diagonal) for M = xxᵀ − zzᵀ: the first is at most d ‖M‖_F ≤ √2 d R², the second at
-    most 2R². So d/√2 + 1, or twice (d + 1)/2 where that is less.
+    Against a null record x moves it by Σ_{i≤j}|xᵢxⱼ| = (‖x‖₁² + ‖x‖₂²)/2 ≤ (d + 1)/2 R². Replacing x by z moves it by
+    half of (l1 norm of M + that of its diagonal) for M = xxᵀ − zzᵀ: the first is at most d ‖M‖_F ≤ √2 d R², the second
+    at most 2R². So d/√2 + 1, or twice (d + 1)/2 where that is less.
     """
-    if neighbours is Neighbours.ADD_REMOVE_ONE:
+    if neighbours.records == 1:
         return math.nextafter((dimension + 1) / 2.0 * radius**2, math.inf)
     return math.nextafter(min(dimension + 1.0, dimension / math.sqrt(2.0) + 1.0) * radius**2, math.inf)
 

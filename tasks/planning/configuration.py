@@ -42,7 +42,8 @@ class TrainingConfig(BaseModel):
     delta: Annotated[float, Field(gt=0, lt=1, description="Total delta of the run per party.", examples=[1e-5])] = 1e-5
     trust: Annotated[Trust | None, Field(description="Trust model; the algorithm's first if empty.")] = None
     neighbours: Annotated[
-        Neighbours, Field(description="Neighbouring relation; add-remove-one where nothing depends on a private n.")
+        Neighbours,
+        Field(description="Neighbouring relation: replace-one, or replace-special (one row against a null record)."),
     ] = Neighbours.REPLACE_ONE
     dropouts: Annotated[int, Field(ge=0, description="secagg: parties that may be lost during the run.")] = 0
     colluders: Annotated[int, Field(ge=0, description="secagg: parties that may pool what they know.")] = 0
@@ -90,4 +91,5 @@ class TrainingConfig(BaseModel):
             raise ValueError("name an algorithm, or a trainer (with or without a projection)")
         if self.sizes is not None and self.rows_per_party is not None:
             raise ValueError("give sizes or rows_per_party, not both")
+        self.neighbours.in_force()
         return self

@@ -275,7 +275,7 @@ def test_equal_results_in_two_roots_with_a_seed(
         (["--trust", "central"], "trust", "central"),
         (["--trust", "secagg", "--dropouts", "1"], "dropouts", 1),
         (["--trust", "secagg", "--colluders", "1"], "colluders", 1),
-        (["--neighbours", "add-remove-one"], "neighbours", "add-remove-one"),
+        (["--neighbours", "replace-special"], "neighbours", "replace-special"),
         (["--partition", "dirichlet"], "partition", "dirichlet"),
         (["--normalisation", "clip"], "normalisation", "clip"),
         (["--test-fraction", "0"], "test_fraction", 0),

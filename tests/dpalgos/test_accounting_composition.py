@@ -27,7 +27,7 @@ from dpalgos.accounting.conversions import (
     zcdp_epsilon,
     zcdp_epsilon_classical,
 )
-from dpalgos.accounting.profiles import AtomsProfile, zcdp_atoms, zcdp_grid
+from dpalgos.accounting.profiles import AtomsProfile, product, pure_atoms, zcdp_atoms, zcdp_grid
 from dpalgos.errors import ParameterError, UnknownNameError
 from dpalgos.guarantees import ApproximateDP, GaussianMu, Loss, NoGuarantee, PureEpsilon, ZeroConcentrated
 from dpalgos.mechanisms.gaussian import delta_of_mu
@@ -271,6 +271,19 @@ def test_the_dominating_pair_is_one_and_follows_the_curve(rho: float) -> None:
     # Between the nodes the chord is above the convex profile of every mechanism that has this rho.
     for epsilon in np.linspace(0.013, atoms.losses[-1] * 0.6, 17):
         assert profile.delta(float(epsilon)) >= delta_of_mu(math.sqrt(2 * rho), float(epsilon))
+
+
+@pytest.mark.parametrize("rho", [0.03, 1.0])
+def test_the_dominating_pair_keeps_its_mass_at_infinity(rho: float) -> None:
+    """Beyond the grid the pair is no less than the Gaussian of that rho, alone and in mixtures."""
+    atoms = zcdp_atoms(rho)
+    assert float(atoms.probabilities.sum()) + atoms.infinity == pytest.approx(1.0, abs=1e-9)
+    beyond = float(atoms.losses[-1]) * 1.01
+    gaussian = delta_of_mu(math.sqrt(2 * rho), beyond)
+    assert 0 < gaussian <= AtomsProfile(atoms).delta(beyond)
+    mixed = AtomsProfile(product([pure_atoms(1e-9, 2), atoms, atoms]), infinity=1e-30)
+    assert mixed.delta(4 * beyond) >= 2 * atoms.infinity
+    assert AtomsProfile(atoms).epsilon(0.5 * atoms.infinity) == math.inf
 
 
 def test_a_pair_from_randomised_responses_alone_would_be_caught() -> None:

@@ -27,7 +27,7 @@ from dpalgos.mechanisms.fixed_point import (
 
 ANY_FLOATS = st.floats(allow_nan=True, allow_infinity=True, width=64)
 GRIDS = st.sampled_from([(1.0, 1.0), (1.0, 7.0), (1.0, 1000.0), (0.3, 2.0**16), (2.5, 2.0**20), (1.0, 2.0**26 - 1)])
-BOTH = [Neighbours.REPLACE_ONE, Neighbours.ADD_REMOVE_ONE]
+BOTH = [Neighbours.REPLACE_ONE, Neighbours.REPLACE_SPECIAL]
 
 
 def squared_norms(integers: Any) -> list[int]:
@@ -179,7 +179,7 @@ class TestSensitivities:
             moved = np.linalg.norm((whole - exact_outer_sum(*other)).astype(np.float64))
             removed = np.linalg.norm((whole - exact_outer_sum(left[1:], right[1:])).astype(np.float64))
             assert moved <= claimed[Neighbours.REPLACE_ONE] * (1 + 1e-12)
-            assert removed <= claimed[Neighbours.ADD_REMOVE_ONE] * (1 + 1e-12)
+            assert removed <= claimed[Neighbours.REPLACE_SPECIAL] * (1 + 1e-12)
 
     def test_the_worst_pairs_attain_them(self) -> None:
         # So a smaller claim (a missing sqrt(2), a missing 2) would be false.
@@ -188,7 +188,7 @@ class TestSensitivities:
         first, second = encode_rows(np.array([[1.0, 0.0]]), 1.0, scale), encode_rows(np.array([[0.0, 1.0]]), 1.0, scale)
         moved = np.linalg.norm(exact_outer_sum(first, first) - exact_outer_sum(second, second))
         assert moved == pytest.approx(gram_sensitivity(bound, Neighbours.REPLACE_ONE))
-        assert moved > 1.4 * gram_sensitivity(bound, Neighbours.ADD_REMOVE_ONE)
+        assert moved > 1.4 * gram_sensitivity(bound, Neighbours.REPLACE_SPECIAL)
         slope = encode_rows(np.array([[0.6, 0.8, 0.0]]), 1.0, scale)
         moved = np.linalg.norm(exact_outer_sum(first, slope) - exact_outer_sum(first, -slope))
         assert moved == pytest.approx(outer_sensitivity(bound, bound, Neighbours.REPLACE_ONE))

@@ -118,7 +118,7 @@ def gradient(first: bool, mutant: bool, seed: int) -> Any:
     """A sum of outer products whose second factor changes sign; the mutant forgets that replacing costs twice."""
     row = encode_rows(np.array([[1.0, 0.0]]), 1.0, SCALE)
     slope = encode_rows(np.array([[1.0 if first else -1.0]]), 1.0, SCALE)
-    relation = Neighbours.ADD_REMOVE_ONE if mutant else Neighbours.REPLACE_ONE
+    relation = Neighbours.REPLACE_SPECIAL if mutant else Neighbours.REPLACE_ONE
     noise = RoundedGaussian(outer_sensitivity(RADIUS, RADIUS, relation) / MU)
     moved = outer_sensitivity(RADIUS, RADIUS, Neighbours.REPLACE_ONE)
     return (exact_outer_sum(row, slope)[0, 0] + noise.sample(MANY, seeded(seed))) / moved + 0.5
@@ -161,7 +161,7 @@ EXPERIMENTS = {
         covariance(lambda s: SymmetricRoundedGaussian(s, DIMENSION), None), 0.75, GAUSSIAN, DELTA, 0.8
     ),
     "covariance, missing root of two": Experiment(
-        covariance(lambda s: SymmetricRoundedGaussian(s, DIMENSION), Neighbours.ADD_REMOVE_ONE),
+        covariance(lambda s: SymmetricRoundedGaussian(s, DIMENSION), Neighbours.REPLACE_SPECIAL),
         1.0,
         GAUSSIAN,
         DELTA,

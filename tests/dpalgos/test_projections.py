@@ -99,7 +99,7 @@ def test_add_remove_needs_less_noise_and_is_spent_by_a_unit_row() -> None:
     algorithm = AnalyzeGauss(budget=MU, components=2)
     row = rows_of(np.vstack([0.3 * np.eye(4)[:2], np.eye(4)[2]]))
     without = rows_of(row.features[:2])
-    largest = spent(algorithm, row, without, Neighbours.ADD_REMOVE_ONE)
+    largest = spent(algorithm, row, without, Neighbours.REPLACE_SPECIAL)
     assert 0.999 * MU.mu <= largest <= MU.mu
 
 

@@ -45,7 +45,7 @@ class AddRemoveNoise(SufficientStatistics):
     """Noise for an added row where one is replaced."""
 
     def law(self, setting: Setting) -> SymmetricRoundedGaussian:
-        return SufficientStatistics.law(self, dataclasses.replace(setting, neighbours=Neighbours.ADD_REMOVE_ONE))
+        return SufficientStatistics.law(self, dataclasses.replace(setting, neighbours=Neighbours.REPLACE_SPECIAL))
 
 
 @pytest.mark.parametrize("classes", [1, 2, 5])

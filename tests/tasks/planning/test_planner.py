@@ -9,7 +9,7 @@ import pytest
 
 from dpalgos.accounting.composition import compose
 from dpalgos.errors import ParameterError, UnknownNameError
-from dpalgos.guarantees import Guarantee, PureEpsilon, Trust
+from dpalgos.guarantees import Guarantee, Neighbours, PureEpsilon, Trust
 from dpalgos.registry import lookup, names
 from storage.errors import InputError
 from storage.refs import ShardRef, Visibility
@@ -263,3 +263,13 @@ def test_a_release_with_an_unknown_field_is_refused() -> None:
     release = planned(algorithm="noisy-gd").releases[0]
     with pytest.raises(ValueError, match="extra"):
         PlannedRelease(**{**release.model_dump(), "epsilon": 3})
+
+
+def test_a_run_under_add_remove_is_refused_with_the_reason() -> None:
+    with pytest.raises(ValueError, match=r"number of rows is public.*choose replace-special"):
+        planned(algorithm="noisy-gd", neighbours="add-remove-one")
+
+
+def test_a_run_under_replace_special_says_so_in_every_guarantee() -> None:
+    plan = planned(projection="analyze-gauss", trainer="sufficient-statistics", neighbours="replace-special")
+    assert {release.guarantee().neighbours for release in plan.releases} == {Neighbours.REPLACE_SPECIAL}
