@@ -1,49 +1,182 @@
-"""The contract every projection and trainer keeps, and the one function that runs any of them."""
+"""The contract every projection, trainer and evaluator keeps, its base classes, and the one function that runs any."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
-from dpalgos.guarantees import Claim, Guarantee, Loss, Setting, Trust
+import numpy as np
+
+from dpalgos.guarantees import (
+    ApproximateDP,
+    Claim,
+    Guarantee,
+    Loss,
+    Neighbours,
+    PureEpsilon,
+    Setting,
+    Trust,
+    nothing_proved,
+)
+from dpalgos.neighbouring import NeighbouringPair, antipodal_pair
 from dpalgos.noise import NoiseSource
-from dpalgos.rows import Rows
+from dpalgos.rows import Ints, Rows
 from dpalgos.summation import SumAlgorithm, Summation, TrustedSummation, run_sums
+from dpalgos.validation import require_budget, require_relation
 
-__all__ = ["Algorithm", "Diagnosing", "DirectAlgorithm", "fit", "is_sum_algorithm"]
+__all__ = [
+    "Algorithm",
+    "ApproximateAlgorithm",
+    "Diagnosing",
+    "DirectAlgorithm",
+    "OneSum",
+    "PrivateAlgorithm",
+    "PureAlgorithm",
+    "Unproved",
+    "fit",
+    "is_sum_algorithm",
+]
 
 
-class Algorithm(Protocol):
-    """What a registered projection or trainer says about itself: frozen dataclass, parameters validated when made.
+@dataclass(frozen=True, kw_only=True)
+class Algorithm(ABC):
+    """What a registered algorithm says about itself: a frozen dataclass, its parameters validated when it is made.
 
-    Private algorithms have a field ``budget`` holding one of the loss types in ``budgets``; ``guarantee`` says what
-    that budget buys in a setting. Algorithms without a ``budget`` draw no noise.
+    A subclass states ``source`` and whichever of the other class facts differ from what stands here, and says what is
+    proved about it: ``guarantee``. Its parameters are its fields; it validates them in ``__post_init__``, which first
+    calls that of the base classes.
     """
 
     source: ClassVar[str]
     """Paper, section, theorem or equation."""
-    claim: ClassVar[Claim | None]
+    claim: ClassVar[Claim | None] = None
     """What the paper says; None where there is no paper's claim."""
-    sound_counterpart: ClassVar[str | None]
-    """For a published algorithm without proof: the registered name of the sound one. None for sound ones."""
-    trusts: ClassVar[tuple[Trust, ...]]
+    sound_counterpart: ClassVar[str | None] = None
+    """For an algorithm without proof: the registered name of the sound one. None for sound ones."""
+    trusts: ClassVar[tuple[Trust, ...]] = (Trust.CENTRAL, Trust.LOCAL)
     """Supported trust models, the default first."""
-    budgets: ClassVar[tuple[type[Loss], ...]]
+    relations: ClassVar[tuple[Neighbours, ...]] = (Neighbours.REPLACE_ONE,)
+    """Neighbouring relations that the guarantee is derived for."""
+    budgets: ClassVar[tuple[type[Loss], ...]] = ()
     """Loss types the ``budget`` field accepts, the preferred first; empty where no noise is drawn."""
-    reads_rows: ClassVar[bool]
+    reads_rows: ClassVar[bool] = True
     """False for maps made from public parameters alone: those are no releases and cost nothing."""
 
+    def __post_init__(self) -> None:  # noqa: B027 (the end of the chain: nothing to validate here)
+        """Validate the parameters; subclasses call this first."""
+
+    def check(self, setting: Setting) -> None:
+        """Raise where the algorithm cannot run, or its proof does not hold, whatever the rows.
+
+        Raises
+        ------
+        ParameterError
+            Naming what does not fit the setting; subclasses add their own conditions.
+        """
+        require_relation(setting, self.relations)
+
+    @abstractmethod
     def guarantee(self, setting: Setting) -> Guarantee:
-        """Return what is proved, from public facts only."""
-        ...
+        """Return what is proved, from public facts only.
+
+        Raises
+        ------
+        ParameterError
+            As :meth:`check` does.
+        """
+        raise NotImplementedError
+
+    def neighbouring_pair(self, setting: Setting) -> NeighbouringPair:
+        """Return the neighbours that the sensitivity proof says are worst, made up; what an audit tells apart.
+
+        By default two antipodal unit rows of one class, everything else zero: they move a sum of row gradients, and
+        the minimiser of a regularised risk, by as much as any pair.
+
+        Raises
+        ------
+        ParameterError
+            If no party has a row.
+        """
+        return antipodal_pair(setting)
 
 
-class ProjectionAlgorithm(Algorithm, Protocol):
-    """What a projection adds: its output's dimension is public before any row is read."""
+@dataclass(frozen=True, kw_only=True)
+class PrivateAlgorithm(Algorithm):
+    """An algorithm that draws noise: ``guarantee`` says what its ``budget`` buys in a setting.
 
-    def output_dimension(self, dimension: int) -> int:
-        """Return the number of features after the map, from the number before it."""
-        ...
+    Parameters
+    ----------
+    budget : Loss
+        Of one of the types in ``budgets``.
+    """
+
+    budget: Loss
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_budget(self.budget, self.budgets)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PureAlgorithm(PrivateAlgorithm):
+    """A private algorithm whose budget is a pure ε.
+
+    Parameters
+    ----------
+    budget : PureEpsilon
+    """
+
+    budget: PureEpsilon
+    budgets: ClassVar[tuple[type[Loss], ...]] = (PureEpsilon,)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ApproximateAlgorithm(PrivateAlgorithm):
+    """A private algorithm whose budget is one (ε, δ).
+
+    Parameters
+    ----------
+    budget : ApproximateDP
+    """
+
+    budget: ApproximateDP
+    budgets: ClassVar[tuple[type[Loss], ...]] = (ApproximateDP,)
+
+
+class Unproved(Algorithm):
+    """An algorithm about which nothing is proved: as published with a flaw, or without any noise."""
+
+    relations: ClassVar[tuple[Neighbours, ...]] = (Neighbours.REPLACE_ONE, Neighbours.REPLACE_SPECIAL)
+
+    def guarantee(self, setting: Setting) -> Guarantee:
+        """Return none: the claim's flaw, or that no noise is drawn."""
+        self.check(setting)
+        flaw = self.claim.flaw if self.claim is not None else None
+        return nothing_proved(flaw or "no noise is drawn", setting.neighbours)
+
+
+class OneSum(Algorithm):
+    """A sum algorithm of one step, whose state is the noisy sum itself."""
+
+    @abstractmethod
+    def sum_shape(self, setting: Setting) -> tuple[int, ...]:
+        """Return the shape of the sum, public."""
+        raise NotImplementedError
+
+    def steps(self, setting: Setting) -> int:
+        """Return 1: one sum."""
+        return 1
+
+    def initial(self, setting: Setting) -> Ints:
+        """Return an empty sum."""
+        self.check(setting)
+        return np.zeros(self.sum_shape(setting), dtype=np.int64)
+
+    def update(self, state: Ints, noisy_sum: Ints, setting: Setting) -> Ints:
+        """Return the noisy sum."""
+        return noisy_sum
 
 
 @runtime_checkable

@@ -13,7 +13,7 @@ __all__ = [
     "require_components",
     "require_count",
     "require_positive",
-    "require_replace_one",
+    "require_relation",
 ]
 
 
@@ -60,10 +60,9 @@ def require_budget(budget: Loss, accepted: tuple[type[Loss], ...]) -> None:
         require_positive("the budget's delta", budget.delta)
 
 
-def require_replace_one(setting: Setting) -> None:
-    """Raise where the guarantee would have to hide the number of rows, on which the algorithm depends."""
-    if setting.neighbours is not Neighbours.REPLACE_ONE:
+def require_relation(setting: Setting, derived: tuple[Neighbours, ...]) -> None:
+    """Raise unless the neighbouring relation in force is one that the guarantee is derived for."""
+    if setting.neighbours.in_force() not in derived:
         raise ParameterError(
-            f"this algorithm depends on the number of rows, which {setting.neighbours} would have to hide; "
-            f"use {Neighbours.REPLACE_ONE}"
+            f"the sensitivity of this algorithm is not derived for {setting.neighbours}; use {' or '.join(derived)}"
         )

@@ -8,7 +8,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from dpalgos.guarantees import Claim, GaussianMu, Guarantee, Loss, Neighbours, Numerics, Setting, Trust
+from dpalgos.algorithms import OneSum, PrivateAlgorithm
+from dpalgos.guarantees import GaussianMu, Guarantee, Loss, Neighbours, Numerics, Setting
 from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
 from dpalgos.models import Statistic
 from dpalgos.registry import register
@@ -25,8 +26,8 @@ def predicted_classes(scores: Floats) -> Ints:
 
 
 @register("evaluators", "confusion-matrix")
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConfusionMatrix:
+@dataclass(frozen=True, kw_only=True)
+class ConfusionMatrix(PrivateAlgorithm, OneSum):
     """Count (true class, predicted class) pairs over the hold-out rows and add integer noise to each count.
 
     The rows' features are decision values of a released model. Accuracy, precision, recall, F1 and MCC of the noisy
@@ -49,42 +50,32 @@ class ConfusionMatrix:
 
     budget: GaussianMu
     source: ClassVar[str] = "Dong, Roth, Su 2022, Theorem 1"
-    claim: ClassVar[Claim | None] = None
-    sound_counterpart: ClassVar[str | None] = None
-    trusts: ClassVar[tuple[Trust, ...]] = (Trust.CENTRAL, Trust.LOCAL)
+    relations: ClassVar[tuple[Neighbours, ...]] = (Neighbours.REPLACE_ONE, Neighbours.REPLACE_SPECIAL)
     budgets: ClassVar[tuple[type[Loss], ...]] = (GaussianMu,)
-    reads_rows: ClassVar[bool] = True
 
     def guarantee(self, setting: Setting) -> Guarantee:
         """Return the budget, exact."""
+        self.check(setting)
         return Guarantee(losses=(self.budget,), neighbours=setting.neighbours, numerics=Numerics.EXACT)
-
-    def steps(self, setting: Setting) -> int:
-        """Return 1."""
-        del setting
-        return 1
 
     def law(self, setting: Setting) -> RoundedGaussian:
         """Return the noise of each count."""
         sensitivity = math.sqrt(2) if setting.neighbours is Neighbours.REPLACE_ONE else 1.0
         return RoundedGaussian(sensitivity / self.budget.mu)
 
-    def initial(self, setting: Setting) -> None:
-        """Return nothing: there is one sum."""
+    def sum_shape(self, setting: Setting) -> tuple[int, ...]:
+        """Return (K, K)."""
+        return (max(setting.classes, 2),) * 2
 
-    def contribution(self, state: None, rows: Rows, setting: Setting) -> Ints:
+    def contribution(self, state: Ints, rows: Rows, setting: Setting) -> Ints:
         """Return the exact counts (K, K), true class by predicted class."""
-        classes = max(setting.classes, 2)
+        classes, _ = self.sum_shape(setting)
         counts = np.zeros(classes * classes, dtype=np.int64)
         for scores, labels in rows.blocks():
             kept = ~null_records(scores, labels, classes)
             cells = np.asarray(labels[kept], dtype=np.int64) * classes + predicted_classes(scores[kept])
             counts += np.bincount(cells, minlength=classes * classes)
         return counts.reshape(classes, classes)
-
-    def update(self, state: None, noisy_sum: Ints, setting: Setting) -> Ints:
-        """Keep the noisy counts."""
-        return noisy_sum
 
     def result(self, state: Ints, setting: Setting) -> Statistic:
         """Return the noisy counts; negative ones are left as they are, for unbiased sums."""

@@ -8,10 +8,12 @@ from typing import ClassVar
 
 import numpy as np
 
+from dpalgos.algorithms import OneSum, PrivateAlgorithm
 from dpalgos.errors import ParameterError
-from dpalgos.guarantees import Claim, GaussianMu, Guarantee, Loss, Neighbours, Numerics, Setting, Trust
+from dpalgos.guarantees import GaussianMu, Guarantee, Loss, Neighbours, Numerics, Setting
 from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
 from dpalgos.models import Statistic
+from dpalgos.neighbouring import NeighbouringPair, one_row_apart
 from dpalgos.registry import register
 from dpalgos.rows import Floats, Ints, Rows, null_records
 
@@ -19,8 +21,8 @@ __all__ = ["ScoreHistogram", "area_under_curve"]
 
 
 @register("evaluators", "score-histogram")
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScoreHistogram:
+@dataclass(frozen=True, kw_only=True)
+class ScoreHistogram(PrivateAlgorithm, OneSum):
     """Histogram each class's scores apart for rows of the class and rows of the others, with integer noise.
 
     Scores are squashed by the logistic function first, so that bins on [0, 1] need no range learnt from the rows.
@@ -44,24 +46,18 @@ class ScoreHistogram:
     budget: GaussianMu
     bins: int = 32
     source: ClassVar[str] = "Dong, Roth, Su 2022, Theorem 1"
-    claim: ClassVar[Claim | None] = None
-    sound_counterpart: ClassVar[str | None] = None
-    trusts: ClassVar[tuple[Trust, ...]] = (Trust.CENTRAL, Trust.LOCAL)
+    relations: ClassVar[tuple[Neighbours, ...]] = (Neighbours.REPLACE_ONE, Neighbours.REPLACE_SPECIAL)
     budgets: ClassVar[tuple[type[Loss], ...]] = (GaussianMu,)
-    reads_rows: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.bins < 2:
             raise ParameterError(f"bins is {self.bins}; it must be at least 2")
 
     def guarantee(self, setting: Setting) -> Guarantee:
         """Return the budget, exact."""
+        self.check(setting)
         return Guarantee(losses=(self.budget,), neighbours=setting.neighbours, numerics=Numerics.EXACT)
-
-    def steps(self, setting: Setting) -> int:
-        """Return 1."""
-        del setting
-        return 1
 
     @staticmethod
     def _histograms(setting: Setting) -> int:
@@ -72,13 +68,19 @@ class ScoreHistogram:
         moved = 2 if setting.neighbours is Neighbours.REPLACE_ONE else 1
         return RoundedGaussian(math.sqrt(moved * self._histograms(setting)) / self.budget.mu)
 
-    def initial(self, setting: Setting) -> None:
-        """Return nothing: there is one sum."""
+    def sum_shape(self, setting: Setting) -> tuple[int, ...]:
+        """Return (histograms, 2, bins)."""
+        return self._histograms(setting), 2, self.bins
 
-    def contribution(self, state: None, rows: Rows, setting: Setting) -> Ints:
+    def neighbouring_pair(self, setting: Setting) -> NeighbouringPair:
+        """Return a row with the largest score for every class against one with the smallest: all histograms move."""
+        scores = np.ones(setting.dimension)
+        return one_row_apart(setting, scores, -scores)
+
+    def contribution(self, state: Ints, rows: Rows, setting: Setting) -> Ints:
         """Return the exact counts (histograms, 2, bins): rows of the other classes, rows of the class."""
         histograms = self._histograms(setting)
-        counts = np.zeros((histograms, 2, self.bins), dtype=np.int64)
+        counts = np.zeros(self.sum_shape(setting), dtype=np.int64)
         for scores, labels in rows.blocks():
             kept = ~null_records(scores, labels, max(setting.classes, 2))
             truth = np.asarray(labels[kept], dtype=np.int64)
@@ -89,10 +91,6 @@ class ScoreHistogram:
                 for side, chosen in enumerate((~positive, positive)):
                     counts[index, side] += np.bincount(bins[chosen, index], minlength=self.bins)
         return counts
-
-    def update(self, state: None, noisy_sum: Ints, setting: Setting) -> Ints:
-        """Keep the noisy counts."""
-        return noisy_sum
 
     def result(self, state: Ints, setting: Setting) -> Statistic:
         """Return the noisy counts."""

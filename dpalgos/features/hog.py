@@ -87,7 +87,7 @@ class HogFeatures:
 
 
 @register("projections", "hog")
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Hog(PublicMap):
     """Histograms of oriented gradients: per cell, gradients counted by direction; per block of cells, normalised.
 
@@ -119,6 +119,7 @@ class Hog(PublicMap):
     source: ClassVar[str] = "Dalal, Triggs 2005; Wang et al. 2024, section 5.2.1"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for name in ("cell", "bins", "block"):
             if getattr(self, name) < 1:
                 raise ParameterError(f"{name} is {getattr(self, name)!r}; it must be at least 1")

@@ -23,7 +23,7 @@ __all__ = ["AveragePooling", "LowFrequencies", "RandomProjection"]
 
 
 @register("projections", "dct")
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class LowFrequencies(PublicMap):
     """The lowest frequencies of images' two-dimensional discrete cosine transform (type II, orthonormal).
 
@@ -44,6 +44,7 @@ class LowFrequencies(PublicMap):
     source: ClassVar[str] = "Ahmed, Natarajan, Rao 1974"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require_count("components", self.components)
 
     def output_dimension(self, dimension: int) -> int:
@@ -71,7 +72,7 @@ class LowFrequencies(PublicMap):
 
 
 @register("projections", "random-projection")
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class RandomProjection(PublicMap):
     """A random k-dimensional subspace, drawn with a public seed.
 
@@ -97,6 +98,7 @@ class RandomProjection(PublicMap):
     source: ClassVar[str] = "Johnson, Lindenstrauss 1984"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require_count("components", self.components)
         require_count("seed", self.seed, 0)
 
@@ -114,7 +116,7 @@ class RandomProjection(PublicMap):
 
 
 @register("projections", "pooling")
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class AveragePooling(PublicMap):
     """Sums over square blocks of pixels, divided by the root of their number.
 
@@ -135,6 +137,7 @@ class AveragePooling(PublicMap):
     source: ClassVar[str] = "average pooling"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require_count("size", self.size)
 
     def output_dimension(self, dimension: int) -> int:

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import ClassVar
 
+from dpalgos.algorithms import Algorithm
 from dpalgos.errors import ParameterError
-from dpalgos.guarantees import Claim, Guarantee, Loss, Setting, Trust
+from dpalgos.guarantees import Guarantee, Neighbours, Setting, Trust
 
 __all__ = ["PublicMap", "image_shape"]
 
 
-class PublicMap:
+@dataclass(frozen=True, kw_only=True)
+class PublicMap(Algorithm):
     """A map of rows that no row has any part in making: it costs nothing and is no release."""
 
-    claim: ClassVar[Claim | None] = None
-    sound_counterpart: ClassVar[str | None] = None
     trusts: ClassVar[tuple[Trust, ...]] = (Trust.LOCAL, Trust.CENTRAL)
-    budgets: ClassVar[tuple[type[Loss], ...]] = ()
+    relations: ClassVar[tuple[Neighbours, ...]] = (Neighbours.REPLACE_ONE, Neighbours.REPLACE_SPECIAL)
     reads_rows: ClassVar[bool] = False
 
     def guarantee(self, setting: Setting) -> Guarantee:

@@ -52,7 +52,7 @@ class FourierFeatures:
 
 
 @register("projections", "random-fourier")
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class RandomFourier(PublicMap):
     """Features whose inner products approximate exp(−γ‖x − x′‖²), frequencies drawn with a public seed.
 
@@ -80,6 +80,7 @@ class RandomFourier(PublicMap):
     source: ClassVar[str] = "Rahimi, Recht 2007"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require_count("frequencies", self.frequencies)
         require_positive("gamma", self.gamma)
         require_count("seed", self.seed, 0)

@@ -6,24 +6,29 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from dpalgos.algorithms import ApproximateAlgorithm, PrivateAlgorithm, Unproved
 from dpalgos.gaussian_sums import GAUSSIAN_BUDGETS, gaussian_guarantee, grid, symmetric_law
-from dpalgos.guarantees import ApproximateDP, Claim, Guarantee, Loss, Setting, Trust, nothing_proved
+from dpalgos.guarantees import Claim, Guarantee, Loss, Neighbours, Setting
 from dpalgos.mechanisms.fixed_point import encoded_radius, gram_sensitivity
 from dpalgos.mechanisms.gaussian import sigma_classical
 from dpalgos.mechanisms.symmetric import SymmetricRoundedGaussian, pack, unpack
 from dpalgos.models import Projection
 from dpalgos.noise import NoiseSource
-from dpalgos.projections.covariance import CovarianceSum, gram_matrix, leading_basis, require_choice
+from dpalgos.projections.covariance import (
+    CovarianceSum,
+    PrincipalDirections,
+    gram_matrix,
+    leading_basis,
+)
 from dpalgos.registry import register
 from dpalgos.rows import Rows
-from dpalgos.validation import require_budget, require_components
 
 __all__ = ["AnalyzeGauss", "PublishedAnalyzeGauss"]
 
 
 @register("projections", "analyze-gauss")
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AnalyzeGauss(CovarianceSum):
+@dataclass(frozen=True, kw_only=True)
+class AnalyzeGauss(PrivateAlgorithm, CovarianceSum):
     """The top eigenvectors of XᵀX plus symmetric Gaussian noise, on integers from the row on.
 
     Guarantee
@@ -49,28 +54,14 @@ class AnalyzeGauss(CovarianceSum):
     √2 instead of 1, analytic instead of classical σ).
     """
 
-    budget: Loss
-    components: int = 20
-    variance_share: float | None = None
-
     source: ClassVar[str] = "Dwork et al. 2014, Algorithm 1; Wang et al. 2024, Algorithm 2, corrected"
     claim: ClassVar[Claim | None] = Claim("(epsilon, delta)-DP", "Dwork et al. 2014, Theorem 4")
-    sound_counterpart: ClassVar[str | None] = None
-    trusts: ClassVar[tuple[Trust, ...]] = (Trust.LOCAL, Trust.CENTRAL)
+    relations: ClassVar[tuple[Neighbours, ...]] = (Neighbours.REPLACE_ONE, Neighbours.REPLACE_SPECIAL)
     budgets: ClassVar[tuple[type[Loss], ...]] = GAUSSIAN_BUDGETS
-    reads_rows: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        require_budget(self.budget, self.budgets)
-        require_choice(self.components, self.variance_share)
-
-    def output_dimension(self, dimension: int) -> int:
-        """Return the number of directions."""
-        return self.components
 
     def guarantee(self, setting: Setting) -> Guarantee:
         """Return the budget."""
-        require_components(self.components, setting)
+        self.check(setting)
         return gaussian_guarantee(self.budget, setting)
 
     def law(self, setting: Setting) -> SymmetricRoundedGaussian:
@@ -83,8 +74,8 @@ class AnalyzeGauss(CovarianceSum):
 
 
 @register("projections", "analyze-gauss-published")
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PublishedAnalyzeGauss:
+@dataclass(frozen=True, kw_only=True)
+class PublishedAnalyzeGauss(Unproved, ApproximateAlgorithm, PrincipalDirections):
     """Wang et al.'s Algorithm 2 as printed: σ = √(2 ln(1.25/δ))·1/ε on the upper triangle of XᵀX, copied below.
 
     Guarantee
@@ -105,9 +96,6 @@ class PublishedAnalyzeGauss:
     Algorithm 2, Lemma 4.1, Theorem 4.1.
     """
 
-    budget: Loss
-    components: int = 20
-
     source: ClassVar[str] = "Wang et al. 2024, Algorithm 2"
     claim: ClassVar[Claim | None] = Claim(
         "(epsilon_1, delta)-DP",
@@ -116,28 +104,10 @@ class PublishedAnalyzeGauss:
         "sigma = sqrt(2 ln(1.25/delta))/epsilon_1 is proved for epsilon_1 < 1 only.",
     )
     sound_counterpart: ClassVar[str | None] = "analyze-gauss"
-    trusts: ClassVar[tuple[Trust, ...]] = (Trust.LOCAL, Trust.CENTRAL)
-    budgets: ClassVar[tuple[type[Loss], ...]] = (ApproximateDP,)
-    reads_rows: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        require_budget(self.budget, self.budgets)
-        require_choice(self.components, None)
-
-    def output_dimension(self, dimension: int) -> int:
-        """Return the number of directions."""
-        return self.components
-
-    def guarantee(self, setting: Setting) -> Guarantee:
-        """Return none, with the flaw."""
-        require_components(self.components, setting)
-        assert self.claim is not None
-        return nothing_proved(str(self.claim.flaw), setting.neighbours)
 
     def fit(self, parties: Sequence[Rows], setting: Setting, noise: NoiseSource) -> Projection:
         """Return the basis of the noisy covariance; its spectrum is that of the noisy XᵀX/n."""
-        require_components(self.components, setting)
-        assert isinstance(self.budget, ApproximateDP)
+        self.check(setting)
         covariance = pack(gram_matrix(parties, setting))
         sigma = sigma_classical(self.budget.epsilon, self.budget.delta, 1.0)
         draws = noise.stream("covariance", covariance).generator().standard_normal(len(covariance))

@@ -1,35 +1,82 @@
-"""What the covariance-based projections share: the exact matrix, and the basis of a (noisy) one."""
+"""What the covariance-based projections share: their fields, the exact matrix, and the basis of a (noisy) one."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
-from dpalgos.guarantees import Setting
+from dpalgos.algorithms import Algorithm, OneSum
+from dpalgos.guarantees import Setting, Trust
 from dpalgos.mechanisms.fixed_point import encode_rows, exact_outer_sum
 from dpalgos.mechanisms.symmetric import pack, packed_size, unpack
 from dpalgos.models import Projection
+from dpalgos.neighbouring import NeighbouringPair, orthogonal_pair
 from dpalgos.rows import Floats, Ints, Rows, sanitise
 from dpalgos.validation import require_between, require_components, require_count
 
-__all__ = ["CovarianceSum", "gram_matrix", "leading_basis", "require_choice"]
+__all__ = ["CovarianceSum", "PrincipalDirections", "TruncatedDirections", "gram_matrix", "leading_basis"]
 
 
-class CovarianceSum:
+@dataclass(frozen=True, kw_only=True)
+class PrincipalDirections(Algorithm):
+    """A projection onto leading eigenvectors of a covariance.
+
+    Parameters
+    ----------
+    components : int
+        Number of directions k.
+    """
+
+    components: int = 20
+
+    trusts: ClassVar[tuple[Trust, ...]] = (Trust.LOCAL, Trust.CENTRAL)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_count("components", self.components)
+
+    def check(self, setting: Setting) -> None:
+        """Raise where rows have fewer features than there are directions."""
+        super().check(setting)
+        require_components(self.components, setting)
+
+    def output_dimension(self, dimension: int) -> int:
+        """Return the number of directions."""
+        return self.components
+
+    def neighbouring_pair(self, setting: Setting) -> NeighbouringPair:
+        """Return two orthogonal rows, which move XᵀX by √2 in the Frobenius norm, the most there is."""
+        return orthogonal_pair(setting)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TruncatedDirections(PrincipalDirections):
+    """Leading eigenvectors, as many of them as hold a share of the variance.
+
+    Parameters
+    ----------
+    variance_share : float, optional
+        Keep only as many directions as hold this share of the (noisy) trace; the rest are zero columns.
+    """
+
+    variance_share: float | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.variance_share is not None:
+            require_between("variance_share", self.variance_share, 0.0, 1.0)
+
+
+class CovarianceSum(TruncatedDirections, OneSum):
     """The exact XᵀX of all parties' rows as one sum of integers, packed; what is made of it once noise is added."""
 
-    components: int
-    variance_share: float | None
-
-    def steps(self, setting: Setting) -> int:
-        """Return 1: one sum of covariances."""
-        return 1
-
-    def initial(self, setting: Setting) -> Ints:
-        """Return an empty covariance."""
-        require_components(self.components, setting)
-        return np.zeros(packed_size(setting.dimension), dtype=np.int64)
+    def sum_shape(self, setting: Setting) -> tuple[int, ...]:
+        """Return the number of entries of the upper triangle."""
+        return (packed_size(setting.dimension),)
 
     def contribution(self, state: Ints, rows: Rows, setting: Setting) -> Ints:
         """Return the packed upper triangle of the party's exact integer covariance."""
@@ -40,25 +87,15 @@ class CovarianceSum:
             total += exact_outer_sum(encoded, encoded)
         return pack(total)
 
-    def update(self, state: Ints, noisy_sum: Ints, setting: Setting) -> Ints:
-        """Return the noisy covariance."""
-        return noisy_sum
-
     def result(self, state: Ints, setting: Setting) -> Projection:
         """Return the basis; its spectrum is that of the noisy XᵀX/n."""
         covariance = unpack(state) / self._scale(setting) ** 2 / max(setting.rows, 1)
         return leading_basis(covariance, self.components, self.variance_share)
 
+    @abstractmethod
     def _scale(self, setting: Setting) -> float:
         """Return the grid units per unit in which rows are encoded."""
         raise NotImplementedError
-
-
-def require_choice(components: int, variance_share: float | None) -> None:
-    """Raise unless the number of directions and the share of the variance are in range."""
-    require_count("components", components)
-    if variance_share is not None:
-        require_between("variance_share", variance_share, 0.0, 1.0)
 
 
 def gram_matrix(parties: Sequence[Rows], setting: Setting) -> Floats:

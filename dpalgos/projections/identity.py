@@ -19,7 +19,7 @@ __all__ = ["Identity"]
 
 
 @register("projections", "identity")
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Identity(PublicMap):
     """Keep every feature.
 

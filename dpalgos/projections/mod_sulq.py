@@ -6,20 +6,20 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
+from dpalgos.algorithms import ApproximateAlgorithm
 from dpalgos.gaussian_sums import grid
-from dpalgos.guarantees import ApproximateDP, Claim, GaussianMu, Guarantee, Loss, Numerics, Setting, Trust
+from dpalgos.guarantees import Claim, GaussianMu, Guarantee, Numerics, Setting
 from dpalgos.mechanisms.fixed_point import encoded_radius, gram_sensitivity
 from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
-from dpalgos.projections.covariance import CovarianceSum, require_choice
+from dpalgos.projections.covariance import CovarianceSum
 from dpalgos.registry import register
-from dpalgos.validation import require_budget, require_components, require_replace_one
 
 __all__ = ["ModSulq"]
 
 
 @register("projections", "mod-sulq")
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModSulq(CovarianceSum):
+@dataclass(frozen=True, kw_only=True)
+class ModSulq(ApproximateAlgorithm, CovarianceSum):
     """The top eigenvectors of XᵀX/n plus N(0, β²) on each entry of the upper triangle, copied below.
 
     β = (d + 1)/(nε) √(2 ln((d² + d)/(2√(2π) δ))) + 1/(n√ε).
@@ -45,35 +45,17 @@ class ModSulq(CovarianceSum):
     (2013), Algorithm 1, Theorem 1.
     """
 
-    budget: Loss
-    components: int = 20
-    variance_share: float | None = None
-
     source: ClassVar[str] = "Chaudhuri, Sarwate, Sinha 2013, Algorithm 1"
     claim: ClassVar[Claim | None] = Claim("(epsilon, delta)-DP", "Chaudhuri, Sarwate, Sinha 2013, Theorem 1")
-    sound_counterpart: ClassVar[str | None] = None
-    trusts: ClassVar[tuple[Trust, ...]] = (Trust.LOCAL, Trust.CENTRAL)
-    budgets: ClassVar[tuple[type[Loss], ...]] = (ApproximateDP,)
-    reads_rows: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        require_budget(self.budget, self.budgets)
-        require_choice(self.components, self.variance_share)
-
-    def output_dimension(self, dimension: int) -> int:
-        """Return the number of directions."""
-        return self.components
 
     def guarantee(self, setting: Setting) -> Guarantee:
         """Return what the paper's noise is proved to cost."""
-        require_replace_one(setting)
-        require_components(self.components, setting)
+        self.check(setting)
         mu = self.law(setting).mu(gram_sensitivity(encoded_radius(1.0, self._scale(setting)), setting.neighbours))
         return Guarantee(losses=(GaussianMu(mu),), neighbours=setting.neighbours, numerics=Numerics.EXACT)
 
     def deviation(self, setting: Setting) -> float:
         """Return β."""
-        assert isinstance(self.budget, ApproximateDP)
         epsilon, delta = self.budget.epsilon, self.budget.delta
         d, rows = setting.dimension, max(setting.rows, 1)
         inside = max((d * d + d) / (2.0 * math.sqrt(2.0 * math.pi) * delta), 1.0)

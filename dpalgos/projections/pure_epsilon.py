@@ -9,18 +9,23 @@ from typing import ClassVar
 
 import numpy as np
 
+from dpalgos.algorithms import PureAlgorithm
 from dpalgos.gaussian_sums import grid
-from dpalgos.guarantees import Claim, GaussianMu, Guarantee, Loss, Neighbours, Numerics, PureEpsilon, Setting, Trust
+from dpalgos.guarantees import Claim, GaussianMu, Guarantee, Neighbours, Numerics, Setting
 from dpalgos.mechanisms.discrete_laplace import DiscreteLaplace
 from dpalgos.mechanisms.fixed_point import encoded_radius, gram_sensitivity
 from dpalgos.mechanisms.laplace import Laplace
 from dpalgos.mechanisms.symmetric import SymmetricRoundedRadial, pack, packed_size, unpack
 from dpalgos.models import Projection
 from dpalgos.noise import NoiseSource
-from dpalgos.projections.covariance import CovarianceSum, gram_matrix, leading_basis, require_choice
+from dpalgos.projections.covariance import (
+    CovarianceSum,
+    TruncatedDirections,
+    gram_matrix,
+    leading_basis,
+)
 from dpalgos.registry import register
 from dpalgos.rows import Rows
-from dpalgos.validation import require_budget, require_components, require_replace_one
 
 __all__ = ["LaplaceCovariance", "PublishedLaplaceCovariance", "RadialCovariance", "triangle_sensitivity"]
 
@@ -41,31 +46,9 @@ def triangle_sensitivity(dimension: int, radius: float, neighbours: Neighbours) 
     return math.nextafter(min(dimension + 1.0, dimension / math.sqrt(2.0) + 1.0) * radius**2, math.inf)
 
 
-class _PureCovariance:
-    """What the three have in common."""
-
-    budget: Loss
-    components: int
-    variance_share: float | None
-    budgets: ClassVar[tuple[type[Loss], ...]] = (PureEpsilon,)
-
-    def __post_init__(self) -> None:
-        require_budget(self.budget, self.budgets)
-        require_choice(self.components, self.variance_share)
-
-    def output_dimension(self, dimension: int) -> int:
-        """Return the number of directions."""
-        return self.components
-
-    @property
-    def _epsilon(self) -> float:
-        assert isinstance(self.budget, PureEpsilon)
-        return self.budget.epsilon
-
-
 @register("projections", "laplace-pca")
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LaplaceCovariance(_PureCovariance, CovarianceSum):
+@dataclass(frozen=True, kw_only=True)
+class LaplaceCovariance(PureAlgorithm, CovarianceSum):
     """The top eigenvectors of XᵀX plus discrete Laplace noise on each entry of the upper triangle, copied below.
 
     Guarantee
@@ -86,37 +69,29 @@ class LaplaceCovariance(_PureCovariance, CovarianceSum):
     Huang et al. 2021, Algorithm 1 (with a smaller constant); Xu, Yang, Bai 2019.
     """
 
-    budget: Loss
-    components: int = 20
-    variance_share: float | None = None
-
     source: ClassVar[str] = "Huang et al. 2021, Algorithm 1, steps 1–5, with d/sqrt(2) + 1 instead of 2d"
-    claim: ClassVar[Claim | None] = None
-    sound_counterpart: ClassVar[str | None] = None
-    trusts: ClassVar[tuple[Trust, ...]] = (Trust.LOCAL, Trust.CENTRAL)
-    budgets: ClassVar[tuple[type[Loss], ...]] = (PureEpsilon,)
-    reads_rows: ClassVar[bool] = True
+    relations: ClassVar[tuple[Neighbours, ...]] = (Neighbours.REPLACE_ONE, Neighbours.REPLACE_SPECIAL)
 
     def guarantee(self, setting: Setting) -> Guarantee:
         """Return the budget."""
-        require_components(self.components, setting)
+        self.check(setting)
         return Guarantee(losses=(self.budget,), neighbours=setting.neighbours, numerics=Numerics.EXACT)
 
     def law(self, setting: Setting) -> DiscreteLaplace:
         """Return the noise of each entry."""
         radius = encoded_radius(1.0, self._scale(setting))
         sensitivity = triangle_sensitivity(setting.dimension, radius, setting.neighbours)
-        return DiscreteLaplace(sensitivity / self._epsilon * (1.0 + 2.0**-48))
+        return DiscreteLaplace(sensitivity / self.budget.epsilon * (1.0 + 2.0**-48))
 
     def _scale(self, setting: Setting) -> float:
-        noise = triangle_sensitivity(setting.dimension, 1.0, setting.neighbours) / self._epsilon
+        noise = triangle_sensitivity(setting.dimension, 1.0, setting.neighbours) / self.budget.epsilon
         room = math.floor(math.log2(_NOISE_ROOM / noise) / 2.0)
         return 2.0 ** max(_COARSEST, min(_FINEST, room))
 
 
 @register("projections", "dppca")
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PublishedLaplaceCovariance(_PureCovariance):
+@dataclass(frozen=True, kw_only=True)
+class PublishedLaplaceCovariance(PureAlgorithm, TruncatedDirections):
     """Huang et al.'s noisy covariance: Laplace noise of scale 2d/(nε) on the upper triangle of XᵀX/n, copied below.
 
     Guarantee
@@ -138,38 +113,29 @@ class PublishedLaplaceCovariance(_PureCovariance):
     Huang, Yang, Xu, Zhou, Security and Communication Networks 2021, Algorithm 1, Lemma 1.
     """
 
-    budget: Loss
-    components: int = 20
-    variance_share: float | None = None
-
     source: ClassVar[str] = "Huang et al. 2021, Algorithm 1, steps 1–5"
     claim: ClassVar[Claim | None] = Claim("(epsilon, 0)-DP", "Huang et al. 2021, Theorem 1, of the covariance")
-    sound_counterpart: ClassVar[str | None] = None
-    trusts: ClassVar[tuple[Trust, ...]] = (Trust.LOCAL, Trust.CENTRAL)
-    budgets: ClassVar[tuple[type[Loss], ...]] = (PureEpsilon,)
-    reads_rows: ClassVar[bool] = True
 
     def guarantee(self, setting: Setting) -> Guarantee:
         """Return the budget."""
-        require_replace_one(setting)
-        require_components(self.components, setting)
+        self.check(setting)
         return Guarantee(losses=(self.budget,), neighbours=setting.neighbours)
 
     def noise_scale(self, setting: Setting) -> float:
         """Return 2d/(nε)."""
-        return 2.0 * setting.dimension / (max(setting.rows, 1) * self._epsilon)
+        return 2.0 * setting.dimension / (max(setting.rows, 1) * self.budget.epsilon)
 
     def fit(self, parties: Sequence[Rows], setting: Setting, noise: NoiseSource) -> Projection:
         """Return the basis; its spectrum is that of the noisy XᵀX/n."""
-        require_components(self.components, setting)
+        self.check(setting)
         covariance = pack(gram_matrix(parties, setting) / max(setting.rows, 1))
         draws = Laplace(self.noise_scale(setting)).sample(len(covariance), noise.stream("covariance", covariance))
         return leading_basis(unpack(np.asarray(covariance + draws)), self.components, self.variance_share)
 
 
 @register("projections", "radial-pca")
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RadialCovariance(_PureCovariance, CovarianceSum):
+@dataclass(frozen=True, kw_only=True)
+class RadialCovariance(PureAlgorithm, CovarianceSum):
     """The top eigenvectors of XᵀX plus symmetric noise of density ∝ exp(−‖N‖_F ε/Δ), rounded to a fine grid.
 
     Guarantee
@@ -191,28 +157,20 @@ class RadialCovariance(_PureCovariance, CovarianceSum):
     Hardt, Talwar, STOC 2010; Chaudhuri, Monteleoni, Sarwate, JMLR 12 (2011) for the sampler.
     """
 
-    budget: Loss
-    components: int = 20
-    variance_share: float | None = None
-
     source: ClassVar[str] = "Hardt, Talwar 2010 (K-norm mechanism), on symmetric matrices"
-    claim: ClassVar[Claim | None] = None
-    sound_counterpart: ClassVar[str | None] = None
-    trusts: ClassVar[tuple[Trust, ...]] = (Trust.LOCAL, Trust.CENTRAL)
-    budgets: ClassVar[tuple[type[Loss], ...]] = (PureEpsilon,)
-    reads_rows: ClassVar[bool] = True
+    relations: ClassVar[tuple[Neighbours, ...]] = (Neighbours.REPLACE_ONE, Neighbours.REPLACE_SPECIAL)
 
     def guarantee(self, setting: Setting) -> Guarantee:
         """Return the budget."""
-        require_components(self.components, setting)
+        self.check(setting)
         return Guarantee(losses=(self.budget,), neighbours=setting.neighbours)
 
     def law(self, setting: Setting) -> SymmetricRoundedRadial:
         """Return the noise of the packed upper triangle."""
         sensitivity = gram_sensitivity(encoded_radius(1.0, self._scale(setting)), setting.neighbours)
-        return SymmetricRoundedRadial(math.nextafter(sensitivity / self._epsilon, math.inf), setting.dimension)
+        return SymmetricRoundedRadial(math.nextafter(sensitivity / self.budget.epsilon, math.inf), setting.dimension)
 
     def _scale(self, setting: Setting) -> float:
         # The vector of D entries is some D scales long, so that each entry deviates by some sqrt(D) of them.
         entries = packed_size(setting.dimension)
-        return grid(GaussianMu(self._epsilon), gram_sensitivity(1.0, setting.neighbours), entries, setting)
+        return grid(GaussianMu(self.budget.epsilon), gram_sensitivity(1.0, setting.neighbours), entries, setting)

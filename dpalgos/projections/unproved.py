@@ -8,30 +8,24 @@ from typing import ClassVar
 
 import numpy as np
 
+from dpalgos.algorithms import ApproximateAlgorithm, PureAlgorithm, Unproved
 from dpalgos.guarantees import (
-    ApproximateDP,
     Claim,
-    Guarantee,
-    Loss,
-    PureEpsilon,
     Setting,
-    Trust,
-    nothing_proved,
 )
 from dpalgos.mechanisms.gaussian import sigma_classical
 from dpalgos.models import Projection
 from dpalgos.noise import NoiseSource
-from dpalgos.projections.covariance import gram_matrix, leading_basis, require_choice
+from dpalgos.projections.covariance import TruncatedDirections, gram_matrix, leading_basis
 from dpalgos.registry import register
 from dpalgos.rows import Rows, sanitise
-from dpalgos.validation import require_budget, require_components
 
 __all__ = ["PublishedSvd", "PublishedWishart"]
 
 
 @register("projections", "dpsvd")
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PublishedSvd:
+@dataclass(frozen=True, kw_only=True)
+class PublishedSvd(Unproved, ApproximateAlgorithm, TruncatedDirections):
     """The top right singular vectors of X + E, every entry of E from N(0, β²); the raw rows are projected on them.
 
     β is the classical √(2 ln(1.25/δ))·1/ε for a row of norm 1.
@@ -55,10 +49,6 @@ class PublishedSvd:
     Computational Intelligence and Neuroscience 2022 (retracted), Algorithm 1.
     """
 
-    budget: Loss
-    components: int = 20
-    variance_share: float | None = None
-
     source: ClassVar[str] = "Sun, Yang, Li 2022 (retracted), Algorithm 1"
     claim: ClassVar[Claim | None] = Claim(
         "(epsilon, delta)-DP",
@@ -67,28 +57,10 @@ class PublishedSvd:
         "is trained on the raw rows once more.",
     )
     sound_counterpart: ClassVar[str | None] = "analyze-gauss"
-    trusts: ClassVar[tuple[Trust, ...]] = (Trust.LOCAL, Trust.CENTRAL)
-    budgets: ClassVar[tuple[type[Loss], ...]] = (ApproximateDP,)
-    reads_rows: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        require_budget(self.budget, self.budgets)
-        require_choice(self.components, self.variance_share)
-
-    def output_dimension(self, dimension: int) -> int:
-        """Return the number of directions."""
-        return self.components
-
-    def guarantee(self, setting: Setting) -> Guarantee:
-        """Return none, with the flaw."""
-        require_components(self.components, setting)
-        assert self.claim is not None
-        return nothing_proved(str(self.claim.flaw), setting.neighbours)
 
     def fit(self, parties: Sequence[Rows], setting: Setting, noise: NoiseSource) -> Projection:
         """Return the right singular vectors; the spectrum is that of (X + E)ᵀ(X + E)/n."""
-        require_components(self.components, setting)
-        assert isinstance(self.budget, ApproximateDP)
+        self.check(setting)
         deviation = sigma_classical(self.budget.epsilon, self.budget.delta, 1.0)
         total = np.zeros((setting.dimension, setting.dimension))
         for party, rows in enumerate(parties):
@@ -101,8 +73,8 @@ class PublishedSvd:
 
 
 @register("projections", "wishart-pca")
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PublishedWishart:
+@dataclass(frozen=True, kw_only=True)
+class PublishedWishart(Unproved, PureAlgorithm, TruncatedDirections):
     """The top eigenvectors of XᵀX/n + W, W from the Wishart law of d + 1 degrees of freedom and scale 3/(2nε) I.
 
     Guarantee
@@ -124,10 +96,6 @@ class PublishedWishart:
     Algorithm 1, Theorem 4.
     """
 
-    budget: Loss
-    components: int = 20
-    variance_share: float | None = None
-
     source: ClassVar[str] = "Jiang, Xie, Zhang 2016, Algorithm 1"
     claim: ClassVar[Claim | None] = Claim(
         "(epsilon, 0)-DP",
@@ -136,28 +104,10 @@ class PublishedWishart:
         "a share 1 - exp(-epsilon/3) of the outputs impossible, 28 per cent at epsilon = 1.",
     )
     sound_counterpart: ClassVar[str | None] = "radial-pca"
-    trusts: ClassVar[tuple[Trust, ...]] = (Trust.LOCAL, Trust.CENTRAL)
-    budgets: ClassVar[tuple[type[Loss], ...]] = (PureEpsilon,)
-    reads_rows: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        require_budget(self.budget, self.budgets)
-        require_choice(self.components, self.variance_share)
-
-    def output_dimension(self, dimension: int) -> int:
-        """Return the number of directions."""
-        return self.components
-
-    def guarantee(self, setting: Setting) -> Guarantee:
-        """Return none, with the flaw."""
-        require_components(self.components, setting)
-        assert self.claim is not None
-        return nothing_proved(str(self.claim.flaw), setting.neighbours)
 
     def fit(self, parties: Sequence[Rows], setting: Setting, noise: NoiseSource) -> Projection:
         """Return the basis; its spectrum is that of the noisy XᵀX/n."""
-        require_components(self.components, setting)
-        assert isinstance(self.budget, PureEpsilon)
+        self.check(setting)
         d, rows = setting.dimension, max(setting.rows, 1)
         covariance = gram_matrix(parties, setting) / rows
         generator = noise.stream("covariance", covariance).generator()

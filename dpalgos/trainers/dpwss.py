@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from dpalgos.guarantees import Claim, Guarantee, Loss, PureEpsilon, Setting, Trust, nothing_proved
+from dpalgos.algorithms import PureAlgorithm, Unproved
+from dpalgos.guarantees import Claim, Setting
 from dpalgos.models import KernelModel, LinearModel
 from dpalgos.noise import NoiseSource
 from dpalgos.registry import register
 from dpalgos.rows import Rows
 from dpalgos.smo.machine import MachineOptions, fingerprints, train
 from dpalgos.smo.working_sets import PrivateSelection, require_sigma
-from dpalgos.validation import require_budget
 
 __all__ = ["DpWss"]
 
@@ -24,8 +24,8 @@ _FLAW = (
 
 
 @register("trainers", "dpwss")
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DpWss:
+@dataclass(frozen=True, kw_only=True)
+class DpWss(Unproved, PureAlgorithm):
     """Train the C-SVM by SMO with private working set selection, as published; rows are taken as they are.
 
     The options are those of :class:`dpalgos.trainers.smo.Smo`; the selection is
@@ -58,7 +58,6 @@ class DpWss:
     PeerJ Computer Science 7:e799 (2021), Algorithms 1 and 2.
     """
 
-    budget: Loss
     sigma: float = 0.7
     C: float = 1.0
     kernel: str = "linear"
@@ -69,27 +68,16 @@ class DpWss:
     source: ClassVar[str] = "Sun et al. 2021, Algorithms 1 and 2"
     claim: ClassVar[Claim | None] = Claim("epsilon-DP", "Sun et al. 2021, Theorem 1", _FLAW)
     sound_counterpart: ClassVar[str | None] = "smo-output-perturbation"
-    trusts: ClassVar[tuple[Trust, ...]] = (Trust.CENTRAL, Trust.LOCAL)
-    budgets: ClassVar[tuple[type[Loss], ...]] = (PureEpsilon,)
-    reads_rows: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        require_budget(self.budget, self.budgets)
+        super().__post_init__()
         self._options()
         require_sigma(self.sigma, below_one=True)
-
-    def _epsilon(self) -> float:
-        assert isinstance(self.budget, PureEpsilon)
-        return self.budget.epsilon
 
     def _options(self) -> MachineOptions:
         return MachineOptions(
             C=self.C, kernel=self.kernel, gamma=self.gamma, tolerance=self.tolerance, shrinking=self.shrinking
         )
-
-    def guarantee(self, setting: Setting) -> Guarantee:
-        """Return none."""
-        return nothing_proved(_FLAW, setting.neighbours)
 
     def fit(self, parties: Sequence[Rows], setting: Setting, noise: NoiseSource) -> LinearModel | KernelModel:
         """Return the machine trained on all parties' rows together."""
@@ -103,7 +91,7 @@ class DpWss:
         return train(
             self._options(),
             lambda index: PrivateSelection(
-                sigma=self.sigma, epsilon=self._epsilon(), stream=noise.stream(f"working-sets-{index}", key)
+                sigma=self.sigma, epsilon=self.budget.epsilon, stream=noise.stream(f"working-sets-{index}", key)
             ),
             parties,
             setting,

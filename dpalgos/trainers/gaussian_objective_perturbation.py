@@ -11,9 +11,10 @@ import numpy as np
 from scipy.optimize import brentq
 from scipy.special import gammaincc
 
-from dpalgos.guarantees import ApproximateDP, Claim, Guarantee, Loss, Setting, Trust
+from dpalgos.algorithms import ApproximateAlgorithm
+from dpalgos.guarantees import Claim, Guarantee, Setting
 from dpalgos.linear import LinearTask
-from dpalgos.losses import joint_slope_norm, make_loss, outputs
+from dpalgos.losses import joint_slope_norm, outputs
 from dpalgos.mechanisms.gaussian import GaussianNoise, sigma_analytic
 from dpalgos.mechanisms.radial import RadialLaplace
 from dpalgos.models import LinearModel
@@ -23,12 +24,12 @@ from dpalgos.rows import Floats, Rows
 from dpalgos.trainers.objective_perturbation import (
     TOLERANCE,
     TOLERANCE_SHARE,
+    OneVsRestTrainer,
     exp_minus_one,
     perturbed_minimiser,
-    require_one_vs_rest,
     rows_fingerprint,
 )
-from dpalgos.validation import require_budget, require_positive, require_replace_one
+from dpalgos.validation import require_positive
 
 __all__ = ["ApproximateMinimaPerturbation", "GaussianCalibration", "GaussianObjectivePerturbation"]
 
@@ -90,8 +91,8 @@ def _gaussian_linear(
 
 
 @register("trainers", "objective-perturbation-gaussian")
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GaussianObjectivePerturbation:
+@dataclass(frozen=True, kw_only=True)
+class GaussianObjectivePerturbation(ApproximateAlgorithm, OneVsRestTrainer):
     """Minimise the risk plus ⟨R, W⟩/n with Gaussian R over all classes at once.
 
     Guarantee
@@ -120,10 +121,8 @@ class GaussianObjectivePerturbation:
         λ, the least regularisation.
     loss : str
         A one-vs-rest loss of bounded slope.
-    width : float, optional
-        h of the smooth hinges.
-    intercept_scaling : float
-        B of the constant feature inside the unit ball; 0 for no intercept.
+    width, intercept_scaling
+        See :class:`~dpalgos.trainers.linear.LinearClassifierTrainer`.
 
     References
     ----------
@@ -131,37 +130,20 @@ class GaussianObjectivePerturbation:
     Algorithm 1 (Gaussian version); Redberg, Koskela, Wang, NeurIPS 2023, for the tail along the row.
     """
 
-    budget: Loss
-    regularisation: float = 0.01
-    loss: str = "smoothed-hinge"
-    width: float | None = None
-    intercept_scaling: float = 0.0
-
     source: ClassVar[str] = "Kifer, Smith, Thakurta 2012, Algorithm 1, Gaussian; constants derived anew"
     claim: ClassVar[Claim | None] = Claim("(epsilon, delta)-DP for the exact minimiser", "Kifer et al. 2012, Theorem 2")
-    sound_counterpart: ClassVar[str | None] = None
-    trusts: ClassVar[tuple[Trust, ...]] = (Trust.LOCAL, Trust.CENTRAL)
-    budgets: ClassVar[tuple[type[Loss], ...]] = (ApproximateDP,)
-    reads_rows: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        require_budget(self.budget, self.budgets)
-        require_positive("regularisation", self.regularisation)
-        require_one_vs_rest(self._task())
 
     def guarantee(self, setting: Setting) -> Guarantee:
         """Return the budget."""
-        require_replace_one(setting)
-        self._task().check(setting)
+        self.check(setting)
         return Guarantee(losses=(self.budget,), neighbours=setting.neighbours)
 
     def calibration(self, setting: Setting) -> GaussianCalibration:
         """Return regularisation and noise, from public facts."""
-        assert isinstance(self.budget, ApproximateDP)
         for_tolerance = TOLERANCE_SHARE * self.budget.epsilon
         objective_delta = self.budget.delta * math.exp(-min(for_tolerance / 2.0, 700.0))
         regularisation, sigma = _calibrate(
-            self._task(), setting, self.regularisation, self.budget.epsilon - for_tolerance, objective_delta
+            self.task, setting, self.regularisation, self.budget.epsilon - for_tolerance, objective_delta
         )
         distance = math.sqrt(outputs(setting.classes)) * TOLERANCE / regularisation
         return GaussianCalibration(
@@ -170,19 +152,16 @@ class GaussianObjectivePerturbation:
 
     def fit(self, parties: Sequence[Rows], setting: Setting, noise: NoiseSource) -> LinearModel:
         """Return the perturbed minimisers over all given rows."""
-        task, calibration = self._task(), self.calibration(setting)
+        task, calibration = self.task, self.calibration(setting)
         linear = _gaussian_linear(parties, setting, noise, task, calibration.sigma)
         weights = perturbed_minimiser(parties, setting, task, linear=linear, regularisation=calibration.regularisation)
         hiding = RadialLaplace(calibration.tolerance_scale).sample(weights.size, noise.stream("tolerance", weights))
         return task.model(weights + hiding.reshape(weights.shape), setting)
 
-    def _task(self) -> LinearTask:
-        return LinearTask(loss=make_loss(self.loss, self.width), intercept_scaling=self.intercept_scaling)
-
 
 @register("trainers", "approximate-minima-perturbation")
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ApproximateMinimaPerturbation:
+@dataclass(frozen=True, kw_only=True)
+class ApproximateMinimaPerturbation(ApproximateAlgorithm, OneVsRestTrainer):
     """Objective perturbation with a solver that may stop early: its distance from the minimum is covered by noise.
 
     Guarantee
@@ -204,10 +183,8 @@ class ApproximateMinimaPerturbation:
         λ, the least regularisation.
     loss : str
         A one-vs-rest loss of bounded slope.
-    width : float, optional
-        h of the smooth hinges.
-    intercept_scaling : float
-        B of the constant feature inside the unit ball; 0 for no intercept.
+    width, intercept_scaling
+        See :class:`~dpalgos.trainers.linear.LinearClassifierTrainer`.
 
     References
     ----------
@@ -215,44 +192,29 @@ class ApproximateMinimaPerturbation:
     S&P 2019, Algorithm 1; constants derived anew.
     """
 
-    budget: Loss
     tolerance: float | None = None
-    regularisation: float = 0.01
-    loss: str = "smoothed-hinge"
-    width: float | None = None
-    intercept_scaling: float = 0.0
 
     source: ClassVar[str] = "Iyengar et al. 2019, Algorithm 1; constants derived anew"
     claim: ClassVar[Claim | None] = Claim("(epsilon, delta)-DP", "Iyengar et al. 2019, Theorem 1")
-    sound_counterpart: ClassVar[str | None] = None
-    trusts: ClassVar[tuple[Trust, ...]] = (Trust.LOCAL, Trust.CENTRAL)
-    budgets: ClassVar[tuple[type[Loss], ...]] = (ApproximateDP,)
-    reads_rows: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        require_budget(self.budget, self.budgets)
-        require_positive("regularisation", self.regularisation)
+        super().__post_init__()
         if self.tolerance is not None:
             require_positive("tolerance", self.tolerance)
-        require_one_vs_rest(self._task())
 
     def guarantee(self, setting: Setting) -> Guarantee:
         """Return the budget."""
-        require_replace_one(setting)
-        self._task().check(setting)
+        self.check(setting)
         return Guarantee(losses=(self.budget,), neighbours=setting.neighbours)
 
     def calibration(self, setting: Setting) -> GaussianCalibration:
         """Return regularisation and noise, from public facts."""
-        assert isinstance(self.budget, ApproximateDP)
         epsilon, delta = self.budget.epsilon, self.budget.delta
         each = _COARSE_SHARE * epsilon / 2.0
         objective_epsilon = epsilon - 2.0 * each
         tolerance_delta = _COARSE_SHARE * delta / (1.0 + math.exp(min(each + objective_epsilon, 700.0)))
         objective_delta = (1.0 - _COARSE_SHARE) * delta / math.exp(min(each, 700.0))
-        regularisation, sigma = _calibrate(
-            self._task(), setting, self.regularisation, objective_epsilon, objective_delta
-        )
+        regularisation, sigma = _calibrate(self.task, setting, self.regularisation, objective_epsilon, objective_delta)
         distance = math.sqrt(outputs(setting.classes)) * self._tolerance(setting) / regularisation
         return GaussianCalibration(
             regularisation=regularisation,
@@ -262,7 +224,7 @@ class ApproximateMinimaPerturbation:
 
     def fit(self, parties: Sequence[Rows], setting: Setting, noise: NoiseSource) -> LinearModel:
         """Return the approximate perturbed minimisers over all given rows, with noise for the approximation."""
-        task, calibration = self._task(), self.calibration(setting)
+        task, calibration = self.task, self.calibration(setting)
         linear = _gaussian_linear(parties, setting, noise, task, calibration.sigma)
         weights = perturbed_minimiser(
             parties,
@@ -277,6 +239,3 @@ class ApproximateMinimaPerturbation:
 
     def _tolerance(self, setting: Setting) -> float:
         return self.tolerance if self.tolerance is not None else 1.0 / max(setting.rows, 1) ** 2
-
-    def _task(self) -> LinearTask:
-        return LinearTask(loss=make_loss(self.loss, self.width), intercept_scaling=self.intercept_scaling)

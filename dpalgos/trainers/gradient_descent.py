@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
 
-from dpalgos.gaussian_sums import GAUSSIAN_BUDGETS, gaussian_guarantee, gaussian_law, grid, total_mu
-from dpalgos.gradient_sums import EncodedRows, GradientSums
-from dpalgos.guarantees import Claim, Guarantee, Loss, Setting, Trust
-from dpalgos.linear import LinearTask
-from dpalgos.losses import make_loss
-from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
+from dpalgos.gaussian_sums import total_mu
+from dpalgos.gradient_sums import GradientSums
+from dpalgos.guarantees import Setting
 from dpalgos.models import LinearModel
 from dpalgos.registry import register
-from dpalgos.rows import Floats, Ints, Rows
-from dpalgos.validation import require_between, require_budget, require_count, require_positive, require_replace_one
+from dpalgos.rows import Floats, Ints
+from dpalgos.trainers.descent import GradientSumTrainer
+from dpalgos.validation import require_between, require_positive
 
 __all__ = ["DescentState", "NoisyGradientDescent"]
 
@@ -39,8 +36,8 @@ class DescentState:
 
 
 @register("trainers", "noisy-gd")
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NoisyGradientDescent:
+@dataclass(frozen=True, kw_only=True)
+class NoisyGradientDescent(GradientSumTrainer[DescentState]):
     """Minimise a loss, softmax by default, by full-batch gradient descent on noisy integer sums of clipped gradients.
 
     Each step sums the rows' gradients r ⊗ x (for softmax r = p − e_y over all classes, jointly clipped so that
@@ -60,8 +57,6 @@ class NoisyGradientDescent:
         For all steps together.
     loss : str
         ``softmax``, or any other; ``squared`` for real labels.
-    width : float, optional
-        h of the smooth hinges.
     iterations : int
         T.
     clip : float
@@ -76,10 +71,8 @@ class NoisyGradientDescent:
         weights include), so that the clipped gradient is not spent on brightness; 1 leaves rows as they are.
     regularisation : float
         λ of (λ/2)‖W‖², free of charge.
-    intercept_scaling : float
-        B of the constant feature inside the unit ball; 0 for no intercept.
-    label_range : (float, float)
-        Declared range of real labels.
+    width, intercept_scaling, label_range
+        See :class:`~dpalgos.trainers.linear.LinearTrainer`.
 
     References
     ----------
@@ -87,70 +80,36 @@ class NoisyGradientDescent:
     Corollary 2 (composition); Shejwalkar et al. 2022 (averaging iterates is free).
     """
 
-    budget: Loss
     loss: str = "softmax"
-    width: float | None = None
     iterations: int = 80
     clip: float = 0.5
     step_size: float | None = None
     momentum: float = 0.9
     mean_weight: float = 0.25
     regularisation: float = 0.0
-    intercept_scaling: float = 0.0
-    label_range: Sequence[float] = (-1.0, 1.0)
 
     source: ClassVar[str] = "ours; full-batch DP gradient descent after Bassily, Smith, Thakurta 2014"
-    claim: ClassVar[Claim | None] = None
-    sound_counterpart: ClassVar[str | None] = None
-    trusts: ClassVar[tuple[Trust, ...]] = (Trust.CENTRAL, Trust.LOCAL)
-    budgets: ClassVar[tuple[type[Loss], ...]] = GAUSSIAN_BUDGETS
-    reads_rows: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        require_budget(self.budget, self.budgets)
-        require_count("iterations", self.iterations)
-        require_positive("clip", self.clip)
+        super().__post_init__()
         if self.step_size is not None:
             require_positive("step_size", self.step_size)
         require_between("momentum", self.momentum, 0.0, 1.0, open_high=True)
         require_between("mean_weight", self.mean_weight, 0.0, 1.0)
-        require_between("regularisation", self.regularisation, 0.0, math.inf, open_high=True)
-        self._task()
-
-    def guarantee(self, setting: Setting) -> Guarantee:
-        """Return the budget; replace-one only, because the step uses the number of rows."""
-        require_replace_one(setting)
-        self._task().check(setting)
-        return gaussian_guarantee(self.budget, setting)
-
-    def steps(self, setting: Setting) -> int:
-        """Return the number of gradient sums."""
-        return self.iterations
-
-    def law(self, setting: Setting) -> RoundedGaussian:
-        """Return the noise of each sum."""
-        return gaussian_law(self.budget, self._sums(setting).sensitivity(setting.neighbours), self.iterations)
 
     def initial(self, setting: Setting) -> DescentState:
         """Return zero weights."""
-        zero = np.zeros(self._task().shape(setting))
+        self.check(setting)
+        zero = np.zeros(self.task.shape(setting))
         return DescentState(step=0, weights=zero, velocity=zero, average=zero)
 
-    def prepare(self, rows: Rows, setting: Setting) -> Rows | EncodedRows:
-        """Encode the party's rows once, unless they are too many to keep."""
-        return self._sums(setting).prepare(rows, setting)
-
-    def merge(self, prepared: Sequence[Rows | EncodedRows]) -> Sequence[Rows | EncodedRows]:
-        """Join parties for a curator who adds up anyway."""
-        return GradientSums.merge(prepared)
-
-    def contribution(self, state: DescentState, rows: Rows | EncodedRows, setting: Setting) -> Ints:
-        """Return the party's exact sum of encoded, clipped gradients."""
-        return self._sums(setting).total(state.weights, rows, setting)
+    def weights(self, state: DescentState) -> Floats:
+        """Return the iterate."""
+        return state.weights
 
     def update(self, state: DescentState, noisy_sum: Ints, setting: Setting) -> DescentState:
         """Take one step with momentum and add to the average."""
-        gradient = self._sums(setting).decode(noisy_sum) / max(setting.rows, 1)
+        gradient = self.sums(setting).decode(noisy_sum) / max(setting.rows, 1)
         velocity = self.momentum * state.velocity + gradient + self.regularisation * state.weights
         weights = state.weights - self._step_size(setting) * velocity
         tail = self.iterations - self.iterations // 2
@@ -164,22 +123,11 @@ class NoisyGradientDescent:
 
     def result(self, state: DescentState, setting: Setting) -> LinearModel:
         """Return the averaged model on the rows as they were given."""
-        return self._task().model(self._sums(setting).shrunk(state.average), setting)
+        return self.task.model(self.sums(setting).shrunk(state.average), setting)
 
-    def _task(self) -> LinearTask:
-        return LinearTask(
-            loss=make_loss(self.loss, self.width),
-            intercept_scaling=self.intercept_scaling,
-            label_range=self.label_range,
-        )
-
-    def _sums(self, setting: Setting) -> GradientSums:
-        return GradientSums(
-            task=self._task(),
-            clip=self.clip,
-            scale=grid(self.budget, 2.0, self.iterations, setting),
-            mean_weight=self.mean_weight,
-        )
+    def sums(self, setting: Setting) -> GradientSums:
+        """Return sums of gradients at rows whose means are shrunk."""
+        return replace(super().sums(setting), mean_weight=self.mean_weight)
 
     def _step_size(self, setting: Setting) -> float:
         if self.step_size is not None:

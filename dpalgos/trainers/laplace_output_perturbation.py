@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
-from dpalgos.guarantees import Claim, Guarantee, Loss, Numerics, PureEpsilon, Setting, Trust, nothing_proved
-from dpalgos.linear import LinearTask
-from dpalgos.losses import make_loss, outputs
+from dpalgos.algorithms import PureAlgorithm, Unproved
+from dpalgos.guarantees import Claim, Guarantee, Numerics, Setting, Trust, nothing_proved
+from dpalgos.losses import outputs
 from dpalgos.mechanisms.discrete_laplace import DiscreteLaplace
 from dpalgos.models import LinearModel
 from dpalgos.registry import register
 from dpalgos.rows import Ints, Rows
-from dpalgos.solvers import Problem, minimise
-from dpalgos.trainers.output_perturbation import SOLVER_ASSUMPTION, slope_at_minimum, solver_tolerance
-from dpalgos.validation import require_budget, require_positive, require_replace_one
+from dpalgos.trainers.output_perturbation import SOLVER_ASSUMPTION, MinimiserSum, slope_at_minimum, solver_tolerance
 
 __all__ = ["Pathak", "PublishedMultiPartyOutputPerturbation"]
 
@@ -30,68 +27,49 @@ _ROOM = 2.0**61
 _MARGIN = 1.0 + 2.0**-40
 
 
-class _MinimiserMean:
+@dataclass(frozen=True, kw_only=True)
+class _MinimiserMean(PureAlgorithm, MinimiserSum):
     """The mean of the parties' minimisers as one sum of integers with discrete Laplace noise on each coordinate."""
 
-    budget: Loss
-    regularisation: float
-    loss: str
-    width: float | None
-    intercept_scaling: float
-    label_range: Sequence[float]
+    regularisation: float = 1e-3
+    loss: str = "logistic"
+
+    def check(self, setting: Setting) -> None:
+        """Raise, too, where the noise is finer or coarser than its law allows."""
+        super().check(setting)
+        self.law(setting)
 
     def noise_scale(self, setting: Setting) -> float:
         """Return the paper's scale of the Laplace noise of the mean."""
-        return self._multiple(setting) * self._change(setting, 0.0) / (self._epsilon * max(len(setting.sizes), 1))
+        return self._multiple(setting) * self._change(setting, 0.0) / (self.budget.epsilon * max(len(setting.sizes), 1))
 
     def law(self, setting: Setting) -> DiscreteLaplace:
         """Return the noise of the sum: N times the paper's, and what the grid and the solver's tolerance add."""
         reach = self._multiple(setting) * self._change(setting, solver_tolerance(setting)) / self._unit(setting)
-        classes, width = self._task().shape(setting)
-        return DiscreteLaplace((reach + classes * width) / self._epsilon * _MARGIN)
-
-    def steps(self, setting: Setting) -> int:
-        """Return 1: one sum of minimisers."""
-        return 1
+        classes, width = self.task.shape(setting)
+        return DiscreteLaplace((reach + classes * width) / self.budget.epsilon * _MARGIN)
 
     def party_weights(self, setting: Setting) -> tuple[int, ...]:
         """Return that every party counts the same: the mean is over parties, whatever their rows."""
         return (1,) * len(setting.sizes)
 
-    def initial(self, setting: Setting) -> Ints:
-        """Return a zero sum."""
-        self._task().check(setting)
-        return np.zeros(self._task().shape(setting), dtype=np.int64)
-
     def contribution(self, state: Ints, rows: Rows, setting: Setting) -> Ints:
         """Return the party's minimiser in grid units, cut where no minimiser can be."""
-        task = self._task()
-        features, targets = task.gather([rows], setting)
-        problem = Problem(features=features, targets=targets, loss=task.loss, regularisation=self.regularisation)
-        weights = np.nan_to_num(minimise(problem, 0.5 * solver_tolerance(setting)).weights)
+        weights = np.nan_to_num(self.minimiser(rows, setting))
         largest = self._largest()
         return np.rint(np.clip(weights, -largest, largest) / self._unit(setting)).astype(np.int64)
 
-    def update(self, state: Ints, noisy_sum: Ints, setting: Setting) -> Ints:
-        """Return the noisy sum."""
-        return noisy_sum
-
     def result(self, state: Ints, setting: Setting) -> LinearModel:
         """Return the mean over the parties, with the noise of the sum."""
-        return self._task().model(state * self._unit(setting) / max(len(setting.sizes), 1), setting)
+        return self.task.model(state * self._unit(setting) / max(len(setting.sizes), 1), setting)
 
     def _multiple(self, setting: Setting) -> int:
         """Return how many changes of one classifier the scale of the sum's noise is, times ε."""
         raise NotImplementedError
 
-    @property
-    def _epsilon(self) -> float:
-        assert isinstance(self.budget, PureEpsilon)
-        return self.budget.epsilon
-
     def _slope(self) -> float:
         """Return G of one classifier, as the papers count."""
-        return slope_at_minimum(self._task().loss, 2, self.regularisation)
+        return slope_at_minimum(self.task.loss, 2, self.regularisation)
 
     def _largest(self) -> float:
         """Return G/λ, which no weight of a minimiser exceeds: λ w is a mean of slopes in [−G, G] times unit rows."""
@@ -103,16 +81,9 @@ class _MinimiserMean:
 
     def _unit(self, setting: Setting) -> float:
         """Return the grid's step, a power of two: fine against the noise, and every sum below 2^62 steps."""
-        scale = self._multiple(setting) * self._change(setting, 0.0) / self._epsilon
+        scale = self._multiple(setting) * self._change(setting, 0.0) / self.budget.epsilon
         room = self._largest() * max(setting.rows, 1) / _smallest(setting) / _ROOM
         return 2.0 ** max(math.floor(math.log2(scale)) - _FINENESS, math.ceil(math.log2(room)))
-
-    def _task(self) -> LinearTask:
-        return LinearTask(
-            loss=make_loss(self.loss, self.width),
-            intercept_scaling=self.intercept_scaling,
-            label_range=self.label_range,
-        )
 
 
 def _smallest(setting: Setting) -> int:
@@ -120,8 +91,8 @@ def _smallest(setting: Setting) -> int:
 
 
 @register("trainers", "mpc-op")
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PublishedMultiPartyOutputPerturbation(_MinimiserMean):
+@dataclass(frozen=True, kw_only=True)
+class PublishedMultiPartyOutputPerturbation(Unproved, _MinimiserMean):
     """The mean of the parties' exact minimisers plus Laplace noise of scale 2G/(N n₍₁₎ λ ε) on each coordinate.
 
     The sum of the parties' minimisers, in integers, gets discrete Laplace noise of N times that scale, once by a
@@ -139,24 +110,13 @@ class PublishedMultiPartyOutputPerturbation(_MinimiserMean):
         λ.
     loss : str
         ``logistic``; ``squared`` for real labels.
-    width : float, optional
-        h of the smooth hinges.
-    intercept_scaling : float
-        B of the constant feature inside the unit ball; 0 for no intercept.
-    label_range : (float, float)
-        Declared range of real labels.
+    width, intercept_scaling, label_range
+        See :class:`~dpalgos.trainers.linear.LinearTrainer`.
 
     References
     ----------
     Owusu-Agyemang et al., Math. Biosci. Eng. 18 (2021), Theorems 3 and 4.
     """
-
-    budget: Loss
-    regularisation: float = 1e-3
-    loss: str = "logistic"
-    width: float | None = None
-    intercept_scaling: float = 0.0
-    label_range: Sequence[float] = (-1.0, 1.0)
 
     source: ClassVar[str] = "Owusu-Agyemang et al. 2021, Theorem 4"
     claim: ClassVar[Claim | None] = Claim(
@@ -166,21 +126,6 @@ class PublishedMultiPartyOutputPerturbation(_MinimiserMean):
         "hide: the l1 norm can be sqrt(d) times as much, and so can epsilon.",
     )
     sound_counterpart: ClassVar[str | None] = "output-perturbation-radial"
-    trusts: ClassVar[tuple[Trust, ...]] = (Trust.CENTRAL, Trust.LOCAL)
-    budgets: ClassVar[tuple[type[Loss], ...]] = (PureEpsilon,)
-    reads_rows: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        require_budget(self.budget, self.budgets)
-        require_positive("regularisation", self.regularisation)
-        self._task()
-
-    def guarantee(self, setting: Setting) -> Guarantee:
-        """Return none, with the flaw."""
-        self._task().check(setting)
-        self.law(setting)
-        assert self.claim is not None
-        return nothing_proved(str(self.claim.flaw), setting.neighbours)
 
     def _multiple(self, setting: Setting) -> int:
         """Return 1: the noise is that of one party's change."""
@@ -188,7 +133,7 @@ class PublishedMultiPartyOutputPerturbation(_MinimiserMean):
 
 
 @register("trainers", "pathak")
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Pathak(_MinimiserMean):
     """The mean of the parties' exact minimisers plus Laplace noise for the smallest party alone, 2G/(n₍₁₎ λ ε).
 
@@ -216,25 +161,14 @@ class Pathak(_MinimiserMean):
         λ.
     loss : str
         ``logistic``; ``squared`` for real labels.
-    width : float, optional
-        h of the smooth hinges.
-    intercept_scaling : float
-        B of the constant feature inside the unit ball; 0 for no intercept.
-    label_range : (float, float)
-        Declared range of real labels.
+    width, intercept_scaling, label_range
+        See :class:`~dpalgos.trainers.linear.LinearTrainer`.
 
     References
     ----------
     Pathak, Rane, Raj, "Multiparty differential privacy via aggregation of locally trained classifiers", NeurIPS 2010,
     Theorem 3; as PAT in Owusu-Agyemang et al. 2021, section 5.1.
     """
-
-    budget: Loss
-    regularisation: float = 1e-3
-    loss: str = "logistic"
-    width: float | None = None
-    intercept_scaling: float = 0.0
-    label_range: Sequence[float] = (-1.0, 1.0)
 
     source: ClassVar[str] = "Pathak, Rane, Raj 2010, Theorem 3"
     claim: ClassVar[Claim | None] = Claim(
@@ -245,20 +179,11 @@ class Pathak(_MinimiserMean):
     )
     sound_counterpart: ClassVar[str | None] = "output-perturbation-radial"
     trusts: ClassVar[tuple[Trust, ...]] = (Trust.CENTRAL,)
-    budgets: ClassVar[tuple[type[Loss], ...]] = (PureEpsilon,)
-    reads_rows: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        require_budget(self.budget, self.budgets)
-        require_positive("regularisation", self.regularisation)
-        self._task()
 
     def guarantee(self, setting: Setting) -> Guarantee:
         """Return the budget if there are at least m√p parties."""
-        require_replace_one(setting)
-        self._task().check(setting)
-        self.law(setting)
-        needed = outputs(setting.classes) ** 2 * self._task().shape(setting)[1]
+        self.check(setting)
+        needed = outputs(setting.classes) ** 2 * self.task.shape(setting)[1]
         if len(setting.sizes) ** 2 < needed:
             return nothing_proved(
                 f"{len(setting.sizes)} parties; the proof for Laplace noise on each coordinate needs "

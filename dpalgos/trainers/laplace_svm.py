@@ -8,21 +8,22 @@ from typing import ClassVar
 
 import numpy as np
 
-from dpalgos.guarantees import Claim, Guarantee, Loss, PureEpsilon, Setting, Trust, nothing_proved
+from dpalgos.algorithms import PureAlgorithm, Unproved
+from dpalgos.guarantees import Claim, Setting
 from dpalgos.mechanisms.laplace import Laplace
 from dpalgos.models import LinearModel
 from dpalgos.noise import NoiseSource
 from dpalgos.registry import register
 from dpalgos.rows import Rows
 from dpalgos.trainers.smo import Smo
-from dpalgos.validation import require_budget, require_count, require_positive
+from dpalgos.validation import require_count, require_positive
 
 __all__ = ["PublishedLaplaceSvm"]
 
 
 @register("trainers", "svm-laplace-published")
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PublishedLaplaceSvm:
+@dataclass(frozen=True, kw_only=True)
+class PublishedLaplaceSvm(Unproved, PureAlgorithm):
     """Train the C-SVM and add Laplace noise of scale 2Cnd/ε to each weight; the bias is released as it is.
 
     Guarantee
@@ -43,7 +44,6 @@ class PublishedLaplaceSvm:
     Huang, Yang, Xu, Zhou, Security and Communication Networks 2021, Algorithm 2, Lemma 2, Theorem 2.
     """
 
-    budget: Loss
     C: float = 1.0
     attributes: int | None = None
 
@@ -54,24 +54,15 @@ class PublishedLaplaceSvm:
         "The bias and the basis before it are released exactly, and both are functions of the rows.",
     )
     sound_counterpart: ClassVar[str | None] = "smo-output-perturbation"
-    trusts: ClassVar[tuple[Trust, ...]] = (Trust.CENTRAL, Trust.LOCAL)
-    budgets: ClassVar[tuple[type[Loss], ...]] = (PureEpsilon,)
-    reads_rows: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        require_budget(self.budget, self.budgets)
+        super().__post_init__()
         require_positive("C", self.C)
         if self.attributes is not None:
             require_count("attributes", self.attributes)
 
-    def guarantee(self, setting: Setting) -> Guarantee:
-        """Return none, with the flaw."""
-        assert self.claim is not None
-        return nothing_proved(str(self.claim.flaw), setting.neighbours)
-
     def noise_scale(self, setting: Setting) -> float:
         """Return 2Cnd/ε."""
-        assert isinstance(self.budget, PureEpsilon)
         attributes = self.attributes or setting.dimension
         return 2.0 * self.C * max(setting.rows, 1) * attributes / self.budget.epsilon
 

@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
-import numpy as np
-
-from dpalgos.gaussian_sums import GAUSSIAN_BUDGETS, gaussian_guarantee, gaussian_law, grid, total_mu
-from dpalgos.gradient_sums import EncodedRows, GradientSums
-from dpalgos.guarantees import ApproximateDP, Claim, GaussianMu, Guarantee, Loss, Numerics, Setting, Trust
-from dpalgos.linear import LinearTask
-from dpalgos.losses import make_loss
+from dpalgos.algorithms import ApproximateAlgorithm
+from dpalgos.gaussian_sums import GAUSSIAN_BUDGETS
+from dpalgos.gradient_sums import GradientSums
+from dpalgos.guarantees import Claim, GaussianMu, Guarantee, Loss, Numerics, Setting, Trust
 from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
-from dpalgos.models import LinearModel
 from dpalgos.registry import register
-from dpalgos.rows import Floats, Ints, Rows
-from dpalgos.validation import require_between, require_budget, require_count, require_positive, require_replace_one
+from dpalgos.trainers.descent import PlainDescent
 
 __all__ = ["GradientPerturbation", "LocalGradient", "PublishedGradientPerturbation"]
 
@@ -27,83 +21,29 @@ def _smallest(setting: Setting) -> int:
     return max(1, min(setting.sizes, default=1))
 
 
-class _MeanDescent:
-    """W ← W − η (mean over parties of their mean clipped gradients + noise + λW), T times; the last W is released."""
+@dataclass(frozen=True, kw_only=True)
+class MeanDescent(PlainDescent):
+    """Descent on the mean over parties of their mean gradients, whatever their rows."""
 
-    budget: Loss
-    loss: str
-    width: float | None
-    iterations: int
-    step_size: float
-    regularisation: float
-    clip: float
-    intercept_scaling: float
-    label_range: Sequence[float]
+    loss: str = "logistic"
+    iterations: int = 1000
 
-    def _validate(self) -> None:
-        require_count("iterations", self.iterations)
-        require_positive("step_size", self.step_size)
-        require_between("regularisation", self.regularisation, 0.0, math.inf, open_high=True)
-        require_positive("clip", self.clip)
-        self._task()
-
-    def _task(self) -> LinearTask:
-        return LinearTask(
-            loss=make_loss(self.loss, self.width),
-            intercept_scaling=self.intercept_scaling,
-            label_range=self.label_range,
-        )
-
-    def _sums(self, setting: Setting) -> GradientSums:
-        return GradientSums(
-            task=self._task(),
-            clip=self.clip,
-            scale=grid(self._mu(), 2.0, self.iterations, setting),
-            smallest_party=_smallest(setting),
-        )
-
-    def _mu(self) -> GaussianMu:
-        """Return what all sums together cost, for the choice of the grid."""
-        raise NotImplementedError
-
-    def steps(self, setting: Setting) -> int:
-        """Return the number of gradient sums."""
-        return self.iterations
+    def sums(self, setting: Setting) -> GradientSums:
+        """Return sums in which each party's gradients weigh as those of the smallest party."""
+        return replace(super().sums(setting), smallest_party=_smallest(setting))
 
     def party_weights(self, setting: Setting) -> tuple[int, ...]:
         """Return that every party counts the same: the mean is over parties, whatever their rows."""
         return (1,) * len(setting.sizes)
 
-    def initial(self, setting: Setting) -> Floats:
-        """Return zero weights."""
-        self._task().check(setting)
-        return np.zeros(self._task().shape(setting))
-
-    def prepare(self, rows: Rows, setting: Setting) -> Rows | EncodedRows:
-        """Encode the party's rows once, unless they are too many to keep."""
-        return self._sums(setting).prepare(rows, setting)
-
-    def merge(self, prepared: Sequence[Rows | EncodedRows]) -> Sequence[Rows | EncodedRows]:
-        """Join parties for a curator who adds up anyway."""
-        return GradientSums.merge(prepared)
-
-    def contribution(self, state: Floats, rows: Rows | EncodedRows, setting: Setting) -> Ints:
-        """Return the party's mean gradient times the smallest party's size, in integers."""
-        return self._sums(setting).total(state, rows, setting)
-
-    def update(self, state: Floats, noisy_sum: Ints, setting: Setting) -> Floats:
-        """Take one step."""
-        gradient = self._sums(setting).decode(noisy_sum) / (max(len(setting.sizes), 1) * _smallest(setting))
-        return state - self.step_size * (gradient + self.regularisation * state)
-
-    def result(self, state: Floats, setting: Setting) -> LinearModel:
-        """Return the last iterate."""
-        return self._task().model(state, setting)
+    def divisor(self, setting: Setting) -> int:
+        """Return N n₍₁₎."""
+        return max(len(setting.sizes), 1) * _smallest(setting)
 
 
 @register("trainers", "gradient-perturbation")
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GradientPerturbation(_MeanDescent):
+@dataclass(frozen=True, kw_only=True)
+class GradientPerturbation(MeanDescent):
     """Full-batch gradient descent on the mean of the parties' mean gradients, noise once on each mean.
 
     Guarantee
@@ -119,8 +59,6 @@ class GradientPerturbation(_MeanDescent):
         For all steps together.
     loss : str
         ``logistic``; ``squared`` for real labels.
-    width : float, optional
-        h of the smooth hinges.
     iterations : int
         T.
     step_size : float
@@ -129,54 +67,22 @@ class GradientPerturbation(_MeanDescent):
         λ.
     clip : float
         G, the largest norm of a row's gradient; binary logistic losses never exceed 1.
-    intercept_scaling : float
-        B of the constant feature inside the unit ball; 0 for no intercept.
-    label_range : (float, float)
-        Declared range of real labels.
+    width, intercept_scaling, label_range
+        See :class:`~dpalgos.trainers.linear.LinearTrainer`.
 
     References
     ----------
     Jayaraman, Wang, Evans, Gu, "Distributed learning without distress", NeurIPS 2018, section 3.2 (with zCDP).
     """
 
-    budget: Loss
-    loss: str = "logistic"
-    width: float | None = None
-    iterations: int = 1000
-    step_size: float = 1.0
-    regularisation: float = 1e-3
-    clip: float = 1.0
-    intercept_scaling: float = 0.0
-    label_range: Sequence[float] = (-1.0, 1.0)
-
     source: ClassVar[str] = "Jayaraman et al. 2018, section 3.2"
     claim: ClassVar[Claim | None] = Claim("(epsilon, delta)-DP by zCDP", "Jayaraman et al. 2018, Theorem 3.4")
-    sound_counterpart: ClassVar[str | None] = None
-    trusts: ClassVar[tuple[Trust, ...]] = (Trust.CENTRAL, Trust.LOCAL)
     budgets: ClassVar[tuple[type[Loss], ...]] = GAUSSIAN_BUDGETS[::-1]
-    reads_rows: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        require_budget(self.budget, self.budgets)
-        self._validate()
-
-    def guarantee(self, setting: Setting) -> Guarantee:
-        """Return the budget."""
-        require_replace_one(setting)
-        self._task().check(setting)
-        return gaussian_guarantee(self.budget, setting)
-
-    def law(self, setting: Setting) -> RoundedGaussian:
-        """Return the noise of each sum."""
-        return gaussian_law(self.budget, self._sums(setting).sensitivity(setting.neighbours), self.iterations)
-
-    def _mu(self) -> GaussianMu:
-        return GaussianMu(total_mu(self.budget))
 
 
 @register("trainers", "mpc-gp")
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PublishedGradientPerturbation(_MeanDescent):
+@dataclass(frozen=True, kw_only=True)
+class PublishedGradientPerturbation(ApproximateAlgorithm, MeanDescent):
     """Owusu-Agyemang et al.'s iterative gradient perturbation, with the paper's σ.
 
     Guarantee
@@ -192,8 +98,6 @@ class PublishedGradientPerturbation(_MeanDescent):
         The paper's total (ε, δ).
     loss : str
         ``logistic``; ``squared`` for real labels.
-    width : float, optional
-        h of the smooth hinges.
     iterations : int
         T; the paper's figures have 1000. By its Theorem 9, T = 2 ln(n)/(ην) for a curvature ν known in advance.
     step_size : float
@@ -202,10 +106,8 @@ class PublishedGradientPerturbation(_MeanDescent):
         λ.
     clip : float
         G.
-    intercept_scaling : float
-        B of the constant feature inside the unit ball; 0 for no intercept.
-    label_range : (float, float)
-        Declared range of real labels.
+    width, intercept_scaling, label_range
+        See :class:`~dpalgos.trainers.linear.LinearTrainer`.
 
     References
     ----------
@@ -213,45 +115,22 @@ class PublishedGradientPerturbation(_MeanDescent):
     18 (2021), Theorem 7, eq. (4.2), Algorithm 1.
     """
 
-    budget: Loss
-    loss: str = "logistic"
-    width: float | None = None
-    iterations: int = 1000
-    step_size: float = 1.0
-    regularisation: float = 1e-3
-    clip: float = 1.0
-    intercept_scaling: float = 0.0
-    label_range: Sequence[float] = (-1.0, 1.0)
-
     source: ClassVar[str] = "Owusu-Agyemang et al. 2021, Theorem 7, Algorithm 1"
     claim: ClassVar[Claim | None] = Claim("(epsilon, delta)-DP", "Owusu-Agyemang et al. 2021, Theorem 7")
-    sound_counterpart: ClassVar[str | None] = None
-    trusts: ClassVar[tuple[Trust, ...]] = (Trust.CENTRAL, Trust.LOCAL)
-    budgets: ClassVar[tuple[type[Loss], ...]] = (ApproximateDP,)
-    reads_rows: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        require_budget(self.budget, self.budgets)
-        self._validate()
 
     def guarantee(self, setting: Setting) -> Guarantee:
         """Return what the paper's noise is proved to cost."""
-        require_replace_one(setting)
-        self._task().check(setting)
-        return Guarantee(losses=(self._mu(),), neighbours=setting.neighbours, numerics=Numerics.EXACT)
+        self.check(setting)
+        return Guarantee(losses=(self.mu(),), neighbours=setting.neighbours, numerics=Numerics.EXACT)
 
-    def law(self, setting: Setting) -> RoundedGaussian:
-        """Return the noise of each sum: the paper's, by the sensitivity that the grid gives."""
-        return gaussian_law(self._mu(), self._sums(setting).sensitivity(setting.neighbours), self.iterations)
-
-    def _mu(self) -> GaussianMu:
-        assert isinstance(self.budget, ApproximateDP)
+    def mu(self) -> GaussianMu:
+        """Return what the paper's σ costs."""
         return GaussianMu(self.budget.epsilon / math.sqrt(2.0 * math.log(1.0 / self.budget.delta)))
 
 
 @register("trainers", "local-gradient")
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LocalGradient(_MeanDescent):
+@dataclass(frozen=True, kw_only=True)
+class LocalGradient(MeanDescent):
     """The baseline in which every party adds to each of its mean gradients all the noise its own guarantee needs.
 
     The N parties' noise is simulated by one draw of its sum.
@@ -269,8 +148,6 @@ class LocalGradient(_MeanDescent):
         For all steps together, of each party.
     loss : str
         ``logistic``; ``squared`` for real labels.
-    width : float, optional
-        h of the smooth hinges.
     iterations : int
         T.
     step_size : float
@@ -279,10 +156,8 @@ class LocalGradient(_MeanDescent):
         λ.
     clip : float
         G.
-    intercept_scaling : float
-        B of the constant feature inside the unit ball; 0 for no intercept.
-    label_range : (float, float)
-        Declared range of real labels.
+    width, intercept_scaling, label_range
+        See :class:`~dpalgos.trainers.linear.LinearTrainer`.
 
     References
     ----------
@@ -290,38 +165,13 @@ class LocalGradient(_MeanDescent):
     section 5.1, with zCDP.
     """
 
-    budget: Loss
-    loss: str = "logistic"
-    width: float | None = None
-    iterations: int = 1000
-    step_size: float = 1.0
-    regularisation: float = 1e-3
-    clip: float = 1.0
-    intercept_scaling: float = 0.0
-    label_range: Sequence[float] = (-1.0, 1.0)
-
     source: ClassVar[str] = "Owusu-Agyemang et al. 2021, section 5.1 (locally perturbed gradients)"
     claim: ClassVar[Claim | None] = None
-    sound_counterpart: ClassVar[str | None] = None
     trusts: ClassVar[tuple[Trust, ...]] = (Trust.CENTRAL,)
     budgets: ClassVar[tuple[type[Loss], ...]] = GAUSSIAN_BUDGETS[::-1]
-    reads_rows: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        require_budget(self.budget, self.budgets)
-        self._validate()
-
-    def guarantee(self, setting: Setting) -> Guarantee:
-        """Return the budget."""
-        require_replace_one(setting)
-        self._task().check(setting)
-        return gaussian_guarantee(self.budget, setting)
 
     def law(self, setting: Setting) -> RoundedGaussian:
         """Return the sum of the parties' noise in each step."""
-        alone = gaussian_law(self.budget, self._sums(setting).sensitivity(setting.neighbours), self.iterations)
+        alone = super().law(setting)
         shares = (_smallest(setting) / max(size, 1) for size in setting.sizes)
         return RoundedGaussian(alone.sigma * math.sqrt(sum(share * share for share in shares)))
-
-    def _mu(self) -> GaussianMu:
-        return GaussianMu(total_mu(self.budget))

@@ -10,8 +10,9 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from dpalgos.algorithms import PureAlgorithm, Unproved
 from dpalgos.errors import ParameterError
-from dpalgos.guarantees import Claim, Guarantee, Loss, PureEpsilon, Setting, Trust, nothing_proved
+from dpalgos.guarantees import Claim, Guarantee, PureEpsilon, Setting, Trust
 from dpalgos.linear import LinearTask
 from dpalgos.losses import HuberHinge, make_loss, outputs
 from dpalgos.mechanisms.radial import RadialLaplace
@@ -20,17 +21,18 @@ from dpalgos.noise import NoiseSource
 from dpalgos.registry import register
 from dpalgos.rows import Floats, Rows
 from dpalgos.solvers import Problem, minimise
-from dpalgos.validation import require_budget, require_positive, require_replace_one
+from dpalgos.trainers.linear import LinearClassifierTrainer
+from dpalgos.validation import require_positive
 
 __all__ = [
     "TOLERANCE",
     "TOLERANCE_SHARE",
     "Calibration",
     "ObjectivePerturbation",
+    "OneVsRestTrainer",
     "PublishedObjectivePerturbation",
     "exp_minus_one",
     "perturbed_minimiser",
-    "require_one_vs_rest",
     "rows_fingerprint",
 ]
 
@@ -69,13 +71,29 @@ def rows_fingerprint(parties: Sequence[Rows]) -> NDArray[np.uint8]:
     return np.concatenate([np.zeros(0, np.uint8), *(rows.fingerprint() for rows in parties)])
 
 
-def require_one_vs_rest(task: LinearTask) -> None:
-    """Raise unless the loss is a sum over weight rows with slopes in [−1, 1]."""
-    if not task.loss.separable or not math.isfinite(task.loss.slope_norm(1)):
-        raise ParameterError(
-            f"the loss {task.loss.name!r} is not one-vs-rest with a bounded slope; "
-            "use smoothed-hinge, logistic or huber-hinge"
-        )
+@dataclass(frozen=True, kw_only=True)
+class OneVsRestTrainer(LinearClassifierTrainer):
+    """A trainer whose loss is a sum over weight rows with slopes in [−1, 1].
+
+    Parameters
+    ----------
+    regularisation : float
+        λ, the least regularisation.
+    """
+
+    regularisation: float = 0.01
+    loss: str = "smoothed-hinge"
+
+    trusts: ClassVar[tuple[Trust, ...]] = (Trust.LOCAL, Trust.CENTRAL)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_positive("regularisation", self.regularisation)
+        if not self.task.loss.separable or not math.isfinite(self.task.loss.slope_norm(1)):
+            raise ParameterError(
+                f"the loss {self.loss!r} is not one-vs-rest with a bounded slope; "
+                "use smoothed-hinge, logistic or huber-hinge"
+            )
 
 
 def perturbed_minimiser(
@@ -120,8 +138,8 @@ def _with_radial_noise(
 
 
 @register("trainers", "objective-perturbation")
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ObjectivePerturbation:
+@dataclass(frozen=True, kw_only=True)
+class ObjectivePerturbation(PureAlgorithm, OneVsRestTrainer):
     """Minimise (1/n) Σ ℓ(y w·x) + (Λ/2)‖w‖² + R·w/n for each class against the rest, R random.
 
     Guarantee
@@ -156,10 +174,8 @@ class ObjectivePerturbation:
         λ, the least regularisation.
     loss : str
         A one-vs-rest loss of bounded slope: ``smoothed-hinge``, ``logistic`` or ``huber-hinge``.
-    width : float, optional
-        h of the smooth hinges.
-    intercept_scaling : float
-        B of the constant feature inside the unit ball; 0 for no intercept.
+    width, intercept_scaling
+        See :class:`~dpalgos.trainers.linear.LinearClassifierTrainer`.
 
     References
     ----------
@@ -168,29 +184,12 @@ class ObjectivePerturbation:
     for the idea of charging the tolerance; Wang et al. 2024, Algorithm 3 (corrected).
     """
 
-    budget: Loss
-    regularisation: float = 0.01
-    loss: str = "smoothed-hinge"
-    width: float | None = None
-    intercept_scaling: float = 0.0
-
     source: ClassVar[str] = "Chaudhuri, Monteleoni, Sarwate 2011, Algorithm 2; Wang et al. 2024, Algorithm 3, corrected"
     claim: ClassVar[Claim | None] = Claim("epsilon-DP for the exact minimiser", "Chaudhuri et al. 2011, Theorem 9")
-    sound_counterpart: ClassVar[str | None] = None
-    trusts: ClassVar[tuple[Trust, ...]] = (Trust.LOCAL, Trust.CENTRAL)
-    budgets: ClassVar[tuple[type[Loss], ...]] = (PureEpsilon,)
-    reads_rows: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        require_budget(self.budget, self.budgets)
-        require_positive("regularisation", self.regularisation)
-        require_one_vs_rest(self._task())
 
     def guarantee(self, setting: Setting) -> Guarantee:
         """Return an equal share of epsilon for each classifier."""
-        require_replace_one(setting)
-        self._task().check(setting)
-        assert isinstance(self.budget, PureEpsilon)
+        self.check(setting)
         classifiers = outputs(setting.classes)
         return Guarantee(
             losses=(PureEpsilon(self.budget.epsilon / classifiers),) * classifiers,
@@ -199,7 +198,6 @@ class ObjectivePerturbation:
 
     def calibration(self, setting: Setting) -> Calibration:
         """Return regularisation and noise scales, from public facts."""
-        assert isinstance(self.budget, PureEpsilon)
         share = self.budget.epsilon / outputs(setting.classes)
         for_tolerance = TOLERANCE_SHARE * share
         for_objective = share - for_tolerance
@@ -215,15 +213,12 @@ class ObjectivePerturbation:
 
     def fit(self, parties: Sequence[Rows], setting: Setting, noise: NoiseSource) -> LinearModel:
         """Return the perturbed minimisers over all given rows."""
-        return _with_radial_noise(parties, setting, noise, self._task(), self.calibration(setting))
-
-    def _task(self) -> LinearTask:
-        return LinearTask(loss=make_loss(self.loss, self.width), intercept_scaling=self.intercept_scaling)
+        return _with_radial_noise(parties, setting, noise, self.task, self.calibration(setting))
 
 
 @register("trainers", "objective-perturbation-published")
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PublishedObjectivePerturbation:
+@dataclass(frozen=True, kw_only=True)
+class PublishedObjectivePerturbation(Unproved, PureAlgorithm):
     """Wang et al.'s Algorithm 3 as printed: Huber hinge, the full epsilon_2 for every one-vs-rest classifier.
 
     Guarantee
@@ -244,7 +239,6 @@ class PublishedObjectivePerturbation:
     Wang et al., CMC 78 (2024), Algorithm 3, Theorem 4.2.
     """
 
-    budget: Loss
     regularisation: float = 0.01
     width: float = 0.5
 
@@ -257,22 +251,14 @@ class PublishedObjectivePerturbation:
     )
     sound_counterpart: ClassVar[str | None] = "objective-perturbation"
     trusts: ClassVar[tuple[Trust, ...]] = (Trust.LOCAL, Trust.CENTRAL)
-    budgets: ClassVar[tuple[type[Loss], ...]] = (PureEpsilon,)
-    reads_rows: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        require_budget(self.budget, self.budgets)
+        super().__post_init__()
         require_positive("regularisation", self.regularisation)
         HuberHinge(width=self.width)
 
-    def guarantee(self, setting: Setting) -> Guarantee:
-        """Return none, with the flaw."""
-        assert self.claim is not None
-        return nothing_proved(str(self.claim.flaw), setting.neighbours)
-
     def calibration(self, setting: Setting) -> Calibration:
         """Return regularisation and noise scale as printed."""
-        assert isinstance(self.budget, PureEpsilon)
         epsilon, rows = self.budget.epsilon, max(setting.rows, 1)
         curvature = HuberHinge(width=self.width).curvature_bound
         ratio = curvature / (rows * self.regularisation)

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
+from dpalgos.algorithms import OneSum, PrivateAlgorithm, PureAlgorithm
 from dpalgos.gaussian_sums import GAUSSIAN_BUDGETS, gaussian_guarantee, gaussian_law
-from dpalgos.guarantees import Claim, Guarantee, Loss, PureEpsilon, Setting, Trust
-from dpalgos.linear import LinearTask
-from dpalgos.losses import ScoreLoss, Squared, make_loss, outputs
+from dpalgos.guarantees import Claim, Guarantee, Loss, Setting
+from dpalgos.losses import ScoreLoss, Squared, outputs
 from dpalgos.mechanisms.radial import RadialLaplace
 from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
 from dpalgos.models import LinearModel
@@ -21,10 +20,12 @@ from dpalgos.rows import Floats, Ints, Rows
 from dpalgos.secure.noise_shares import RoundedRadial
 from dpalgos.solvers import Problem, minimise
 from dpalgos.summation import IntegerNoise
-from dpalgos.validation import require_budget, require_positive, require_replace_one
+from dpalgos.trainers.linear import LinearTrainer
+from dpalgos.validation import require_positive
 
 __all__ = [
     "SOLVER_ASSUMPTION",
+    "MinimiserSum",
     "OutputPerturbation",
     "RadialOutputPerturbation",
     "slope_at_minimum",
@@ -59,25 +60,39 @@ def solver_tolerance(setting: Setting) -> float:
     return _TOLERANCE * max(1.0, max(setting.sizes, default=0) / _TOLERANCE_ROWS)
 
 
-class _MinimiserSum:
+@dataclass(frozen=True, kw_only=True)
+class MinimiserSum(LinearTrainer, OneSum):
+    """One sum, over the parties, of integers made of each party's exact minimiser.
+
+    Parameters
+    ----------
+    regularisation : float
+        λ.
+    """
+
+    regularisation: float = 0.01
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_positive("regularisation", self.regularisation)
+
+    def sum_shape(self, setting: Setting) -> tuple[int, ...]:
+        """Return the shape of the weights (m, p)."""
+        return self.task.shape(setting)
+
+    def minimiser(self, rows: Rows, setting: Setting) -> Floats:
+        """Return the weights (m, p) that minimise the party's own regularised risk."""
+        features, targets = self.task.gather([rows], setting)
+        problem = Problem(features=features, targets=targets, loss=self.task.loss, regularisation=self.regularisation)
+        return minimise(problem, 0.5 * solver_tolerance(setting)).weights
+
+
+class _WeightedMinimiserSum(MinimiserSum):
     """Σ nᵢθᵢ in integers, its sensitivity, and the model it decodes to."""
-
-    regularisation: float
-    loss: str
-    width: float | None
-    intercept_scaling: float
-    label_range: Sequence[float]
-
-    def _task(self) -> LinearTask:
-        return LinearTask(
-            loss=make_loss(self.loss, self.width),
-            intercept_scaling=self.intercept_scaling,
-            label_range=self.label_range,
-        )
 
     def sensitivity(self, setting: Setting) -> float:
         """Return how far one replaced row moves the exact Σ nᵢθᵢ, plus the solver's tolerance, in l2."""
-        loss = self._task().loss
+        loss = self.task.loss
         problems = outputs(setting.classes) if loss.separable else 1
         tolerance = math.sqrt(problems) * solver_tolerance(setting) * max(setting.sizes, default=0)
         slope = slope_at_minimum(loss, setting.classes, self.regularisation)
@@ -85,33 +100,16 @@ class _MinimiserSum:
 
     def integer_sensitivity(self, setting: Setting) -> float:
         """Return how far one replaced row moves the integer sum, in grid units."""
-        classes, width = self._task().shape(setting)
+        classes, width = self.task.shape(setting)
         return self.sensitivity(setting) / self._unit(setting) + math.sqrt(classes * width)
-
-    def steps(self, setting: Setting) -> int:
-        """Return 1: one sum of minimisers."""
-        return 1
-
-    def initial(self, setting: Setting) -> Ints:
-        """Return a zero sum."""
-        self._task().check(setting)
-        return np.zeros(self._task().shape(setting), dtype=np.int64)
 
     def contribution(self, state: Ints, rows: Rows, setting: Setting) -> Ints:
         """Return the party's minimiser times its number of rows, in grid units."""
-        task = self._task()
-        features, targets = task.gather([rows], setting)
-        problem = Problem(features=features, targets=targets, loss=task.loss, regularisation=self.regularisation)
-        weights = minimise(problem, 0.5 * solver_tolerance(setting)).weights
-        return np.rint(len(features) * weights / self._unit(setting)).astype(np.int64)
-
-    def update(self, state: Ints, noisy_sum: Ints, setting: Setting) -> Ints:
-        """Return the noisy sum."""
-        return noisy_sum
+        return np.rint(rows.count * self.minimiser(rows, setting) / self._unit(setting)).astype(np.int64)
 
     def result(self, state: Ints, setting: Setting) -> LinearModel:
         """Return the weighted mean of the parties' minimisers, with the noise of the sum."""
-        return self._task().model(state * self._unit(setting) / max(setting.rows, 1), setting)
+        return self.task.model(state * self._unit(setting) / max(setting.rows, 1), setting)
 
     def _unit(self, setting: Setting) -> float:
         return 2.0 ** (math.floor(math.log2(self.sensitivity(setting))) - _FINENESS)
@@ -131,8 +129,8 @@ def _shrunken(weights: Floats, variance: float) -> Floats:
 
 
 @register("trainers", "output-perturbation")
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OutputPerturbation(_MinimiserSum):
+@dataclass(frozen=True, kw_only=True)
+class OutputPerturbation(PrivateAlgorithm, _WeightedMinimiserSum):
     """Release Σ nᵢθᵢ + noise, θᵢ party i's exact minimiser of its own regularised risk; the model is that over Σ nᵢ.
 
     Guarantee
@@ -159,12 +157,8 @@ class OutputPerturbation(_MinimiserSum):
         λ.
     loss : str
         Name of a loss; ``squared`` for real labels.
-    width : float, optional
-        h of the smooth hinges.
-    intercept_scaling : float
-        B of the constant feature inside the unit ball; 0 for no intercept.
-    label_range : (float, float)
-        Declared range of real labels.
+    width, intercept_scaling, label_range
+        See :class:`~dpalgos.trainers.linear.LinearTrainer`.
 
     References
     ----------
@@ -172,29 +166,13 @@ class OutputPerturbation(_MinimiserSum):
     Efron, Morris, "Stein's estimation rule and its competitors", JASA 68 (1973), section 7 (towards the mean).
     """
 
-    budget: Loss
-    regularisation: float = 0.01
-    loss: str = "huber-hinge"
-    width: float | None = None
-    intercept_scaling: float = 0.0
-    label_range: Sequence[float] = (-1.0, 1.0)
-
     source: ClassVar[str] = "Chaudhuri, Monteleoni, Sarwate 2011, Corollary 8, over parties and classes"
     claim: ClassVar[Claim | None] = None
-    sound_counterpart: ClassVar[str | None] = None
-    trusts: ClassVar[tuple[Trust, ...]] = (Trust.CENTRAL, Trust.LOCAL)
     budgets: ClassVar[tuple[type[Loss], ...]] = GAUSSIAN_BUDGETS
-    reads_rows: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        require_budget(self.budget, self.budgets)
-        require_positive("regularisation", self.regularisation)
-        self._task()
 
     def guarantee(self, setting: Setting) -> Guarantee:
         """Return the budget."""
-        require_replace_one(setting)
-        self._task().check(setting)
+        self.check(setting)
         return gaussian_guarantee(self.budget, setting, SOLVER_ASSUMPTION)
 
     def law(self, setting: Setting) -> RoundedGaussian:
@@ -204,12 +182,12 @@ class OutputPerturbation(_MinimiserSum):
     def result(self, state: Ints, setting: Setting) -> LinearModel:
         """Return the weighted mean of the parties' minimisers, with the noise of the sum, shrunken."""
         grid = self._unit(setting) / max(setting.rows, 1)
-        return self._task().model(_shrunken(np.asarray(state * grid), (self.law(setting).sigma * grid) ** 2), setting)
+        return self.task.model(_shrunken(np.asarray(state * grid), (self.law(setting).sigma * grid) ** 2), setting)
 
 
 @register("trainers", "output-perturbation-radial")
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RadialOutputPerturbation(_MinimiserSum):
+@dataclass(frozen=True, kw_only=True)
+class RadialOutputPerturbation(PureAlgorithm, _WeightedMinimiserSum):
     """Release Σ nᵢθᵢ plus one radial noise vector over all classes: pure epsilon.
 
     Guarantee
@@ -225,12 +203,8 @@ class RadialOutputPerturbation(_MinimiserSum):
         λ.
     loss : str
         Name of a loss; ``squared`` for real labels.
-    width : float, optional
-        h of the smooth hinges.
-    intercept_scaling : float
-        B of the constant feature inside the unit ball; 0 for no intercept.
-    label_range : (float, float)
-        Declared range of real labels.
+    width, intercept_scaling, label_range
+        See :class:`~dpalgos.trainers.linear.LinearTrainer`.
 
     References
     ----------
@@ -238,33 +212,15 @@ class RadialOutputPerturbation(_MinimiserSum):
     (corrected: radial instead of coordinate by coordinate).
     """
 
-    budget: Loss
-    regularisation: float = 0.01
-    loss: str = "huber-hinge"
-    width: float | None = None
-    intercept_scaling: float = 0.0
-    label_range: Sequence[float] = (-1.0, 1.0)
-
     source: ClassVar[str] = "Chaudhuri, Monteleoni, Sarwate 2011, Algorithm 1, over parties and classes"
     claim: ClassVar[Claim | None] = Claim("epsilon-DP for one party", "Chaudhuri et al. 2011, Theorem 6")
-    sound_counterpart: ClassVar[str | None] = None
-    trusts: ClassVar[tuple[Trust, ...]] = (Trust.CENTRAL, Trust.LOCAL)
-    budgets: ClassVar[tuple[type[Loss], ...]] = (PureEpsilon,)
-    reads_rows: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        require_budget(self.budget, self.budgets)
-        require_positive("regularisation", self.regularisation)
-        self._task()
 
     def guarantee(self, setting: Setting) -> Guarantee:
         """Return the budget."""
-        require_replace_one(setting)
-        self._task().check(setting)
+        self.check(setting)
         return Guarantee(losses=(self.budget,), neighbours=setting.neighbours, assumptions=(SOLVER_ASSUMPTION,))
 
     def law(self, setting: Setting) -> IntegerNoise:
         """Return the noise of the sum."""
-        assert isinstance(self.budget, PureEpsilon)
         law = RadialLaplace.calibrated(self.budget.epsilon, self.integer_sensitivity(setting))
         return RoundedRadial(law.scale)

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from dpalgos.algorithms import Unproved
 from dpalgos.errors import ParameterError
-from dpalgos.guarantees import Claim, Guarantee, Loss, Setting, Trust, nothing_proved
+from dpalgos.guarantees import Setting
 from dpalgos.models import KernelModel, LinearModel
 from dpalgos.noise import NoiseSource
 from dpalgos.registry import register
@@ -19,8 +20,8 @@ __all__ = ["Smo"]
 
 
 @register("trainers", "smo")
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Smo:
+@dataclass(frozen=True, kw_only=True)
+class Smo(Unproved):
     """Train the C-SVM with bias, min ½‖w‖² + C Σ hinge, by SMO; one-vs-rest for three classes and more.
 
     Rows are taken as they are. The dual that is solved is LIBSVM's: min ½ αᵀQα − Σα, 0 ≤ α ≤ C, yᵀα = 0; with two
@@ -62,13 +63,10 @@ class Smo:
     shrinking: bool = True
 
     source: ClassVar[str] = "Fan, Chen, Lin 2005, Algorithm 2 (WSS 1–3); Sun et al. 2021 (WSS 4)"
-    claim: ClassVar[Claim | None] = None
     sound_counterpart: ClassVar[str | None] = "smo-output-perturbation"
-    trusts: ClassVar[tuple[Trust, ...]] = (Trust.CENTRAL, Trust.LOCAL)
-    budgets: ClassVar[tuple[type[Loss], ...]] = ()
-    reads_rows: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         self._options()
         if self.selection not in RULES:
             raise ParameterError(f"selection is {self.selection!r}; it must be one of {', '.join(sorted(RULES))}")
@@ -78,10 +76,6 @@ class Smo:
         return MachineOptions(
             C=self.C, kernel=self.kernel, gamma=self.gamma, tolerance=self.tolerance, shrinking=self.shrinking
         )
-
-    def guarantee(self, setting: Setting) -> Guarantee:
-        """Return none."""
-        return nothing_proved("no noise is drawn", setting.neighbours)
 
     def fit(self, parties: Sequence[Rows], setting: Setting, noise: NoiseSource) -> LinearModel | KernelModel:
         """Return the machine trained on all parties' rows together."""

@@ -9,9 +9,10 @@ from typing import ClassVar
 
 import numpy as np
 
+from dpalgos.algorithms import PrivateAlgorithm
 from dpalgos.errors import ParameterError
 from dpalgos.gaussian_sums import GAUSSIAN_BUDGETS, gaussian_guarantee, gaussian_law
-from dpalgos.guarantees import Claim, Guarantee, Loss, Setting, Trust
+from dpalgos.guarantees import Guarantee, Loss, Setting
 from dpalgos.losses import outputs, signs
 from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
 from dpalgos.models import LinearModel
@@ -20,7 +21,7 @@ from dpalgos.registry import register
 from dpalgos.rows import NULL_LABEL, Floats, Ints, Rows, gather
 from dpalgos.smo.coordinate_descent import minimise_hinge, rounding_slack
 from dpalgos.smo.machine import fingerprints
-from dpalgos.validation import require_between, require_budget, require_positive, require_replace_one
+from dpalgos.validation import require_between, require_positive
 
 __all__ = ["SmoOutputPerturbation"]
 
@@ -32,8 +33,8 @@ _LARGEST_WEIGHT = 2.0**52
 
 
 @register("trainers", "smo-output-perturbation")
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SmoOutputPerturbation:
+@dataclass(frozen=True, kw_only=True)
+class SmoOutputPerturbation(PrivateAlgorithm):
     """Release w + noise, w the minimiser of ½‖w‖² + C Σ hinge with the bias as a constant feature; one-vs-rest.
 
     α and the support vectors never leave: only the noisy weights do.
@@ -73,20 +74,15 @@ class SmoOutputPerturbation:
     and Rubinstein et al. 2012, Lemma 15 (2C here, for rows in the unit ball and a Lipschitz hinge).
     """
 
-    budget: Loss
     C: float = 1.0
     tolerance: float = 0.01
     intercept_scaling: float = 1.0
 
     source: ClassVar[str] = "Chaudhuri, Monteleoni, Sarwate 2011, Corollary 8, for the C-SVM and a certified solver"
-    claim: ClassVar[Claim | None] = None
-    sound_counterpart: ClassVar[str | None] = None
-    trusts: ClassVar[tuple[Trust, ...]] = (Trust.CENTRAL, Trust.LOCAL)
     budgets: ClassVar[tuple[type[Loss], ...]] = GAUSSIAN_BUDGETS
-    reads_rows: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        require_budget(self.budget, self.budgets)
+        super().__post_init__()
         require_positive("C", self.C)
         require_positive("tolerance", self.tolerance)
         require_between("tolerance", self.tolerance, 0.0, 1.0)
@@ -97,7 +93,7 @@ class SmoOutputPerturbation:
 
     def guarantee(self, setting: Setting) -> Guarantee:
         """Return the budget."""
-        require_replace_one(setting)
+        self.check(setting)
         self.law(setting)
         return gaussian_guarantee(self.budget, setting)
 

@@ -9,8 +9,9 @@ from typing import ClassVar
 
 import numpy as np
 
+from dpalgos.algorithms import OneSum, PrivateAlgorithm
 from dpalgos.gaussian_sums import GAUSSIAN_BUDGETS, gaussian_guarantee, grid, symmetric_law
-from dpalgos.guarantees import Claim, Guarantee, Loss, Setting, Trust
+from dpalgos.guarantees import Guarantee, Loss, Neighbours, Setting
 from dpalgos.linear import LinearTask
 from dpalgos.losses import Squared, outputs
 from dpalgos.mechanisms.fixed_point import encode_rows, encoded_radius, exact_outer_sum, gram_sensitivity
@@ -18,14 +19,14 @@ from dpalgos.mechanisms.symmetric import SymmetricRoundedGaussian, pack, packed_
 from dpalgos.models import LinearModel
 from dpalgos.registry import register
 from dpalgos.rows import Floats, Ints, Rows
-from dpalgos.validation import require_between, require_budget, require_positive
+from dpalgos.validation import require_between, require_positive
 
 __all__ = ["SufficientStatistics"]
 
 
 @register("trainers", "sufficient-statistics")
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SufficientStatistics:
+@dataclass(frozen=True, kw_only=True)
+class SufficientStatistics(PrivateAlgorithm, OneSum):
     """Release Σ zzᵀ with noise once, z = (x, a t)/√(1 + a²), and solve ridge regression of the targets t from it.
 
     The blocks of Σ zzᵀ are XᵀX, XᵀT and TᵀT. Targets are one-hot classes (±1 for two classes) or real labels in
@@ -56,7 +57,6 @@ class SufficientStatistics:
     Vu, Slavkovic, ICDM Workshops 2009; Foulds et al., UAI 2016; Wang, UAI 2018 (noise-aware ridge).
     """
 
-    budget: Loss
     regularisation: float = 1e-3
     target_weight: float = 1.0
     noise_regularisation: float = 0.5
@@ -64,14 +64,11 @@ class SufficientStatistics:
     label_range: Sequence[float] = (-1.0, 1.0)
 
     source: ClassVar[str] = "sufficient statistics perturbation after Vu, Slavkovic 2009 and Wang 2018"
-    claim: ClassVar[Claim | None] = None
-    sound_counterpart: ClassVar[str | None] = None
-    trusts: ClassVar[tuple[Trust, ...]] = (Trust.CENTRAL, Trust.LOCAL)
+    relations: ClassVar[tuple[Neighbours, ...]] = (Neighbours.REPLACE_ONE, Neighbours.REPLACE_SPECIAL)
     budgets: ClassVar[tuple[type[Loss], ...]] = GAUSSIAN_BUDGETS
-    reads_rows: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        require_budget(self.budget, self.budgets)
+        super().__post_init__()
         require_positive("regularisation", self.regularisation)
         require_positive("target_weight", self.target_weight)
         require_between("noise_regularisation", self.noise_regularisation, 0.0, math.inf, open_high=True)
@@ -79,20 +76,17 @@ class SufficientStatistics:
 
     def guarantee(self, setting: Setting) -> Guarantee:
         """Return the budget."""
+        self.check(setting)
         return gaussian_guarantee(self.budget, setting)
-
-    def steps(self, setting: Setting) -> int:
-        """Return 1: one sum."""
-        return 1
 
     def law(self, setting: Setting) -> SymmetricRoundedGaussian:
         """Return the noise of the packed upper triangle."""
         sensitivity = gram_sensitivity(encoded_radius(1.0, self._scale(setting)), setting.neighbours)
         return symmetric_law(self.budget, sensitivity, self._width(setting))
 
-    def initial(self, setting: Setting) -> Ints:
-        """Return an empty sum."""
-        return np.zeros(packed_size(self._width(setting)), dtype=np.int64)
+    def sum_shape(self, setting: Setting) -> tuple[int, ...]:
+        """Return the number of entries of the upper triangle."""
+        return (packed_size(self._width(setting)),)
 
     def contribution(self, state: Ints, rows: Rows, setting: Setting) -> Ints:
         """Return the packed upper triangle of the party's exact integer sum."""
@@ -107,10 +101,6 @@ class SufficientStatistics:
             encoded = encode_rows(joined, 1.0, self._scale(setting))
             total += exact_outer_sum(encoded, encoded)
         return pack(total)
-
-    def update(self, state: Ints, noisy_sum: Ints, setting: Setting) -> Ints:
-        """Return the noisy sum."""
-        return noisy_sum
 
     def result(self, state: Ints, setting: Setting) -> LinearModel:
         """Solve (Â + nλ) Wᵀ = B̂ with the negative eigenvalues of the noisy Â = XᵀX cut to zero."""

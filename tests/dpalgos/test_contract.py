@@ -152,6 +152,18 @@ def test_guarantee_and_claim_agree(kind: str, name: str, given: dict[str, Any]) 
 
 
 @pytest.mark.parametrize(("kind", "name", "given"), CASES)
+def test_the_worst_pair_are_neighbours(kind: str, name: str, given: dict[str, Any]) -> None:
+    """The pair differs in one row of one party, whose size is the one of the setting."""
+    setting = Setting(sizes=(9, 5, 0), dimension=DIMENSION, classes=CLASSES, trust=Trust.CENTRAL)
+    pair = AlgorithmSpec(kind, name, given).build().neighbouring_pair(setting)
+    assert pair.left.count == pair.right.count == setting.sizes[pair.party]
+    assert pair.left.dimension == pair.right.dimension == DIMENSION
+    differ = (pair.left.features != pair.right.features).any(axis=1) | (pair.left.labels != pair.right.labels)
+    assert differ.sum() == 1
+    assert max(np.linalg.norm(rows.features, axis=1).max() for rows in (pair.left, pair.right)) <= 1.0
+
+
+@pytest.mark.parametrize(("kind", "name", "given"), CASES)
 def test_budgets_are_validated(kind: str, name: str, given: dict[str, Any]) -> None:
     cls = lookup(kind, name)
     if not cls.budgets:

@@ -82,7 +82,7 @@ def test_the_papers_sigma_and_what_it_costs() -> None:
     (loss,) = algorithm.guarantee(known).losses
     assert isinstance(loss, GaussianMu)
     assert loss.mu == pytest.approx(0.5 / math.sqrt(2 * math.log(1e3)))
-    sums = algorithm._sums(known)
+    sums = algorithm.sums(known)
     released = float(sums.decode(np.array([algorithm.law(known).sigma]))[0]) / (3 * 2)
     paper = math.sqrt(8 * 100 * math.log(1e3)) / (0.5 * 3 * 2)
     assert released == pytest.approx(paper, rel=1e-3)

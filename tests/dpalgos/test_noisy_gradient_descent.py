@@ -71,8 +71,8 @@ class LooseSums(GradientSums):
 class EachClassClipped(NoisyGradientDescent):
     """Uses them."""
 
-    def _sums(self, setting: Setting) -> GradientSums:
-        right = NoisyGradientDescent._sums(self, setting)
+    def sums(self, setting: Setting) -> GradientSums:
+        right = NoisyGradientDescent.sums(self, setting)
         return LooseSums(**{field.name: getattr(right, field.name) for field in dataclasses.fields(right)})
 
 

@@ -186,7 +186,7 @@ def test_noise_belongs_to_the_rows() -> None:
 def test_parameters_are_validated() -> None:
     rows = blobs(10, 4, 2, 5)
     for make in (
-        lambda: ObjectivePerturbation(budget=GaussianMu(1.0)),
+        lambda: ObjectivePerturbation(budget=GaussianMu(1.0)),  # type: ignore[arg-type]
         lambda: ObjectivePerturbation(budget=PureEpsilon(0.0)),
         lambda: ObjectivePerturbation(budget=BUDGET, regularisation=0.0),
         lambda: ObjectivePerturbation(budget=BUDGET, loss="softmax"),
