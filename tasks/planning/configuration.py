@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from dpalgos.guarantees import Neighbours, Trust
 
@@ -85,11 +85,15 @@ class TrainingConfig(BaseModel):
         Field(description="Fields of the parts, dotted where ambiguous.", examples=[{"trainer.regularisation": 0.01}]),
     ] = {}
 
+    @field_validator("neighbours")
+    @classmethod
+    def _relation_in_force(cls, neighbours: Neighbours) -> Neighbours:
+        return neighbours.in_force()
+
     @model_validator(mode="after")
     def _consistent(self) -> TrainingConfig:
         if self.algorithm is None and self.trainer is None:
             raise ValueError("name an algorithm, or a trainer (with or without a projection)")
         if self.sizes is not None and self.rows_per_party is not None:
             raise ValueError("give sizes or rows_per_party, not both")
-        self.neighbours.in_force()
         return self

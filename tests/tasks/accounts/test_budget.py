@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,8 @@ import numpy as np
 import pytest
 
 from dpalgos.accounting.composition import compose
-from dpalgos.guarantees import Guarantee
-from storage.charges import Cap, ReleaseCharge
+from dpalgos.guarantees import GaussianMu, Guarantee, Neighbours
+from storage.charges import Cap, Decision, PlanRecord, ReleaseCharge
 from storage.errors import InputError, OverspendError, RefusedError
 from storage.releases import ReleaseStore
 from tasks.accounts.budget import AccountingPolicy, budget_report, nights_left, open_ledger, raise_cap, verify_books
@@ -315,3 +316,46 @@ def test_random_histories_stay_below_the_cap(root: Path, tmp_path: Path, random:
             assert spent() > 0.3
         assert spent() <= 1.0
     assert admitted >= 2
+
+
+# ── one relation an account ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+def charged(policy: AccountingPolicy, proved: Neighbours, mu: float = 0.2) -> tuple[PlanRecord, Decision]:
+    """Charge one release proved under a relation, nothing before it."""
+    guarantee = Guarantee(losses=(GaussianMu(mu),), neighbours=proved)
+    charge = ReleaseCharge(key="k", parties=("0",), guarantee=guarantee.to_json())
+    decision = policy.decide([], [charge], partition="p", delta=1e-5, cap=Cap(2.0, 1e-4))
+    return PlanRecord(partition="p", costs=decision.costs), decision
+
+
+def test_a_release_is_converted_to_the_accounts_relation_at_its_price() -> None:
+    keeps_replace_one = AccountingPolicy()
+    direct, converted = (charged(keeps_replace_one, Neighbours(name))[0] for name in ("replace-one", "replace-special"))
+    assert converted.costs["0"]["mu_squared"] == pytest.approx(4 * direct.costs["0"]["mu_squared"])
+    special = AccountingPolicy().for_relation("replace-special")
+    assert charged(special, Neighbours.REPLACE_SPECIAL)[0].costs == direct.costs
+    assert special.for_group(3).relation is Neighbours.REPLACE_SPECIAL
+
+
+@pytest.mark.parametrize("proved", [Neighbours.REPLACE_ONE, Neighbours.ADD_REMOVE_ONE])
+def test_nothing_else_is_charged_to_an_account_under_replace_special(proved: Neighbours) -> None:
+    with pytest.raises(ValueError, match="nothing is proved under replace-special"):
+        charged(AccountingPolicy().for_relation("replace-special"), proved)
+
+
+@pytest.mark.parametrize("relation", ["add-remove-one", "no-such-relation"])
+def test_no_account_keeps_a_relation_without_proofs(relation: str) -> None:
+    with pytest.raises(ValueError, match=relation):
+        AccountingPolicy().for_relation(relation)
+
+
+def test_charges_of_old_under_add_remove_cost_a_replaced_row_and_an_account_over_its_cap_says_so() -> None:
+    """Twice the mu, as booked; where that is above the cap nothing more is admitted, and the reason has the numbers."""
+    old, decision = charged(AccountingPolicy(), Neighbours.ADD_REMOVE_ONE, mu=0.5)
+    assert decision.admitted is False
+    assert old.costs["0"]["mu_squared"] == pytest.approx(1.0)
+    small = ReleaseCharge(key="next", parties=("0",), guarantee=Guarantee(losses=(GaussianMu(1e-3),)).to_json())
+    after = AccountingPolicy().decide([old], [small], partition="p", delta=1e-5, cap=Cap(2.0, 1e-4))
+    assert not after.admitted
+    assert re.search(r"above the cap of epsilon 2 .*left 0 .*nothing of this kind fits", after.reason)
