@@ -1,5 +1,5 @@
 """The command line: ``unitball``."""
 
-from deployments.cli.app import main
+from deployments.cli.entry_point import main
 
 __all__ = ["main"]

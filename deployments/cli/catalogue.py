@@ -22,11 +22,12 @@ def algorithms(
     json: JsonFlag = False,
 ) -> None:
     """List the algorithms: name, kind, trust, what is proved, what is claimed, source."""
-    from tasks.experiments.guarantees_page import render
     from tasks.planning.algorithms import describe_all
 
     use_root(root)
     if markdown:
+        from tasks.experiments.guarantees_page import render
+
         sys.stdout.write(render())
         return
     described = describe_all()

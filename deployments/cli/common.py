@@ -1,4 +1,4 @@
-"""What the commands share: the root option, machine output, and parsing of ``NAME=VALUE``."""
+"""What the commands share: the root option, a console, machine output."""
 
 from __future__ import annotations
 
@@ -6,18 +6,17 @@ import json
 import math
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
-from dpalgos.errors import ParameterError
 from storage.errors import FormatVersionError, InputError, StorageError
 from tasks.runtime.settings import ROOT_VARIABLE, current_layout
 
-__all__ = ["JsonFlag", "RootOption", "console", "numbers", "parameters", "print_json", "use_root"]
+__all__ = ["JsonFlag", "RootOption", "console", "print_json", "use_root"]
 
 RootOption = Annotated[
     Path | None,
@@ -64,45 +63,3 @@ def _finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_finite(part) for part in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _value(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError:
-        return text
-
-
-def parameters(pairs: Sequence[str]) -> dict[str, Any]:
-    """Read ``NAME=VALUE`` pairs; values are JSON where they parse as JSON and words otherwise.
-
-    Raises
-    ------
-    ParameterError
-        For a pair without ``=``.
-    """
-    result = {}
-    for pair in pairs:
-        name, equals, text = pair.partition("=")
-        if not equals or not name:
-            raise ParameterError(f"--param {pair!r} is not NAME=VALUE, for example --param regularisation=0.01")
-        if name in result:
-            raise ParameterError(f"--param {name} is given twice")
-        result[name] = _value(text)
-    return result
-
-
-def numbers(text: str | None, option: str) -> tuple[int, ...] | None:
-    """Read ``50,100,500``.
-
-    Raises
-    ------
-    ParameterError
-        Where a part is not a whole number.
-    """
-    if text is None:
-        return None
-    try:
-        return tuple(int(part) for part in text.split(","))
-    except ValueError:
-        raise ParameterError(f"{option} {text!r} is not a list of whole numbers such as 50,100,500") from None

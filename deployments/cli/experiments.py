@@ -19,9 +19,7 @@ from rich.table import Table
 from deployments.cli.app import app
 from deployments.cli.common import JsonFlag, RootOption, console, print_json, use_root
 from dpalgos.errors import ParameterError
-from flows.specs import known_reproductions, load_reproduction
 from storage.errors import InputError
-from tasks.runtime.engine import prepare_engine, quick_flows
 from tasks.runtime.progress import listen
 from tasks.runtime.settings import current_root
 
@@ -65,6 +63,7 @@ def sweep(
 ) -> None:
     """Run a grid over any parameters: side by side, each point once, failures recorded."""
     from tasks.experiments.specification import SweepSpec, load
+    from tasks.runtime.engine import prepare_engine, quick_flows
 
     use_root(root)
     try:
@@ -116,6 +115,8 @@ def reproduce(
     json: JsonFlag = False,
 ) -> None:
     """Redraw a paper's figure or table from honest runs, beside what the paper claims."""
+    from tasks.runtime.engine import prepare_engine, quick_flows
+
     use_root(root)
     if every:
         _list(json)
@@ -153,12 +154,16 @@ def reproduce(
 
 def _require_scale(name: str, scale: str) -> None:
     """Say what is wrong before an engine is started."""
+    from flows.specs import load_reproduction
+
     known = [one for one, _ in load_reproduction(name).scales()]
     if scale not in known:
         raise ParameterError(f"{name} has no scale {scale!r}; it has: {', '.join(known)}")
 
 
 def _list(json: bool) -> None:
+    from flows.specs import known_reproductions, load_reproduction
+
     known = [load_reproduction(name) for name in known_reproductions()]
     if json:
         print_json({"reproductions": [one.model_dump(mode="json") for one in known]})

@@ -17,15 +17,10 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from rich.table import Table
 
 from deployments.cli.app import app
-from deployments.cli.common import JsonFlag, RootOption, console, numbers, parameters, print_json, use_root
+from deployments.cli.common import JsonFlag, RootOption, console, print_json, use_root
+from deployments.cli.options import options_of
 from dpalgos.errors import ParameterError
-from dpalgos.guarantees import Neighbours, Trust
-from storage.refs import Visibility
-from tasks.ingestion import IngestRequest, find_dataset
-from tasks.ingestion import ingest as bring_in
 from tasks.planning.configuration import TrainingConfig
-from tasks.planning.resolution import resolve
-from tasks.runtime.engine import prepare_engine, quick_flows
 from tasks.runtime.progress import listen
 from tasks.runtime.settings import current_root
 
@@ -127,44 +122,10 @@ def _show(results: Sequence[RunResult]) -> None:
     out.print(_how_to_look(), soft_wrap=True, style="dim")
 
 
-@app.command(
-    epilog="Example: unitball train --dataset digits --algorithm fed-dpdr-dpml --epsilon 1",
-)
+@app.command(epilog="Example: unitball train --dataset digits --algorithm fed-dpdr-dpml --epsilon 1")
+@options_of(TrainingConfig, named={"parameters": "--param"})
 def train(
-    dataset: Annotated[str, typer.Option(help="Registered data set; bundled ones are always there.")] = "digits",
-    algorithm: Annotated[str | None, typer.Option(help="A named system (unitball algorithms).")] = None,
-    epsilon: Annotated[float | None, typer.Option(help="Total epsilon of the run per party.")] = None,
-    delta: Annotated[float, typer.Option(help="Total delta of the run per party.")] = 1e-5,
-    parties: Annotated[int, typer.Option(help="Number of simulated parties.")] = 5,
-    dimension: Annotated[int | None, typer.Option(help="Target dimension k; default min(20, d).")] = None,
-    rows_per_party: Annotated[int | None, typer.Option(help="Rows of each party; default all training rows.")] = None,
-    sizes: Annotated[str | None, typer.Option(help="Rows of each party, uneven: 50,100,500")] = None,
-    trust: Annotated[Trust | None, typer.Option(help="Trust model; default the algorithm's first.")] = None,
-    dropouts: Annotated[int, typer.Option(help="secagg: parties that may be lost during the run.")] = 0,
-    colluders: Annotated[int, typer.Option(help="secagg: parties that may pool what they know.")] = 0,
-    absent: Annotated[
-        list[str] | None, typer.Option(help="secagg, simulated: party 2 gone from a round on, 2:mask; may be repeated.")
-    ] = None,
-    neighbours: Annotated[
-        Neighbours, typer.Option(help="Neighbouring relation: replace-one, or replace-special (a row against none).")
-    ] = Neighbours.REPLACE_ONE,
-    partition: Annotated[
-        str | None, typer.Option(help="How rows are dealt; default even, or sized with --sizes.")
-    ] = None,
-    normalisation: Annotated[str | None, typer.Option(help="unit-norm, clip, none, minmax (public).")] = None,
-    test_fraction: Annotated[float, typer.Option(help="Held out where there are no test rows; 0: train on all.")] = 0.2,
-    partition_seed: Annotated[int, typer.Option(help="Seed of the public permutation that deals rows.")] = 0,
-    seed: Annotated[int | None, typer.Option(help="Public noise seed: equal in every root; public data.")] = None,
-    repetition: Annotated[int, typer.Option(help="A new number is a fresh release and a fresh charge.")] = 0,
-    evaluate_privately: Annotated[
-        bool, typer.Option(help="Release a noisy confusion matrix of the private hold-out rows, charged to them.")
-    ] = False,
-    projection: Annotated[str | None, typer.Option(help="A registered projection instead of the system's.")] = None,
-    trainer: Annotated[str | None, typer.Option(help="A registered trainer instead of the system's.")] = None,
-    aggregation: Annotated[str | None, typer.Option(help="A registered aggregator instead of the system's.")] = None,
-    param: Annotated[
-        list[str] | None, typer.Option(help="NAME=VALUE: any field of the algorithm, dotted if ambiguous.")
-    ] = None,
+    config: TrainingConfig,
     path: Annotated[Path | None, typer.Option(help="Ingest this file or folder on the way.")] = None,
     format: Annotated[str | None, typer.Option(help="Format of --path.")] = None,
     public: Annotated[bool, typer.Option("--public", help="The rows of --path are public.")] = False,
@@ -173,72 +134,43 @@ def train(
 ) -> None:
     """Train one model over the parties' rows, charge what it costs, evaluate and log it."""
     use_root(root)
-    if algorithm is not None and trainer is not None:
-        raise ParameterError(
-            f"--trainer {trainer} is put together with --projection and --aggregation instead of a named system; "
-            f"leave --algorithm {algorithm} or --trainer out"
-        )
     if path is None and (format is not None or public):
         raise ParameterError("--format and --public speak of rows to ingest on the way: say which with --path")
-    config = TrainingConfig(
-        dataset=dataset,
-        algorithm=algorithm or (None if trainer else "noisy-gd"),
-        projection=projection,
-        trainer=trainer,
-        aggregation=aggregation,
-        epsilon=epsilon,
-        delta=delta,
-        trust=trust,
-        dropouts=dropouts,
-        colluders=colluders,
-        absent=tuple(absent or ()),
-        neighbours=neighbours,
-        parties=parties,
-        sizes=numbers(sizes, "--sizes"),
-        rows_per_party=rows_per_party,
-        dimension=dimension,
-        partition=partition or ("sized" if sizes else "even"),
-        normalisation=normalisation,
-        test_fraction=test_fraction,
-        partition_seed=partition_seed,
-        seed=seed,
-        repetition=repetition,
-        evaluate_privately=evaluate_privately,
-        parameters=parameters(param or []),
-    )
     if path is not None:
-        bring_in(
-            IngestRequest(
-                name=dataset, path=path, format=format, visibility=Visibility.PUBLIC if public else Visibility.PRIVATE
-            )
-        )
-    results = _run([config], f"{config.algorithm or config.trainer} on {dataset}")
+        _ingest(config.dataset, path, format, public)
+    results = _run([config], f"{config.algorithm or config.trainer} on {config.dataset}")
     if json:
         print_json(results[0].model_dump(mode="json"))
     else:
         _show(results)
 
 
+def _ingest(name: str, path: Path, format: str | None, public: bool) -> None:
+    from storage.refs import Visibility
+    from tasks.ingestion import IngestRequest, ingest
+
+    visibility = Visibility.PUBLIC if public else Visibility.PRIVATE
+    ingest(IngestRequest(name=name, path=path, format=format, visibility=visibility))
+
+
 @app.command(epilog="Example: unitball compare --dataset digits --epsilon 1")
+@options_of(
+    TrainingConfig,
+    without=["algorithm", "projection", "trainer", "aggregation"],
+    named={"parameters": "--param"},
+    defaults={"epsilon": 1.0},
+)
 def compare(
-    dataset: Annotated[str, typer.Option(help="Registered data set.")] = "digits",
+    config: TrainingConfig,
     algorithms: Annotated[str, typer.Option(help="Named systems, separated by commas.")] = DEFAULT_COMPARISON,
-    epsilon: Annotated[float, typer.Option(help="Total epsilon of each run per party.")] = 1.0,
-    delta: Annotated[float, typer.Option(help="Total delta of each run per party.")] = 1e-5,
-    parties: Annotated[int, typer.Option(help="Number of simulated parties.")] = 5,
-    repetition: Annotated[int, typer.Option(help="A new number is a fresh release and a fresh charge.")] = 0,
     root: RootOption = None,
     json: JsonFlag = False,
 ) -> None:
     """Train several algorithms on one data set at one budget and show them side by side."""
     use_root(root)
-    configs = [
-        TrainingConfig(
-            dataset=dataset, algorithm=name, epsilon=epsilon, delta=delta, parties=parties, repetition=repetition
-        )
-        for name in algorithms.split(",")
-    ]
-    results = _run(configs, f"comparing on {dataset}")
+    shared = config.model_dump(exclude={"algorithm"})
+    configs = [TrainingConfig(algorithm=name, **shared) for name in algorithms.split(",")]
+    results = _run(configs, f"comparing on {config.dataset}")
     if json:
         print_json({"results": [result.model_dump(mode="json") for result in results]})
     else:
@@ -246,6 +178,10 @@ def compare(
 
 
 def _run(configs: Sequence[TrainingConfig], title: str) -> list[RunResult]:
+    from tasks.ingestion import find_dataset
+    from tasks.planning.resolution import resolve
+    from tasks.runtime.engine import prepare_engine, quick_flows
+
     for config in configs:
         # Names and numbers that do not fit are told at once, before the engine has started.
         resolve(config, find_dataset(config.dataset).dimension)

@@ -1,16 +1,70 @@
-"""The parameters of a training run, validated by name before anything is read or charged."""
+"""The parameters of a training run, validated by name before anything is read or charged.
+
+Names, help, bounds and defaults are written here alone: the command line, Prefect's form and YAML specifications
+show what this model says.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import difflib
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import CoreSchema, core_schema
 
+from dpalgos.errors import UnknownNameError
 from dpalgos.guarantees import Neighbours, Trust
 
-__all__ = ["TrainingConfig"]
+__all__ = ["RegisteredName", "TrainingConfig"]
 
-Scalar = str | int | float | bool | None
+_MOST_NAMES = 6
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RegisteredName:
+    """Annotates a string that names something registered: checked, and an enumeration in the model's JSON schema.
+
+    The registry is imported when a value is checked or the schema is made (at deployment), not with this module, so
+    that help is shown without it.
+
+    Parameters
+    ----------
+    kind : str
+        Of the registry: ``"systems"``, ``"trainers"``, ….
+    besides : tuple of str
+        Names that mean something without being registered.
+    """
+
+    kind: str
+    besides: tuple[str, ...] = ()
+
+    def names(self) -> tuple[str, ...]:
+        """Return the names that are allowed, sorted."""
+        from dpalgos.registry import names
+
+        return tuple(sorted((*names(self.kind), *self.besides)))
+
+    def _check(self, name: str) -> str:
+        known = self.names()
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=3, cutoff=0.4) or known[:_MOST_NAMES]
+            raise UnknownNameError(f"no {self.kind.rstrip('s')} is called {name!r}; nearest: {', '.join(near)}")
+        return name
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_after_validator_function(self._check, handler(source))
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return {**handler(schema), "enum": list(self.names())}
 
 
 class TrainingConfig(BaseModel):
@@ -22,12 +76,23 @@ class TrainingConfig(BaseModel):
         "digits"
     )
     algorithm: Annotated[
-        str | None, Field(description="A named system (`unitball algorithms`).", examples=["fed-dpdr-dpml", "noisy-gd"])
+        Annotated[str, RegisteredName("systems")] | None,
+        Field(
+            description="A named system (`unitball algorithms`); none where a trainer is named.",
+            examples=["fed-dpdr-dpml", "noisy-gd"],
+        ),
     ] = "noisy-gd"
-    projection: Annotated[str | None, Field(description="A registered projection instead of the system's.")] = None
-    trainer: Annotated[str | None, Field(description="A registered trainer instead of the system's.")] = None
+    projection: Annotated[
+        Annotated[str, RegisteredName("projections")] | None,
+        Field(description="A registered projection instead of the system's."),
+    ] = None
+    trainer: Annotated[
+        Annotated[str, RegisteredName("trainers")] | None,
+        Field(description="A registered trainer, put together with projection and aggregation instead of a system."),
+    ] = None
     aggregation: Annotated[
-        str | None, Field(description="How per-party models become one, instead of the system's.")
+        Annotated[str, RegisteredName("aggregators")] | None,
+        Field(description="How per-party models become one, instead of the system's."),
     ] = None
     epsilon: Annotated[
         float | None,
@@ -63,9 +128,13 @@ class TrainingConfig(BaseModel):
         int | None, Field(ge=1, description="Target dimension k of the projection; min(20, d) if empty.", examples=[20])
     ] = None
     partition: Annotated[
-        str, Field(description="How rows are dealt to the parties (`even`, `sized`, `dirichlet`, `by-label`, `own`).")
+        Annotated[str, RegisteredName("partitions", besides=("own",))],
+        Field(description="How rows are dealt: even; sized, with sizes; dirichlet; by-label; own, by files."),
     ] = "even"
-    normalisation: Annotated[str | None, Field(description="Row-local map; the system's if empty.")] = None
+    normalisation: Annotated[
+        Annotated[str, RegisteredName("normalisations")] | None,
+        Field(description="Map of each row (unit-norm, clip, none; minmax on public rows); the system's if empty."),
+    ] = None
     test_fraction: Annotated[
         float, Field(ge=0, lt=1, description="Share of rows held out where the set has no test rows of its own.")
     ] = 0.2
@@ -75,10 +144,10 @@ class TrainingConfig(BaseModel):
     ] = None
     repetition: Annotated[
         int,
-        Field(ge=0, description="The same words name the same releases; a new number: a fresh charge."),
+        Field(ge=0, description="Equal parameters name the same releases; a new number: a fresh release and charge."),
     ] = 0
     evaluate_privately: Annotated[
-        bool, Field(description="Spend the hold-out rows' budget on a noisy confusion matrix (private data).")
+        bool, Field(description="Release a noisy confusion matrix of private hold-out rows, charged to them.")
     ] = False
     parameters: Annotated[
         dict[str, Any],
@@ -90,10 +159,31 @@ class TrainingConfig(BaseModel):
     def _relation_in_force(cls, neighbours: Neighbours) -> Neighbours:
         return neighbours.in_force()
 
+    @model_validator(mode="before")
+    @classmethod
+    def _dependent_defaults(cls, given: Any) -> Any:
+        if not isinstance(given, dict):
+            return given
+        defaults: dict[str, Any] = {}
+        if given.get("trainer") is not None:
+            defaults["algorithm"] = None
+        if given.get("sizes") is not None:
+            defaults["partition"] = "sized"
+        return {**defaults, **given}
+
     @model_validator(mode="after")
     def _consistent(self) -> TrainingConfig:
+        # Fields stand in backticks, so that the command line can call them by their options.
+        faults = []
         if self.algorithm is None and self.trainer is None:
-            raise ValueError("name an algorithm, or a trainer (with or without a projection)")
+            faults.append("name an `algorithm`, or a `trainer` (with or without a `projection`)")
+        if self.algorithm is not None and self.trainer is not None:
+            faults.append(
+                f"`trainer` {self.trainer} is put together with `projection` and `aggregation` instead of a named "
+                f"system: leave it or `algorithm` {self.algorithm} out"
+            )
         if self.sizes is not None and self.rows_per_party is not None:
-            raise ValueError("give sizes or rows_per_party, not both")
+            faults.append("give `sizes` or `rows_per_party`, not both")
+        if faults:
+            raise ValueError("; ".join(faults))
         return self

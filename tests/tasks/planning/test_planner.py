@@ -6,9 +6,10 @@ import itertools
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from dpalgos.accounting.composition import compose
-from dpalgos.errors import ParameterError, UnknownNameError
+from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Guarantee, Neighbours, PureEpsilon, Trust
 from dpalgos.registry import lookup, names
 from storage.errors import InputError
@@ -212,7 +213,7 @@ def test_a_charged_evaluation_is_part_of_the_plan_and_pays_from_the_held_out_row
 
 
 def test_names_and_parameters_that_do_not_fit() -> None:
-    with pytest.raises(UnknownNameError, match=r"nearest: .*fed-dpdr-dpml"):
+    with pytest.raises(ValidationError, match=r"nearest: .*fed-dpdr-dpml"):
         planned(algorithm="fed-dpdr-dmpl")
     with pytest.raises(ParameterError, match=r"trainer\.regularisation"):
         planned(algorithm="fed-dpdr-dpml", parameters={"regularization": 0.1})

@@ -1,0 +1,63 @@
+"""What an exception becomes: an exit code and one line for stderr."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import typer
+
+__all__ = ["BAD_INPUT", "DONE", "FAILED", "INTERRUPTED", "REFUSED", "explain"]
+
+DONE, FAILED, BAD_INPUT, REFUSED, INTERRUPTED = 0, 1, 2, 3, 130
+
+# Typer brings Click along under a private name; what is public of it is enough to name its error for bad usage.
+_UsageError: Any = typer.BadParameter.__base__
+
+
+def explain(error: BaseException) -> tuple[int, str]:
+    """Return the exit code and the line for an exception: 2 bad input, 3 refused for privacy, 130 Ctrl-C, 1 otherwise.
+
+    Nothing of the program is imported before something has gone wrong.
+    """
+    if isinstance(error, _UsageError):
+        return BAD_INPUT, _usage(error)
+    if isinstance(error, (typer.Abort, KeyboardInterrupt)):
+        return INTERRUPTED, "interrupted"
+    from pydantic import ValidationError
+
+    from dpalgos.errors import ParameterError
+    from dpalgos.secure.errors import SecureAggregationError
+    from storage.errors import InputError, RefusedError, SecretError, StorageError
+    from tasks.runtime.engine import EngineError
+
+    # In order: the first class that fits decides. A secret that is missing or that others can read is for its owner
+    # to put right, like any bad input.
+    codes: tuple[tuple[tuple[type[BaseException], ...], int], ...] = (
+        ((RefusedError,), REFUSED),
+        ((InputError, ParameterError, ValidationError, SecretError), BAD_INPUT),
+        ((StorageError, EngineError, SecureAggregationError), FAILED),
+    )
+    for classes, code in codes:
+        if isinstance(error, classes):
+            return code, _one_line(error)
+    return FAILED, f"{type(error).__name__}: {_one_line(error)} (UNITBALL_DEBUG=1 shows where)"
+
+
+def _one_line(error: BaseException) -> str:
+    from pydantic import ValidationError
+
+    from deployments.cli.options import faults
+
+    text = "; ".join(faults(error)) if isinstance(error, ValidationError) else str(error)
+    return printable(text) or type(error).__name__
+
+
+def printable(text: str) -> str:
+    """Return text on one line, control characters escaped: what is wrong may lie in a name nobody can see."""
+    words = " ".join(text.split())
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in words)
+
+
+def _usage(error: Any) -> str:
+    where = f" (see: {error.ctx.command_path} --help)" if error.ctx else ""
+    return f"{printable(error.format_message())}{where}"

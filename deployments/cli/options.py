@@ -1,0 +1,240 @@
+"""Options derived from a pydantic model: names, help, bounds and defaults are those of the model's fields."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Any, Union, get_args, get_origin
+
+import typer
+from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
+
+from dpalgos.errors import ParameterError
+
+__all__ = ["faults", "options_of"]
+
+_BOUNDS = (("gt", ">"), ("ge", "≥"), ("lt", "<"), ("le", "≤"))
+_METAVARS = {int: "INTEGER", float: "FLOAT", Path: "PATH"}
+_MAPPINGS = (dict, Mapping)
+_MOST_TEXT = 100
+
+
+@dataclass(frozen=True, slots=True)
+class _Option:
+    """One field of a model as an option; ``place`` is the path to it through nested models."""
+
+    flag: str
+    place: tuple[str, ...]
+    kind: Any
+    field: FieldInfo
+
+    @property
+    def parameter(self) -> str:
+        return self.flag.removeprefix("--").replace("-", "_")
+
+    def annotation(self, default: object) -> Any:
+        """Return what Typer needs to know; values stay text, so that the model finds all faults at once."""
+        limits = "; ".join(part for part in (_bounds(self.field), _shown(default)) if part)
+        text = " ".join(part for part in (self.field.description, limits and f"({limits})") if part)
+        if self.kind is bool:
+            both = f"{self.flag}/--no-{self.flag.removeprefix('--')}"
+            return Annotated[bool | None, typer.Option(both, help=text, show_default=False)]
+        many = get_origin(self.kind) in (tuple, *_MAPPINGS)
+        return Annotated[
+            list[str] | None if many else str | None,
+            typer.Option(self.flag, help=text, show_default=False, metavar=_metavar(self.kind)),
+        ]
+
+    def read(self, given: Any) -> Any:
+        """Return the value for the model, from text.
+
+        Raises
+        ------
+        ParameterError
+            For what is not ``NAME=VALUE`` where that is asked for.
+        """
+        if get_origin(self.kind) is tuple:
+            return [part for text in given for part in text.split(",")]
+        if get_origin(self.kind) in _MAPPINGS:
+            return _pairs(given, self.flag, _json_or_text if get_args(self.kind)[1] is Any else str)
+        return given
+
+
+def options_of(
+    model: type[BaseModel],
+    *,
+    without: Sequence[str] = (),
+    named: Mapping[str, str] | None = None,
+    defaults: Mapping[str, Any] | None = None,
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Return a decorator: a command's first parameter becomes one option a field of the model.
+
+    A field ``rows_per_party`` is ``--rows-per-party``; the fields of a nested model are options of their own. Lists
+    are written with commas or repeated, dictionaries as repeated ``NAME=VALUE``, in which values are JSON where they
+    parse as JSON.
+
+    Parameters
+    ----------
+    model : pydantic model
+    without : sequence of str
+        Fields that are no options; they keep their defaults.
+    named : mapping of str to str
+        Fields whose option is called otherwise.
+    defaults : mapping
+        Defaults of this command where they differ from the model's.
+
+    Raises
+    ------
+    ValueError
+        If two fields make the same option.
+    """
+    options = list(_options(model, without, named or {}))
+    flags = [option.flag for option in options]
+    if repeated := {flag for flag in flags if flags.count(flag) > 1}:
+        raise ValueError(f"{model.__name__} makes the option {', '.join(sorted(repeated))} twice")
+    ours = dict(defaults or {})
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        _, *own = inspect.signature(command, eval_str=True).parameters.values()
+        derived = [
+            inspect.Parameter(
+                option.parameter,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=None,
+                annotation=option.annotation(ours.get(option.place[0], option.field.get_default())),
+            )
+            for option in options
+        ]
+        kept = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own]
+
+        def run(**given: Any) -> None:
+            texts = {option.flag: given.pop(option.parameter) for option in options}
+            command(_made(model, options, texts, ours), **given)
+
+        run.__name__, run.__doc__, run.__module__ = command.__name__, command.__doc__, command.__module__
+        signature = inspect.Signature([*derived, *kept])
+        run.__signature__ = signature  # type: ignore[attr-defined]
+        run.__annotations__ = {name: parameter.annotation for name, parameter in signature.parameters.items()}
+        return run
+
+    return decorate
+
+
+def faults(error: ValidationError, options: Sequence[_Option] = ()) -> list[str]:
+    """Return all faults that a validation found, each with its field (or option), the bound and the value."""
+    flags = {".".join(option.place): option.flag for option in options}
+    found = []
+    for fault in error.errors():
+        place = [str(part) for part in fault["loc"]]
+        # A fault of an element of a list is one of the option that gives the list.
+        name = next((flags[path] for end in range(len(place)) if (path := ".".join(place[: end + 1])) in flags), None)
+        message = fault["msg"].removeprefix("Value error, ")
+        if options:
+            message = re.sub("`(\\w+)`", lambda match: flags.get(match[1], match[1]), message)
+        if place:
+            got = _cut(repr(fault["input"]))
+            message = f"{name or '.'.join(place)}: {message}" + ("" if got in message else f" (got {got})")
+        found.append(message)
+    return list(dict.fromkeys(found))
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _MOST_TEXT else text[:_MOST_TEXT] + "…"
+
+
+def _made(
+    model: type[BaseModel], options: Sequence[_Option], texts: Mapping[str, Any], defaults: Mapping[str, Any]
+) -> BaseModel:
+    values: dict[str, Any] = dict(defaults)
+    wrong = []
+    for option in options:
+        if (text := texts[option.flag]) in (None, []):
+            continue
+        inner = values
+        for step in option.place[:-1]:
+            inner = inner.setdefault(step, {})
+        try:
+            inner[option.place[-1]] = option.read(text)
+        except ParameterError as error:
+            wrong.append(str(error))
+    try:
+        made = model.model_validate(values)
+    except ValidationError as error:
+        wrong += faults(error, options)
+    if wrong:
+        raise ParameterError("; ".join(wrong))
+    return made
+
+
+def _options(
+    model: type[BaseModel], without: Sequence[str], named: Mapping[str, str], within: tuple[str, ...] = ()
+) -> Iterator[_Option]:
+    for name, field in model.model_fields.items():
+        if name in without:
+            continue
+        kind = _without_none(field.annotation)
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            yield from _options(kind, without, named, (*within, name))
+        else:
+            flag = named.get(name, "--" + name.replace("_", "-"))
+            yield _Option(flag=flag, place=(*within, name), kind=kind, field=field)
+
+
+def _without_none(annotation: Any) -> Any:
+    """Return what an annotation says beside None and metadata."""
+    if get_origin(annotation) is Annotated:
+        return _without_none(get_args(annotation)[0])
+    if get_origin(annotation) in (Union, types.UnionType):
+        kinds = [kind for kind in get_args(annotation) if kind is not types.NoneType]
+        return _without_none(kinds[0]) if len(kinds) == 1 else str
+    return annotation
+
+
+def _metavar(kind: Any) -> str:
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return "|".join(str(member.value) for member in kind)
+    if get_origin(kind) is tuple:
+        return f"{_metavar(_without_none(get_args(kind)[0]))},…"
+    if get_origin(kind) in _MAPPINGS:
+        return "NAME=VALUE"
+    return _METAVARS.get(kind, "TEXT")
+
+
+def _bounds(field: FieldInfo) -> str:
+    parts = [
+        f"{sign} {getattr(bound, name)}"
+        for bound in field.metadata
+        for name, sign in _BOUNDS
+        if getattr(bound, name, None) is not None
+    ]
+    return ", ".join(parts)
+
+
+def _shown(default: Any) -> str:
+    return "" if default in (None, (), {}) or isinstance(default, bool) else f"default {default}"
+
+
+def _json_or_text(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (json.JSONDecodeError, RecursionError):
+        return text
+
+
+def _pairs(given: Sequence[str], flag: str, value: Callable[[str], Any]) -> dict[str, Any]:
+    result = {}
+    for pair in given:
+        name, equals, text = pair.partition("=")
+        if not (name and equals and text):
+            raise ParameterError(f"{flag} {pair!r} is not NAME=VALUE: write {flag} NAME=VALUE")
+        if name in result:
+            raise ParameterError(f"{flag} {name} is given twice")
+        result[name] = value(text)
+    return result

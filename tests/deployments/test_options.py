@@ -1,0 +1,166 @@
+"""Options derived from a model: every kind of field, nested models, bounds and help, all faults at once."""
+
+from __future__ import annotations
+
+import re
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import pytest
+import typer
+from pydantic import BaseModel, Field
+from typer.testing import CliRunner
+
+from deployments.cli.options import options_of
+from dpalgos.errors import ParameterError
+from tasks.planning.configuration import TrainingConfig
+from tests.support.command_line import CommandLine
+
+
+class _Colour(StrEnum):
+    RED = "red"
+    BLUE = "blue"
+
+
+class _Inner(BaseModel):
+    losses: Annotated[int, Field(ge=0, le=7, description="How many may be lost.")] = 0
+    absent: tuple[str, ...] = ()
+
+
+class _Model(BaseModel):
+    name: Annotated[str, Field(description="Whose.", min_length=2)] = "nobody"
+    share: Annotated[float | None, Field(gt=0, lt=1, description="Of the whole.")] = None
+    sizes: tuple[Annotated[int, Field(ge=1)], ...] | None = None
+    colour: _Colour | None = None
+    loud: Annotated[bool, Field(description="Say it aloud.")] = False
+    inner: _Inner = _Inner()
+    anything: dict[str, Any] = {}
+    files: dict[str, Path] = {}
+    hidden: int = 3
+
+
+def _application(taken: list[_Model], **options: Any) -> typer.Typer:
+    application = typer.Typer()
+
+    @application.command()
+    @options_of(_Model, **options)
+    def run(config: _Model, twice: Annotated[bool, typer.Option("--twice")] = False) -> None:
+        """Take a configuration."""
+        taken.extend([config] * (1 + twice))
+
+    return application
+
+
+def _read(*arguments: str, **options: Any) -> _Model:
+    taken: list[_Model] = []
+    outcome = CliRunner().invoke(_application(taken, **options), arguments)
+    if outcome.exception is not None:
+        raise outcome.exception
+    return taken[0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ([], {}),
+        (["--name", "north"], {"name": "north"}),
+        (["--share", "1e-3"], {"share": 0.001}),
+        (["--sizes", "50,100"], {"sizes": (50, 100)}),
+        (["--sizes", "50", "--sizes", "100"], {"sizes": (50, 100)}),
+        (["--colour", "blue"], {"colour": _Colour.BLUE}),
+        (["--loud"], {"loud": True}),
+        (["--no-loud"], {"loud": False}),
+        (["--losses", "2"], {"inner": _Inner(losses=2)}),
+        (["--absent=1:a,2:b", "--losses=2"], {"inner": _Inner(losses=2, absent=("1:a", "2:b"))}),
+        (
+            ["--anything", "a=1.5", "--anything", "b=x", "--anything", "c=null"],
+            {"anything": {"a": 1.5, "b": "x", "c": None}},
+        ),
+        (["--files", "a=1"], {"files": {"a": Path("1")}}),
+    ],
+)
+def test_every_kind_of_field_is_read(arguments: list[str], expected: dict[str, Any]) -> None:
+    assert _read(*arguments) == _Model(**expected)
+
+
+def test_names_defaults_and_fields_that_are_no_options() -> None:
+    options: dict[str, Any] = {"named": {"anything": "--param"}, "defaults": {"share": 0.5}, "without": ["hidden"]}
+    assert _read("--param", "a=1", **options) == _Model(anything={"a": 1}, share=0.5)
+    assert _read("--share", "0.1", **options) == _Model(share=0.1)
+    assert CliRunner().invoke(_application([], **options), ["--hidden", "4"]).exit_code == 2
+
+
+def test_help_has_description_bounds_default_and_choices_once() -> None:
+    shown = CliRunner().invoke(_application([], defaults={"share": 0.25}), ["--help"], env={"COLUMNS": "200"}).output
+    text = re.sub(r"[│\s]+", " ", shown)
+    assert "Whose. (default nobody)" in text
+    assert "Of the whole. (> 0, < 1; default 0.25)" in text
+    assert "How many may be lost. (≥ 0, ≤ 7; default 0)" in text
+    assert "red|blue" in text
+    assert "--loud" in text
+    assert "--twice" in text
+
+
+def test_all_faults_at_once_by_option() -> None:
+    with pytest.raises(ParameterError) as caught:
+        _read(
+            "--name=x",
+            "--share=2",
+            "--sizes=3,x,0",
+            "--colour=green",
+            "--losses=9",
+            "--files=a",
+            "--anything=b=1",
+            "--anything=b=2",
+        )
+    faults = str(caught.value).split("; ")
+    assert [fault.split(":")[0] for fault in faults[2:]] == [
+        "--name",
+        "--share",
+        "--sizes",
+        "--sizes",
+        "--colour",
+        "--losses",
+    ]
+    assert faults[0] == "--anything b is given twice"
+    assert "--files 'a' is not NAME=VALUE" in faults[1]
+    assert "less than 1 (got '2')" in faults[3]
+
+
+def test_two_fields_of_one_name_are_a_programming_error() -> None:
+    class Outer(BaseModel):
+        losses: int = 1
+        inner: _Inner = _Inner()
+
+    with pytest.raises(ValueError, match="--losses twice"):
+        options_of(Outer)
+
+
+def test_train_shows_every_field_with_its_description_and_bounds(
+    commands: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the model says of a field is what the command line says: nothing is written twice."""
+    monkeypatch.setenv("COLUMNS", "300")
+    text = re.sub(r"[│\s]+", "", commands("train", "--help").out)
+    schema = TrainingConfig.model_json_schema()["properties"]
+    for name, field in TrainingConfig.model_fields.items():
+        assert field.description, name
+        assert re.sub(r"\s+", "", field.description) in text, name
+        assert schema[name]["description"] == field.description
+        flag = "--param" if name == "parameters" else "--" + name.replace("_", "-")
+        assert flag in text
+    assert ">0,≤1000" in text
+
+
+def test_registered_names_are_an_enumeration_of_the_form() -> None:
+    """Prefect makes its form from this schema when the flow is deployed."""
+    from dpalgos.registry import names
+    from flows.federated_training import train
+
+    fields = train.parameters.definitions["TrainingConfig"]["properties"]
+    for field, kind in (("algorithm", "systems"), ("projection", "projections"), ("trainer", "trainers")):
+        (offered,) = [one for one in fields[field]["anyOf"] if one["type"] == "string"]
+        assert offered["enum"] == list(names(kind))
+        assert {"type": "null"} in fields[field]["anyOf"]
+    assert fields["partition"]["enum"] == sorted([*names("partitions"), "own"])
