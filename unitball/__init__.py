@@ -1,1 +1,36 @@
 """What a notebook imports: training, prediction and budgets over the same plan, door and ledger as the flows."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+
+_PACKAGES = ("flows", "tasks", "dpalgos", "storage", "deployments")
+
+
+def _require_own_packages() -> None:
+    """Check that Python finds Unitball's packages under their names, which are common ones, and nothing else.
+
+    Raises
+    ------
+    ImportError
+        Naming the file or folder that is found instead.
+    """
+    ours = Path(__file__).resolve().parent.parent
+    for name in _PACKAGES:
+        # What is imported already is what every later import gets.
+        found = sys.modules.get(name) or importlib.util.find_spec(name)
+        place = getattr(found, "__file__", None) or getattr(found, "origin", None)
+        if place is None:
+            raise ImportError(f"Unitball's package {name!r} is not beside {Path(__file__).parent}: install it again")
+        file = Path(place).resolve()
+        if file.parent != ours / name:
+            raise ImportError(
+                f"{file.parent if file.name == '__init__.py' else file} stands in the way of Unitball's package "
+                f"{name!r}: rename it, or start Python in another folder",
+                name=name,
+            )
+
+
+_require_own_packages()

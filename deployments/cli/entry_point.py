@@ -23,6 +23,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = list(arguments) if arguments is not None else None
     code: object = DONE
     try:
+        # First, because it says when a file of the user's own hides one of our packages.
+        importlib.import_module("unitball")
         # Modules beside this one add their commands to the application when they are imported.
         for module in pkgutil.iter_modules(cli.__path__, f"{cli.__name__}."):
             importlib.import_module(module.name)

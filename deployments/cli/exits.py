@@ -23,6 +23,9 @@ def explain(error: BaseException) -> tuple[int, str]:
         return BAD_INPUT, _usage(error)
     if isinstance(error, (typer.Abort, KeyboardInterrupt)):
         return INTERRUPTED, "interrupted"
+    if isinstance(error, ImportError):
+        # What follows could not be imported either.
+        return BAD_INPUT, printable(str(error))
     from pydantic import ValidationError
 
     from dpalgos.errors import ParameterError
