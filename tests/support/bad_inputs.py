@@ -43,7 +43,7 @@ SCHEMAS = {
     "columns are numbers": "columns: [1, 2]",
     "a column is a list": "columns: [[a]]",
     "a column without a name": "columns: [{kind: number}]",
-    "two columns of one name": "columns: [{name: a, kind: number, range: [0, 1]}, {name: a, kind: number, range: [0, 1]}]",
+    "two columns of one name": "columns: [{name: a, kind: number}, {name: a, kind: number}]",
     "range of one": "columns: [{name: a, kind: number, range: [1]}]\nlabel: {name: b, classes: [x, y]}",
     "range the wrong way": "columns: [{name: a, kind: number, range: [1, 0]}]\nlabel: {name: b, classes: [x, y]}",
     "range of nan": "columns: [{name: a, kind: number, range: [.nan, 1]}]\nlabel: {name: b, classes: [x, y]}",
@@ -65,7 +65,7 @@ SCHEMAS = {
 }
 
 SWEEPS = {
-    **{name: text for name, text in SCHEMAS.items()},
+    **SCHEMAS,
     "no name": "grid: {epsilon: [1]}",
     "an absurd grid": "name: a\ngrid: {epsilon: [1], parties: ["
     + ",".join(map(str, range(1, 2000)))
