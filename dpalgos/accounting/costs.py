@@ -10,6 +10,7 @@ from typing import Any
 
 from dpalgos.accounting.composition import components, compose
 from dpalgos.accounting.conversions import mu_of_pure, require_delta
+from dpalgos.accounting.domination import least_mu
 from dpalgos.accounting.scaling import group_loss
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import (
@@ -23,8 +24,10 @@ from dpalgos.guarantees import (
     loss_to_json,
 )
 
-__all__ = ["PlanCost", "additive_costs", "price", "unproved"]
+__all__ = ["PlanCost", "additive_costs", "closed_form_costs", "price", "unproved"]
 
+# Of a plan's delta, what the far tail of a mixture takes; the least mu hardly depends on it.
+_TAIL = 2.0**-20
 _QUANTITIES = ("mu_squared", "rho", "slack", "epsilon", "delta")
 
 
@@ -37,13 +40,15 @@ class PlanCost:
     losses : tuple of Loss
         What the plan's releases cost this party, Gaussian and zCDP ones merged.
     mu_squared : float
-        For the Gaussian-DP filter: mu^2, a pure epsilon as that of
-        :func:`~dpalgos.accounting.conversions.mu_of_pure`. Infinite with a rho: no mu follows from zCDP alone.
+        For the Gaussian-DP filter: the least mu^2 under which the plan's joint curve lies as a whole
+        (:mod:`~dpalgos.accounting.domination`). Infinite with a rho: no mu follows from zCDP alone.
     rho : float
-        For the zCDP filter: rho, of a mu ``mu^2 / 2``, of a pure epsilon ``epsilon tanh(epsilon / 2)``.
+        For the zCDP filter: the least rho with ``D_alpha <= alpha rho`` for all alpha > 1, which is the sum of
+        ``mu^2 / 2`` of the Gaussians, ``epsilon tanh(epsilon / 2)`` of the pure epsilons, and the rhos.
     slack : float
         Probability outside which the two hold: the sum of the deltas of (epsilon, delta) losses, each of which is a
-        pure-epsilon pair outside an event of probability delta (Murtagh, Vadhan 2016, Lemma 3.2).
+        pure-epsilon pair outside an event of probability delta (Murtagh, Vadhan 2016, Lemma 3.2), and a millionth of
+        the plan's delta where pure epsilons and Gaussians are mixed.
     epsilon, delta : float
         For the basic filter: the plan's tight epsilon at its declared delta, or its pure epsilon at 0.
     """
@@ -71,7 +76,7 @@ class PlanCost:
             For an unknown loss type or a delta outside [0, 1).
         """
         require_delta(delta)
-        mu_squared, rho, slack = additive_costs(losses)
+        mu_squared, rho, slack = additive_costs(losses, delta)
         parts = components(losses)
         pure = not (parts.gaussians or parts.rhos or parts.slacks)
         at_delta = 0.0 if pure else delta
@@ -112,8 +117,19 @@ class PlanCost:
 _KEYS = frozenset(field.name for field in fields(PlanCost))
 
 
-def additive_costs(losses: Sequence[Loss]) -> tuple[float, float, float]:
-    """Return (mu^2, rho, slack) of losses charged together: closed forms, see :class:`PlanCost`."""
+def additive_costs(losses: Sequence[Loss], delta: float) -> tuple[float, float, float]:
+    """Return (mu^2, rho, slack) of losses charged together in a plan stated at delta; see :class:`PlanCost`."""
+    parts = components(losses)
+    squares, rho, slack = closed_form_costs(losses)
+    mixed = parts.gaussians and parts.pure and math.isfinite(squares)
+    tail = _TAIL * delta if mixed else 0.0
+    if math.isfinite(squares):
+        squares = least_mu(parts.pure, parts.mu if parts.gaussians else 0.0, tail) ** 2 * (1 + 1e-15)
+    return squares, rho, math.nextafter(slack + tail, 1.0) if tail else slack
+
+
+def closed_form_costs(losses: Sequence[Loss]) -> tuple[float, float, float]:
+    """Return (mu^2, rho, slack) release by release: quick, and no less than :func:`additive_costs`, its tail apart."""
     parts = components(losses)
     if parts.unproved is not None:
         return math.inf, math.inf, math.inf

@@ -4,7 +4,8 @@ Setting
 -------
 A row is replaced; call the laws of everything released P and Q. The analyst picks plan k (its algorithms and so its
 cost) as any function of the outputs of plans 1 … k-1; a filter looks at the costs alone and stops the process when
-they add up to too much. ``H = H_{e^E}(P || Q)`` is the least delta at epsilon E (see
+they add up to too much. A plan is fixed when it is charged and enters by bounds on its whole curve, that of all its
+releases together (:mod:`~dpalgos.accounting.domination`). ``H = H_{e^E}(P || Q)`` is the least delta at epsilon E (see
 :mod:`~dpalgos.accounting.profiles`). What a plan costs the row is at most what it costs the row's party
 (:mod:`~dpalgos.accounting.spending`); all sums below are of such costs and hold on every path.
 
@@ -38,7 +39,9 @@ delta_k, and ``Λ <= exp(sum epsilon_k)`` outside.
 Slack
 -----
 An (epsilon, delta)-DP pair is, with probability ``1 - delta``, an epsilon-DP pair, and anything else otherwise
-(Murtagh, Vadhan 2016, Lemma 3.2). Let slack_k be these probabilities, ``sum slack_k <= S`` on every path. Let P', Q'
+(Murtagh, Vadhan 2016, Lemma 3.2). A plan whose curve lies below ``s + (1 - s) H_t(G_mu)`` is a post-processing of the
+pair that is mu-Gaussian-DP with probability ``1 - s`` and tells everything otherwise, so it is of the same form. Let
+slack_k be these probabilities, ``sum slack_k <= S`` on every path. Let P', Q'
 be the laws of the process in which the pure pair is always drawn. On transcripts on which it was always drawn, P and Q
 have densities ``w dP'`` and ``w dQ'`` with the same ``w = prod (1 - slack_k) <= 1``, so these contribute at most ``∫ w
 max(0, dP' - e^E dQ') <= H'``; the rest has P-probability at most S. Hence ``H <= S + H'``, with H' from the filter.
@@ -54,8 +57,8 @@ the division this is false: a test shows a process that exceeds D.) Basic sums o
 so they need no part of delta.
 
 The parts may be any function of the account's first plan, since nothing was released when it was chosen. :func:`shares`
-gives 13/16 to the filter that suits it and 3/32 to each other, which costs the favourite less than 3 % of its mu^2 at
-epsilon 1 and delta 1e-5, instead of 12 % with thirds.
+gives 13/16 to the filter that would find the least epsilon after ten such plans and 3/32 to each other, which costs the
+favourite less than 3 % of its mu^2 at epsilon 1 and delta 1e-5, instead of 12 % with thirds.
 
 A single plan
 -------------
@@ -67,14 +70,16 @@ that touches the row follows it: the transcript is that plan's, and H <= D is it
 
 Two plans at once
 -----------------
-Plans whose releases interleave are covered too: concurrent composition of interactive mechanisms costs no more than
-sequential, and every filter for (epsilon, delta)-DP, f-DP or Rényi-DP extends to it (Haney, Shoemate, Tian, Vadhan,
-Vyrros, Xu, Zhang, "Concurrent composition for interactive differential privacy with adaptive privacy-loss parameters",
-CCS 2023).
+Plans whose releases interleave are covered too: an interactive mechanism is an interactive post-processing of the pair
+that its whole trade-off function allows (Vadhan, Zhang, "Concurrent composition theorems for differential privacy",
+STOC 2023, Theorem 1.4), so concurrent composition costs no more than sequential, and every filter for (epsilon,
+delta)-DP, f-DP or Rényi-DP extends to it (Haney, Shoemate, Tian, Vadhan, Vyrros, Xu, Zhang, "Concurrent composition for
+interactive differential privacy with adaptive privacy-loss parameters", CCS 2023).
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple, Protocol
@@ -82,7 +87,6 @@ from typing import NamedTuple, Protocol
 from dpalgos.accounting.conversions import rho_from_epsilon_delta, zcdp_epsilon
 from dpalgos.accounting.costs import PlanCost
 from dpalgos.accounting.profiles import gaussian_epsilon
-from dpalgos.guarantees import GaussianMu, Loss, PureEpsilon, ZeroConcentrated
 from dpalgos.mechanisms.gaussian import mu_from_epsilon_delta
 
 __all__ = ["FILTERS", "Filter", "Totals", "least_epsilon", "shares", "within_any"]
@@ -187,20 +191,22 @@ def _left(totals: Totals, delta: float) -> float:
 FILTERS: Mapping[str, Filter] = {
     entry.name: entry for entry in (_GaussianFilter(), _ConcentratedFilter(), _BasicFilter())
 }
-# What the first plan consists of, and the filter that suits more of the same. Mixtures are served by basic sums of
-# tight epsilons as long as they are few; pure epsilons need no delta for their basic sums.
-_SUITED: Mapping[frozenset[type[Loss]], str] = {
-    frozenset({GaussianMu}): "gdp",
-    frozenset({PureEpsilon}): "zcdp",
-    frozenset({ZeroConcentrated}): "zcdp",
-    frozenset({ZeroConcentrated, GaussianMu}): "zcdp",
-}
+# How many plans like the first the division of delta is chosen for; fewer where their deltas leave no room for so many.
+_EXPECTED = (10, 3, 1)
 
 
-def shares(first: Iterable[PlanCost]) -> Mapping[str, float]:
+def shares(first: Iterable[PlanCost], delta: float) -> Mapping[str, float]:
     """Return each filter's part of delta, from what the account's first plan costs its parties; they add up to 1."""
-    kinds = frozenset(type(loss) for cost in first for loss in cost.losses)
-    favourite = _SUITED.get(kinds, "basic")
+    one = functools.reduce(Totals.largest, (Totals.of([cost]) for cost in first), Totals())
+    # Basic sums of pure epsilons hold with no delta at all, so they are nobody's favourite.
+    candidates = [name for name in FILTERS if name != "basic" or one.delta > 0]
+    found = math.inf, candidates[0]
+    for count in _EXPECTED:
+        many = Totals(*(count * value for value in one))
+        found = min((FILTERS[name].epsilon(many, _FAVOURITE * delta), name) for name in candidates)
+        if math.isfinite(found[0]):
+            break
+    favourite = found[1]
     return {name: _FAVOURITE if name == favourite else _OTHER for name in FILTERS}
 
 

@@ -49,6 +49,7 @@ __all__ = [
     "UnboundedProfile",
     "ZeroConcentratedProfile",
     "atom_count",
+    "gaussian_curve",
     "gaussian_epsilon",
     "product",
     "pure_atoms",
@@ -285,7 +286,7 @@ def atom_count(pure: Mapping[float, int], rho: float) -> int:
     return math.prod(count + 1 for count in pure.values()) * (2 * _ZCDP_NODES + 1 if rho > 0 else 1)
 
 
-def _gaussian_curve(mu: float, epsilons: Floats) -> Floats:
+def gaussian_curve(mu: float, epsilons: Floats) -> Floats:
     """Return delta of mu-Gaussian-DP at real epsilons (also negative), rounded up.
 
     ``Phi(a) - e^eps Phi(b)`` with ``a, b = ± mu/2 - eps/mu``. Where a < 0 both terms are written through
@@ -322,21 +323,26 @@ class AtomsProfile:
         lost = self.infinity + self.atoms.infinity
         return min(1.0, math.nextafter(lost, math.inf)) if self.atoms.infinity else lost
 
+    def deltas(self, epsilons: Floats) -> Floats:
+        """Return the finite sum at each epsilon >= 0, rounded up."""
+        apart = np.subtract.outer(epsilons, self.atoms.losses)
+        if self.mu > 0:
+            curve = gaussian_curve(self.mu, apart)
+        else:
+            gaps = np.subtract.outer(epsilons * (1 - 1e-14), self.atoms.losses)
+            curve = np.where(apart < 0, -np.expm1(np.minimum(gaps, 0.0)), 0.0)
+        # Pairwise summation of up to 2^17 non-negative terms errs by less than 1e-14; log-binomials by less than 1e-11;
+        # a Gaussian's tail may have been too small for a float.
+        finite = np.sum(self.atoms.probabilities * curve, axis=-1) * (1 + 1e-10) + (
+            _SMALLEST_DELTA if self.mu > 0 else 0.0
+        )
+        either = np.nextafter(self._lost + (1 - self.infinity) * finite, math.inf)
+        return np.where(finite == 0, self._lost, np.minimum(either, 1.0))
+
     def delta(self, epsilon: float) -> float:
         """Return the finite sum, rounded up."""
         require_epsilon(epsilon)
-        if self.mu > 0:
-            terms = self.atoms.probabilities * _gaussian_curve(self.mu, epsilon - self.atoms.losses)
-        else:
-            above = self.atoms.losses > epsilon
-            gaps = epsilon * (1 - 1e-14) - self.atoms.losses[above]
-            terms = self.atoms.probabilities[above] * -np.expm1(gaps)
-        # Pairwise summation of up to 2^17 non-negative terms errs by less than 1e-14; log-binomials by less than 1e-11;
-        # a Gaussian's tail may have been too small for a float.
-        finite = float(np.sum(terms)) * (1 + 1e-10) + (_SMALLEST_DELTA if self.mu > 0 else 0.0)
-        if finite == 0:
-            return self._lost
-        return min(1.0, math.nextafter(self._lost + (1 - self.infinity) * finite, math.inf))
+        return float(self.deltas(np.array([epsilon]))[0])
 
     def epsilon(self, delta: float) -> float:
         """Return the smallest epsilon, rounded up."""

@@ -22,13 +22,13 @@ sums, with the filter that is best for it: that filter is chosen for the row's p
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from dpalgos.accounting.composition import compose
 from dpalgos.accounting.conversions import require_delta, require_epsilon
-from dpalgos.accounting.costs import PlanCost, additive_costs, unproved
+from dpalgos.accounting.costs import PlanCost, additive_costs, closed_form_costs, unproved
 from dpalgos.accounting.filters import Totals, least_epsilon, shares, within_any
 from dpalgos.accounting.scaling import scaled
 from dpalgos.errors import ParameterError
@@ -42,6 +42,7 @@ History = Sequence[tuple[str, Mapping[str, PlanCost]]]
 _NOTHING = "nothing"
 _SINGLE = "single plan"
 _MOST_REPEATS = 1_000_000
+_REFINEMENTS = 2
 _ZERO = Totals()
 
 
@@ -184,7 +185,7 @@ class _Books:
     parts: Mapping[str, float]
 
     @classmethod
-    def of(cls, history: Iterable[tuple[str, Mapping[str, PlanCost]]]) -> _Books:
+    def of(cls, history: Iterable[tuple[str, Mapping[str, PlanCost]]], delta: float) -> _Books:
         paid: dict[str, dict[str, list[PlanCost]]] = {}
         first: list[PlanCost] = []
         for partition, costs in history:
@@ -202,7 +203,7 @@ class _Books:
             for partition, entries in paid.items()
             if entries
         }
-        return cls(bills, shares(first))
+        return cls(bills, shares(first, delta))
 
     def elsewhere(self, partition: str) -> _Bill:
         """Return the worst that a row may have paid in the other partitions."""
@@ -235,8 +236,8 @@ class _Candidate:
     parts: Mapping[str, float]
 
     @classmethod
-    def of(cls, books: _Books, partition: str, costs: Mapping[str, PlanCost]) -> _Candidate:
-        parts = books.parts if books.bills else shares(costs.values())
+    def of(cls, books: _Books, partition: str, costs: Mapping[str, PlanCost], delta: float) -> _Candidate:
+        parts = books.parts if books.bills else shares(costs.values(), delta)
         bills = books.bills.get(partition, {})
         # Parties that paid the same and are to pay the same stand and fall together: one of them is looked at.
         alike = {(bills.get(party), costs.get(party)): party for party in (*bills, *costs)}
@@ -291,7 +292,7 @@ def spent(history: History, delta: float) -> Spent:
         If delta is outside [0, 1).
     """
     require_delta(delta)
-    books = _Books.of(history)
+    books = _Books.of(history, delta)
     parties = {}
     for partition, bills in books.bills.items():
         elsewhere = books.elsewhere(partition)
@@ -334,10 +335,10 @@ def admit(history: History, new: tuple[str, Mapping[str, PlanCost]], cap: Cap) -
 
 
 def _admission(history: History, new: tuple[str, Mapping[str, PlanCost]], cap: Cap) -> Admission:
-    books = _Books.of(history)
+    books = _Books.of(history, cap.delta)
     before = _whole(books, cap.delta)
     costs = {party: cost for party, cost in new[1].items() if not cost.is_zero}
-    after = _whole(_Books.of([*history, new]), cap.delta) if costs else before
+    after = _whole(_Books.of([*history, new], cap.delta), cap.delta) if costs else before
     admitted = after.epsilon <= cap.epsilon or (bool(new[1]) and not costs)
     left = max(cap.epsilon - before.epsilon, 0.0) if math.isfinite(before.epsilon) else 0.0
     at_delta = max((cost.delta for cost in costs.values()), default=0.0)
@@ -420,7 +421,7 @@ def largest_epsilon(history: History, new: tuple[str, Mapping[str, PlanCost]], c
         If the plan costs nothing, or its epsilon is infinite at its delta with any noise.
     """
     costs = {party: cost for party, cost in new[1].items() if not cost.is_zero}
-    fits = _largest_fitting(_Books.of(history), (new[0], costs), cap)
+    fits = _largest_fitting(_Books.of(history, cap.delta), (new[0], costs), cap)
     if not costs or fits is None:
         raise ParameterError(
             "a plan that costs nothing, or whose epsilon is infinite at any noise, has no largest epsilon"
@@ -433,7 +434,7 @@ def _largest_fitting(books: _Books, new: tuple[str, Mapping[str, PlanCost]], cap
     partition, costs = new
     if not costs or any(unproved(cost) is not None for cost in costs.values()):
         return None
-    candidate = _Candidate.of(books, partition, costs)
+    candidate = _Candidate.of(books, partition, costs, cap.delta)
     largest = max(_largest_by_noise(candidate, cap), _largest_by_basic(candidate, cap))
     # Infinite where the plan's own losses leave more delta than it states its epsilon at.
     return largest * (1 - 1e-8) if math.isfinite(largest) else None
@@ -447,18 +448,34 @@ def _largest_by_noise(candidate: _Candidate, cap: Cap) -> float:
     def less(losses: tuple[Loss, ...], factor: float) -> tuple[Loss, ...]:
         return tuple(scaled(loss, factor) for loss in losses)
 
-    def fits(factor: float) -> bool:
+    def fits(factor: float, sums: Mapping[tuple[Loss, ...], tuple[float, float, float]]) -> bool:
         # Basic sums would need the tight epsilon at every scale; they are looked at apart.
         tried = {
-            losses: (
-                Totals(*additive_costs(less(losses, factor)), epsilon=math.inf, delta=math.inf),
-                less(losses, factor),
-            )
-            for losses in distinct
+            losses: (Totals(*found, epsilon=math.inf, delta=math.inf), less(losses, factor))
+            for losses, found in sums.items()
         }
         return candidate.fits({party: tried[cost.losses] for party, cost in costs.items()}, cap)
 
-    factor = _largest_factor(fits)
+    def nearly(factor: float) -> bool:
+        return fits(factor, {losses: (r * mu2, rho, s) for losses, (r, mu2, rho, s) in estimates(factor)})
+
+    def estimates(factor: float) -> Iterator[tuple[tuple[Loss, ...], tuple[float, float, float, float]]]:
+        return ((losses, (ratios[losses], *closed_form_costs(less(losses, factor)))) for losses in distinct)
+
+    def exactly(factor: float) -> dict[tuple[Loss, ...], tuple[float, float, float]]:
+        return {losses: additive_costs(less(losses, factor), delta) for losses, delta in distinct.items()}
+
+    # The least mu of a joint curve is dear, but its ratio to the closed form hardly changes with the noise.
+    ratios, factor = dict.fromkeys(distinct, 1.0), 0.0
+    for _ in range(_REFINEMENTS):
+        factor = _largest_factor(nearly, factor)
+        found = exactly(factor)
+        for losses, (_, squares, _, _) in estimates(factor):
+            ratios[losses] = found[losses][0] / squares if 0 < squares < math.inf else 1.0
+    step = 1e-6
+    while factor > 0 and not fits(factor, found):
+        factor, step = factor * max(1 - step, 0.0), 2 * step
+        found = exactly(factor)
     largest = 0.0
     for losses, delta in distinct.items() if factor > 0 else ():
         profile = compose(less(losses, factor))
@@ -484,12 +501,12 @@ def _largest_by_basic(candidate: _Candidate, cap: Cap) -> float:
     return _largest_factor(fits) * largest if 0 < largest < math.inf else 0.0
 
 
-def _largest_factor(fits: Callable[[float], bool]) -> float:
-    """Return the largest factor that fits, rounded down; 0 where none does."""
-    low, high = 0.0, 1.0
+def _largest_factor(fits: Callable[[float], bool], low: float = 0.0) -> float:
+    """Return the largest factor that fits, rounded down; 0 where none does, or what is known to fit."""
+    high = 2 * low or 1.0
     while high < 2.0**40 and fits(high):
         low, high = high, 2 * high
-    while high - low > 1e-9 * high and high > 2.0**-60:
+    while high - low > 1e-8 * high and high > 2.0**-60:
         middle = (low + high) / 2
         low, high = (middle, high) if fits(middle) else (low, middle)
     return low
@@ -503,7 +520,7 @@ def repeats_left(history: History, new: tuple[str, Mapping[str, PlanCost]], cap:
     partition, costs = new[0], {party: cost for party, cost in new[1].items() if not cost.is_zero}
     if not costs:
         return _MOST_REPEATS
-    candidate = _Candidate.of(_Books.of(history), partition, costs)
+    candidate = _Candidate.of(_Books.of(history, cap.delta), partition, costs, cap.delta)
 
     def fits(times: int) -> bool:
         paid = {

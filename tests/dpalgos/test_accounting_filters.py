@@ -115,26 +115,27 @@ def test_filters_are_monotone_and_both_their_questions_agree(
         ([PureEpsilon(0.1)], "zcdp"),
         ([ZeroConcentrated(0.1)], "zcdp"),
         ([GaussianMu(0.1), ZeroConcentrated(0.1)], "zcdp"),
-        ([GaussianMu(0.1), PureEpsilon(0.1)], "basic"),
+        ([GaussianMu(0.1), PureEpsilon(0.1)], "gdp"),
+        ([PureEpsilon(0.01)] * 10, "gdp"),
         ([ApproximateDP(0.1, 1e-6)], "basic"),
     ],
 )
 def test_the_parts_of_delta_add_up_to_one_and_suit_the_first_plan(losses: list[Loss], favourite: str) -> None:
-    parts = shares([PlanCost.of(losses, 1e-6)])
+    parts = shares([PlanCost.of(losses, 1e-6)], D)
     assert sum(parts.values()) == 1.0
     assert set(parts) == set(FILTERS)
     assert max(parts, key=lambda name: parts[name]) == favourite
 
 
 def test_the_favourite_loses_less_than_thirds_would_cost() -> None:
-    part = shares([cost(GaussianMu(0.1))])["gdp"]
+    part = shares([cost(GaussianMu(0.1))], D)["gdp"]
     whole = mu_from_epsilon_delta(E, D) ** 2
     assert mu_from_epsilon_delta(E, part * D) ** 2 / whole > 0.97
     assert mu_from_epsilon_delta(E, D / 3) ** 2 / whole < 0.89
 
 
 def test_the_best_filter_is_taken_and_named() -> None:
-    parts = shares([cost(GaussianMu(0.1))])
+    parts = shares([cost(GaussianMu(0.1))], D)
     gaussians = Totals.of([cost(GaussianMu(0.02))] * 50)
     assert least_epsilon(gaussians, D, parts)[1] == "gdp"
     few_pure = Totals.of([cost(PureEpsilon(0.2))] * 3)
@@ -185,7 +186,7 @@ def opportunist(parts: Mapping[str, float], ratio: float) -> float:
 def test_choosing_the_filter_by_outputs_stays_within_delta() -> None:
     for first in (GaussianMu(0.1), PureEpsilon(0.1), ApproximateDP(0.1, 1e-6)):
         for ratio in (0.3, 0.5, 0.7):
-            assert opportunist(shares([cost(first)]), ratio) <= D
+            assert opportunist(shares([cost(first)], D), ratio) <= D
 
 
 def test_without_the_division_it_would_not() -> None:

@@ -116,7 +116,7 @@ def test_the_bound_is_the_sum_of_the_partitions_maxima_and_is_attained(populatio
     def of_row(row: Mapping[str, str]) -> Totals:
         return Totals.of(costs[row[partition]] for partition, costs in population.history() if row[partition] in costs)
 
-    books = spending._Books.of(population.history())
+    books = spending._Books.of(population.history(), D)
     bounds = [bill.totals for bill in books.rows()]
     crossing = [of_row({"even": a, "by-site": b}) for a in PARTIES for b in PARTIES]
     for index, name in enumerate(Totals._fields):
@@ -441,7 +441,7 @@ def test_a_person_with_rows_at_several_parties_pays_no_more_than_the_bill(
     if any(isinstance(loss, NoGuarantee) for loss in bills["0"].losses):
         return
     assert compose(bills["0"].losses).delta(epsilon) >= compose(really).delta(epsilon) * (1 - 1e-6) - 1e-14
-    for mine, bill in zip(additive_costs(really), additive_costs(bills["0"].losses), strict=True):
+    for mine, bill in zip(additive_costs(really, 1e-6), additive_costs(bills["0"].losses, 1e-6), strict=True):
         assert mine <= bill * (1 + 1e-9)
 
 
