@@ -124,7 +124,7 @@ E = 6.0
 
 def one_point(pure: dict[float, int], mu: float, slack: float) -> float:
     """Return the mutant's mu: that of the Gaussian with the plan's tight epsilon at its delta, at that one point."""
-    losses = [GaussianMu(mu), *(PureEpsilon(epsilon) for epsilon in Counter(pure).elements())]
+    losses: list[Loss] = [GaussianMu(mu), *(PureEpsilon(epsilon) for epsilon in Counter(pure).elements())]
     return mu_from_epsilon_delta(compose(losses).epsilon(D), D)
 
 
