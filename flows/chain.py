@@ -20,7 +20,7 @@ from tasks.planning.planner import plan_run
 from tasks.planning.plans import PlannedCombination, PlannedRelease, RunPlan
 from tasks.planning.resolution import resolve_normalisation
 from tasks.releasing import reduce_dimension, train_model
-from tasks.tracking.reporting import Evaluation, RunResult, summarise
+from tasks.tracking.results import Evaluation, RunResult, summarise
 
 __all__ = ["Execution", "follow"]
 

@@ -6,7 +6,7 @@ from prefect import flow
 
 from flows.federated_training import train
 from tasks.planning.configuration import TrainingConfig
-from tasks.tracking.reporting import RunResult
+from tasks.tracking.results import RunResult
 
 __all__ = ["compare"]
 

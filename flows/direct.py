@@ -15,7 +15,7 @@ from storage.refs import DatasetRef, ReleaseRef
 from tasks.planning.identity import identity
 from tasks.planning.plans import PlannedCombination, PlannedRelease
 from tasks.release.door import is_stored
-from tasks.tracking.reporting import Evaluation
+from tasks.tracking.results import Evaluation
 
 __all__ = ["Directly"]
 

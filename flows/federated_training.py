@@ -16,11 +16,12 @@ from storage.errors import RefusedError
 from storage.refs import DatasetRef, ReleaseRef
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.plans import PlannedCombination, PlannedRelease
+from tasks.recording import record
 from tasks.release.door import is_stored
 from tasks.runtime.caching import checked, served_from_cache, submit
 from tasks.runtime.concurrency import one_run_a_dataset, refused
 from tasks.tracking.artifacts import Progress, show_budget, show_result
-from tasks.tracking.reporting import Evaluation, RunResult, report
+from tasks.tracking.results import Evaluation, RunResult
 
 __all__ = ["train"]
 
@@ -102,7 +103,7 @@ def train(config: TrainingConfig) -> RunResult:
         except RefusedError as refusal:
             # Prefect takes a returned state as the run's own, and raises its exception for who called the flow.
             return cast(RunResult, refused(refusal))
-        logged = report(config, dataset, plan, result, models)
+        logged = record(config, dataset, plan, result, models)
     run.reached("log")
     show_result(logged)
     return logged

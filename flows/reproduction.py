@@ -28,7 +28,7 @@ from tasks.ingestion import IngestRequest, describe_datasets, find_dataset, inge
 from tasks.planning.identity import identity
 from tasks.runtime.settings import current_root
 from tasks.tracking.artifacts import show_figure
-from tasks.tracking.reporting import RunResult
+from tasks.tracking.results import RunResult
 from tasks.tracking.sweeps import log_files
 
 __all__ = ["missing_of", "report_sweep", "reproduce"]

@@ -25,7 +25,8 @@ from tasks.runtime.progress import say
 from tasks.runtime.retries import RETRIES
 from tasks.runtime.settings import current_root
 from tasks.tracking.artifacts import show_sweep
-from tasks.tracking.reporting import RunResult, describe, record
+from tasks.tracking.reporting import describe
+from tasks.tracking.results import RunResult, append_result
 from tasks.tracking.sweeps import SweepTracker, TrackedPoint
 
 __all__ = ["Finished", "Outcome", "SweepResult", "finish_point", "run_sweep", "sweep"]
@@ -75,7 +76,7 @@ def finish_point(config: TrainingConfig, name: str, root: str) -> Finished:
     if str(current_root()) != root:
         raise InputError(f"this worker's root is {current_root()}, the sweep's is {root}: start it with --root {root}")
     dataset, plan, result, _ = follow(config, Directly())
-    record(config, result)
+    append_result(config, result)
     told = describe(config, dataset, plan, result)
     tracked = TrackedPoint(
         key=identity(config=config, code=code_version()),

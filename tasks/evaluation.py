@@ -18,7 +18,7 @@ from tasks.planning.plans import RunPlan
 from tasks.release.door import RowMaps, diagnostics_of, make_release, maps_of, read_release, rows_of
 from tasks.runtime.caching import BY_CONTENT
 from tasks.runtime.progress import say
-from tasks.tracking.reporting import Evaluation
+from tasks.tracking.results import Evaluation
 
 __all__ = ["evaluate"]
 

@@ -20,12 +20,13 @@ from deployments.cli.app import app
 from deployments.cli.common import JsonFlag, RootOption, console, print_json, use_root
 from deployments.cli.options import options_of
 from dpalgos.errors import ParameterError
+from dpalgos.rounding import rounded_up
 from tasks.planning.configuration import TrainingConfig
 from tasks.runtime.progress import listen
 from tasks.runtime.settings import current_root
 
 if TYPE_CHECKING:
-    from tasks.tracking.reporting import RunResult
+    from tasks.tracking.results import Proved, RunResult
 
 DEFAULT_COMPARISON = "non-private,dpml,dpdr-dpml,fed-dpdr-dpml,fed-dpdr-dpml-published,noisy-gd"
 
@@ -44,10 +45,11 @@ def _progress(title: str) -> Iterator[None]:
             yield
 
 
-def _loss(proved: dict[str, object] | None) -> str:
+def _loss(proved: Proved | None) -> str:
     if proved is None:
         return "[red]none[/]"
-    return f"({proved['epsilon']:.4g}, {proved['delta']:.1g})-DP, {proved['numerics']}"
+    mu = "" if proved.mu is None else f", μ = {rounded_up(proved.mu, 3):g}"
+    return f"{proved.statement()}{mu}, {proved.numerics}"
 
 
 def _claimed(result: RunResult) -> str:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict
 
 from tasks.experiments.specification import Check, Derived, PaperValue, Point
-from tasks.tracking.reporting import RunResult
+from tasks.tracking.results import RunResult
 
 __all__ = ["Compared", "Row", "Verdict", "compare_with_paper", "derive", "row_of", "verdicts"]
 
@@ -90,8 +90,8 @@ def row_of(point: Point, result: RunResult) -> Row:
         status=_status(result),
         axes=point.axes,
         metrics={**{name: value for name, value in measured.items() if value is not None}, **result.metrics},
-        proved=f"({proved['epsilon']:.4g}, {proved['delta']:.2g})-DP" if proved else None,
-        numerics=proved["numerics"] if proved else None,
+        proved=proved.statement() if proved else None,
+        numerics=proved.numerics if proved else None,
         claim=claim.get("statement"),
         flaw=claim.get("flaw"),
         sound_counterpart=result.sound_counterpart,

@@ -19,7 +19,7 @@ from prefect.artifacts import (
 from storage.refs import DatasetRef
 from tasks.accounts.budget import nights_left
 from tasks.runtime.settings import mlflow_page
-from tasks.tracking.reporting import RunResult, note_of
+from tasks.tracking.results import RunResult, summary
 
 __all__ = ["STAGES", "Progress", "show_budget", "show_figure", "show_result", "show_sweep"]
 
@@ -69,7 +69,7 @@ def show_result(result: RunResult) -> None:
     """Show the result, and link to the run in MLflow."""
     numbers = "\n".join(f"| {name} | {value:.4g} |" for name, value in sorted(result.metrics.items()))
     table = f"\n\n| metric | value |\n|---|---|\n{numbers}" if numbers else ""
-    create_markdown_artifact(note_of(result) + table, key="result", description="Result")
+    create_markdown_artifact(summary(result) + table, key="result", description="Result")
     if result.mlflow_run_id:
         create_link_artifact(
             mlflow_page(result.mlflow_run_id),
@@ -96,7 +96,7 @@ def show_sweep(name: str, points: Sequence[tuple[str, RunResult | None, str | No
 def _proved(result: RunResult | None) -> str:
     if result is None or result.proved is None:
         return "none"
-    return f"({result.proved['epsilon']:.4g}, {result.proved['delta']:.2g})-DP"
+    return result.proved.statement()
 
 
 def show_figure(name: str, title: str, png: bytes, verdict: str) -> None:

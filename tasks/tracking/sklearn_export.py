@@ -28,9 +28,20 @@ from dpalgos.pipeline import ReleasedMap, UnitBallClipper
 from dpalgos.registry import lookup
 from dpalgos.rows import Floats
 
-__all__ = ["model_steps", "row_map_step", "to_sklearn"]
+__all__ = ["NotExportableError", "model_steps", "row_map_step", "to_sklearn"]
 
 Step = tuple[str, BaseEstimator]
+
+
+class NotExportableError(ParameterError):
+    """No scikit-learn step is known for a kind of map or model, so only the release holds it."""
+
+
+def _unknown(artefact: object, register: str) -> NotExportableError:
+    return NotExportableError(
+        f"no scikit-learn step is known for {type(artefact).__name__}; "
+        f"register one with tasks.tracking.sklearn_export.{register}"
+    )
 
 
 @singledispatch
@@ -47,13 +58,10 @@ def row_map_step(artefact: Any, dimension: int) -> Step | None:
 
     Raises
     ------
-    ParameterError
+    NotExportableError
         If no step is known for this kind.
     """
-    raise ParameterError(
-        f"no pipeline step is known for {type(artefact).__name__}; "
-        "register one with tasks.tracking.sklearn_export.row_map_step"
-    )
+    raise _unknown(artefact, "row_map_step")
 
 
 @row_map_step.register
@@ -121,13 +129,12 @@ def model_steps(model: Any, classes: Sequence[str]) -> list[Step]:
 
     Raises
     ------
+    NotExportableError
+        If no steps are known for this kind.
     ParameterError
-        If no steps are known for this kind, or the classes do not fit the model.
+        If the classes do not fit the model.
     """
-    raise ParameterError(
-        f"no pipeline step is known for {type(model).__name__}; "
-        "register one with tasks.tracking.sklearn_export.model_steps"
-    )
+    raise _unknown(model, "model_steps")
 
 
 @model_steps.register
@@ -196,8 +203,10 @@ def to_sklearn(
 
     Raises
     ------
+    NotExportableError
+        If no step is known for one of them.
     ParameterError
-        If a step is unknown or the shapes do not chain.
+        If the shapes do not chain.
     """
     first = lookup("normalisations", normalisation)() if isinstance(normalisation, str) else normalisation
     steps: list[Step] = []

@@ -18,7 +18,7 @@ from storage.errors import RefusedError
 from storage.layout import Layout
 from tasks.planning.configuration import TrainingConfig
 from tasks.runtime.progress import listen
-from tasks.tracking.reporting import RunResult
+from tasks.tracking.results import RunResult
 from tests.support.chains import charges, digests, followed, ingest_private
 from tests.support.data import flip
 from tests.support.engines import Engine

@@ -22,7 +22,7 @@ from tasks.planning.plans import RunPlan
 from tasks.planning.resolution import resolve_normalisation
 from tasks.release.door import charge_plan, make_release
 from tasks.runtime.settings import current_layout
-from tasks.tracking.reporting import RunResult
+from tasks.tracking.results import RunResult
 from tests.support.private_rows import CLASSES, DIMENSION, PrivateRows, write_rows
 
 __all__ = ["Prepared", "charges", "digests", "followed", "ingest_private", "prepare"]

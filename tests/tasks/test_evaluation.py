@@ -16,7 +16,7 @@ from tasks.evaluation import evaluate
 from tasks.release import door
 from tasks.release.door import read_release
 from tasks.runtime.settings import current_layout
-from tasks.tracking.reporting import Evaluation
+from tasks.tracking.results import Evaluation
 from tests.support.chains import Prepared, charges, followed, ingest_private, prepare
 from tests.support.data import gathered
 

@@ -16,10 +16,10 @@ from tasks.evaluation import evaluate
 from tasks.normalisation import normalise
 from tasks.partitioning import partition
 from tasks.planning.plans import PlannedRelease
+from tasks.recording import record
 from tasks.releasing import reduce_dimension, train_model
 from tasks.runtime import caching
 from tasks.runtime.caching import BY_CONTENT, ByContent, checked, served_from_cache, submit
-from tasks.tracking.reporting import report
 from tests.support.engines import Engine
 from tests.support.plans import planned
 
@@ -89,12 +89,12 @@ def test_arrays_and_other_objects_are_no_inputs(value: Any, root: Path) -> None:
 
 
 def test_every_task_is_cached_by_content_but_for_those_that_write_books() -> None:
-    """A charge asks the ledger and a report asks MLflow: these remember by themselves, whatever a cache says."""
+    """A charge asks the ledger and a record asks MLflow: these remember by themselves, whatever a cache says."""
     cached: list[Task[..., Any]] = [normalise, partition, reduce_dimension, train_model, evaluate]
     for one in cached:
         assert isinstance(one.cache_policy, ByContent), one.name
         assert one.persist_result is True, one.name
-    asked: list[Task[..., Any]] = [charge, report]
+    asked: list[Task[..., Any]] = [charge, record]
     for one in asked:
         assert not isinstance(one.cache_policy, ByContent), one.name
         assert one.persist_result is False, one.name

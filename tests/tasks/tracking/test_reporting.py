@@ -9,8 +9,12 @@ from typing import Any
 import duckdb
 import numpy as np
 import pytest
+from scipy.stats import norm
 
 from dpalgos.accounting.composition import compose
+from dpalgos.errors import ParameterError
+from dpalgos.mechanisms.gaussian import delta_of_mu
+from dpalgos.models import LinearModel
 from flows.chain import follow
 from flows.direct import Directly
 from storage.datasets import open_dataset
@@ -19,8 +23,11 @@ from storage.shards import open_shard
 from tasks.experiments.results import query_results
 from tasks.ingestion import find_dataset
 from tasks.planning.configuration import TrainingConfig
+from tasks.recording import record
 from tasks.runtime.settings import current_layout
-from tasks.tracking.reporting import Evaluation, RunResult, proved_by_party, record, report, summarise
+from tasks.tracking import reporting
+from tasks.tracking.reporting import run_report
+from tasks.tracking.results import Evaluation, RunResult, append_result, proved_of, summarise
 from tasks.tracking.runs import FACTS
 from tests.support.chains import followed, ingest_private, prepare
 from tests.support.data import gathered
@@ -31,7 +38,7 @@ def tracked(dataset: str = "digits", **config: Any) -> tuple[TrainingConfig, Run
     """Run the chain without Prefect, and log it."""
     given = TrainingConfig(**{"dataset": dataset, "epsilon": 1.0, "parties": 2, **config})
     mapped, plan, result, models = follow(given, Directly())
-    return given, report.fn(given, mapped, plan, result, models)
+    return given, record.fn(given, mapped, plan, result, models)
 
 
 # ── the result ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -39,20 +46,61 @@ def tracked(dataset: str = "digits", **config: Any) -> tuple[TrainingConfig, Run
 
 def test_what_is_spent_is_the_largest_bill_of_a_party() -> None:
     plan = planned(shards_of(dataset_of(), sizes=(200, 300, 500)), algorithm="fed-dpdr-dpml")
-    proved = proved_by_party(plan)
+    proved = proved_of(plan)
     assert proved is not None
-    assert proved["epsilon"] == max(compose(bill).epsilon(1e-5) for bill in plan.bills().values())
-    assert proved["delta"] == 1e-5
-    pure = proved_by_party(planned(algorithm="dpml"))
+    assert proved.epsilon == max(compose(bill).epsilon(1e-5) for bill in plan.bills().values())
+    assert proved.delta == 1e-5
+    assert proved.mu is None, "a pure release among them"
+    pure = proved_of(planned(algorithm="dpml"))
     assert pure is not None
-    assert pure["delta"] == 0.0
-    assert pure["epsilon"] == pytest.approx(1.0)
+    assert pure.delta == 0.0
+    assert pure.epsilon == pytest.approx(1.0)
+
+
+def test_a_gaussian_run_states_its_mu_and_the_whole_curve() -> None:
+    """Epsilon at delta is one point of the curve: it follows from mu, and mu from no single point."""
+    proved = proved_of(planned(algorithm="noisy-gd", parties=3))
+    assert proved is not None
+    assert proved.mu is not None
+    assert delta_of_mu(proved.mu, proved.epsilon) == pytest.approx(proved.delta, rel=1e-6)
+    levels, missed = (np.array(one) for one in zip(*proved.trade_off, strict=True))
+    np.testing.assert_allclose(missed, norm.cdf(norm.ppf(1 - levels) - proved.mu), rtol=1e-5)
+    pure = proved_of(planned(algorithm="dpml"))
+    assert pure is not None
+    # Several pure releases whose epsilons sum to one promise at least what a single one does.
+    floor = np.maximum(1 - np.e * levels, (1 - levels) / np.e)
+    assert (np.array(pure.trade_off)[:, 1] >= floor * (1 - 1e-5)).all()
+
+
+def test_numbers_for_people_never_promise_more() -> None:
+    proved = proved_of(planned(algorithm="dpml"))
+    assert proved is not None
+    assert proved.model_copy(update={"epsilon": 1.00001, "delta": 1e-5}).statement() == "(1.001, 1e-05)-DP"
+
+
+def test_a_kind_without_a_scikit_learn_step_is_said_and_what_does_not_fit_is_raised(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = TrainingConfig(dataset="iris", algorithm="noisy-gd", epsilon=1.0, parties=2)
+    dataset, plan, result, models = follow(config, Directly())
+    assert run_report(config, dataset, plan, result, models).model is not None
+
+    def read(artefact: Any) -> None:
+        monkeypatch.setattr(reporting, "read_release", lambda reference: artefact)
+
+    read(object())
+    report = run_report(config, dataset, plan, result, models)
+    assert report.model is None
+    assert "No model is logged: no scikit-learn step is known for object" in report.note
+    read(LinearModel(np.ones((3, 7))))
+    with pytest.raises(ParameterError, match="takes 7 features but gets 4"):
+        run_report(config, dataset, plan, result, models)
 
 
 def test_one_unproved_release_makes_the_whole_unproved() -> None:
-    assert proved_by_party(planned(algorithm="non-private", epsilon=None)) is None
-    assert proved_by_party(planned(algorithm="fed-dpdr-dpml-published")) is None
-    assert proved_by_party(planned(algorithm="fed-dpdr-dpml", projection="pca")) is None
+    assert proved_of(planned(algorithm="non-private", epsilon=None)) is None
+    assert proved_of(planned(algorithm="fed-dpdr-dpml-published")) is None
+    assert proved_of(planned(algorithm="fed-dpdr-dpml", projection="pca")) is None
 
 
 def test_a_result_is_json_and_comes_back(root: Path) -> None:
@@ -92,8 +140,8 @@ def test_duckdb_reads_the_rows(root: Path) -> None:
     result = followed("iris", algorithm="dpdr-dpml", dimension=2)
     for _ in range(2):
         # A run that is repeated is not counted twice.
-        record(config, result)
-    record(config.model_copy(update={"epsilon": None}), followed("iris", algorithm="non-private", epsilon=None))
+        append_result(config, result)
+    append_result(config.model_copy(update={"epsilon": None}), followed("iris", algorithm="non-private", epsilon=None))
     files = f"{current_layout().results}/runs/*.parquet"
     rows = duckdb.sql(
         f"SELECT algorithm, accuracy, config_epsilon FROM read_parquet('{files}', union_by_name=true) ORDER BY 1"
@@ -113,12 +161,12 @@ def test_duckdb_reads_the_rows(root: Path) -> None:
 def test_a_cached_run_does_not_rewrite_the_seconds_of_the_run_that_computed(root: Path) -> None:
     config = TrainingConfig(dataset="iris", algorithm="noisy-gd", epsilon=1.0, parties=2)
     result = followed("iris", algorithm="noisy-gd").model_copy(update={"seconds": 12.5})
-    record(config, result)
-    record(config, result.model_copy(update={"seconds": 0.25, "cached": True}))
+    append_result(config, result)
+    append_result(config, result.model_copy(update={"seconds": 0.25, "cached": True}))
     assert query_results("SELECT seconds FROM runs") == [{"seconds": 12.5}]
     # Where the first one was killed before it could say, nobody knows.
     other = result.model_copy(update={"run_key": "other", "seconds": 0.25, "cached": True})
-    record(config, other)
+    append_result(config, other)
     assert query_results("SELECT seconds FROM runs WHERE run_key = 'other'") == [{"seconds": None}]
 
 
@@ -185,7 +233,7 @@ def test_a_parent_a_child_per_party_one_experiment_a_data_set(tracked_root: Path
     assert given.dataset.profile in (None, "")
     assert given.dataset.schema in (None, "")
     # Logged again, it is the same run.
-    again = report.fn(*logged(config))
+    again = record.fn(*logged(config))
     assert again.mlflow_run_id == result.mlflow_run_id
 
 

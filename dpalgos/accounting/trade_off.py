@@ -1,0 +1,103 @@
+"""What a release promises at every level at once: its Gaussian-DP parameter, and the trade-off curve of any test.
+
+An (epsilon, delta) pair is one point of what is proved. The trade-off function f of a release gives, for every test of
+"this row was in" against "another row was" with type I error alpha, a bound f(alpha) below which its type II error
+cannot fall (Dong, Roth, Su 2022, Definition 1): f(alpha) = 1 - alpha says that nothing can be learnt.
+
+A release that is (epsilon, delta)-DP in both orders of every neighbouring pair has, for a test with rejection
+probability alpha under one and 1 - beta under the other,
+
+    1 - beta <= e^epsilon alpha + delta    and    1 - alpha <= e^epsilon beta + delta,
+
+so beta >= max(1 - delta - e^epsilon alpha, e^-epsilon (1 - delta - alpha)) (Wasserman, Zhou 2010, Theorem 2.4). Every
+point of a proved privacy profile gives such a bound, and so does the largest of finitely many: the curve below is
+never above the true one. For Gaussian components it is exact, G_mu(alpha) = Phi(Phi^-1(1 - alpha) - mu).
+
+References
+----------
+Dong, Roth, Su, "Gaussian differential privacy", JRSS B 84 (2022).
+Gomez et al., "(epsilon, delta) considered harmful: best practices for reporting differential privacy guarantees",
+2025.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from scipy.special import ndtr, ndtri
+
+from dpalgos.accounting.composition import components, compose
+from dpalgos.errors import ParameterError
+from dpalgos.guarantees import Loss
+from dpalgos.rounding import rounded_down
+from dpalgos.rows import Floats
+
+__all__ = ["TYPE_I_ERRORS", "gaussian_mu", "trade_off"]
+
+TYPE_I_ERRORS = (0.001, 0.01, 0.05, *(round(0.1 * tenth, 1) for tenth in range(1, 10)))
+"""Where curves are stated: what a careful test allows itself, and tenths."""
+
+# How many points of a profile the curve of other than Gaussian releases is made of; each is proved by itself.
+_POINTS = 48
+_DELTAS = (1e-12, 1e-9, 1e-6, 1e-3, 0.1)
+_DIGITS = 6
+
+
+def gaussian_mu(losses: Sequence[Loss]) -> float | None:
+    """Return mu of releases that together are mu-Gaussian-DP; None where one of them is of another type.
+
+    Raises
+    ------
+    ParameterError
+        For something that is not a loss type.
+    """
+    parts = components(losses)
+    return None if parts.pure or parts.rhos or parts.slacks or parts.unproved is not None else parts.mu
+
+
+def _of_profile(losses: tuple[Loss, ...], alphas: Floats) -> Floats:
+    profile, corner = compose(losses), components(losses).epsilon
+    finite = (epsilon for delta in _DELTAS if math.isfinite(epsilon := profile.epsilon(delta)))
+    # The sum of pure epsilons is a corner of the curve; other points lie evenly up to the widest epsilon.
+    epsilons = [corner, *np.linspace(0.0, next(finite, corner), _POINTS).tolist()]
+    bounds = [np.zeros_like(alphas)]
+    for epsilon in epsilons:
+        left = 1.0 - profile.delta(epsilon)
+        bounds += [left - math.exp(min(epsilon, 700.0)) * alphas, math.exp(-epsilon) * (left - alphas)]
+    return np.asarray(np.max(bounds, axis=0), dtype=np.float64)
+
+
+def trade_off(bills: Iterable[Sequence[Loss]], alphas: Sequence[float] = TYPE_I_ERRORS) -> Floats:
+    """Return a lower bound on the type II error of every test at each type I error.
+
+    Parameters
+    ----------
+    bills : iterable of sequences of Loss
+        What each party pays. A row belongs to one party, so the least of the parties' curves holds for every row.
+    alphas : sequence of float
+        Type I errors, between 0 and 1.
+
+    Returns
+    -------
+    array (len(alphas),)
+        Rounded down to six significant digits; zero where nothing is proved.
+
+    Raises
+    ------
+    ParameterError
+        If an alpha is no probability, or something is not a loss type.
+    """
+    levels = np.asarray(alphas, dtype=np.float64)
+    if not ((levels >= 0) & (levels <= 1)).all():
+        raise ParameterError(f"type I errors are {list(alphas)}; each must lie between 0 and 1")
+    curve = 1.0 - levels
+    distinct = {tuple(losses) for losses in bills}
+    gaussian = {losses: mu for losses in distinct if (mu := gaussian_mu(losses)) is not None}
+    if gaussian:
+        # Curves of larger mu lie below; both functions err by a few units in the last place.
+        curve = np.minimum(curve, ndtr(-ndtri(levels) - max(gaussian.values())) * (1 - 1e-12))
+    for losses in distinct - gaussian.keys():
+        curve = np.minimum(curve, _of_profile(losses, levels) - 1e-15)
+    return np.array([max(rounded_down(value, _DIGITS), 0.0) for value in curve.tolist()])

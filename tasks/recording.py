@@ -1,0 +1,35 @@
+"""Record a run: log it to MLflow, append it to the result tables."""
+
+from __future__ import annotations
+
+from prefect import task
+
+from storage.refs import DatasetRef, ReleaseRef
+from tasks.planning.configuration import TrainingConfig
+from tasks.planning.plans import RunPlan
+from tasks.runtime.progress import say
+from tasks.runtime.settings import current_root
+from tasks.tracking.reporting import run_report
+from tasks.tracking.results import RunResult, append_result
+from tasks.tracking.runs import track_run
+
+__all__ = ["record"]
+
+
+@task(task_run_name="log {result.algorithm}", persist_result=False)
+def record(
+    config: TrainingConfig,
+    dataset: DatasetRef,
+    plan: RunPlan,
+    result: RunResult,
+    models: dict[str, list[ReleaseRef]],
+) -> RunResult:
+    """Log a run to MLflow and append it to the results; a run that was logged before is found again.
+
+    ``models`` gives for each released model what rows pass through, the model last.
+    """
+    run_id = track_run(current_root(), run_report(config, dataset, plan, result, models))
+    logged = result.model_copy(update={"mlflow_run_id": run_id})
+    append_result(config, logged)
+    say("log", f"MLflow run {run_id[:8]}")
+    return logged

@@ -1,0 +1,231 @@
+"""The result of a training run: what is proved, claimed and measured of it, and its rows of the result tables."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from dpalgos.accounting.composition import compose
+from dpalgos.accounting.trade_off import TYPE_I_ERRORS, gaussian_mu, trade_off
+from dpalgos.guarantees import PureEpsilon
+from dpalgos.rounding import rounded_up
+from storage.refs import DatasetRef, ReleaseRef
+from storage.results import append, is_recorded
+from tasks.planning.configuration import TrainingConfig
+from tasks.planning.plans import RunPlan
+from tasks.runtime.settings import current_layout
+
+__all__ = [
+    "Evaluation",
+    "Proved",
+    "RunResult",
+    "append_result",
+    "epsilon_by_party",
+    "proved_of",
+    "summarise",
+    "summary",
+]
+
+
+class Proved(BaseModel):
+    """What is proved of a run's releases together, for the party that pays most.
+
+    Attributes
+    ----------
+    epsilon, delta : float
+    mu : float or None
+        Gaussian-DP parameter where every release is Gaussian: the whole promise, of which epsilon at delta is a point.
+    trade_off : tuple of (type I error, type II error)
+        No test between neighbouring data sets that makes the first makes less than the second, rounded down;
+        see :mod:`dpalgos.accounting.trade_off`.
+    neighbours, trust, numerics : str
+    assumptions : tuple of str
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    epsilon: float
+    delta: float
+    mu: float | None = None
+    trade_off: tuple[tuple[float, float], ...] = ()
+    neighbours: str
+    trust: str
+    numerics: str
+    assumptions: tuple[str, ...] = ()
+
+    def statement(self, digits: int = 4) -> str:
+        """Return ``(epsilon, delta)-DP``, rounded up."""
+        return f"({rounded_up(self.epsilon, digits):g}, {rounded_up(self.delta, 2):g})-DP"
+
+
+class Evaluation(BaseModel):
+    """Measured numbers of a run: of the model, or the mean over the parties' models, and of each; or released ones."""
+
+    model_config = ConfigDict(frozen=True)
+
+    metrics: dict[str, float] = {}
+    by_party: dict[str, dict[str, float]] = {}
+    measured_on: str | None = None
+
+
+class RunResult(BaseModel):
+    """What a training run gives back, to people as a table row and to machines as JSON.
+
+    Attributes
+    ----------
+    proved : Proved or None
+        Of all the run's releases, for the worst-off party.
+    claim : dict or None
+        What the paper says of the algorithm at this budget, and the flaw where there is one.
+    epsilon_spent, delta_spent : float or None
+        What this run's releases cost, charged now or before, the largest over parties; None where nothing is proved.
+    mu_spent : float or None
+        The same as a Gaussian-DP parameter, where every release is Gaussian.
+    accuracy : float or None
+        None where nothing public was measured and no evaluation was charged.
+    measured_on : str or None
+        What ``accuracy`` and ``metrics`` speak of: ``"test rows"``, ``"training rows"`` where all rows train, or
+        ``"held-out rows, noisy"`` for a charged evaluation; of the model, or the mean over the parties' models.
+    seconds : float or None
+        None on private data: time is a side channel.
+    releasing_seconds : float or None
+        Of these, what making the releases took one after another; None where one was there before, or nobody measured.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    algorithm: str
+    dataset: str
+    trust: str
+    proved: Proved | None
+    claim: dict[str, Any] | None
+    epsilon_spent: float | None
+    delta_spent: float | None
+    mu_spent: float | None = None
+    accuracy: float | None
+    measured_on: str | None = None
+    metrics: dict[str, float]
+    by_party: dict[str, dict[str, float]]
+    split: dict[str, Any]
+    sound_counterpart: str | None
+    run_key: str
+    releases: tuple[str, ...]
+    mlflow_run_id: str | None = None
+    prefect_flow_run_id: str | None = None
+    seconds: float | None = None
+    releasing_seconds: float | None = None
+    cached: bool = False
+
+
+def proved_of(plan: RunPlan) -> Proved | None:
+    """Return what is proved of a whole run, or None.
+
+    The run's releases are one plan, known beforehand, so they are composed tightly; every party pays for its own
+    releases and for the joint ones, and the largest bill is the run's.
+    """
+    spent = epsilon_by_party(plan)
+    if spent is None:
+        return None
+    bills = set(plan.bills().values())
+    every = [release.guarantee() for release in plan.releases if release.reads_rows]
+    mus = [mu for bill in bills if (mu := gaussian_mu(bill)) is not None]
+    return Proved(
+        epsilon=max(spent.values()),
+        delta=_delta(plan),
+        mu=max(mus) if len(mus) == len(bills) else None,
+        trade_off=tuple(zip(TYPE_I_ERRORS, trade_off(bills).tolist(), strict=True)),
+        neighbours=str(every[0].neighbours),
+        trust=str(plan.trust),
+        numerics="exact" if all(item.numerics == "exact" for item in every) else "idealised",
+        assumptions=tuple(sorted({text for item in every for text in item.assumptions})),
+    )
+
+
+def _delta(plan: RunPlan) -> float:
+    """Return the delta at which a run's cost is stated: none where every loss is pure."""
+    losses = (loss for bill in plan.bills().values() for loss in bill)
+    return 0.0 if all(isinstance(loss, PureEpsilon) for loss in losses) else plan.delta
+
+
+def epsilon_by_party(plan: RunPlan) -> dict[str, float] | None:
+    """Return the epsilon of each party's bill, or None where something is not proved, or not at this delta."""
+    bills = plan.bills()
+    if not bills or not plan.proved:
+        return None
+    # Parties of one plan mostly pay the same; each distinct bill is composed once.
+    found = {bill: compose(bill).epsilon(_delta(plan)) for bill in set(bills.values())}
+    return {party: found[bill] for party, bill in bills.items()} if all(map(math.isfinite, found.values())) else None
+
+
+def summarise(plan: RunPlan, dataset: DatasetRef, evaluation: Evaluation, references: list[ReleaseRef]) -> RunResult:
+    """Put a run's public numbers together."""
+    proved = proved_of(plan)
+    return RunResult(
+        algorithm=plan.system,
+        dataset=dataset.name,
+        trust=str(plan.trust),
+        proved=proved,
+        claim=plan.claim,
+        epsilon_spent=proved.epsilon if proved else None,
+        delta_spent=proved.delta if proved else None,
+        mu_spent=proved.mu if proved else None,
+        accuracy=evaluation.metrics.get("accuracy"),
+        measured_on=evaluation.measured_on,
+        metrics=evaluation.metrics,
+        by_party=evaluation.by_party,
+        split=plan.split,
+        sound_counterpart=plan.sound_counterpart,
+        run_key=plan.run_key,
+        releases=tuple(reference.key for reference in references),
+    )
+
+
+def summary(result: RunResult) -> str:
+    """Return a run's guarantee, claim and flaw as Markdown."""
+    lines = [f"**{result.algorithm}** on **{result.dataset}**, trust {result.trust}."]
+    if result.proved:
+        lines.append(
+            f"Proved: {result.proved.statement()} a party, "
+            f"{result.proved.neighbours}, {result.proved.numerics} numerics."
+        )
+    else:
+        lines.append("Proved: **none**.")
+    if result.claim:
+        lines.append(f"Claimed: {result.claim['statement']} ({result.claim['theorem']}).")
+        if result.claim.get("flaw"):
+            lines.append(f"Flaw: {result.claim['flaw']}")
+    if result.sound_counterpart:
+        lines.append(f"Sound counterpart: {result.sound_counterpart}.")
+    return "\n\n".join(lines)
+
+
+def append_result(config: TrainingConfig, result: RunResult) -> None:
+    """Append a run to the results; under its key, so that a run that is repeated is not counted twice.
+
+    What was served from the cache is not appended again, and its seconds are not those of the run that computed.
+    """
+    layout = current_layout()
+    if result.cached:
+        if is_recorded(layout, result.run_key):
+            return
+        result = result.model_copy(update={"seconds": None})
+    row = result.model_dump(mode="json", exclude={"metrics", "by_party", "releases", "cached"})
+    setting = config.model_dump(mode="json", exclude={"algorithm", "dataset", "trust"})
+    append(layout, [{**row, **{f"config_{name}": value for name, value in setting.items()}}], run=result.run_key)
+    measured = [("all", result.metrics), *result.by_party.items()]
+    rows = [
+        {
+            "run_key": result.run_key,
+            "algorithm": result.algorithm,
+            "dataset": result.dataset,
+            "party": party,
+            "metric": name,
+            "value": value,
+        }
+        for party, metrics in measured
+        for name, value in metrics.items()
+    ]
+    if rows:
+        append(layout, rows, table="metrics", run=result.run_key)
