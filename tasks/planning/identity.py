@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.metadata
 import inspect
 import json
 import threading
@@ -13,19 +12,9 @@ from typing import Any
 
 from pydantic import BaseModel
 
-__all__ = ["canonical", "code_version", "identity", "source_of"]
+from tasks.planning.code_version import code_version
 
-# What a released number may depend on besides our own code.
-_NUMERICAL_PACKAGES = (
-    "cryptography",
-    "dp-accounting",
-    "mpmath",
-    "numba",
-    "numpy",
-    "scikit-image",
-    "scikit-learn",
-    "scipy",
-)
+__all__ = ["canonical", "code_version", "identity", "package_digest", "source_of"]
 
 
 def _plain(value: Any) -> Any:
@@ -72,10 +61,3 @@ def package_digest(*packages: str) -> str:
             digest.update(f"{source.relative_to(here)}\0".encode())
             digest.update(hashlib.sha256(source.read_bytes()).digest())
     return digest.hexdigest()
-
-
-@cache
-def code_version() -> str:
-    """Return the version of everything that computes a release: our mathematics and the packages it rests on."""
-    versions = {name: importlib.metadata.version(name) for name in _NUMERICAL_PACKAGES}
-    return identity(mathematics=package_digest("dpalgos"), packages=versions)[:16]
