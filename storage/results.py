@@ -5,7 +5,8 @@ from __future__ import annotations
 import io
 import json
 import secrets as randomness
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
@@ -152,9 +153,20 @@ def _answer(connection: Any, sql: str, names: Sequence[str], folder: Path | None
         statements = connection.extract_statements(sql)
         if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
             raise InputError(f"a query is one SELECT statement{there}")
-        return connection.sql(sql).to_arrow_table()
+        return _interruptible(connection, lambda: connection.sql(sql).to_arrow_table())
     except duckdb.Error as error:
         raise InputError(f"the query cannot be answered: {_first_lines(error)}{there}") from error
+
+
+def _interruptible(connection: Any, ask: Callable[[], Any]) -> Any:
+    """Ask in a thread of its own: DuckDB does not always notice Ctrl-C while it computes in the main thread."""
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(ask)
+        try:
+            return answer.result()
+        except KeyboardInterrupt:
+            connection.interrupt()
+            raise
 
 
 def _first_lines(error: BaseException) -> str:

@@ -13,9 +13,9 @@ from types import MappingProxyType
 from typing import Any, Protocol
 
 import numpy as np
-import yaml
 from numpy.typing import NDArray
 
+from storage.documents import parse_yaml
 from storage.errors import FormatVersionError, InputError
 from storage.readers.source import Block, OnViolation, Tally, canonical_label
 
@@ -487,9 +487,6 @@ def load_schema(path: str | Path) -> Schema:
             raise InputError(
                 f"schema {path} does not exist; name a YAML file, or one of those that come along: {names}"
             )
-        data = yaml.safe_load(text)
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"cannot read schema {path}: {error}") from error
-    except yaml.YAMLError as error:
-        raise InputError(f"schema {path} is not YAML: {' '.join(str(error).split())}") from error
-    return _parse(data, str(path))
+    return _parse(parse_yaml(text, f"schema {path}"), str(path))

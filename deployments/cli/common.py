@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import stat
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,7 +17,7 @@ from rich.console import Console
 from storage.errors import FormatVersionError, InputError, StorageError
 from tasks.runtime.settings import ROOT_VARIABLE, current_layout
 
-__all__ = ["JsonFlag", "RootOption", "console", "print_json", "use_root"]
+__all__ = ["JsonFlag", "RootOption", "console", "print_json", "read_text", "require_readable", "use_root"]
 
 RootOption = Annotated[
     Path | None,
@@ -25,6 +26,7 @@ RootOption = Annotated[
     ),
 ]
 _PIPE_WIDTH = 132
+_MOST_TEXT = 4_000_000
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout and nothing else there.")]
 
 
@@ -36,14 +38,52 @@ def use_root(root: Path | None) -> None:
     InputError
         If it cannot be written: the root is an argument, and the way out is another one.
     """
-    if root is not None:
-        os.environ[ROOT_VARIABLE] = str(root.expanduser().resolve())
     try:
+        if root is not None:
+            os.environ[ROOT_VARIABLE] = str(root.expanduser().resolve())
         current_layout()
     except FormatVersionError:
         raise
-    except StorageError as error:
-        raise InputError(str(error)) from error
+    except (StorageError, OSError, RuntimeError, ValueError) as error:
+        # Links in a circle, names too long, bytes no name can have.
+        raise InputError(f"{error}; choose another root with --root") from error
+
+
+def require_readable(path: Path, option: str) -> Path:
+    """Return a path if rows or text can be read from it: a file or a folder, no device, pipe or socket.
+
+    Raises
+    ------
+    InputError
+        Otherwise: such a thing may never end, or never begin.
+    """
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        raise InputError(f"{option}: there is no file or folder {path}") from None
+    except (OSError, ValueError) as error:
+        raise InputError(f"{option}: {path} cannot be read: {getattr(error, 'strerror', error)}") from None
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise InputError(f"{option}: {path} is neither a file nor a folder; copy what it gives into a file")
+    return path
+
+
+def read_text(path: Path, option: str) -> str:
+    """Return the text of a file that a person wrote.
+
+    Raises
+    ------
+    InputError
+        If it cannot be read, is not UTF-8, or is larger than any such file.
+    """
+    try:
+        if require_readable(path, option).stat().st_size > _MOST_TEXT:
+            raise InputError(f"{option}: {path} is larger than {_MOST_TEXT:,} bytes, which no such file is")
+        return path.read_text("utf-8")
+    except OSError as error:
+        raise InputError(f"{option}: {path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise InputError(f"{option}: {path} is not UTF-8: {error.reason} at byte {error.start}") from None
 
 
 def console() -> Console:

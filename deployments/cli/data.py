@@ -9,7 +9,7 @@ import typer
 from rich.table import Table
 
 from deployments.cli.app import app
-from deployments.cli.common import JsonFlag, RootOption, console, print_json, use_root
+from deployments.cli.common import JsonFlag, RootOption, console, print_json, require_readable, use_root
 from storage.errors import InputError
 
 
@@ -103,7 +103,7 @@ def ingest(
         IngestRequest(
             name=name,
             format=format,
-            path=path,
+            path=path and require_readable(path, "--path"),
             visibility="private" if private else "public",
             account=account,
             epsilon_cap=epsilon_cap,
@@ -148,5 +148,5 @@ def _parties(pairs: list[str]) -> dict[str, Path]:
             raise InputError(f"--party {pair!r} is not NAME=PATH, for example --party north=north.csv")
         if name in result:
             raise InputError(f"--party {name} is given twice")
-        result[name] = Path(path)
+        result[name] = require_readable(Path(path), f"--party {name}")
     return result

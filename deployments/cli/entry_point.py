@@ -5,8 +5,11 @@ from __future__ import annotations
 import importlib
 import os
 import pkgutil
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from deployments import cli
 from deployments.cli.app import app
@@ -22,19 +25,42 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """
     given = list(arguments) if arguments is not None else None
     code: object = DONE
-    try:
-        # First, because it says when a file of the user's own hides one of our packages.
-        importlib.import_module("unitball")
-        # Modules beside this one add their commands to the application when they are imported.
-        for module in pkgutil.iter_modules(cli.__path__, f"{cli.__name__}."):
-            importlib.import_module(module.name)
-        code = app(args=given, prog_name="unitball", standalone_mode=False)
-    except BrokenPipeError:
-        # Whoever reads has seen enough; Python must not try to write the rest when it ends.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except (Exception, KeyboardInterrupt) as error:
-        if os.environ.get("UNITBALL_DEBUG"):
-            raise
-        code, line = explain(error)
-        sys.stderr.write(f"unitball: {line}\n")
+    with _noticing_interrupts() as interrupted:
+        try:
+            # First, because it says when a file of the user's own hides one of our packages.
+            importlib.import_module("unitball")
+            # Modules beside this one add their commands to the application when they are imported.
+            for module in pkgutil.iter_modules(cli.__path__, f"{cli.__name__}."):
+                importlib.import_module(module.name)
+            code = app(args=given, prog_name="unitball", standalone_mode=False)
+            if interrupted.is_set():
+                raise KeyboardInterrupt
+        except BrokenPipeError:
+            # Whoever reads has seen enough; Python must not try to write the rest when it ends.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        except (Exception, KeyboardInterrupt) as error:
+            if os.environ.get("UNITBALL_DEBUG"):
+                raise
+            # Libraries turn Ctrl-C into exceptions of their own.
+            code, line = explain(KeyboardInterrupt() if interrupted.is_set() else error)
+            sys.stderr.write(f"unitball: {line}\n")
     sys.exit(code if isinstance(code, int) else DONE)
+
+
+@contextmanager
+def _noticing_interrupts() -> Iterator[threading.Event]:
+    """Remember that Ctrl-C was pressed, besides interrupting what runs."""
+    pressed = threading.Event()
+
+    def interrupt(*_: object) -> None:
+        pressed.set()
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        yield pressed
+        return
+    before = signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield pressed
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -8,6 +8,9 @@ import typer
 
 __all__ = ["BAD_INPUT", "DONE", "FAILED", "INTERRUPTED", "REFUSED", "explain"]
 
+# What somebody has pasted by mistake is not printed whole; paths are.
+_LONGEST, _LONGEST_LINE = 300, 1500
+
 DONE, FAILED, BAD_INPUT, REFUSED, INTERRUPTED = 0, 1, 2, 3, 130
 
 # Typer brings Click along under a private name; what is public of it is enough to name its error for bad usage.
@@ -56,9 +59,10 @@ def _one_line(error: BaseException) -> str:
 
 
 def printable(text: str) -> str:
-    """Return text on one line, control characters escaped: what is wrong may lie in a name nobody can see."""
-    words = " ".join(text.split())
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in words)
+    """Return text on one line of bounded length, control characters escaped: the fault may be one nobody can see."""
+    words = (word if len(word) <= _LONGEST else word[:_LONGEST] + "…" for word in text.split())
+    line = "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in " ".join(words))
+    return line if len(line) <= _LONGEST_LINE else line[:_LONGEST_LINE] + "…"
 
 
 def _usage(error: Any) -> str:

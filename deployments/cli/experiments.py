@@ -17,7 +17,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from rich.table import Table
 
 from deployments.cli.app import app
-from deployments.cli.common import JsonFlag, RootOption, console, print_json, use_root
+from deployments.cli.common import JsonFlag, RootOption, console, print_json, read_text, use_root
 from dpalgos.errors import ParameterError
 from storage.errors import InputError
 from tasks.runtime.progress import listen
@@ -66,11 +66,7 @@ def sweep(
     from tasks.runtime.engine import prepare_engine, quick_flows
 
     use_root(root)
-    try:
-        text = specification.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot read {specification}: {error}") from error
-    spec = load(SweepSpec, text, str(specification))
+    spec = load(SweepSpec, read_text(specification, "SPECIFICATION"), str(specification))
     points = spec.points()
     if dry_run:
         for point in points:

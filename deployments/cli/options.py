@@ -224,7 +224,8 @@ def _shown(default: Any) -> str:
 def _json_or_text(text: str) -> Any:
     try:
         return json.loads(text)
-    except (json.JSONDecodeError, RecursionError):
+    except (ValueError, RecursionError):
+        # Not JSON, or JSON beyond reason: the parameter's own check names it.
         return text
 
 

@@ -17,7 +17,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from rich.table import Table
 
 from deployments.cli.app import app
-from deployments.cli.common import JsonFlag, RootOption, console, print_json, use_root
+from deployments.cli.common import JsonFlag, RootOption, console, print_json, require_readable, use_root
 from deployments.cli.options import options_of
 from dpalgos.errors import ParameterError
 from dpalgos.rounding import rounded_up
@@ -152,7 +152,7 @@ def _ingest(name: str, path: Path, format: str | None, public: bool) -> None:
     from tasks.ingestion import IngestRequest, ingest
 
     visibility = Visibility.PUBLIC if public else Visibility.PRIVATE
-    ingest(IngestRequest(name=name, path=path, format=format, visibility=visibility))
+    ingest(IngestRequest(name=name, path=require_readable(path, "--path"), format=format, visibility=visibility))
 
 
 @app.command(epilog="Example: unitball compare --dataset digits --epsilon 1")

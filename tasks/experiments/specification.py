@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from dpalgos.errors import ParameterError
+from storage.documents import parse_yaml
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.identity import identity
 
@@ -339,13 +339,10 @@ def load(model: type[_M], text: str, place: str) -> _M:
 
     Raises
     ------
-    ParameterError
+    InputError, ParameterError
         Naming the place, the field, the value and what is expected.
     """
-    try:
-        data = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ParameterError(f"{place} is not YAML: {' '.join(str(error).split())}") from None
+    data = parse_yaml(text, place)
     if not isinstance(data, dict):
         raise ParameterError(f"{place} is no specification: it must be a mapping with a name and a grid")
     try:
