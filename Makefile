@@ -25,8 +25,8 @@ test: check  ## every check, then the tests with coverage
 test-nightly: .venv/.ready  ## the heavy tests
 	@$(BIN)/python -m pytest -m nightly
 
-serve: .venv/.ready  ## Prefect server, worker and MLflow on this machine, deployments applied
-	@$(BIN)/python -m deployments.serving
+serve: .venv/.ready  ## Prefect, MLflow and the deployed flows on this machine
+	@$(BIN)/unitball serve
 
 lock: .venv/.ready  ## resolve the ranges in pyproject.toml anew into requirements.lock (needs uv)
 	@sh scripts/lock.sh

@@ -1,44 +1,37 @@
-"""Serve on one machine: Prefect server, worker and MLflow on loopback, deployments applied, all stopped in order."""
+"""Serve on one machine: Prefect server, MLflow and the runner of the flows on loopback, stopped in order."""
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import os
 import signal
 import socket
-import subprocess
 import sys
 import threading
 import time
 import urllib.error
 import urllib.request
-import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from deployments import leash
 from storage.atomic import writing
-from storage.errors import StorageError
 from storage.layout import Layout
-from tasks.runtime.engine import EngineError, prepare_databases, start_server, tracking_uri
-from tasks.runtime.settings import MLFLOW_VARIABLE, ROOT_VARIABLE, current_root
+from tasks.runtime.credentials import credentials, credentials_file
+from tasks.runtime.engine import EngineError, prepare_databases, start_server, wait_for_server
+from tasks.runtime.processes import LeashedProcess
+from tasks.runtime.settings import MLFLOW_VARIABLE, ROOT_VARIABLE, record_servers
 
-__all__ = ["POOL", "ServeError", "Serving", "main", "serve"]
+__all__ = ["DEPLOYMENTS", "ServeError", "Serving", "run", "serve"]
 
-POOL = "unitball"
 DEPLOYMENTS = Path(__file__).with_name("prefect.yaml")
 HOST = "127.0.0.1"
 _START_SECONDS = 120.0
-# Runs say every half minute that they live; after three silences the server calls them crashed.
-_HEARTBEAT_SECONDS = 30
-_SILENCE_SECONDS = 90
 # A part that dies is started again, unless it keeps dying.
 _LIVES, _LIVES_SECONDS = 5, 300.0
 
 
-class ServeError(Exception):
+class ServeError(EngineError):
     """Serving cannot begin or go on; the message says why and what to do."""
 
 
@@ -70,7 +63,7 @@ class Serving:
         if self.prefect_port == self.mlflow_port:
             raise ServeError(f"Prefect and MLflow cannot share port {self.prefect_port}; give them different ones")
         if self.runs < 1:
-            raise ServeError(f"runs is {self.runs}; the worker needs at least 1")
+            raise ServeError(f"runs is {self.runs}; at least 1 is needed")
         if not self.prefect_file.is_file():
             raise ServeError(f"no file {self.prefect_file}; the deployments come from a prefect.yaml")
 
@@ -84,29 +77,27 @@ class Serving:
         """Address of MLflow's pages."""
         return f"http://{HOST}:{self.mlflow_port}"
 
+    def prefect_settings(self) -> dict[str, str]:
+        """Return what makes the server refuse other web pages and other users, and keep leases through a restart."""
+        return {
+            "PREFECT_SERVER_API_HOST": HOST,
+            "PREFECT_SERVER_API_PORT": str(self.prefect_port),
+            "PREFECT_SERVER_UI_API_URL": f"{self.prefect_url}/api",
+            "PREFECT_SERVER_API_CSRF_PROTECTION_ENABLED": "true",
+            "PREFECT_SERVER_API_CORS_ALLOWED_ORIGINS": f"{self.prefect_url},http://localhost:{self.prefect_port}",
+            # In memory, which is the default, a slot that a killed run held would stay taken for ever.
+            "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem",
+        }
 
-class _Leashed:
-    """A command that ends with this process, its output in a file."""
 
-    def __init__(self, name: str, command: Sequence[str], log: Path, **environment: str) -> None:
-        self.name, self.log = name, log
-        self._command = [sys.executable, "-P", leash.__file__, *command]
-        # One mark for all its lives: what an earlier one has left is ended with the last.
-        self._environment = {**os.environ, **environment, leash.MARK: uuid.uuid4().hex}
-        self._begun: list[float] = []
-        self._process = self._start()
+class _Part:
+    """A process that is started again when it ends by itself."""
 
-    def _start(self) -> subprocess.Popen[bytes]:
-        self._begun.append(time.monotonic())
-        with writing(self.log), self.log.open("ab") as output:
-            return subprocess.Popen(
-                self._command,
-                stdin=subprocess.PIPE,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                env=self._environment,
-                start_new_session=True,
-            )
+    def __init__(self, name: str, start: Callable[[], LeashedProcess]) -> None:
+        self.name = name
+        self._start = start
+        self._begun = [time.monotonic()]
+        self.process = start()
 
     def keep_alive(self) -> str | None:
         """Start it again if it has ended; return what there is to say.
@@ -116,37 +107,30 @@ class _Leashed:
         ServeError
             If it has ended too often.
         """
-        code = self.ended()
+        code = self.process.exit_code()
         if code is None:
             return None
+        log = self.process.log
         if len(self._begun) > _LIVES and time.monotonic() - self._begun[-_LIVES] < _LIVES_SECONDS:
-            raise ServeError(
-                f"the {self.name} ended {_LIVES} times in a few minutes, the last with {code}; see {self.log}"
-            )
-        self._process = self._start()
-        return f"the {self.name} ended ({code}) and was started again; see {self.log}"
+            raise ServeError(f"the {self.name} ended {_LIVES} times in a few minutes, the last with {code}; see {log}")
+        self._begun.append(time.monotonic())
+        self.process = self._start()
+        return f"the {self.name} ended ({code}) and was started again; see {log}"
 
-    def ended(self) -> int | None:
-        """Return the exit code, or None while it runs."""
-        return self._process.poll()
-
-    def wait(self, seconds: float) -> int:
-        """Return the exit code when it ends by itself."""
-        try:
-            return self._process.wait(seconds)
-        except subprocess.TimeoutExpired as error:
-            raise ServeError(f"{self.name} took more than {seconds:.0f} s; see {self.log}") from error
+    def wait_until(self, ready: Callable[[], bool]) -> None:
+        """Wait for it to say that it is ready."""
+        deadline = time.monotonic() + _START_SECONDS
+        while not ready():
+            if (code := self.process.exit_code()) is not None:
+                reason = (self.process.logged() or ["no message"])[-1]
+                raise ServeError(f"the {self.name} ended with code {code}: {reason} (see {self.process.log})")
+            if time.monotonic() > deadline:
+                raise ServeError(f"the {self.name} was not ready in {_START_SECONDS:.0f} s; see {self.process.log}")
+            time.sleep(0.1)
 
     def stop(self) -> None:
-        """Let go of the leash and wait."""
-        assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.close()
-        try:
-            self._process.wait(leash.GRACE_SECONDS + 15)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        """End it."""
+        self.process.stop()
 
 
 def _open_port(port: int, option: str) -> socket.socket:
@@ -163,16 +147,6 @@ def _open_port(port: int, option: str) -> socket.socket:
     return listener
 
 
-def _wait_until(what: str, condition: Callable[[], bool], process: _Leashed) -> None:
-    deadline = time.monotonic() + _START_SECONDS
-    while not condition():
-        if process.ended() is not None:
-            raise ServeError(f"{process.name} ended with code {process.ended()} before it was ready; see {process.log}")
-        if time.monotonic() > deadline:
-            raise ServeError(f"{what} in {_START_SECONDS:.0f} s; see {process.log}")
-        time.sleep(0.2)
-
-
 def _answers(url: str) -> bool:
     try:
         with urllib.request.urlopen(url, timeout=2) as answer:
@@ -181,59 +155,9 @@ def _answers(url: str) -> bool:
         return False
 
 
-def _make_pool() -> None:
-    """Make the work pool; the one of an earlier time is kept as it is."""
-    from prefect.client.orchestration import get_client
-    from prefect.client.schemas.actions import WorkPoolCreate
-    from prefect.exceptions import ObjectAlreadyExists
-    from prefect.workers.process import ProcessWorker
-
-    template = ProcessWorker.get_default_base_job_template()
-    with get_client(sync_client=True) as client, contextlib.suppress(ObjectAlreadyExists):
-        client.create_work_pool(WorkPoolCreate(name=POOL, type=ProcessWorker.type, base_job_template=template))
-
-
-def _watch_for_silent_runs() -> None:
-    """Let the server call a run crashed when it no longer says that it lives; without this it runs for ever."""
-    from datetime import timedelta
-
-    from prefect.client.orchestration import get_client
-    from prefect.client.schemas.objects import StateType
-    from prefect.events.actions import ChangeFlowRunState
-    from prefect.events.schemas.automations import AutomationCore, EventTrigger, Posture
-    from prefect.events.schemas.events import ResourceSpecification
-
-    name = "unitball: silent runs are crashed"
-    ends = {f"prefect.flow-run.{state}" for state in ("Completed", "Failed", "Cancelled", "Crashed", "Refused")}
-    automation = AutomationCore(
-        name=name,
-        trigger=EventTrigger(
-            after={"prefect.flow-run.heartbeat"},
-            expect={"prefect.flow-run.heartbeat", *ends},
-            match=ResourceSpecification({"prefect.resource.id": ["prefect.flow-run.*"]}),
-            for_each={"prefect.resource.id"},
-            posture=Posture.Proactive,
-            threshold=1,
-            within=timedelta(seconds=_SILENCE_SECONDS),
-        ),
-        actions=[ChangeFlowRunState(state=StateType.CRASHED, message="The run fell silent: its process has died.")],
-    )
-    with get_client(sync_client=True) as client:
-        for existing in client.read_automations_by_name(name):
-            client.delete_automation(existing.id)
-        client.create_automation(automation)
-
-
-def _worker_online() -> bool:
-    from prefect.client.orchestration import get_client
-
-    with get_client(sync_client=True) as client:
-        return any(worker.status == "ONLINE" for worker in client.read_workers_for_work_pool(POOL))
-
-
 @contextlib.contextmanager
-def serve(serving: Serving) -> Iterator[list[_Leashed]]:
-    """Start everything, yield the processes to watch, and stop everything: worker, MLflow, then the server.
+def serve(serving: Serving) -> Iterator[list[_Part]]:
+    """Start everything, yield the processes to watch, and stop everything: runner, MLflow, then the server.
 
     Raises
     ------
@@ -244,83 +168,40 @@ def serve(serving: Serving) -> Iterator[list[_Leashed]]:
     """
     root = Layout(serving.root).root
     with contextlib.ExitStack() as stack:
-        prefect_port = stack.enter_context(_open_port(serving.prefect_port, "--prefect-port"))
+        listener = stack.enter_context(_open_port(serving.prefect_port, "--prefect-port"))
         # MLflow opens its port itself; asking first gives the clear line.
         _open_port(serving.mlflow_port, "--mlflow-port").close()
         os.environ[ROOT_VARIABLE] = str(root)
-        # An address left from an earlier serving must not be taken for a server of the user's own.
-        os.environ.pop("PREFECT_API_URL", None)
+        # What an earlier serving has left must not be taken for a server of the user's own.
+        for name in ("PREFECT_API_URL", "PREFECT_API_AUTH_STRING"):
+            os.environ.pop(name, None)
         prepare_databases(root)
-        server = start_server(root, prefect_port)
-        prefect_port.close()
-        stack.callback(server.stop)
-        os.environ["PREFECT_API_URL"] = f"{serving.prefect_url}/api"
-        os.environ["PREFECT_FLOWS_HEARTBEAT_FREQUENCY"] = str(_HEARTBEAT_SECONDS)
-        # Runs link to their pages there.
-        os.environ[MLFLOW_VARIABLE] = f"http://{HOST}:{serving.mlflow_port}"
+        secret = credentials(root)
         logs = root / "logs"
         with writing(logs):
-            logs.mkdir(exist_ok=True)
-        # The job queues serve features that are not used here, and are seven processes.
-        without_jobs = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
-        mlflow = _Leashed("MLflow server", _mlflow_command(serving), logs / "mlflow.log", **without_jobs)
-        stack.callback(mlflow.stop)
-        _make_pool()
-        _watch_for_silent_runs()
-        deploy = _Leashed("prefect deploy", _deploy_command(serving), logs / "deploy.log")
-        stack.callback(deploy.stop)
-        if code := deploy.wait(_START_SECONDS):
-            raise ServeError(f"the deployments could not be applied (prefect deploy: {code}); see {deploy.log}")
-        worker = _Leashed("worker", _worker_command(serving), logs / "worker.log")
-        stack.callback(worker.stop)
-        _wait_until("the worker did not report", _worker_online, worker)
-        _wait_until("MLflow did not answer", lambda: _answers(f"{serving.mlflow_url}/health"), mlflow)
-        yield [worker, mlflow]
+            logs.mkdir(mode=0o700, exist_ok=True)
 
+        def part(name: str, module: str, *arguments: str) -> _Part:
+            command = [sys.executable, "-P", "-m", f"deployments.{module}", *arguments]
+            started = _Part(name, lambda: LeashedProcess(command, logs / f"{module}.log", os.environ))
+            stack.callback(started.stop)
+            return started
 
-def _prefect(*arguments: str) -> list[str]:
-    return [sys.executable, "-P", "-m", "prefect", *arguments]
-
-
-def _deploy_command(serving: Serving) -> list[str]:
-    return _prefect("--no-prompt", "deploy", "--all", "--prefect-file", str(serving.prefect_file.absolute()))
-
-
-def _worker_command(serving: Serving) -> list[str]:
-    return _prefect("worker", "start", "--pool", POOL, "--type", "process", "--limit", str(serving.runs))
-
-
-def _mlflow_command(serving: Serving) -> list[str]:
-    places = ["--backend-store-uri", tracking_uri(serving.root)]
-    places += ["--default-artifact-root", Layout(serving.root).artifacts.as_uri(), "--no-serve-artifacts"]
-    where = ["--host", HOST, "--port", str(serving.mlflow_port), "--workers", "1"]
-    return [sys.executable, "-P", "-m", "mlflow", "server", *places, *where]
-
-
-def _arguments(arguments: Sequence[str] | None) -> Serving:
-    def from_environment(name: str, default: int) -> int:
-        value = os.environ.get(name, "")
-        if not value:
-            return default
-        try:
-            return int(value)
-        except ValueError:
-            raise ServeError(f"{name} is {value!r}, not a number") from None
-
-    parser = argparse.ArgumentParser(prog="python -m deployments.serving", description=__doc__)
-    parser.add_argument("--root", type=Path, help=f"where all state lies (also {ROOT_VARIABLE})")
-    parser.add_argument("--prefect-port", type=int, help="also UNITBALL_PREFECT_PORT; 4210")
-    parser.add_argument("--mlflow-port", type=int, help="also UNITBALL_MLFLOW_PORT; 5000")
-    parser.add_argument("--runs", type=int, default=2, help="flow runs at once")
-    parser.add_argument("--prefect-file", type=Path, default=DEPLOYMENTS, help="deployments to apply")
-    given = parser.parse_args(arguments)
-    return Serving(
-        root=current_root() if given.root is None else given.root,
-        prefect_port=given.prefect_port or from_environment("UNITBALL_PREFECT_PORT", 4210),
-        mlflow_port=given.mlflow_port or from_environment("UNITBALL_MLFLOW_PORT", 5000),
-        runs=given.runs,
-        prefect_file=given.prefect_file,
-    )
+        server = _Part("Prefect server", lambda: start_server(root, listener, serving.prefect_settings()))
+        stack.callback(server.stop)
+        mlflow = part("MLflow server", "mlflow_server", "--root", str(root), "--port", str(serving.mlflow_port))
+        wait_for_server((HOST, serving.prefect_port), server.process)
+        os.environ["PREFECT_API_URL"] = f"{serving.prefect_url}/api"
+        os.environ["PREFECT_API_AUTH_STRING"] = secret.basic
+        # Runs link to their pages there.
+        os.environ[MLFLOW_VARIABLE] = serving.mlflow_url
+        file = str(serving.prefect_file.absolute())
+        runner = part("runner", "runner", "--prefect-file", file, "--runs", str(serving.runs))
+        runner.wait_until(lambda: "serving" in runner.process.logged())
+        mlflow.wait_until(lambda: _answers(f"{serving.mlflow_url}/health"))
+        record_servers(root, {"prefect": f"{serving.prefect_url}/api", "mlflow": serving.mlflow_url})
+        stack.callback(record_servers, root, {})
+        yield [server, mlflow, runner]
 
 
 class _Interrupted(BaseException):
@@ -343,33 +224,34 @@ class _Signals:
             raise _Interrupted
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Serve until Ctrl-C or SIGTERM; return the exit code."""
+def run(serving: Serving) -> int:
+    """Serve until Ctrl-C or SIGTERM; return the exit code.
+
+    Raises
+    ------
+    ServeError, tasks.runtime.engine.EngineError, storage.errors.StorageError
+        If a part does not start, or keeps ending; everything is stopped then.
+    """
     signals = _Signals()
+    print("starting Prefect, MLflow and the runner …", flush=True)
     try:
-        serving = _arguments(arguments)
-        print("starting Prefect, MLflow and the worker …", flush=True)
-        with serve(serving) as processes:
+        with serve(serving) as parts:
             signals.starting = False
+            root = Layout(serving.root).root
             print(f"Prefect   {serving.prefect_url}   (export PREFECT_API_URL={serving.prefect_url}/api)")
             print(f"MLflow    {serving.mlflow_url}/#/experiments?workflowType=machine_learning")
-            print(f"logs      {Layout(serving.root).root / 'logs'}")
+            print(f"secret    {credentials_file(root)}   (its line for Prefect's page; name:password for MLflow's)")
+            print(f"logs      {root / 'logs'}")
             print("ready; Ctrl-C stops everything", flush=True)
             while not signals.end.wait(0.5):
-                for process in processes:
-                    if news := process.keep_alive():
+                for part in parts:
+                    if news := part.keep_alive():
                         print(news, flush=True)
-            print("stopping: worker, MLflow, Prefect …", flush=True)
+            print("stopping: runner, MLflow, Prefect …", flush=True)
     except _Interrupted:
         print("interrupted before all was ready; stopped", flush=True)
         return 1
-    except (ServeError, EngineError, StorageError) as error:
+    finally:
         signals.starting = False
-        print(f"unitball: {error}", file=sys.stderr)
-        return 1
     print("stopped", flush=True)
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

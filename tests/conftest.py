@@ -13,6 +13,7 @@ import pytest
 from tests.support import data
 from tests.support.command_line import CommandLine
 from tests.support.engines import Engine
+from tests.support.serving import Served, started
 
 SEED = int(os.environ.get("UNITBALL_TEST_SEED", "20240917"))
 
@@ -65,3 +66,12 @@ def tracked_root(engine: Engine, root: Path) -> Path:
 def unitball(tracked_root: Path, capfd: pytest.CaptureFixture[str]) -> CommandLine:
     """Return the command line, run in this process on a root of the test's own."""
     return CommandLine(tracked_root, capfd)
+
+
+@pytest.fixture(scope="session")
+def served(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """Return the session's `make serve`: it takes a quarter of a minute to start."""
+    folder = tmp_path_factory.mktemp("serving")
+    engine.prepare_served(folder / "root")
+    with started(folder) as served:
+        yield served

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import State
 from prefect.concurrency.sync import concurrency
-from prefect.exceptions import PrefectHTTPStatusError
+from prefect.exceptions import ObjectAlreadyExists
 from prefect.runtime import deployment
 from prefect.states import Failed
 
@@ -19,8 +19,6 @@ __all__ = ["LEASE_SECONDS", "limit_name", "one_run_a_dataset", "refused"]
 
 LEASE_SECONDS = 60
 """A run that dies holds up the next one of its data set for this long at most, and a few seconds more."""
-
-_CONFLICT = 409
 
 
 def limit_name(dataset: str) -> str:
@@ -39,13 +37,9 @@ def one_run_a_dataset(dataset: str) -> Iterator[None]:
         yield
         return
     name = limit_name(dataset)
-    with get_client(sync_client=True) as client:
-        try:
-            client.upsert_global_concurrency_limit_by_name(name, 1)
-        except PrefectHTTPStatusError as error:
-            # Another run has just made it.
-            if error.response.status_code != _CONFLICT:
-                raise
+    # Another run may just have made it.
+    with get_client(sync_client=True) as client, suppress(ObjectAlreadyExists):
+        client.upsert_global_concurrency_limit_by_name(name, 1)
     with concurrency(name, strict=True, lease_duration=LEASE_SECONDS, raise_on_lease_renewal_failure=False):
         yield
 

@@ -7,29 +7,28 @@ from __future__ import annotations
 
 import atexit
 import hashlib
+import http.client
 import importlib.metadata
 import logging
 import os
-import selectors
 import socket
-import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 
 from storage.atomic import writing
 from storage.errors import StorageError
 from storage.layout import Layout
 from tasks.runtime import engine_process
+from tasks.runtime.credentials import Credentials, credentials, use_own_server
+from tasks.runtime.processes import LeashedProcess
+from tasks.runtime.settings import current_root
 
 __all__ = [
     "EngineError",
-    "EngineProcess",
     "prefect_database",
     "prepare_databases",
     "prepare_engine",
@@ -37,10 +36,10 @@ __all__ = [
     "quick_flows",
     "start_server",
     "tracking_uri",
+    "wait_for_server",
 ]
 
 STARTUP_SECONDS = 120
-_LOG_LIMIT = 1_000_000
 # Says that PREFECT_API_URL is a parent's embedded server and not the user's choice.
 _EMBEDDED = "UNITBALL_EMBEDDED_API_URL"
 
@@ -52,9 +51,9 @@ _QUIET = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_LOGGING_LEVEL": "WARNING",
     "GIT_PYTHON_REFRESH": "quiet",
-    "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": str(STARTUP_SECONDS),
 }
-# The embedded server has no page, no schedules and no automations, so it need not start them.
+# The embedded server has no page, no schedules and no automations, so it need not start them. Nor does a browser ever
+# hold its password, which is what protection against forged requests is for.
 _EMBEDDED_SERVER = {
     "PREFECT__SERVER_EPHEMERAL": "1",
     "PREFECT__SERVER_FINAL": "1",
@@ -111,97 +110,66 @@ def _use_environment(root: Path) -> None:
     if _own_server_wanted():
         os.environ["PREFECT_HOME"] = str(home)
         os.environ["PREFECT_SERVER_DATABASE_CONNECTION_URL"] = f"sqlite+aiosqlite:///{prefect_database(root)}"
-        os.environ["PREFECT_SERVER_EPHEMERAL_ENABLED"] = "true"
+    else:
+        use_own_server(root)
 
 
 def _own_server_wanted() -> bool:
     return os.environ.get("PREFECT_API_URL") in (None, "", os.environ.get(_EMBEDDED))
 
 
-class EngineProcess:
-    """One of the engine's own processes; it ends when this one does, however that happens."""
-
-    def __init__(
-        self,
-        root: Path,
-        arguments: list[str],
-        *,
-        listener: socket.socket | None = None,
-        settings: Mapping[str, str] = MappingProxyType({}),
-    ) -> None:
-        home = Layout(root).prefect
-        self.log = home / "engine.log"
-        environment = {**_QUIET, **os.environ, **settings}
-        descriptors: tuple[int, ...] = ()
-        if listener is not None:
-            descriptors = (listener.fileno(),)
-            arguments = [*arguments, "--socket", str(listener.fileno())]
-        for name in ("PREFECT_API_URL", _EMBEDDED):
-            environment.pop(name, None)
-        with writing(self.log), self.log.open("ab") as log:
-            if log.tell() > _LOG_LIMIT:
-                log.truncate(0)
-            self._start = log.tell()
-            # -P: the folder of the script must not come first on the import path, its modules bear common names.
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", engine_process.__file__, "--workplace", str(home), *arguments],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                env=environment,
-                pass_fds=descriptors,
-                # Ctrl-C is for the command; the server must still be there when the runs are marked as cancelled.
-                start_new_session=True,
-            )
-        atexit.register(self.stop)
-
-    @property
-    def alive(self) -> bool:
-        """Whether it runs."""
-        return self._process.poll() is None
-
-    def wait_until_done(self) -> None:
-        """Wait for the end; raise with the last line of the log if it was not a good one."""
-        if self._process.wait() != 0:
-            raise EngineError(self._last_words())
-
-    def wait_until_ready(self) -> None:
-        """Wait for the word that the server answers."""
-        assert self._process.stdout is not None
-        deadline = time.monotonic() + STARTUP_SECONDS
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._process.stdout, selectors.EVENT_READ)
-            while remaining := max(0.0, deadline - time.monotonic()):
-                if selector.select(remaining):
-                    line = self._process.stdout.readline()
-                    if line.strip() == b"ready":
-                        return
-                    if not line:
-                        break
-        if self._process.poll() is None and remaining == 0:
-            self._process.kill()
-            raise EngineError(f"the embedded Prefect server did not answer in {STARTUP_SECONDS} s; see {self.log}")
-        self._process.wait()
-        raise EngineError(self._last_words())
-
-    def _last_words(self) -> str:
-        with self.log.open("rb") as file:
-            file.seek(self._start)
-            lines = [line for line in file.read().decode(errors="replace").splitlines() if line.strip()]
-        return f"{lines[-1] if lines else 'the engine ended without a word'} (details in {self.log})"
-
-    def stop(self) -> None:
-        """End it: the end of its standard input is the sign."""
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        try:
-            self._process.wait(timeout=10)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+def _start(
+    root: Path, arguments: Sequence[str], settings: Mapping[str, str], *, fd: int | None = None
+) -> LeashedProcess:
+    """Start one of the engine's own processes."""
+    home = Layout(root).prefect
+    environment = {**_QUIET, **os.environ, **settings}
+    for name in ("PREFECT_API_URL", "PREFECT_API_AUTH_STRING", _EMBEDDED):
+        environment.pop(name, None)
+    # -P: the folder of the script must not come first on the import path, its modules bear common names.
+    command = [sys.executable, "-P", engine_process.__file__, "--workplace", str(home), *arguments]
+    process = LeashedProcess(command, home / "engine.log", environment, () if fd is None else (fd,))
+    atexit.register(process.stop)
+    return process
 
 
-_servers: dict[Path, EngineProcess] = {}
+def _finish(process: LeashedProcess) -> None:
+    """Wait for the end; raise with the last line of the log if it was not a good one."""
+    if process.wait() != 0:
+        raise EngineError(_reason(process))
+
+
+def _reason(process: LeashedProcess) -> str:
+    lines = process.logged()
+    return f"{lines[-1] if lines else 'the engine ended without a message'} (details in {process.log})"
+
+
+def wait_for_server(address: tuple[str, int], process: LeashedProcess) -> None:
+    """Wait until the server answers on a port that was open before it started: one request, no polling.
+
+    Raises
+    ------
+    EngineError
+        If it ends, or does not answer in two minutes.
+    """
+    connection = http.client.HTTPConnection(*address, timeout=STARTUP_SECONDS)
+    try:
+        connection.request("GET", "/api/health")
+        status = connection.getresponse().status
+    except TimeoutError:
+        process.stop()
+        raise EngineError(f"the Prefect server did not answer in {STARTUP_SECONDS} s; see {process.log}") from None
+    except OSError:
+        process.wait()
+        raise EngineError(_reason(process)) from None
+    finally:
+        connection.close()
+    if status != 200:
+        process.stop()
+        raise EngineError(f"the Prefect server answered with {status}; see {process.log}")
+
+
+_servers: dict[Path, LeashedProcess] = {}
 
 
 def _database_arguments(root: Path, needs: _Needs) -> tuple[list[str], list[str]]:
@@ -227,8 +195,8 @@ def prepare_databases(root: Path) -> None:
     root = _usable(root)
     _use_environment(root)
     parts = [arguments for arguments in _database_arguments(root, _Needs.of(root)) if arguments]
-    for process in [EngineProcess(root, arguments) for arguments in parts]:
-        process.wait_until_done()
+    for process in [_start(root, arguments, {}) for arguments in parts]:
+        _finish(process)
 
 
 def prepare_tracking(root: Path) -> None:
@@ -245,28 +213,30 @@ def prepare_tracking(root: Path) -> None:
     if not _Needs.of(root).mlflow:
         return
     _usable(root)
-    EngineProcess(root, _database_arguments(root, _Needs(prefect=False, mlflow=True))[1]).wait_until_done()
+    _finish(_start(root, _database_arguments(root, _Needs(prefect=False, mlflow=True))[1], {}))
 
 
-def start_server(root: Path, listener: socket.socket) -> EngineProcess:
-    """Start a whole Prefect server (pages, schedules, automations) on an open socket; ready when it returns.
+def _authentication(secret: Credentials) -> dict[str, str]:
+    return {"PREFECT_SERVER_API_AUTH_STRING": secret.basic}
 
-    The databases must be there (:func:`prepare_databases`). It ends with this process, or when it is stopped.
 
-    Raises
-    ------
-    EngineError
-        If it does not start.
+def start_server(root: Path, listener: socket.socket, settings: Mapping[str, str]) -> LeashedProcess:
+    """Start a whole Prefect server (pages, schedules, automations) on an open socket, behind the root's secret.
+
+    The databases must be there (:func:`prepare_databases`). It ends with this process, or when it is stopped;
+    :func:`wait_for_server` waits until it answers.
+
+    Parameters
+    ----------
+    root : Path
+    listener : socket.socket
+        Bound and listening; it stays open here, so that nobody else can answer at its address while the server is
+        started again.
+    settings : mapping of str to str
+        Prefect's settings as environment variables.
     """
-    host, port = listener.getsockname()[:2]
-    settings = {
-        "PREFECT_SERVER_API_HOST": str(host),
-        "PREFECT_SERVER_API_PORT": str(port),
-        "PREFECT_SERVER_UI_API_URL": f"http://{host}:{port}/api",
-    }
-    server = EngineProcess(Layout(root).root, ["--whole"], listener=listener, settings=settings)
-    server.wait_until_ready()
-    return server
+    arguments = ["--whole", "--socket", str(listener.fileno())]
+    return _start(root, arguments, {**_authentication(credentials(root)), **settings}, fd=listener.fileno())
 
 
 def _usable(root: Path) -> Path:
@@ -284,9 +254,9 @@ def prepare_engine(root: Path) -> None:
     """Make Prefect and MLflow ready under ``root``: settings, databases, and a server of this process's own.
 
     Call it before anything imports Prefect. Where ``PREFECT_API_URL`` is set, that server is used and only the rest
-    is done. Where Prefect is already imported (a test harness, a worker), its settings are fixed and are left alone.
-    The server listens on a free loopback port and ends with this process, even if that is killed; nothing but
-    loopback is contacted.
+    is done. Where Prefect is already imported (a test harness, a served run), its settings are fixed and are left
+    alone. The server listens on a free loopback port, refuses whoever does not have the root's secret, and ends with
+    this process, even if that is killed; nothing but loopback is contacted.
 
     Raises
     ------
@@ -303,15 +273,19 @@ def prepare_engine(root: Path) -> None:
     if not _own_server_wanted():
         prepare_tracking(root)
         return
-    if root in _servers and _servers[root].alive:
+    if root in _servers and _servers[root].exit_code() is None:
         return
-    needs = _Needs.of(root)
-    prefect_part, mlflow_part = _database_arguments(root, needs)
+    secret = credentials(root)
+    prefect_part, mlflow_part = _database_arguments(root, _Needs.of(root))
+    # The port is bound here and handed over, so that nobody else can answer there and be shown the secret.
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        url = f"http://127.0.0.1:{listener.getsockname()[1]}/api"
-        server = EngineProcess(root, prefect_part, listener=listener, settings=_EMBEDDED_SERVER)
-    migration = EngineProcess(root, mlflow_part) if mlflow_part else None
-    os.environ["PREFECT_API_URL"] = os.environ[_EMBEDDED] = url
+        address = listener.getsockname()[:2]
+        arguments = [*prefect_part, "--socket", str(listener.fileno())]
+        settings = {**_EMBEDDED_SERVER, **_authentication(secret)}
+        server = _start(root, arguments, settings, fd=listener.fileno())
+    migration = _start(root, mlflow_part, {}) if mlflow_part else None
+    os.environ["PREFECT_API_URL"] = os.environ[_EMBEDDED] = f"http://127.0.0.1:{address[1]}/api"
+    os.environ["PREFECT_API_AUTH_STRING"] = secret.basic
     # The imports take as long as the server's start and can go beside it.
     import mlflow.sklearn
     import mlflow.store.tracking.sqlalchemy_store  # noqa: F401
@@ -320,22 +294,31 @@ def prepare_engine(root: Path) -> None:
     # At exit the last events are sent within a second or two; that they are still on their way is no warning.
     logging.getLogger("EventsWorker").setLevel(logging.ERROR)
     if migration is not None:
-        migration.wait_until_done()
-    server.wait_until_ready()
+        _finish(migration)
+    wait_for_server(address, server)
     _servers[root] = server
+    from tasks.runtime import interrupted
+
+    if interrupted.has_dead_processes(root):
+        from prefect.client.orchestration import get_client
+
+        with get_client(sync_client=True) as client:
+            interrupted.crash_interrupted_runs(client, root)
 
 
 @contextmanager
 def quick_flows() -> Iterator[None]:
-    """Run flows without the heartbeat thread, whose end each flow run waits for up to a second.
+    """Run flows of this process: marked as its own, and on the embedded server without the heartbeat thread.
 
-    Heartbeats let a server notice that a worker's run has died; a run on the embedded server has nobody to notice.
-    Does nothing where the server is not the embedded one.
+    By the mark the next start finds the runs of a process that was killed. The end of the heartbeat thread costs each
+    flow run up to a second; heartbeats let a server notice that a run has died, and a run on the embedded server, which
+    dies with it, has nobody to notice.
     """
-    if not os.environ.get(_EMBEDDED) or not _own_server_wanted():
-        yield
-        return
     from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 
-    with temporary_settings(updates={PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
+    from tasks.runtime.interrupted import marked_runs
+
+    embedded = os.environ.get(_EMBEDDED) and _own_server_wanted()
+    changed = {PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None} if embedded else {}
+    with marked_runs(current_root()), temporary_settings(updates=changed):
         yield

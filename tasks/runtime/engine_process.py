@@ -11,7 +11,6 @@ import os
 import socket
 import sqlite3
 import sys
-import threading
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import asynccontextmanager, closing, contextmanager
 from functools import partial
@@ -158,7 +157,7 @@ def migrate_mlflow(database: Path, artifacts: Path) -> None:
 
 
 def serve(descriptor: int, *, whole: bool) -> None:
-    """Serve Prefect's API on an open socket until the parent is gone.
+    """Serve Prefect's API on an open socket until SIGTERM.
 
     Parameters
     ----------
@@ -185,17 +184,7 @@ def serve(descriptor: int, *, whole: bool) -> None:
             async with super().begin_transaction(session, with_for_update=True) as transaction:
                 yield transaction
 
-    class Server(uvicorn.Server):
-        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-            await super().startup(sockets=sockets)
-            if self.started:
-                print("ready", flush=True)
-
-    server = Server(uvicorn.Config(create_app(ephemeral=not whole), log_level="error", lifespan="on"))
-    at_end.clear()
-    at_end.append(lambda: setattr(server, "should_exit", True))
-    if parent_gone.is_set():
-        return
+    server = uvicorn.Server(uvicorn.Config(create_app(ephemeral=not whole), log_level="error", lifespan="on"))
     url = get_current_settings().server.database.connection_url
     assert url is not None
     database = WaitingSqlite(connection_url=url.get_secret_value())
@@ -203,24 +192,9 @@ def serve(descriptor: int, *, whole: bool) -> None:
         server.run(sockets=[listener])
 
 
-# What to do when the parent is gone; a database half-made aside may be left as it is.
-at_end: list[Callable[[], None]] = [lambda: os._exit(1)]
-parent_gone = threading.Event()
-
-
-def _watch_parent() -> None:
-    # Standard input is a pipe from the parent; it ends with it, however that happens.
-    # Read past Python's buffer, whose lock a thread must not hold when the interpreter ends.
-    while os.read(0, 1024):
-        pass
-    parent_gone.set()
-    for action in list(at_end):
-        action()
-
-
 def main() -> None:
-    """Make the databases that are asked for, then serve if a socket is given; end with the parent."""
-    threading.Thread(target=_watch_parent, daemon=True).start()
+    """Make the databases that are asked for, then serve if a socket is given."""
+    os.umask(0o077)
     parser = argparse.ArgumentParser()
     parser.add_argument("--workplace", type=Path, required=True)
     parser.add_argument("--prefect", type=Path)
@@ -239,6 +213,7 @@ def main() -> None:
     if arguments.socket is not None:
         serve(arguments.socket, whole=arguments.whole)
         sys.stderr.flush()
+        sys.stdout.flush()
         # All is on disk; unwinding the interpreter would only cost another second.
         os._exit(0)
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
+from tasks.runtime.credentials import use_own_server
+from tasks.runtime.settings import current_root
+
 __all__ = ["announce"]
 
 
@@ -15,6 +18,7 @@ def announce(event: str, resource: str, payload: Mapping[str, str]) -> None:
     """
     if not os.environ.get("PREFECT_API_URL"):
         return
+    use_own_server(current_root())
     from prefect.events import emit_event
 
     emit_event(event=event, resource={"prefect.resource.id": resource}, payload=dict(payload))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
+from storage.atomic import write_bytes
 from storage.layout import Layout
 
 __all__ = [
@@ -15,6 +18,8 @@ __all__ = [
     "flow_run_page",
     "ledger_url",
     "mlflow_page",
+    "record_servers",
+    "recorded_servers",
 ]
 
 ROOT_VARIABLE = "UNITBALL_ROOT"
@@ -50,6 +55,27 @@ def current_layout() -> Layout:
 def ledger_url() -> str | None:
     """Return the database URL of a shared ledger (``UNITBALL_LEDGER``), or None for the root's own SQLite file."""
     return os.environ.get(LEDGER_VARIABLE) or None
+
+
+def _servers_file(root: Path) -> Path:
+    return Layout(root).prefect / "servers.json"
+
+
+def record_servers(root: Path, addresses: Mapping[str, str]) -> None:
+    """Note at which addresses this root is being served; nothing where it no longer is."""
+    if addresses:
+        write_bytes(_servers_file(root), json.dumps(dict(addresses)).encode(), mode=0o600)
+    else:
+        _servers_file(root).unlink(missing_ok=True)
+
+
+def recorded_servers(root: Path) -> dict[str, str]:
+    """Return the addresses of the root's own servers by name: ``prefect`` (its API) and ``mlflow``."""
+    try:
+        found = json.loads(_servers_file(root).read_bytes())
+    except (FileNotFoundError, ValueError):
+        return {}
+    return {str(name): str(address) for name, address in found.items()}
 
 
 def mlflow_page(run_id: str) -> str:

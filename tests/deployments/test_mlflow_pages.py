@@ -7,6 +7,7 @@ import os
 import shutil
 import socket
 import subprocess
+import sys
 import time
 import urllib.error
 import urllib.parse
@@ -21,6 +22,7 @@ import pytest
 
 from deployments import serving
 from dpalgos.models import LinearModel
+from tasks.runtime.credentials import credentials
 from tasks.runtime.engine import prepare_tracking, tracking_uri
 from tasks.tracking.runs import FACTS, ChildReport, DatasetInput, ModelReport, RunReport, comparison_path, track_run
 from tasks.tracking.sklearn_export import to_sklearn
@@ -101,10 +103,10 @@ def points() -> list[TrackedPoint]:
 def address(root: Path) -> Iterator[str]:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-    command = serving._mlflow_command(serving.Serving(root=root, mlflow_port=port))
+    command = [sys.executable, "-P", "-m", "deployments.mlflow_server", "--root", str(root), "--port", str(port)]
     process = subprocess.Popen(
         command,
-        env={**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"},
+        env={**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true"},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
@@ -125,7 +127,7 @@ def address(root: Path) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def browser(tmp_path_factory: pytest.TempPathFactory, address: str, root: Path) -> Iterator[Any]:
     from selenium import webdriver
     from selenium.webdriver.chrome.service import Service
 
@@ -147,6 +149,8 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         options.add_argument(argument)
     driver = webdriver.Chrome(service=Service(DRIVER), options=options)
     driver.set_page_load_timeout(60)
+    # As if name and password had been typed into the browser's own question.
+    driver.get(address.replace("//", f"//{credentials(root).basic}@"))
     yield driver
     driver.quit()
 

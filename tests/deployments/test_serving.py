@@ -1,4 +1,4 @@
-"""`make serve` for real: a server, a worker and MLflow; runs by schedule, by event and by hand, and a worker killed."""
+"""`unitball serve` for real: server, runner and MLflow; runs by schedule, event and hand; each part killed."""
 
 from __future__ import annotations
 
@@ -12,177 +12,27 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
-from deployments import leash, serving
-from deployments.serving import ServeError, Serving, main
+from deployments.serving import ServeError, Serving
+from tasks.runtime import leash
+from tasks.runtime.credentials import credentials_file
+from tests.support.command_line import CommandLine
+from tests.support.serving import UNITBALL, Served, environment, free_port, wait_for
 
-REPOSITORY = Path(serving.__file__).parents[1]
-# A loaded machine needs half a minute to import what a run needs.
-PATIENCE = 240.0
 SEED = 7
-# A slow machine must be ready by then; the other tests come first.
-SOON = 120.0
-UNITBALL = ("-c", "from deployments.cli import main; main()")
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
-
-
-def environment(**more: str) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PREFECT", "MLFLOW", "UNITBALL"))}
-    return {**kept, "PYTHONPATH": str(REPOSITORY), "PYTHONUNBUFFERED": "1", "OPENBLAS_NUM_THREADS": "1", **more}
-
-
-def wait_for(what: str, found: Callable[[], Any], seconds: float = PATIENCE, every: float = 0.5) -> Any:
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if answer := found():
-            return answer
-        time.sleep(every)
-    raise AssertionError(f"{what}: not within {seconds:.0f} s")
-
-
-@dataclass
-class Served:
-    """A running `python -m deployments.serving`."""
-
-    root: Path
-    api: str
-    mlflow: str
-    process: subprocess.Popen[str]
-    output: Path
-
-    def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        variables = {"UNITBALL_ROOT": str(self.root), "PREFECT_API_URL": self.api, "DO_NOT_TRACK": "1"}
-        return subprocess.run(
-            [sys.executable, *arguments],
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE,
-            env=environment(PREFECT_HOME=str(self.root / "prefect"), COLUMNS="200", **variables),
-        )
-
-    def unitball(self, *arguments: str) -> str:
-        done = self.command(*UNITBALL, *arguments)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    def ask(self, path: str, **body: Any) -> Any:
-        request = urllib.request.Request(
-            f"{self.api}{path}", data=json.dumps(body).encode(), headers={"Content-Type": "application/json"}
-        )
-        with urllib.request.urlopen(request, timeout=30) as answer:
-            return json.load(answer)
-
-    def runs(self) -> list[dict[str, Any]]:
-        """Return the runs that are not in the future."""
-        found = self.ask("/flow_runs/filter", sort="START_TIME_ASC")
-        return [run for run in found if run["state_type"] != "SCHEDULED"]
-
-    def run(self, run_id: str) -> dict[str, Any]:
-        return next(run for run in self.ask("/flow_runs/filter") if run["id"] == run_id)
-
-    def tasks(self, run_id: str) -> list[dict[str, Any]]:
-        return list(self.ask("/task_runs/filter", flow_runs={"id": {"any_": [run_id]}}))
-
-    def start_run(self, **config: Any) -> str:
-        parameter = f"config={json.dumps(config)}"
-        done = self.command("-m", "prefect", "deployment", "run", "federated-training/nightly", "--param", parameter)
-        assert done.returncode == 0, done.stdout + done.stderr
-        return next(line.split("UUID:")[1].strip() for line in done.stdout.splitlines() if "UUID:" in line)
-
-    def finished(self, run_id: str) -> dict[str, Any]:
-        ends = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
-        wait_for(f"end of {run_id}", lambda: self.run(run_id)["state_type"] in ends)
-        return self.run(run_id)
-
-    def worker_processes(self) -> list[int]:
-        """Return the worker and its runs, without the leash."""
-        found = []
-        for folder in Path("/proc").glob("[0-9]*"):
-            with contextlib.suppress(OSError):
-                line = (folder / "cmdline").read_bytes().decode(errors="replace")
-                of_us = f"UNITBALL_ROOT={self.root}".encode() in (folder / "environ").read_bytes().split(b"\0")
-                if of_us and leash.__file__ not in line and ("worker\0start" in line or "prefect.engine" in line):
-                    found.append(int(folder.name))
-        return found
-
-
-def processes_of(root: Path) -> list[str]:
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            if f"UNITBALL_ROOT={root}".encode() in (folder / "environ").read_bytes().split(b"\0"):
-                found.append((folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace"))
-    return found
-
-
-@pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    folder = tmp_path_factory.mktemp("serving")
-    root, output = folder / "root", folder / "output"
-    # The committed deployments, and one more schedule that a test can wait for.
-    plan = yaml.safe_load(serving.DEPLOYMENTS.read_text())
-    wine = {"config": {"dataset": "wine", "algorithm": "noisy-gd", "epsilon": 1.0}}
-    plan["deployments"][0]["schedules"].append({"interval": 3600, "slug": "soon", "parameters": wine})
-    plan["deployments"][0]["schedules"][-1]["anchor_date"] = _in_seconds(SOON)
-    deployments = folder / "prefect.yaml"
-    deployments.write_text(yaml.safe_dump(plan))
-    ports = free_port(), free_port()
-    with output.open("w") as file:
-        process = subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "deployments.serving",
-                "--root",
-                str(root),
-                "--prefect-port",
-                str(ports[0]),
-                "--mlflow-port",
-                str(ports[1]),
-                "--prefect-file",
-                str(deployments),
-            ],
-            stdout=file,
-            stderr=subprocess.STDOUT,
-            text=True,
-            env=environment(),
-        )
-    served = Served(root, f"http://127.0.0.1:{ports[0]}/api", f"http://127.0.0.1:{ports[1]}", process, output)
-    try:
-        wait_for("ready", lambda: "ready;" in output.read_text() or process.poll() is not None)
-        assert process.poll() is None, output.read_text()
-        yield served
-        process.send_signal(signal.SIGINT)
-        assert process.wait(90) == 0
-        assert output.read_text().rstrip().endswith("stopped")
-        assert "stopping: worker, MLflow, Prefect" in output.read_text()
-        assert not processes_of(root)
-    finally:
-        if process.poll() is None:
-            process.terminate()
-            process.wait(90)
-
-
-def _in_seconds(seconds: float) -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime(time.time() + seconds))
 
 
 def test_addresses_are_printed_and_answer(served: Served) -> None:
     said = served.output.read_text()
     assert served.api in said
     assert served.mlflow in said
-    for address in (served.api + "/health", served.api.removesuffix("/api"), served.mlflow):
+    assert str(credentials_file(served.root)) in said
+    assert served.secret.password not in said
+    for address in (served.api + "/health", served.api.removesuffix("/api"), served.mlflow + "/health"):
         with urllib.request.urlopen(address, timeout=30) as answer:
             assert answer.status == 200
     (nightly,) = served.ask("/deployments/filter")
@@ -291,8 +141,8 @@ def charges(report: dict[str, Any], algorithm: str) -> dict[str, list[str]]:
 
 
 @pytest.mark.nightly
-def test_a_worker_killed_in_the_middle(served: Served, tmp_path: Path) -> None:
-    """The worker and the run's process are killed after the charge; the next run finishes it, charged once."""
+def test_the_runner_killed_in_the_middle(served: Served, tmp_path: Path) -> None:
+    """The runner is killed after the charge and takes its run along; the next run finishes it, charged once."""
     config = {"dataset": "digits", "algorithm": "fed-dpdr-dpml", "epsilon": 1.0, "seed": SEED}
     killed = served.start_run(**config)
 
@@ -302,11 +152,11 @@ def test_a_worker_killed_in_the_middle(served: Served, tmp_path: Path) -> None:
         )
 
     wait_for("the charge", charged, every=0.02)
-    for process in served.worker_processes():
+    for process in served.processes("deployments.runner"):
         with contextlib.suppress(ProcessLookupError):
             os.kill(process, signal.SIGKILL)
     assert served.run(killed)["state_type"] == "RUNNING", "the kill came too late to be in the middle"
-    wait_for("a new worker", lambda: "the worker ended" in served.output.read_text())
+    wait_for("a new runner", lambda: "the runner ended" in served.output.read_text())
 
     again = served.finished(served.start_run(**config))
     assert again["state_type"] == "COMPLETED", again["state"]["message"]
@@ -357,7 +207,7 @@ def test_a_port_in_use_is_said_to_be(tmp_path: Path, capsys: pytest.CaptureFixtu
         port = taken.getsockname()[1]
         for option in ("--prefect-port", "--mlflow-port"):
             done = subprocess.run(
-                [sys.executable, "-m", "deployments.serving", "--root", str(tmp_path / "root"), option, str(port)],
+                [sys.executable, *UNITBALL, "serve", "--root", str(tmp_path / "root"), option, str(port)],
                 capture_output=True,
                 text=True,
                 timeout=60,
@@ -367,7 +217,7 @@ def test_a_port_in_use_is_said_to_be(tmp_path: Path, capsys: pytest.CaptureFixtu
             assert f"port {port} on 127.0.0.1 cannot be used" in done.stderr
             assert option in done.stderr
             assert "Traceback" not in done.stderr
-    assert not (tmp_path / "root").exists(), "nothing was begun"
+    assert not (tmp_path / "root" / "prefect" / "prefect.db").exists(), "nothing was begun"
 
 
 @pytest.mark.parametrize(
@@ -385,33 +235,36 @@ def test_what_cannot_be_served(changes: dict[str, Any], message: str) -> None:
         Serving(**({"root": Path("root")} | changes))
 
 
-def test_a_port_that_is_no_number(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_port_that_is_no_number(commands: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("UNITBALL_PREFECT_PORT", "many")
-    monkeypatch.setattr(serving, "_Signals", lambda: type("Signals", (), {"starting": True})())
-    assert main([]) == 1
-    assert "UNITBALL_PREFECT_PORT is 'many', not a number" in capsys.readouterr().err
+    commands("serve").refused(2, "--prefect-port", "integer")
+    assert not (commands.root / "prefect" / "prefect.db").exists(), "nothing was begun"
 
 
-def test_the_leash_ends_what_went_its_own_way(tmp_path: Path) -> None:
-    """A child in a session of its own that ignores SIGTERM ends with its grandparent all the same."""
+def test_the_leash_ends_the_whole_process_group(tmp_path: Path) -> None:
+    """A grandchild that ignores SIGTERM ends with whoever holds the leash, and so does one that its parent left."""
     note = tmp_path / "pids"
     stubborn = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
     code = (
         "import os, subprocess, sys, time\n"
-        f"child = subprocess.Popen([sys.executable, '-c', {stubborn!r}], start_new_session=True)\n"
+        f"child = subprocess.Popen([sys.executable, '-c', {stubborn!r}])\n"
         f"open({str(note)!r}, 'w').write(f'{{os.getpid()}} {{child.pid}}')\n"
-        "time.sleep(600)\n"
+        "time.sleep(600 if len(sys.argv) == 1 else 0)\n"
     )
-    held = subprocess.Popen(
-        [sys.executable, "-P", leash.__file__, sys.executable, "-c", code],
-        stdin=subprocess.PIPE,
-        env=environment(**{leash.MARK: "a-mark-of-this-test"}),
-    )
-    wait_for("both", lambda: note.exists() and len(note.read_text().split()) == 2, 30, 0.05)
-    pids = [int(word) for word in note.read_text().split()]
-    time.sleep(0.5)
-    assert held.stdin is not None
-    held.stdin.close()
-    held.wait(60)
-    for pid in pids:
-        assert not Path(f"/proc/{pid}").exists() or "Z" in Path(f"/proc/{pid}/stat").read_text().split()[2]
+    for arguments in ([], ["leaves its child"]):
+        note.unlink(missing_ok=True)
+        held = subprocess.Popen(
+            [sys.executable, "-I", "-S", leash.__file__, sys.executable, "-c", code, *arguments],
+            stdin=subprocess.PIPE,
+            env=environment(),
+        )
+        wait_for("both", lambda: note.exists() and len(note.read_text().split()) == 2, 30, 0.05)
+        pids = [int(word) for word in note.read_text().split()]
+        if not arguments:
+            time.sleep(0.5)
+            assert all(Path(f"/proc/{pid}").exists() for pid in pids)
+            assert held.stdin is not None
+            held.stdin.close()
+        held.wait(60)
+        for pid in pids:
+            assert not Path(f"/proc/{pid}").exists() or "Z" in Path(f"/proc/{pid}/stat").read_text().split()[2]

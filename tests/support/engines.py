@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
+import contextlib
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,6 +13,8 @@ from pathlib import Path
 
 from storage.layout import Layout
 from tasks.runtime import engine_process
+from tasks.runtime.credentials import credentials
+from tasks.runtime.engine import prefect_database
 from tests.support.processes import clean_environment
 
 _SERVE = """
@@ -52,6 +55,7 @@ class Engine:
             from prefect.events.worker import EventsWorker
             from prefect.logging.handlers import APILogWorker
             from prefect.settings import (
+                PREFECT_API_AUTH_STRING,
                 PREFECT_API_URL,
                 PREFECT_FLOWS_HEARTBEAT_FREQUENCY,
                 PREFECT_HOME,
@@ -63,6 +67,7 @@ class Engine:
             home = Layout(root).prefect
             settings = {
                 PREFECT_API_URL: url,
+                PREFECT_API_AUTH_STRING: credentials(root).basic,
                 PREFECT_HOME: home,
                 PREFECT_LOCAL_STORAGE_PATH: home / "results",
                 PREFECT_RESULTS_DEFAULT_SERIALIZER: "json",
@@ -79,7 +84,17 @@ class Engine:
     def prepare(self, root: Path) -> None:
         """Make a root ready for tracking by a copy of this one's empty database: migrations take ten seconds."""
         layout, pattern = Layout(root).prepare(), Layout(self.root)
-        shutil.copyfile(pattern.mlflow_database, layout.mlflow_database)
-        mark = engine_process.mark_of(layout.mlflow_database)
-        note = engine_process.seal_of(layout.mlflow_database, layout.prefect)
-        note.write_text(f"{mark} {layout.mlflow_database.stat().st_ino}")
+        _copy(pattern.mlflow_database, layout.mlflow_database, layout.prefect)
+
+    def prepare_served(self, root: Path) -> None:
+        """Make a root ready to be served: with a copy of this one's Prefect database, runs and all."""
+        self.prepare(root)
+        _copy(prefect_database(self.root), prefect_database(root), Layout(root).prefect)
+
+
+def _copy(source: Path, target: Path, workplace: Path) -> None:
+    # Through SQLite, since the server may have it open.
+    with contextlib.closing(sqlite3.connect(source)) as old, contextlib.closing(sqlite3.connect(target)) as new:
+        old.backup(new)
+    mark = engine_process.mark_of(target)
+    engine_process.seal_of(target, workplace).write_text(f"{mark} {target.stat().st_ino}")

@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 import pytest
-from prefect.exceptions import PrefectHTTPStatusError
+from prefect.exceptions import ObjectAlreadyExists, PrefectHTTPStatusError
 
 from storage.errors import OverspendError
 from tasks.runtime import concurrency as deployed
@@ -31,7 +31,9 @@ class Server:
         self.asked.append((name, limit))
         if self.status is not None:
             request = httpx.Request("POST", "http://127.0.0.1/api")
-            raise PrefectHTTPStatusError("no", request=request, response=httpx.Response(self.status, request=request))
+            error = PrefectHTTPStatusError("no", request=request, response=httpx.Response(self.status, request=request))
+            # As Prefect's client does.
+            raise ObjectAlreadyExists(http_exc=error) if self.status == 409 else error
 
 
 def use(monkeypatch: pytest.MonkeyPatch, server: Server, deployment_id: str | None) -> None:

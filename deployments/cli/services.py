@@ -1,0 +1,57 @@
+"""``unitball serve`` and ``unitball secret``: the services of a root, and what they ask for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from deployments.cli.app import app
+from deployments.cli.common import JsonFlag, RootOption, console, print_json, use_root
+
+secret = typer.Typer(name="secret", help="The secret of a root's Prefect and MLflow servers.", no_args_is_help=True)
+app.add_typer(secret)
+
+
+@secret.command(epilog="Example: unitball secret rotate")
+def rotate(root: RootOption = None, json: JsonFlag = False) -> None:
+    """Replace the secret; what is being served keeps the old one until it is started again."""
+    from tasks.runtime.credentials import rotate_credentials
+    from tasks.runtime.settings import current_root, recorded_servers
+
+    use_root(root)
+    path = rotate_credentials(current_root())
+    served = sorted(recorded_servers(current_root()).values())
+    if json:
+        print_json({"secret_file": str(path), "to_restart": served})
+        return
+    console().print(f"new secret in {path}", soft_wrap=True, highlight=False)
+    for address in served:
+        console().print(f"start again what serves {address}: it still takes the old one", soft_wrap=True)
+
+
+@app.command(epilog="Example: unitball serve --runs 2")
+def serve(
+    prefect_port: Annotated[int, typer.Option(envvar="UNITBALL_PREFECT_PORT", help="Of Prefect's pages.")] = 4210,
+    mlflow_port: Annotated[int, typer.Option(envvar="UNITBALL_MLFLOW_PORT", help="Of MLflow's pages.")] = 5000,
+    runs: Annotated[int, typer.Option(help="Flow runs at once.")] = 2,
+    prefect_file: Annotated[Path | None, typer.Option(help="Deployments to serve instead of the usual ones.")] = None,
+    root: RootOption = None,
+) -> None:
+    """Serve Prefect, MLflow and the deployed flows on this machine until Ctrl-C."""
+    from deployments.serving import DEPLOYMENTS, Serving, run
+    from tasks.runtime.settings import current_root
+
+    use_root(root)
+    raise typer.Exit(
+        run(
+            Serving(
+                root=current_root(),
+                prefect_port=prefect_port,
+                mlflow_port=mlflow_port,
+                runs=runs,
+                prefect_file=prefect_file or DEPLOYMENTS,
+            )
+        )
+    )

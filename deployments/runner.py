@@ -1,0 +1,137 @@
+"""Serve the flows: run what this process itself has imported, whatever a deployment on the server says of code.
+
+A work pool's worker runs what a deployment's pull steps, entry point or job variables name, and whoever holds the
+server's secret can set those. A runner to which a flow was added polls its own deployments only and runs that flow
+object; of a flow run it takes the parameters, which the flow validates.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import copyreg
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.schemas.actions import DeploymentScheduleCreate
+from prefect.client.schemas.filters import DeploymentFilter, DeploymentFilterTags
+from prefect.events import DeploymentTriggerTypes
+from prefect.exceptions import ObjectNotFound
+from prefect.flows import Flow, load_flow_from_entrypoint
+from prefect.runner import Runner
+from pydantic import TypeAdapter, ValidationError
+
+from storage.errors import InputError
+from tasks.runtime.interrupted import crash_interrupted_runs
+from tasks.runtime.settings import current_root
+
+__all__ = ["READY", "main", "read_deployments"]
+
+READY = "serving"
+TAG = "unitball"
+_SCHEDULE_OPTIONS = ("active", "max_scheduled_runs", "parameters", "slug")
+_KEYS = frozenset(
+    ("name", "description", "tags", "entrypoint", "parameters", "schedules", "triggers", "concurrency_limit", "version")
+)
+# The pool that a worker served in earlier versions; its template let runs choose their command.
+_EARLIER_POOL = "unitball"
+
+
+def _schedule(spec: Mapping[str, Any]) -> DeploymentScheduleCreate:
+    options = {name: spec[name] for name in _SCHEDULE_OPTIONS if name in spec}
+    timing = {name: value for name, value in spec.items() if name not in options}
+    return DeploymentScheduleCreate.model_validate({"schedule": timing, **options})
+
+
+def read_deployments(path: Path) -> list[dict[str, Any]]:
+    """Return what a ``prefect.yaml`` says of each deployment, schedules and triggers validated.
+
+    Raises
+    ------
+    storage.errors.InputError
+        If the file is not of that form, or asks for code, pools or infrastructure: flows are served from here, so
+        there is no worker that would follow.
+    """
+    try:
+        content = yaml.safe_load(path.read_text("utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise InputError(f"cannot read {path}: {' '.join(str(error).split())}") from error
+    specs = content.get("deployments") if isinstance(content, dict) else None
+    if not isinstance(specs, list) or not all(isinstance(spec, dict) for spec in specs):
+        raise InputError(f"{path} has no list 'deployments'; see deployments/prefect.yaml for an example")
+    if foreign := sorted(set(content) - {"name", "prefect-version", "deployments"}):
+        raise InputError(f"{path}: {', '.join(foreign)} cannot be used: flows are served with the code installed here")
+    return [_deployment(path, spec) for spec in specs]
+
+
+def _deployment(path: Path, spec: dict[str, Any]) -> dict[str, Any]:
+    if missing := [name for name in ("name", "entrypoint") if not isinstance(spec.get(name), str)]:
+        raise InputError(f"{path}: a deployment has no {' and no '.join(missing)}")
+    if foreign := sorted(set(spec) - _KEYS):
+        raise InputError(
+            f"{path}: deployment {spec['name']!r} sets {', '.join(foreign)}, which cannot be used: flows are served "
+            f"with the code installed here; known are {', '.join(sorted(_KEYS))}"
+        )
+    try:
+        triggers = [
+            {"name": f"{spec['name']} {number}"} | each for number, each in enumerate(spec.get("triggers") or [])
+        ]
+        return {
+            **spec,
+            "tags": sorted({TAG, *spec.get("tags", [])}),
+            "schedules": [_schedule(schedule) for schedule in spec.get("schedules") or []],
+            "triggers": TypeAdapter(list[DeploymentTriggerTypes]).validate_python(triggers),
+        }
+    except (ValidationError, TypeError) as error:
+        raise InputError(f"{path}: deployment {spec['name']!r}: {' '.join(str(error).split())}") from error
+
+
+def _remove_others(client: SyncPrefectClient, served: set[Any]) -> None:
+    """Delete deployments of an earlier file and the pool of earlier versions: nobody would run their runs."""
+    tagged = DeploymentFilter(tags=DeploymentFilterTags(all_=[TAG]))
+    for deployment in client.read_deployments(deployment_filter=tagged):
+        if deployment.id not in served:
+            client.delete_deployment(deployment.id)
+    with contextlib.suppress(ObjectNotFound):
+        client.delete_work_pool(_EARLIER_POOL)
+
+
+def _by_name(flow: Flow[Any, Any]) -> tuple[Any, ...]:
+    return load_flow_from_entrypoint, (f"{flow.fn.__module__}.{flow.fn.__name__}", False)
+
+
+def _serve(deployments: Sequence[dict[str, Any]], runs: int) -> None:
+    # A run's process imports the flow, as this one did. By value, which is how functions under a decorator are pickled,
+    # it would lose the types that its annotations name.
+    copyreg.pickle(Flow, _by_name)
+    runner = Runner(name="unitball", limit=runs, pause_on_shutdown=False)
+    served = set()
+    for spec in deployments:
+        options = {name: value for name, value in spec.items() if name != "entrypoint"}
+        # Not a deployment object: a runner loads the flow of such a one from what the server says.
+        flow: Flow[Any, Any] = load_flow_from_entrypoint(spec["entrypoint"], use_placeholder_flow=False)
+        served.add(runner.add_flow(flow, **options))
+    with get_client(sync_client=True) as client:
+        _remove_others(client, served)
+        crash_interrupted_runs(client, current_root(), of_deployments=True)
+    print(READY, flush=True)
+    asyncio.run(runner.start())
+
+
+def main() -> None:
+    """Serve until SIGTERM."""
+    os.umask(0o077)
+    parser = argparse.ArgumentParser(prog="python -m deployments.runner", description=__doc__)
+    parser.add_argument("--prefect-file", type=Path, required=True, help="deployments to serve")
+    parser.add_argument("--runs", type=int, required=True, help="flow runs at once")
+    arguments = parser.parse_args()
+    _serve(read_deployments(arguments.prefect_file), arguments.runs)
+
+
+if __name__ == "__main__":
+    main()

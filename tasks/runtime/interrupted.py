@@ -1,0 +1,97 @@
+"""Flow runs whose process has died: marked crashed at the next start, so that no list shows them running for ever."""
+
+from __future__ import annotations
+
+import fcntl
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from prefect import tags
+from prefect.client.orchestration import SyncPrefectClient
+from prefect.client.schemas.filters import (
+    FlowRunFilter,
+    FlowRunFilterDeploymentId,
+    FlowRunFilterState,
+    FlowRunFilterStateType,
+    FlowRunFilterTags,
+)
+from prefect.client.schemas.objects import StateType
+from prefect.states import Crashed
+
+from storage.layout import Layout
+from tasks.runtime.engine_process import locked
+
+__all__ = ["crash_interrupted_runs", "has_dead_processes", "marked_runs"]
+
+_TAG = "unitball.process."
+_UNFINISHED = [StateType.RUNNING, StateType.PENDING, StateType.CANCELLING]
+
+
+def _folder(root: Path) -> Path:
+    folder = Layout(root).prefect / "processes"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    return folder
+
+
+@contextmanager
+def marked_runs(root: Path) -> Iterator[None]:
+    """Tag the flow runs made in the context with this process, whose life a lock shows that the kernel drops."""
+    folder = _folder(root)
+    with locked(folder / ".lock"):
+        file = tempfile.NamedTemporaryFile(dir=folder, prefix="")  # noqa: SIM115
+        fcntl.flock(file, fcntl.LOCK_EX)
+    with file, tags(_TAG + Path(file.name).name):
+        yield
+
+
+def _dead(root: Path) -> Iterator[Path]:
+    """Yield the marks of processes that have died, each while nobody else looks; the caller removes them."""
+    folder = _folder(root)
+    with locked(folder / ".lock"):
+        for path in sorted(folder.glob("[!.]*")):
+            with path.open("rb") as file:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    continue
+                yield path
+
+
+def has_dead_processes(root: Path) -> bool:
+    """Whether a process has died in the middle of its runs; costs no question to a server."""
+    return any(True for _ in _dead(root))
+
+
+def crash_interrupted_runs(client: SyncPrefectClient, root: Path, *, of_deployments: bool = False) -> int:
+    """Mark unfinished flow runs of dead processes as crashed; return how many.
+
+    Parameters
+    ----------
+    client : SyncPrefectClient
+        Of the server that knows the root's runs.
+    root : Path
+    of_deployments : bool
+        Deployed runs too: only the one runner of a root, before it starts runs of its own, knows that theirs have died.
+    """
+    unfinished = FlowRunFilterState(type=FlowRunFilterStateType(any_=_UNFINISHED))
+    count = 0
+    for path in _dead(root):
+        tagged = FlowRunFilterTags(all_=[_TAG + path.name])
+        count += _crash(client, FlowRunFilter(state=unfinished, tags=tagged))
+        path.unlink()
+    if of_deployments:
+        deployed = FlowRunFilterDeploymentId(is_null_=False)
+        count += _crash(client, FlowRunFilter(state=unfinished, deployment_id=deployed))
+    return count
+
+
+def _crash(client: SyncPrefectClient, filter_: FlowRunFilter) -> int:
+    count = 0
+    while runs := client.read_flow_runs(flow_run_filter=filter_):
+        for run in runs:
+            message = "The process of this run has died; found at the next start."
+            client.set_flow_run_state(run.id, Crashed(message=message), force=True)
+        count += len(runs)
+    return count

@@ -1,0 +1,211 @@
+"""`unitball serve` in a test: started once a session, asked with its secret."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from base64 import b64encode
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from deployments import serving
+from tasks.runtime import leash
+from tasks.runtime.credentials import Credentials, credentials
+
+REPOSITORY = Path(serving.__file__).parents[1]
+# A loaded machine needs half a minute to import what a run needs.
+PATIENCE = 240.0
+# A slow machine must be ready by then; the other tests come first.
+SOON = 120.0
+UNITBALL = ("-c", "from deployments.cli import main; main()")
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+def environment(**more: str) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PREFECT", "MLFLOW", "UNITBALL"))}
+    return {**kept, "PYTHONPATH": str(REPOSITORY), "PYTHONUNBUFFERED": "1", "OPENBLAS_NUM_THREADS": "1", **more}
+
+
+def wait_for(what: str, found: Callable[[], Any], seconds: float = PATIENCE, every: float = 0.5) -> Any:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if answer := found():
+            return answer
+        time.sleep(every)
+    raise AssertionError(f"{what}: not within {seconds:.0f} s")
+
+
+@dataclass
+class Served:
+    """A running `unitball serve`."""
+
+    root: Path
+    api: str
+    mlflow: str
+    process: subprocess.Popen[str]
+    output: Path
+
+    def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        variables = {"UNITBALL_ROOT": str(self.root), "PREFECT_API_URL": self.api, "DO_NOT_TRACK": "1"}
+        if arguments[:2] == ("-m", "prefect") or "--root" in arguments:
+            # Our own commands find it by themselves, for the server of their root.
+            variables["PREFECT_API_AUTH_STRING"] = self.secret.basic
+        return subprocess.run(
+            [sys.executable, *arguments],
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+            env=environment(PREFECT_HOME=str(self.root / "prefect"), COLUMNS="200", **variables),
+        )
+
+    def unitball(self, *arguments: str) -> str:
+        done = self.command(*UNITBALL, *arguments)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    @property
+    def secret(self) -> Credentials:
+        """The root's secret."""
+        return credentials(self.root)
+
+    def request(self, method: str, path: str, body: Any = None, **headers: str) -> urllib.request.Request:
+        """Return a request to Prefect's API as it stands, without the secret."""
+        data = None if body is None else json.dumps(body).encode()
+        headers = {name.replace("_", "-"): value for name, value in headers.items()}
+        return urllib.request.Request(
+            f"{self.api}{path}", data, {"Content-Type": "application/json", **headers}, method=method
+        )
+
+    @property
+    def authorization(self) -> str:
+        """The header that shows the secret."""
+        return f"Basic {b64encode(self.secret.basic.encode()).decode()}"
+
+    def call(self, method: str, path: str, body: Any = None) -> Any:
+        """Ask Prefect's API with the secret and a token against forged requests."""
+        with urllib.request.urlopen(
+            self.request("GET", "/csrf-token?client=tests", Authorization=self.authorization), timeout=30
+        ) as answer:
+            token = json.load(answer)["token"]
+        request = self.request(
+            method,
+            path,
+            body,
+            Authorization=self.authorization,
+            Prefect_Csrf_Token=token,
+            Prefect_Csrf_Client="tests",
+        )
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            text = answer.read()
+            return json.loads(text) if text else None
+
+    def ask(self, path: str, **body: Any) -> Any:
+        return self.call("POST", path, body)
+
+    def runs(self) -> list[dict[str, Any]]:
+        """Return the runs that are not in the future."""
+        found = self.ask("/flow_runs/filter", sort="START_TIME_ASC")
+        return [run for run in found if run["state_type"] != "SCHEDULED"]
+
+    def run(self, run_id: str) -> dict[str, Any]:
+        return next(run for run in self.ask("/flow_runs/filter") if run["id"] == run_id)
+
+    def tasks(self, run_id: str) -> list[dict[str, Any]]:
+        return list(self.ask("/task_runs/filter", flow_runs={"id": {"any_": [run_id]}}))
+
+    def start_run(self, **config: Any) -> str:
+        parameter = f"config={json.dumps(config)}"
+        done = self.command("-m", "prefect", "deployment", "run", "federated-training/nightly", "--param", parameter)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return next(line.split("UUID:")[1].strip() for line in done.stdout.splitlines() if "UUID:" in line)
+
+    def finished(self, run_id: str) -> dict[str, Any]:
+        ends = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
+        wait_for(f"end of {run_id}", lambda: self.run(run_id)["state_type"] in ends)
+        return self.run(run_id)
+
+    def processes(self, *parts: str) -> list[int]:
+        """Return the processes of this serving whose command line has one of these parts, without their leashes."""
+        return [
+            pid
+            for pid, line in processes_of(self.root)
+            if leash.__file__ not in line and any(part in line for part in parts)
+        ]
+
+
+def processes_of(root: Path) -> list[tuple[int, str]]:
+    """Return the processes that work for a root, with their command lines."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if f"UNITBALL_ROOT={root}".encode() in (folder / "environ").read_bytes().split(b"\0"):
+                line = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                found.append((int(folder.name), line))
+    return found
+
+
+@contextlib.contextmanager
+def started(folder: Path) -> Iterator[Served]:
+    """Serve a new root below a folder until the context is left; the end is checked too."""
+    root, output = folder / "root", folder / "output"
+    # The committed deployments, and one more schedule that a test can wait for.
+    plan = yaml.safe_load(serving.DEPLOYMENTS.read_text())
+    wine = {"config": {"dataset": "wine", "algorithm": "noisy-gd", "epsilon": 1.0}}
+    plan["deployments"][0]["schedules"].append({"interval": 3600, "slug": "soon", "parameters": wine})
+    plan["deployments"][0]["schedules"][-1]["anchor_date"] = _in_seconds(SOON)
+    deployments = folder / "prefect.yaml"
+    deployments.write_text(yaml.safe_dump(plan))
+    ports = free_port(), free_port()
+    with output.open("w") as file:
+        process = subprocess.Popen(
+            [
+                sys.executable,
+                *UNITBALL,
+                "serve",
+                "--root",
+                str(root),
+                "--prefect-port",
+                str(ports[0]),
+                "--mlflow-port",
+                str(ports[1]),
+                "--prefect-file",
+                str(deployments),
+            ],
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=environment(),
+        )
+    served = Served(root, f"http://127.0.0.1:{ports[0]}/api", f"http://127.0.0.1:{ports[1]}", process, output)
+    try:
+        wait_for("ready", lambda: "ready;" in output.read_text() or process.poll() is not None)
+        assert process.poll() is None, output.read_text()
+        yield served
+        process.send_signal(signal.SIGINT)
+        assert process.wait(90) == 0
+        assert output.read_text().rstrip().endswith("stopped")
+        assert "stopping: runner, MLflow, Prefect" in output.read_text()
+        assert not processes_of(root)
+    finally:
+        if process.poll() is None:
+            process.terminate()
+            process.wait(90)
+
+
+def _in_seconds(seconds: float) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime(time.time() + seconds))

@@ -1,0 +1,110 @@
+"""The secret of a root's services: made once, its owner's alone, never shown, replaced whole."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from storage.errors import SecretError
+from storage.layout import Layout
+from tasks.runtime.credentials import (
+    USER,
+    credentials,
+    credentials_file,
+    rotate_credentials,
+    use_own_server,
+)
+from tasks.runtime.settings import record_servers, recorded_servers
+from tests.support.command_line import CommandLine
+
+
+@pytest.fixture
+def layout(tmp_path: Path) -> Layout:
+    return Layout(tmp_path / "root").prepare()
+
+
+def test_one_secret_a_root_for_its_owner_alone(layout: Layout, tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        secret = credentials(layout.root)
+    finally:
+        os.umask(before)
+    path = credentials_file(layout.root)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    assert credentials(layout.root) == secret
+    assert secret.basic == f"{USER}:{secret.password}" == path.read_text().strip()
+    assert len(secret.password) >= 43, "256 bits"
+    assert credentials(Layout(tmp_path / "other").prepare().root) != secret
+
+
+def test_the_password_does_not_show_itself(layout: Layout) -> None:
+    secret = credentials(layout.root)
+    for text in (repr(secret), str(secret), f"{secret}"):
+        assert secret.password not in text
+    assert secret.password not in secret.derived("a purpose")
+    assert secret.derived("a purpose") != secret.derived("another")
+
+
+def test_rotating_replaces_it(layout: Layout) -> None:
+    before = credentials(layout.root)
+    path = rotate_credentials(layout.root)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert credentials(layout.root).password != before.password
+
+
+def test_a_secret_that_others_can_read_is_refused_with_the_command_that_mends_it(layout: Layout) -> None:
+    credentials(layout.root)
+    path = credentials_file(layout.root)
+    path.chmod(0o640)
+    with pytest.raises(SecretError, match=f"mode 0640.*chmod 600 {path} && unitball secret rotate"):
+        credentials(layout.root)
+
+
+@pytest.mark.parametrize("content", [b"", b"short", b"unitball:short", b"somebody:" + b"x" * 43, b"\xff" * 60])
+def test_a_damaged_secret_is_refused_and_not_shown(layout: Layout, content: bytes) -> None:
+    path = credentials_file(layout.root)
+    path.write_bytes(content)
+    path.chmod(0o600)
+    with pytest.raises(SecretError, match="unitball secret rotate") as caught:
+        credentials(layout.root)
+    assert "x" * 20 not in str(caught.value)
+    rotate_credentials(layout.root)
+    assert credentials(layout.root).password
+
+
+def test_the_secret_is_shown_to_the_roots_own_server_only(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+    own, other = "http://127.0.0.1:4210/api", "http://127.0.0.1:4200/api"
+    for address in (None, own, other):
+        monkeypatch.delenv("PREFECT_API_AUTH_STRING", raising=False)
+        monkeypatch.delenv("PREFECT_API_URL", raising=False)
+        if address:
+            monkeypatch.setenv("PREFECT_API_URL", address)
+        use_own_server(layout.root)
+        assert "PREFECT_API_AUTH_STRING" not in os.environ
+    record_servers(layout.root, {"prefect": own})
+    use_own_server(layout.root)
+    assert "PREFECT_API_AUTH_STRING" not in os.environ
+    monkeypatch.setenv("PREFECT_API_URL", own)
+    use_own_server(layout.root)
+    assert os.environ["PREFECT_API_AUTH_STRING"] == credentials(layout.root).basic
+    monkeypatch.setenv("PREFECT_API_AUTH_STRING", "the user's own")
+    use_own_server(layout.root)
+    assert os.environ["PREFECT_API_AUTH_STRING"] == "the user's own"
+    record_servers(layout.root, {})
+    assert recorded_servers(layout.root) == {}
+
+
+def test_the_command_rotates_and_says_what_to_start_again(commands: CommandLine) -> None:
+    before = credentials(Layout(commands.root).prepare().root)
+    record_servers(commands.root, {"prefect": "http://127.0.0.1:4210/api"})
+    outcome = commands("secret", "rotate")
+    assert outcome.code == 0
+    after = credentials(commands.root)
+    assert after != before
+    assert str(credentials_file(commands.root)) in outcome.out
+    assert "start again what serves http://127.0.0.1:4210/api" in outcome.out
+    assert after.password not in outcome.out
