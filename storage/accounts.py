@@ -7,14 +7,15 @@ of these people spends from it. Functions here work inside a transaction of thei
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
-from storage.charges import Cap
+from storage.charges import DEFAULT_RELATION, AccountTerms, Cap, CapChange
 from storage.entries import Entries, Entry, Kind, require_name
 from storage.errors import InputError, RefusedError
 
-__all__ = ["Account", "CapChange", "account_names", "add_account", "cap_changes", "find_account", "get_account"]
+__all__ = ["Account", "account_names", "account_terms", "add_account", "cap_changes", "find_account", "get_account"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +34,10 @@ class Account:
         The most rows one person has in it; 1 unless declared.
     idealised_allowed : bool
         Whether its owner accepts guarantees that hold in real arithmetic only (floating-point noise).
+    relation : str
+        The neighbouring relation its guarantees are stated under, fixed at opening.
+    deltas : mapping
+        The series of deltas that later caps may spend, fixed at opening; the policy's own JSON.
     opened_at : str
         Informational time in UTC.
     """
@@ -43,23 +48,14 @@ class Account:
     disjoint_from: tuple[str, ...] = ()
     group_size: int = 1
     idealised_allowed: bool = False
+    relation: str = DEFAULT_RELATION
+    deltas: Mapping[str, Any] = field(default_factory=dict)
     opened_at: str = ""
 
     @property
     def private(self) -> bool:
         """Whether the people's rows are somebody's secret."""
         return self.cap is not None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CapChange:
-    """One recorded change of a cap."""
-
-    cap: Cap
-    before: Cap
-    by: str
-    why: str
-    recorded_at: str
 
 
 def require_cap(cap: Cap) -> None:
@@ -110,6 +106,8 @@ def find_account(entries: Entries, name: str) -> Account | None:
         disjoint_from=tuple(content["disjoint_from"]),
         group_size=int(content["group_size"]),
         idealised_allowed=allowed,
+        relation=content.get("relation", DEFAULT_RELATION),
+        deltas=content.get("deltas", {}),
         opened_at=opened[0].recorded_at,
     )
 
@@ -137,9 +135,12 @@ def add_account(
     disjoint_from: Sequence[str],
     group_size: int,
     idealised_allowed: bool,
+    relation: str = DEFAULT_RELATION,
+    deltas: Mapping[str, Any] | None = None,
 ) -> Account:
     """Open an account that does not exist yet."""
     require_name("the account's name", name)
+    require_name("the neighbouring relation", relation)
     if cap is not None:
         require_cap(cap)
     if group_size < 1:
@@ -156,9 +157,18 @@ def add_account(
             "disjoint_from": list(disjoint_from),
             "group_size": group_size,
             "idealised_allowed": idealised_allowed,
+            "relation": relation,
+            "deltas": dict(deltas or {}),
         },
     )
     return get_account(entries, name)
+
+
+def account_terms(entries: Entries, account: Account) -> AccountTerms:
+    """Return what the policy may need of an account besides its plans."""
+    return AccountTerms(
+        relation=account.relation, deltas=account.deltas, changes=tuple(cap_changes(entries, account.name))
+    )
 
 
 def cap_changes(entries: Entries, name: str) -> list[CapChange]:
@@ -174,4 +184,6 @@ def _cap_change(entry: Entry) -> CapChange:
         by=content["by"],
         why=content["why"],
         recorded_at=entry.recorded_at,
+        sequence=entry.sequence,
+        terms=content.get("terms", {}),
     )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from storage.accounts import Account, add_account, find_account, get_account
-from storage.charges import Cap
+from storage.charges import DEFAULT_RELATION, Cap
 from storage.database import Database
 from storage.entries import Entries, Entry, Kind, reading, require_name, writing
 from storage.errors import InputError, RefusedError
@@ -70,6 +70,8 @@ class Catalog:
         disjoint_people: bool = False,
         group_size: int | None = None,
         idealised_allowed: bool | None = None,
+        relation: str | None = None,
+        fingerprints: str | None = None,
     ) -> Registration:
         """Register a version of a data set, opening its account where it is new; the same words again change nothing.
 
@@ -89,6 +91,10 @@ class Catalog:
             The most rows one person has; 1 by default, and fixed once the account is open.
         idealised_allowed : bool, optional
             The owner's word on floating-point noise; may be given or taken back with any version.
+        relation : str, optional
+            The neighbouring relation of the account's guarantees; fixed once the account is open.
+        fingerprints : str, optional
+            Digest of the version's row fingerprints, see :mod:`storage.material`.
 
         Raises
         ------
@@ -119,9 +125,10 @@ class Catalog:
                     disjoint_from=tuple(dict.fromkeys(one.account for one in earlier)) if disjoint_people else (),
                     group_size=1 if group_size is None else group_size,
                     idealised_allowed=bool(idealised_allowed),
+                    relation=relation or DEFAULT_RELATION,
                 )
             else:
-                _require_agreement(opened, visibility, cap, group_size)
+                _require_agreement(opened, visibility, cap, group_size, relation)
                 _record_consent(entries, opened, idealised_allowed)
             if repeated and same[-1] == earlier[-1] and same[-1].manifest == manifest:
                 return same[-1]
@@ -136,6 +143,7 @@ class Catalog:
                         "normalisation": normalisation,
                         "manifest": manifest,
                         "disjoint_people": disjoint_people and not repeated,
+                        "fingerprints": fingerprints,
                     },
                 )
             )
@@ -237,7 +245,9 @@ def _require_cap_where_private(account: str, visibility: Visibility, cap: Cap | 
         )
 
 
-def _require_agreement(account: Account, visibility: Visibility, cap: Cap | None, group_size: int | None) -> None:
+def _require_agreement(
+    account: Account, visibility: Visibility, cap: Cap | None, group_size: int | None, relation: str | None
+) -> None:
     if account.private != (visibility is Visibility.PRIVATE):
         held = "private" if account.private else "public"
         raise RefusedError(
@@ -252,6 +262,11 @@ def _require_agreement(account: Account, visibility: Visibility, cap: Cap | None
         raise InputError(
             f"account {account.name!r} was opened for {account.group_size} rows a person, which is fixed; "
             f"leave the group size {group_size} out"
+        )
+    if relation is not None and relation != account.relation:
+        raise InputError(
+            f"account {account.name!r} was opened under {account.relation}, which is fixed; leave the neighbouring "
+            f"relation {relation} out, or open another account"
         )
 
 

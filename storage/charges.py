@@ -6,7 +6,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-__all__ = ["Cap", "ChargePolicy", "Decision", "PlanRecord", "PlanRequest", "ReleaseCharge"]
+__all__ = [
+    "DEFAULT_RELATION",
+    "AccountTerms",
+    "Cap",
+    "CapChange",
+    "ChargePolicy",
+    "Decision",
+    "PlanRecord",
+    "PlanRequest",
+    "ReleaseCharge",
+]
+
+DEFAULT_RELATION = "replace-one"
+"""The neighbouring relation of accounts that were opened before accounts named theirs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,6 +28,49 @@ class Cap:
 
     epsilon: float
     delta: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CapChange:
+    """One recorded change of a cap.
+
+    Parameters
+    ----------
+    cap, before : Cap
+    by, why : str
+    recorded_at : str
+    sequence : int
+        Number of its entry: plans with a smaller number were charged under `before`, later ones under `cap`.
+    terms : mapping
+        The policy's own JSON, such as which term of the account's series of deltas the new filter spends.
+    """
+
+    cap: Cap
+    before: Cap
+    by: str
+    why: str
+    recorded_at: str
+    sequence: int = 0
+    terms: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccountTerms:
+    """What an account agreed at opening, and how its cap has changed since.
+
+    Parameters
+    ----------
+    relation : str
+        The neighbouring relation its guarantees are stated under, fixed at opening.
+    deltas : mapping
+        The series of deltas that later caps may spend, fixed at opening; the policy's own JSON.
+    changes : tuple of CapChange
+        Oldest first.
+    """
+
+    relation: str = DEFAULT_RELATION
+    deltas: Mapping[str, Any] = field(default_factory=dict)
+    changes: tuple[CapChange, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +120,26 @@ class PlanRequest:
 
 @dataclass(frozen=True, slots=True)
 class PlanRecord:
-    """One charged plan as the policy sees it: the partition, and what each party paid (the policy's own JSON)."""
+    """One charged plan as the policy sees it.
+
+    Parameters
+    ----------
+    partition : str
+    costs : mapping of party to JSON
+        What each party paid; the policy's own JSON, as corrected if its guarantee turned out wrong.
+    loss : mapping
+        The plan's loss as a whole, such as a curve; the policy's own JSON, empty where it gave none.
+    totals : mapping
+        The account's running totals with this plan; the policy's own JSON, empty where it gave none.
+    sequence : int
+        Number of its entry, see :class:`CapChange`.
+    """
 
     partition: str
     costs: Mapping[str, Mapping[str, Any]]
+    loss: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    totals: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    sequence: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +155,19 @@ class Decision:
         For a refusal: what is left and the largest epsilon that would still fit.
     details : mapping
         Public numbers for reports: spent before, spent after, left, the filter in force.
+    loss : mapping
+        The plan's loss as a whole, such as a curve; stored with the plan and handed back with the history.
+    totals : mapping
+        What the account has spent with this plan, as :meth:`ChargePolicy.lacking` reads it; stored with the plan and
+        in the high-water marks.
     """
 
     admitted: bool
     costs: Mapping[str, Mapping[str, Any]]
     reason: str = ""
     details: Mapping[str, Any] = field(default_factory=dict)
+    loss: Mapping[str, Any] = field(default_factory=dict)
+    totals: Mapping[str, Any] = field(default_factory=dict)
 
 
 class ChargePolicy(Protocol):
@@ -105,6 +184,15 @@ class ChargePolicy(Protocol):
         partition: str,
         delta: float,
         cap: Cap | None,
+        terms: AccountTerms,
     ) -> Decision:
         """Price the new releases and compare with the cap; ``cap`` None (public data) admits everything."""
+        ...
+
+    def lacking(self, history: Sequence[PlanRecord], totals: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the cost of one plan, paid by every row, that brings a history at least to these running totals."""
+        ...
+
+    def stated(self, epsilon: float, delta: float) -> Mapping[str, Any]:
+        """Return the cost of a plan of which nothing is known but (epsilon, delta)."""
         ...

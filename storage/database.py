@@ -8,6 +8,7 @@ form one chain.
 
 from __future__ import annotations
 
+import hmac
 import os
 import secrets
 import sqlite3
@@ -18,40 +19,22 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from sqlalchemy import (
-    DDL,
-    BigInteger,
-    Column,
-    Connection,
-    Engine,
-    Index,
-    Integer,
-    MetaData,
-    String,
-    Table,
-    Text,
-    create_engine,
-    event,
-    insert,
-    inspect,
-    select,
-    text,
-    update,
-)
+from sqlalchemy import Connection, Engine, create_engine, event, insert, inspect, select, text, update
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.pool import NullPool
 
 from storage.atomic import locked_directory
-from storage.errors import FormatVersionError, InputError, StorageError
+from storage.chain import Chain
+from storage.errors import FormatVersionError, InputError, SecretError, StorageError
+from storage.migrations import MIGRATIONS
+from storage.secrets import Secret, ledger_key
+from storage.tables import meta, metadata
 
-__all__ = ["FORMAT_VERSION", "MIGRATIONS", "Database", "open_database"]
+__all__ = ["FORMAT_VERSION", "Database", "open_database"]
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 """The version of the schema that this code reads and writes."""
-
-MIGRATIONS: dict[int, Callable[[Connection], None]] = {}
-"""From a version to the next: each takes an open transaction, in which the version is raised as well."""
 
 BUSY_SECONDS = 300.0
 """How long a transaction waits for the write lock: longer than 64 processes need to charge one after another."""
@@ -62,61 +45,12 @@ _STALLED_SECONDS = 120.0
 _CREATION_LOCK = 0x756E6974
 """Key of PostgreSQL's advisory lock under which the schema is made; any constant of our own does."""
 
-_metadata = MetaData()
+Guard = Callable[[Any], None]
+"""Takes the :class:`~storage.entries.Entries` of a writing transaction."""
 
-meta = Table(
-    "ledger_meta",
-    _metadata,
-    Column("name", String(40), primary_key=True),
-    Column("value", Text, nullable=False),
-)
 
-entries = Table(
-    "ledger_entries",
-    _metadata,
-    Column("sequence", BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=False),
-    Column("kind", String(20), nullable=False),
-    Column("account", String(200), nullable=False),
-    Column("subject", String(200), nullable=False),
-    Column("recorded_at", String(40), nullable=False),
-    Column("content", Text, nullable=False),
-    Column("previous", String(64), nullable=False),
-    Column("digest", String(64), nullable=False),
-)
-
-Index("ledger_by_account", entries.c.account, entries.c.kind, entries.c.sequence)
-Index("ledger_by_subject", entries.c.kind, entries.c.subject, entries.c.sequence)
-_once = {
-    "ledger_account_once": entries.c.kind == "account",
-    "ledger_charge_once": entries.c.kind == "charge",
-}
-for _name, _where in _once.items():
-    Index(_name, entries.c.account, entries.c.subject, unique=True, sqlite_where=_where, postgresql_where=_where)
-
-# INSERT OR REPLACE deletes without firing a delete trigger, so the insert is guarded as well.
-_SQLITE_TRIGGERS = (
-    "CREATE TRIGGER ledger_no_update BEFORE UPDATE ON ledger_entries "
-    "BEGIN SELECT RAISE(ABORT, 'the ledger is append-only'); END",
-    "CREATE TRIGGER ledger_no_delete BEFORE DELETE ON ledger_entries "
-    "BEGIN SELECT RAISE(ABORT, 'the ledger is append-only'); END",
-    "CREATE TRIGGER ledger_in_order BEFORE INSERT ON ledger_entries "
-    "WHEN NEW.sequence IS NOT (SELECT coalesce(max(sequence), 0) + 1 FROM ledger_entries) "
-    "BEGIN SELECT RAISE(ABORT, 'the ledger is append-only'); END",
-)
-_POSTGRESQL_TRIGGERS = (
-    "CREATE FUNCTION ledger_append_only() RETURNS trigger LANGUAGE plpgsql AS "
-    "$$ BEGIN RAISE EXCEPTION 'the ledger is append-only'; END $$",
-    "CREATE TRIGGER ledger_no_change BEFORE UPDATE OR DELETE OR TRUNCATE ON ledger_entries "
-    "FOR EACH STATEMENT EXECUTE FUNCTION ledger_append_only()",
-    "CREATE FUNCTION ledger_at_the_end() RETURNS trigger LANGUAGE plpgsql AS "
-    "$$ BEGIN IF NEW.sequence IS DISTINCT FROM (SELECT coalesce(max(sequence), 0) + 1 FROM ledger_entries) "
-    "THEN RAISE EXCEPTION 'the ledger is append-only'; END IF; RETURN NEW; END $$",
-    "CREATE TRIGGER ledger_in_order BEFORE INSERT ON ledger_entries FOR EACH ROW EXECUTE FUNCTION ledger_at_the_end()",
-)
-for _dialect, _triggers in (("sqlite", _SQLITE_TRIGGERS), ("postgresql", _POSTGRESQL_TRIGGERS)):
-    for _trigger in _triggers:
-        _ddl = DDL(_trigger)  # type: ignore[no-untyped-call]
-        event.listen(entries, "after_create", _ddl.execute_if(dialect=_dialect))
+def _nothing(entries: Any) -> None:
+    """Guard nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,16 +63,24 @@ class Database:
         Without a pool, so that it may cross a fork.
     place : str
         Where it is, for messages; without any password.
-    ledger_id : str
-        Random name given when it was made; ties the chain and its high-water mark to this ledger.
-    head : Path or None
-        File of the high-water mark, outside the database so that a restored back-up does not bring it along.
+    chain : Chain
+        The ledger's identity (random, given when it was made) and the key of its entries' digests.
+    marks : tuple of Path
+        Files of the high-water marks, outside the database so that a restored back-up does not bring them along.
+    guard : callable
+        Called with the entries at the beginning of every writing transaction; raises where nothing may be written.
     """
 
     engine: Engine
     place: str
-    ledger_id: str
-    head: Path | None
+    chain: Chain
+    marks: tuple[Path, ...]
+    guard: Guard
+
+    @property
+    def ledger_id(self) -> str:
+        """The ledger's identity."""
+        return self.chain.ledger_id
 
     @contextmanager
     def transaction(self, *, write: bool) -> Iterator[Connection]:
@@ -159,16 +101,31 @@ class Database:
             yield connection
 
 
-def open_database(location: str | Path, *, head: Path | None = None) -> Database:
+def open_database(
+    location: str | Path,
+    *,
+    key: Path | Secret | None = None,
+    head: Path | None = None,
+    marks: Path | None = None,
+    guard: Guard = _nothing,
+) -> Database:
     """Open the database at a path or URL; make it, whole or not at all, where there is none; migrate an older one.
 
     Parameters
     ----------
     location : str or Path
         A file for SQLite (its directory must exist), or ``postgresql://…`` for several machines.
+    key : Path or Secret, optional
+        The secret that keys the entries' digests, or its file, which is made with a new ledger and never afterwards.
+        By default ``private/root.key`` beside an SQLite file; must be given for PostgreSQL, and be the same on all
+        machines.
     head : Path or None
         File of the high-water mark. By default beside an SQLite file (``ledger.sqlite`` → ``ledger.head``), and none
         for PostgreSQL.
+    marks : Path or None
+        Folder of a second high-water mark, outside the root, in a file named by the ledger's identity.
+    guard : callable, optional
+        See :class:`Database`.
 
     Raises
     ------
@@ -178,21 +135,47 @@ def open_database(location: str | Path, *, head: Path | None = None) -> Database
         If it was written by a newer Unitball.
     StorageError
         If it cannot be opened or made, is not a ledger, or was removed although its high-water mark is there.
+    SecretError
+        If the key is missing or not the one that the ledger is keyed with.
     """
     url = _parse(location)
     if url is None:
         path = Path(location).absolute()
         head = head or path.with_suffix(".head")
+        key = key or path.parent / "private" / "root.key"
         engine, place = _sqlite_engine(path), str(path)
-        _create_sqlite_file(path, head)
+        _create_sqlite_file(path, head, key)
+    elif key is None:
+        raise InputError("a ledger on PostgreSQL needs a key; give the file that all machines that write to it share")
     else:
         engine, place = _postgresql_engine(url), url.render_as_string(hide_password=True)
         with _begin(engine, place, write=True) as connection:
             if not inspect(connection).has_table(meta.name):
                 connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _CREATION_LOCK})
                 if not inspect(connection).has_table(meta.name):
-                    _create_schema(connection)
-    return Database(engine=engine, place=place, ledger_id=_migrate(engine, place), head=head)
+                    _create_schema(connection, key)
+    found = _migrate(engine, place, key, head)
+    chain = _chain(found, key, place)
+    outside = None if marks is None else marks / f"{chain.ledger_id}.json"
+    return Database(
+        engine=engine,
+        place=place,
+        chain=chain,
+        marks=tuple(path for path in (head, outside) if path is not None),
+        guard=guard,
+    )
+
+
+def _chain(found: Mapping[str, str], key: Path | Secret, place: str) -> Chain:
+    secret = key if isinstance(key, Secret) else ledger_key(key)
+    chain = Chain(found["ledger_id"], secret, int(found["keyed_from"]))
+    if not hmac.compare_digest(found["key_id"], chain.key_id()):
+        file = f"{key} is" if isinstance(key, Path) else "the key given is"
+        raise SecretError(
+            f"{file} not the key that ledger {place} is keyed with; put the right one back from its back-up: "
+            "nothing can be charged or read without it"
+        )
+    return chain
 
 
 def _parse(location: str | Path) -> URL | None:
@@ -279,7 +262,7 @@ def _explain(error: DBAPIError) -> str:
     return f"{reason}. Run again: what was charged is never charged twice"
 
 
-def _create_sqlite_file(path: Path, head: Path) -> None:
+def _create_sqlite_file(path: Path, head: Path, key: Path | Secret) -> None:
     """Make the file under a temporary name and rename it: a kill leaves nothing half-made under the real name."""
     # Read before the ledger is looked for: a mark that is there now means that the ledger was there before.
     marked = head.exists()
@@ -297,9 +280,9 @@ def _create_sqlite_file(path: Path, head: Path) -> None:
             temporary = path.with_name(f".{path.name}.new")
             for left_over in (temporary, temporary.with_name(temporary.name + "-journal")):
                 left_over.unlink(missing_ok=True)
-            temporary.touch(mode=0o666)
+            temporary.touch(mode=0o600)
             with _begin(_sqlite_engine(temporary), str(path), write=True) as connection:
-                _create_schema(connection)
+                _create_schema(connection, key)
             temporary.replace(path)
             sync_directory(path.parent)
     except OSError as error:
@@ -308,9 +291,16 @@ def _create_sqlite_file(path: Path, head: Path) -> None:
         ) from error
 
 
-def _create_schema(connection: Connection) -> None:
-    _metadata.create_all(connection)
-    values = {"format_version": str(FORMAT_VERSION), "ledger_id": secrets.token_hex(16)}
+def _create_schema(connection: Connection, key: Path | Secret) -> None:
+    metadata.create_all(connection)
+    secret = key if isinstance(key, Secret) else ledger_key(key, create=True)
+    chain = Chain(secrets.token_hex(16), secret)
+    values = {
+        "format_version": str(FORMAT_VERSION),
+        "ledger_id": chain.ledger_id,
+        "keyed_from": str(chain.keyed_from),
+        "key_id": chain.key_id(),
+    }
     connection.execute(insert(meta), [{"name": name, "value": value} for name, value in values.items()])
 
 
@@ -323,7 +313,8 @@ def _read_meta(connection: Connection, *, lock: bool) -> dict[str, str]:
 
 def _version(found: Mapping[str, str], place: str) -> int:
     version = found.get("format_version", "")
-    if not version.isdigit() or "ledger_id" not in found:
+    keyed = {"ledger_id", "key_id", "keyed_from"} <= found.keys() and found["keyed_from"].isdigit()
+    if not version.isdigit() or "ledger_id" not in found or (int(version) >= 2 and not keyed):
         raise StorageError(f"ledger {place} is damaged: its table of versions is; put back the newest back-up")
     return int(version)
 
@@ -336,8 +327,8 @@ def _require_version(found: Mapping[str, str], place: str) -> None:
         )
 
 
-def _migrate(engine: Engine, place: str) -> str:
-    """Bring the database to this version, one recorded step after another, and return the ledger's identity."""
+def _migrate(engine: Engine, place: str, key: Path | Secret, head: Path | None) -> dict[str, str]:
+    """Bring the database to this version, one recorded step after another, and return its table of versions."""
     with _begin(engine, place, write=False) as connection:
         if not inspect(connection).has_table(meta.name):
             raise StorageError(f"ledger {place} is a database without a ledger; move it away and run again")
@@ -351,12 +342,13 @@ def _migrate(engine: Engine, place: str) -> str:
                         f"ledger {place} has format version {version}, which cannot be migrated to {FORMAT_VERSION}; "
                         "open it once with a Unitball between the two"
                     )
-                MIGRATIONS[version](connection)
+                secret = key if isinstance(key, Secret) else ledger_key(key, create=True)
+                MIGRATIONS[version](connection, secret, head)
                 version += 1
                 connection.execute(update(meta).where(meta.c.name == "format_version").values(value=str(version)))
             found = _read_meta(connection, lock=False)
     _require_version(found, place)
-    return found["ledger_id"]
+    return found
 
 
 def sync_directory(directory: Path) -> None:

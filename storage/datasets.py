@@ -17,10 +17,10 @@ from scipy import sparse
 from storage import manifests
 from storage.atomic import Staging, staging, writing
 from storage.errors import FormatVersionError, InputError, RefusedError, StorageError
-from storage.layout import Layout, path_component
+from storage.layout import FINGERPRINTS, Layout, path_component
 from storage.readers.source import Block, Source, canonical_label, undeclared
 from storage.refs import DatasetRef, Labels, Visibility
-from storage.rowfiles import Features, RowFormat, RowWriter, StoredRows, WrittenRows, row_fingerprints
+from storage.rowfiles import Features, RowFormat, RowWriter, StoredRows, WrittenRows, file_digest, row_fingerprints
 from storage.secrets import root_secret
 
 __all__ = [
@@ -28,6 +28,7 @@ __all__ = [
     "MANIFEST",
     "IngestionReport",
     "dataset_ref",
+    "fingerprints_digest",
     "ingestion_report",
     "into_unit_ball",
     "is_complete",
@@ -40,7 +41,6 @@ __all__ = [
 
 FORMAT_VERSION = 1
 MANIFEST = "dataset.json"
-_FINGERPRINTS = "fingerprints.npy"
 _PARTS = ("train", "test")
 _SPARSE_FROM = 1024
 _ADMITTED_OVERLAP = 0.01
@@ -71,7 +71,7 @@ class _Fingerprints:
 
 
 def _private_fingerprints(layout: Layout) -> list[Path]:
-    return sorted(layout.datasets.glob(f"[!.]*/{_FINGERPRINTS}"))
+    return sorted(layout.datasets.glob(f"[!.]*/{FINGERPRINTS}"))
 
 
 def _overlap(layout: Layout, distinct: NDArray[np.uint64]) -> float:
@@ -348,7 +348,7 @@ def _publish(
     layout: Layout, stage: Staging, version: str, body: dict[str, Any], prints: _Fingerprints | None
 ) -> DatasetRef:
     if prints is not None:
-        with (stage.path / _FINGERPRINTS).open("wb") as file:
+        with (stage.path / FINGERPRINTS).open("wb") as file:
             np.save(file, prints.distinct(), allow_pickle=False)
     (stage.path / MANIFEST).write_bytes(manifests.dump({**body, "version": version}, version=FORMAT_VERSION))
     target = layout.dataset(version)
@@ -388,6 +388,11 @@ def dataset_ref(layout: Layout, version: str) -> DatasetRef:
         label_range=None if label_range is None else (label_range[0], label_range[1]),
         normalisation=body["normalisation"],
     )
+
+
+def fingerprints_digest(layout: Layout, ref: DatasetRef) -> str | None:
+    """Return the digest of a private version's fingerprints, for its registration; None for a public one."""
+    return file_digest(layout.dataset(ref.version) / FINGERPRINTS) if ref.private else None
 
 
 def is_complete(layout: Layout, ref: DatasetRef) -> bool:

@@ -1,36 +1,33 @@
-"""The append-only chain of entries that ledger and catalogue are made of, and its high-water mark.
+"""The append-only chain of entries that ledger and catalogue are made of, as transactions read and extend it.
 
-Every entry carries its number, the digest of the entry before it, and a SHA-256 over all of it, so that a changed,
-removed or reordered entry no longer fits its neighbours. That its end was cut off the chain alone cannot show; the
-high-water mark does: a file outside the database that names the last entry seen. It is written after the commit, so it
-may lag behind the ledger (a kill in between) but is never ahead of it unless an older back-up was put in place.
-
-The digests have no key: they find accidents, bad restores and edits by hand, not an adversary who may rewrite the whole
-ledger and its mark.
+Every entry that is read is checked against its own keyed digest, and whoever writes first checks the whole chain from
+the last entry that this process has found in order, and the high-water marks: what is decided rests on entries that
+nobody changed, removed, reordered or put back from an older state.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
-import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
-from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, insert, select
+from sqlalchemy import Connection, Row, Select, func, insert, select
 
-from storage.atomic import locked_directory, write_bytes
-from storage.database import Database, entries
+from storage import marks
+from storage.chain import Chain, Link, canonical
+from storage.database import Database
 from storage.errors import InputError, StorageError
+from storage.marks import Mark
+from storage.tables import entries
 
-__all__ = ["Entries", "Entry", "Kind", "check_chain", "reading", "require_name", "writing"]
+__all__ = ["Entries", "Entry", "Kind", "check_chain", "lacking", "reading", "require_name", "writing"]
 
-_log = logging.getLogger(__name__)
+_in_order: dict[str, Link] = {}
+"""Up to where this process has found the chain of a ledger (by its place) in order."""
 
 
 class Kind(StrEnum):
@@ -44,6 +41,18 @@ class Kind(StrEnum):
     CHARGE = "charge"
     RECHARGE = "recharge"
     OUTPUT = "output"
+    SEAL = "seal"
+    """The first entry with a keyed digest, in a ledger that began without."""
+    REPRICE = "reprice"
+    """Other costs for a plan whose guarantee turned out wrong."""
+    RESTORE = "restore"
+    """An older ledger was accepted; what it lacked was booked."""
+    DISJOINT = "disjoint"
+    """The owner's declaration that the people of two accounts differ although rows agree."""
+    REFUSAL = "refusal"
+    """Rows were refused because they are private rows of this root."""
+    MATERIAL = "material"
+    """The digest of a file of key material that was stored before registrations carried one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,20 +81,6 @@ class Entry:
     recorded_at: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Mark:
-    """A place in the chain: the ledger's identity, an entry's number and its digest."""
-
-    ledger_id: str
-    sequence: int
-    digest: str
-
-
-def canonical(value: Any) -> str:
-    """Return the one JSON text of a value: sorted keys, no spaces, ASCII."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
-
-
 def require_name(what: str, name: str) -> None:
     """Refuse a name that would not survive a database, a path or a line on a screen."""
     if not (0 < len(name) <= 200 and name.isprintable() and name == name.strip()):
@@ -95,9 +90,9 @@ def require_name(what: str, name: str) -> None:
 class Entries:
     """The entries as one transaction sees them; made by :func:`reading` and :func:`writing`."""
 
-    def __init__(self, connection: Connection, ledger_id: str) -> None:
+    def __init__(self, connection: Connection, chain: Chain) -> None:
         self._connection = connection
-        self._ledger_id = ledger_id
+        self._chain = chain
 
     def find(
         self, *kinds: Kind, account: str | None = None, subject: str | None = None, subjects: Sequence[str] = ()
@@ -110,11 +105,17 @@ class Entries:
             statement = statement.where(entries.c.subject == subject)
         if subjects:
             statement = statement.where(entries.c.subject.in_(subjects))
-        return [_entry(row) for row in self._rows(statement)]
+        return [self._entry(row) for row in self._rows(statement)]
 
     def at(self, sequence: int) -> Entry:
         """Return the entry of this number."""
-        return _entry(self._connection.execute(select(entries).where(entries.c.sequence == sequence)).one())
+        return self._entry(self._connection.execute(select(entries).where(entries.c.sequence == sequence)).one())
+
+    def _entry(self, row: Row[Any]) -> Entry:
+        changed = self._chain.changed(row._mapping)
+        if changed is not None:
+            raise StorageError(f"the ledger cannot be relied on: {changed}. {_NOTHING_CHARGED}")
+        return _entry(row)
 
     def append(self, kind: Kind, *, account: str, subject: str, content: Mapping[str, Any]) -> Entry:
         """Add one entry at the end of the chain."""
@@ -128,7 +129,7 @@ class Entries:
             "content": canonical(content),
             "previous": last.digest,
         }
-        self._connection.execute(insert(entries).values(**fields, digest=_digest(fields)))
+        self._connection.execute(insert(entries).values(**fields, digest=self._chain.digest(fields)))
         return Entry(
             sequence=last.sequence + 1,
             kind=kind,
@@ -138,16 +139,16 @@ class Entries:
             recorded_at=str(fields["recorded_at"]),
         )
 
-    def last(self) -> _Mark:
+    def last(self) -> Link:
         """Return the end of the chain; number 0 where there is no entry yet."""
         statement = select(entries.c.sequence, entries.c.digest).order_by(entries.c.sequence.desc()).limit(1)
         row = self._connection.execute(statement).one_or_none()
-        return _Mark(self._ledger_id, *row) if row is not None else _origin(self._ledger_id)
+        return Link(self._chain.ledger_id, *row) if row is not None else self._chain.origin()
 
     def digest_at(self, sequence: int) -> str | None:
         """Return the digest of an entry, or None where there is none of this number."""
         if sequence == 0:
-            return _origin(self._ledger_id).digest
+            return self._chain.origin().digest
         statement = select(entries.c.digest).where(entries.c.sequence == sequence)
         found: str | None = self._connection.execute(statement).scalar_one_or_none()
         return found
@@ -155,66 +156,97 @@ class Entries:
     def _rows(self, statement: Select[Any]) -> Sequence[Row[Any]]:
         return self._connection.execute(statement.order_by(entries.c.sequence)).all()
 
-    def check(self) -> list[str]:
-        """Return what is wrong with the chain itself, one sentence each."""
-        problems = []
-        before = _origin(self._ledger_id)
-        for row in self._connection.execute(select(entries).order_by(entries.c.sequence)):
-            if row.sequence != before.sequence + 1:
-                to = f" to {row.sequence - 1}" if row.sequence > before.sequence + 2 else ""
-                problems.append(f"entry {before.sequence + 1}{to} was removed")
-            elif row.previous != before.digest:
-                problems.append(f"entry {row.sequence} does not follow entry {before.sequence}: reordered or replaced")
-            if _digest(row._asdict()) != row.digest:
-                problems.append(f"entry {row.sequence} ({row.kind}) was changed: its digest does not match its content")
-            before = _Mark(self._ledger_id, row.sequence, row.digest)
+    def spent_since(self, sequence: int) -> dict[str, Mapping[str, Any]]:
+        """Return the account's properties and running totals of each plan after an entry, the newest an account."""
+        statement = select(entries).where(entries.c.sequence > sequence, entries.c.kind == str(Kind.PLAN))
+        found = [self._entry(row) for row in self._rows(statement)]
+        totals = {entry.account: entry.content.get("totals", {}) for entry in found}
+        opened = {entry.account: entry.content for entry in self.find(Kind.ACCOUNT)} if totals else {}
+        return {account: {"opened": opened[account], "totals": of} for account, of in totals.items()}
+
+    def check(self, after: Link | None = None) -> list[str]:
+        """Return what is wrong with the chain itself from a place on, one sentence each."""
+        start = after or self._chain.origin()
+        rows = self._connection.execute(
+            select(entries).where(entries.c.sequence > start.sequence).order_by(entries.c.sequence)
+        )
+        problems = list(self._chain.problems(rows.mappings(), start))
+        if after is not None and self._connection.execute(select(func.count()).select_from(entries)).scalar_one() != (
+            self.last().sequence
+        ):
+            problems.append("entries were removed")
         return problems
+
+
+_NOTHING_CHARGED = "Nothing was charged. Put back the newest back-up of the ledger, and see: unitball ledger restore"
 
 
 @contextmanager
 def reading(database: Database) -> Iterator[Entries]:
     """Read the entries in one transaction."""
     with database.transaction(write=False) as connection:
-        yield Entries(connection, database.ledger_id)
+        yield Entries(connection, database.chain)
 
 
 @contextmanager
-def writing(database: Database) -> Iterator[Entries]:
+def writing(database: Database, *, restoring: bool = False) -> Iterator[Entries]:
     """Read and append entries in one transaction that nobody else can write beside.
+
+    Parameters
+    ----------
+    restoring : bool
+        Whether this transaction books what the ledger lacks, so that it may be behind its high-water marks.
 
     Raises
     ------
     StorageError
-        If the ledger is behind its high-water mark, so that some of what was spent would be forgotten, or cannot be
-        written. Nothing was changed.
+        If an entry was changed or removed, if the ledger is behind a high-water mark, so that some of what was spent
+        would be forgotten, or if it cannot be written. Nothing was changed.
     """
     with database.transaction(write=True) as connection:
-        found = Entries(connection, database.ledger_id)
+        found = Entries(connection, database.chain)
         before = found.last()
-        # Read under the write lock: whoever wrote the mark had committed before, so an honest ledger is not behind it.
-        problem = _behind(found, _read_head(database.head))
-        if problem is not None:
-            raise StorageError(
-                f"ledger {database.place}: {problem}. Nothing was charged. Put the newest ledger back; if it is lost, "
-                f"count the budgets as spent, and remove {database.head} only if you answer for what is forgotten"
-            )
+        # Read under the write lock: whoever wrote a mark had committed before, so an honest ledger is not behind it.
+        seen = [marks.read(path, database.chain) for path in database.marks] if not restoring else []
+        _require_order(database, found, seen)
+        database.guard(found)
         yield found
         after = found.last()
+        newest = min((mark.link.sequence if mark and mark.spent else 0 for mark in seen), default=0)
+        spent = found.spent_since(newest) if after != before and database.marks else {}
+    _in_order[database.place] = after
     if after != before:
-        _advance_head(database.head, after)
+        for path in database.marks:
+            marks.advance(path, Mark(after, spent), database.chain, restored=restoring)
+
+
+def _require_order(database: Database, found: Entries, seen: Sequence[Mark | None]) -> None:
+    known = _in_order.get(database.place)
+    if known is not None and found.digest_at(known.sequence) != known.digest:
+        known = None
+    problems = [*found.check(known or database.chain.origin())]
+    problems += [problem for mark in seen if (problem := lacking(found, mark)) is not None]
+    if problems:
+        raise StorageError(f"ledger {database.place}: {problems[0]}. {_NOTHING_CHARGED}")
+
+
+def lacking(found: Entries, mark: Mark | None) -> str | None:
+    """Say in what way the ledger lacks what a high-water mark has seen; None where it does not."""
+    return marks.behind(found.last(), found.digest_at, mark)
 
 
 def check_chain(database: Database) -> list[str]:
-    """Return what is wrong with the chain and its high-water mark, one sentence each."""
-    try:
-        # Read before the ledger, which may only grow in between.
-        head = _read_head(database.head)
-        unreadable = None
-    except StorageError as error:
-        head, unreadable = None, str(error)
+    """Return what is wrong with the chain and its high-water marks, one sentence each."""
+    seen, problems = [], []
+    for path in database.marks:
+        try:
+            # Read before the ledger, which may only grow in between.
+            seen.append(marks.read(path, database.chain))
+        except StorageError as error:
+            problems.append(str(error))
     with reading(database) as found:
-        problems = [*found.check(), unreadable, _behind(found, head)]
-    return [problem for problem in problems if problem is not None]
+        behind = dict.fromkeys(problem for mark in seen if (problem := lacking(found, mark)) is not None)
+        return [*found.check(), *problems, *behind]
 
 
 def _entry(row: Row[Any]) -> Entry:
@@ -233,62 +265,5 @@ def _entry(row: Row[Any]) -> Entry:
         ) from error
 
 
-_HASHED = ("sequence", "previous", "kind", "account", "subject", "recorded_at", "content")
-
-
-def _digest(fields: Mapping[str, Any]) -> str:
-    return hashlib.sha256(canonical([fields[name] for name in _HASHED]).encode()).hexdigest()
-
-
-def _origin(ledger_id: str) -> _Mark:
-    return _Mark(ledger_id, 0, hashlib.sha256(f"unitball ledger {ledger_id}".encode()).hexdigest())
-
-
 def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds")
-
-
-def _behind(found: Entries, head: _Mark | None) -> str | None:
-    """Say in what way the ledger lacks what its high-water mark has seen; None where it does not."""
-    if head is None:
-        return None
-    last = found.last()
-    if head.ledger_id != last.ledger_id:
-        return "its high-water mark belongs to another ledger, so the ledger was replaced"
-    if head.sequence > last.sequence:
-        return (
-            f"it ends at entry {last.sequence} but its high-water mark has seen entry {head.sequence}, "
-            "so an older back-up was restored or its end was cut off"
-        )
-    if found.digest_at(head.sequence) != head.digest:
-        return f"entry {head.sequence} is not the one its high-water mark has seen, so the ledger was rewritten"
-    return None
-
-
-def _read_head(path: Path | None) -> _Mark | None:
-    if path is None:
-        return None
-    try:
-        data = json.loads(path.read_text())
-        return _Mark(str(data["ledger"]), int(data["sequence"]), str(data["digest"]))
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise StorageError(f"high-water mark {path} cannot be read ({error.strerror}); make it readable") from error
-    except (ValueError, KeyError, TypeError) as error:
-        raise StorageError(f"high-water mark {path} is damaged; put it back from the newest back-up") from error
-
-
-def _advance_head(path: Path | None, mark: _Mark) -> None:
-    """Write the mark unless a newer one is there; a failure is logged only, because the entries are committed."""
-    if path is None:
-        return
-    try:
-        with locked_directory(path.parent):
-            present = _read_head(path)
-            if present is not None and present.sequence >= mark.sequence:
-                return
-            content = {"ledger": mark.ledger_id, "sequence": mark.sequence, "digest": mark.digest}
-            write_bytes(path, canonical(content).encode())
-    except (OSError, StorageError) as error:
-        _log.warning("high-water mark %s could not be written (%s); the ledger itself is whole", path, error)

@@ -10,9 +10,12 @@ from pathlib import Path
 from storage.atomic import sweep_once, write_bytes, writing
 from storage.errors import FormatVersionError, InputError, StorageError
 
-__all__ = ["FORMAT_VERSION", "Layout", "path_component"]
+__all__ = ["FINGERPRINTS", "FORMAT_VERSION", "ROOT_KEY", "Layout", "path_component"]
 
 FORMAT_VERSION = 1
+ROOT_KEY = "root.key"
+FINGERPRINTS = "fingerprints.npy"
+"""File of a private version's keyed row fingerprints."""
 _COMPONENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
@@ -60,7 +63,12 @@ class Layout:
     @property
     def root_secret(self) -> Path:
         """The key of this root's row fingerprints and derived version names."""
-        return self.private / "root.key"
+        return self.private / ROOT_KEY
+
+    @property
+    def shared_ledger_key(self) -> Path:
+        """The key of a ledger on PostgreSQL: a copy of the one file on every machine that writes to it."""
+        return self.private / "ledger.key"
 
     @property
     def datasets(self) -> Path:

@@ -4,23 +4,33 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Protocol, runtime_checkable
 
+from storage import marks
 from storage.accounts import (
     Account,
-    CapChange,
     account_names,
+    account_terms,
     add_account,
     cap_changes,
     find_account,
     get_account,
     require_cap,
 )
-from storage.charges import Cap, ChargePolicy, Decision, PlanRecord, PlanRequest, ReleaseCharge
+from storage.charges import (
+    DEFAULT_RELATION,
+    Cap,
+    CapChange,
+    ChargePolicy,
+    Decision,
+    PlanRecord,
+    PlanRequest,
+    ReleaseCharge,
+)
 from storage.database import Database
-from storage.entries import Entries, Entry, Kind, check_chain, reading, require_name, writing
+from storage.entries import Entries, Entry, Kind, check_chain, lacking, reading, require_name, writing
 from storage.errors import InputError, OverspendError, RefusedError, StorageError
 
 __all__ = [
@@ -131,10 +141,12 @@ class StoredPlan:
     key_ids: Mapping[str, str]
     recharge: bool
     recorded_at: str
+    loss: Mapping[str, Any] = field(default_factory=dict)
+    totals: Mapping[str, Any] = field(default_factory=dict)
 
     def record(self) -> PlanRecord:
         """Return the plan as the policy sees it."""
-        return PlanRecord(partition=self.partition, costs=self.costs)
+        return PlanRecord(self.partition, self.costs, self.loss, self.totals, self.sequence)
 
 
 class Ledger:
@@ -176,6 +188,8 @@ class Ledger:
         disjoint_from: Sequence[str] = (),
         group_size: int = 1,
         idealised_allowed: bool = False,
+        relation: str = DEFAULT_RELATION,
+        deltas: Mapping[str, Any] | None = None,
     ) -> Account:
         """Open an account for a population; the same words again change nothing.
 
@@ -190,6 +204,10 @@ class Ledger:
             The most rows that one person has.
         idealised_allowed : bool
             The owner's word that floating-point noise will do.
+        relation : str
+            The neighbouring relation that its guarantees are stated under.
+        deltas : mapping, optional
+            The series of deltas that later caps may spend; the policy's own JSON.
 
         Raises
         ------
@@ -207,9 +225,12 @@ class Ledger:
                     disjoint_from=disjoint_from,
                     group_size=group_size,
                     idealised_allowed=idealised_allowed,
+                    relation=relation,
+                    deltas=deltas,
                 )
-            asked = (cap, tuple(disjoint_from), group_size, idealised_allowed)
-            if asked != (present.cap, present.disjoint_from, present.group_size, present.idealised_allowed):
+            asked = (cap, tuple(disjoint_from), group_size, idealised_allowed, relation)
+            stands = (present.cap, present.disjoint_from, present.group_size, present.idealised_allowed)
+            if asked != (*stands, present.relation):
                 raise InputError(
                     f"account {name!r} exists with other properties ({_describe(present)}); "
                     "use it as it is, or raise its cap explicitly"
@@ -226,10 +247,18 @@ class Ledger:
         with reading(self._database) as entries:
             return [get_account(entries, name) for name in account_names(entries)]
 
-    def raise_cap(self, name: str, cap: Cap, *, by: str, why: str) -> Account:
+    def raise_cap(self, name: str, cap: Cap, *, by: str, why: str, terms: Mapping[str, Any] | None = None) -> Account:
         """Change an account's cap: an explicit act of its owner, itself recorded.
 
         Lowering is possible down to what is spent: the policy must find the history within the new cap.
+
+        Parameters
+        ----------
+        name : str
+        cap : Cap
+        by, why : str
+        terms : mapping, optional
+            The policy's own JSON, handed back to it in :class:`~storage.charges.AccountTerms`.
 
         Raises
         ------
@@ -258,7 +287,13 @@ class Ledger:
                 Kind.CAP,
                 account=name,
                 subject=name,
-                content={"cap": asdict(cap), "before": asdict(account.cap), "by": by, "why": why},
+                content={
+                    "cap": asdict(cap),
+                    "before": asdict(account.cap),
+                    "by": by,
+                    "why": why,
+                    "terms": dict(terms or {}),
+                },
             )
             return get_account(entries, name)
 
@@ -383,12 +418,146 @@ class Ledger:
                     "prices one row only; use one that knows groups"
                 )
             policy = policy.for_group(account.group_size)
-        history = [_plan(entry).record() for entry in entries.find(Kind.PLAN, account=account.name)]
-        decision = policy.decide(history, new, partition=partition, delta=delta, cap=cap)
+        history = [plan.record() for plan in _plans(entries, account.name)]
+        terms = account_terms(entries, account)
+        decision = policy.decide(history, new, partition=partition, delta=delta, cap=cap, terms=terms)
         unpriced = {party for release in new for party in release.parties} - set(decision.costs)
         if decision.admitted and unpriced:
             raise StorageError(f"the accounting gave no price for party {min(unpriced)!r}; nothing was charged")
         return decision
+
+    def reprice(
+        self,
+        account: str,
+        plan: int,
+        costs: Mapping[str, Mapping[str, Any]],
+        *,
+        why: str,
+        loss: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Record other costs for a plan whose guarantee turned out wrong; asked again with the same, nothing changes.
+
+        Parameters
+        ----------
+        account : str
+        plan : int
+            Number of the plan's entry.
+        costs : mapping of party to JSON
+            What every party of the plan pays from now on; the policy's own JSON.
+        why : str
+        loss : mapping, optional
+            The plan's loss as a whole.
+
+        Raises
+        ------
+        InputError
+            If the account has no such plan, or another set of parties would pay.
+        """
+        with writing(self._database) as entries:
+            get_account(entries, account)
+            plans = {found.sequence: found for found in _plans(entries, account)}
+            if plan not in plans or costs.keys() != plans[plan].costs.keys() or not why.strip():
+                raise InputError(
+                    f"plan {plan} of account {account!r} cannot be priced anew; name one of its plans, a cost for each "
+                    "party of it and no other, and why"
+                )
+            if dict(plans[plan].costs) != dict(costs):
+                entries.append(
+                    Kind.REPRICE,
+                    account=account,
+                    subject=str(plan),
+                    content={"plan": plan, "costs": costs, "loss": dict(loss or {}), "why": why},
+                )
+
+    def restore(self, *, by: str, why: str, stated: Cap | None = None) -> tuple[str, ...]:
+        """Accept a ledger that is older than its high-water marks, by booking what it lacks as spent.
+
+        For every account that the marks know, the difference between what it had spent by the newest mark and what
+        this ledger says is booked as one plan that every row pays; accounts that the ledger lacks are opened again.
+
+        Parameters
+        ----------
+        by, why : str
+            Recorded.
+        stated : Cap, optional
+            What the owner says was spent beyond this ledger by each private account, at most; booked where the marks
+            do not say it. Also without any mark that is ahead.
+
+        Returns
+        -------
+        tuple of str
+            The accounts for which something was booked.
+
+        Raises
+        ------
+        InputError
+            If no mark is ahead of the ledger and nothing is stated, or if a mark does not say what was spent and
+            nothing is stated.
+        StorageError
+            If the chain itself is not in order: a rewritten ledger is not restored.
+        """
+        if not by.strip() or not why.strip():
+            raise InputError("a restored ledger is recorded with who decided it and why; give both")
+        with writing(self._database, restoring=True) as entries:
+            seen = [marks.read(path, self._database.chain) for path in self._database.marks]
+            ahead = [mark for mark in seen if mark is not None and lacking(entries, mark) is not None]
+            if not ahead and stated is None:
+                raise InputError(
+                    "the ledger is not older than its high-water marks, so there is nothing to restore; if it is "
+                    "and the marks are lost as well, state what was spent since with --epsilon and --delta"
+                )
+            last = entries.last()
+            own = [mark for mark in ahead if mark.link.ledger_id == last.ledger_id]
+            newest = max(own, key=lambda mark: mark.link.sequence, default=None)
+            known = newest.spent if newest is not None else {}
+            unsaid = [name for name, spent in known.items() if not spent["totals"] and spent["opened"]["cap"]]
+            if (unsaid or len(own) < len(ahead)) and stated is None:
+                raise InputError(
+                    f"the high-water mark does not say what {', '.join(unsaid) or 'this ledger'} had spent; state what "
+                    "was spent at most beyond this ledger with --epsilon and --delta"
+                )
+            booked = []
+            for name in dict.fromkeys((*account_names(entries), *known)):
+                account = find_account(entries, name) or _reopen(entries, name, known[name]["opened"])
+                totals = known.get(name, {}).get("totals")
+                if account.private and (totals or stated is not None):
+                    booked.append(name)
+                    self._book(entries, account, totals, stated)
+            entries.append(
+                Kind.RESTORE,
+                account="",
+                subject="ledger",
+                content={
+                    "by": by,
+                    "why": why,
+                    "ended": last.sequence,
+                    "seen": newest.link.sequence if newest is not None else None,
+                    "stated": asdict(stated) if stated is not None else None,
+                    "accounts": booked,
+                },
+            )
+        return tuple(booked)
+
+    def _book(self, entries: Entries, account: Account, totals: Mapping[str, Any] | None, stated: Cap | None) -> None:
+        """Book what an account has spent beyond its history, as one plan of a partition of its own."""
+        history = [plan.record() for plan in _plans(entries, account.name)]
+        cost = (
+            self._policy.lacking(history, totals)
+            if totals
+            else self._policy.stated(stated.epsilon, stated.delta)
+            if stated is not None
+            else {}
+        )
+        partition = f"restored-{entries.last().sequence}"
+        record = PlanRecord(partition, {"every row": cost})
+        terms = account_terms(entries, account)
+        delta = account.cap.delta if account.cap is not None else 0.0
+        stands = self._policy.decide(
+            [*history, record], (), partition=partition, delta=delta, cap=account.cap, terms=terms
+        )
+        plan = PlanRequest(account.name, partition, (), delta, run="restored ledger")
+        decision = Decision(admitted=True, costs=record.costs, details=stands.details, totals=stands.totals)
+        _append_plan(entries, plan, (), decision, {}, Kind.CHARGE)
 
     # ── reports ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -403,13 +572,13 @@ class Ledger:
         """Return an account's plans, oldest first."""
         with reading(self._database) as entries:
             get_account(entries, account)
-            return [_plan(entry) for entry in entries.find(Kind.PLAN, account=account)]
+            return _plans(entries, account)
 
     def charges(self, account: str) -> list[ChargeRecord]:
         """Return an account's charges, re-charges included, oldest first."""
         with reading(self._database) as entries:
             get_account(entries, account)
-            plans = {entry.sequence: _plan(entry) for entry in entries.find(Kind.PLAN, account=account)}
+            plans = {plan.sequence: plan for plan in _plans(entries, account)}
             found = entries.find(Kind.CHARGE, Kind.RECHARGE, account=account)
             return [_charge(entry, plans[entry.content["plan"]]) for entry in found]
 
@@ -456,10 +625,25 @@ class Ledger:
         return problems
 
 
+def _reopen(entries: Entries, name: str, opened: Mapping[str, Any]) -> Account:
+    """Open an account again as a high-water mark remembers it."""
+    return add_account(
+        entries,
+        name,
+        Cap(**opened["cap"]) if opened["cap"] else None,
+        disjoint_people=bool(opened["disjoint_people"]),
+        disjoint_from=[other for other in opened["disjoint_from"] if find_account(entries, other)],
+        group_size=int(opened["group_size"]),
+        idealised_allowed=bool(opened["idealised_allowed"]),
+        relation=opened.get("relation", DEFAULT_RELATION),
+        deltas=opened.get("deltas"),
+    )
+
+
 def _describe(account: Account) -> str:
     cap = f"cap epsilon {account.cap.epsilon:g} at delta {account.cap.delta:g}" if account.cap else "public, no cap"
     idealised = "allowed" if account.idealised_allowed else "not allowed"
-    return f"{cap}, group size {account.group_size}, idealised numerics {idealised}"
+    return f"{cap}, group size {account.group_size}, idealised numerics {idealised}, relation {account.relation}"
 
 
 def _require_plan(plan: PlanRequest) -> None:
@@ -540,6 +724,8 @@ def _append_plan(
             "releases": [release.key for release in new],
             "costs": decision.costs,
             "details": decision.details,
+            "loss": decision.loss,
+            "totals": decision.totals,
             "key_ids": dict(key_ids),
             "recharge": kind is Kind.RECHARGE,
         },
@@ -593,7 +779,18 @@ def _plan(entry: Entry) -> StoredPlan:
         key_ids=content["key_ids"],
         recharge=content["recharge"],
         recorded_at=entry.recorded_at,
+        loss=content.get("loss", {}),
+        totals=content.get("totals", {}),
     )
+
+
+def _plans(entries: Entries, account: str) -> list[StoredPlan]:
+    """Return an account's plans, oldest first, at their costs as corrected."""
+    plans = {entry.sequence: _plan(entry) for entry in entries.find(Kind.PLAN, account=account)}
+    for entry in entries.find(Kind.REPRICE, account=account):
+        number = entry.content["plan"]
+        plans[number] = replace(plans[number], costs=entry.content["costs"], loss=entry.content["loss"])
+    return list(plans.values())
 
 
 def _charge(entry: Entry, plan: StoredPlan) -> ChargeRecord:

@@ -19,7 +19,16 @@ from scipy import sparse
 from storage.errors import DamagedError
 from storage.refs import Labels
 
-__all__ = ["Features", "RowFormat", "RowWriter", "StoredRows", "WrittenRows", "row_fingerprints", "verify_file"]
+__all__ = [
+    "Features",
+    "RowFormat",
+    "RowWriter",
+    "StoredRows",
+    "WrittenRows",
+    "file_digest",
+    "row_fingerprints",
+    "verify_file",
+]
 
 Features = Any
 """A dense float array (m, d) or a SciPy CSR matrix of that shape."""
@@ -250,7 +259,7 @@ class RowWriter:
         if self._writer is not None:
             self._writer.close()
             self._writer = None
-            self._files.append((self._name, _file_digest(self._folder / self._name)))
+            self._files.append((self._name, file_digest(self._folder / self._name)))
             self._in_part = 0
 
     def close(self) -> WrittenRows:
@@ -266,7 +275,8 @@ class RowWriter:
             self._writer = None
 
 
-def _file_digest(path: Path) -> str:
+def file_digest(path: Path) -> str:
+    """Return the SHA-256 of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -283,7 +293,7 @@ def verify_file(path: Path, digest: str) -> None:
         state = path.stat()
         key = (str(path), state.st_mtime_ns, state.st_size)
         if key not in _verified:
-            _verified[key] = _file_digest(path)
+            _verified[key] = file_digest(path)
     except OSError as error:
         raise DamagedError(
             f"{path} is missing or cannot be read: {error.strerror}; restore it or ingest again"

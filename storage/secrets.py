@@ -10,9 +10,9 @@ from typing import NoReturn
 
 from storage.atomic import write_once
 from storage.errors import SecretError
-from storage.layout import Layout, path_component
+from storage.layout import FINGERPRINTS, ROOT_KEY, Layout, path_component
 
-__all__ = ["Secret", "environment_name", "party_secret", "require_secret", "root_secret"]
+__all__ = ["Secret", "environment_name", "ledger_key", "party_secret", "require_secret", "root_secret"]
 
 _BYTES = 32
 
@@ -69,6 +69,31 @@ def _read(path: Path) -> Secret | None:
     return Secret(value)
 
 
+def ledger_key(path: Path, *, create: bool = False) -> Secret:
+    """Return the secret that keys a ledger's digests from its file.
+
+    Parameters
+    ----------
+    path : Path
+    create : bool
+        Whether to make it where it is missing: for a new ledger only.
+
+    Raises
+    ------
+    SecretError
+        If it is missing, can be reached by others, or is not 32 bytes; or if it would be made anew although private
+        rows are stored, whose fingerprints nobody could compare any more.
+    """
+    found = _read(path)
+    if found is not None:
+        return found
+    kept = next(path.parent.glob(f"datasets/[!.]*/{FINGERPRINTS}"), None) if path.name == ROOT_KEY else None
+    if not create or kept is not None:
+        why = f"private rows are stored under it (in {kept.parent})" if kept else "the ledger is keyed with it"
+        raise SecretError(f"{path} is missing, and {why}; put it back from its back-up. Nothing was charged")
+    return _read_or_create(path)
+
+
 def _read_or_create(path: Path) -> Secret:
     found = _read(path)
     if found is not None:
@@ -110,5 +135,11 @@ def require_secret(layout: Layout, party: str) -> Secret:
 
 
 def root_secret(layout: Layout) -> Secret:
-    """Return the root's secret: it keys row fingerprints and the version names derived from private versions."""
-    return _read_or_create(layout.root_secret)
+    """Return the root's secret: it keys row fingerprints, the ledger's entries, and names of private versions.
+
+    Raises
+    ------
+    SecretError
+        If it can be reached by others or is not 32 bytes, or is missing although private rows are stored.
+    """
+    return ledger_key(layout.root_secret, create=True)

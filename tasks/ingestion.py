@@ -12,7 +12,7 @@ from storage.accounts import require_cap, require_small_delta
 from storage.atomic import discard
 from storage.catalog import Catalog, Registration
 from storage.charges import Cap
-from storage.datasets import dataset_ref, ingestion_report, write_dataset
+from storage.datasets import dataset_ref, fingerprints_digest, ingestion_report, write_dataset
 from storage.errors import InputError, RefusedError
 from storage.readers.bundled import BUNDLED
 from storage.readers.registry import read_source
@@ -157,6 +157,7 @@ def _register(catalog: Catalog, request: IngestRequest, stored: DatasetRef, cap:
         disjoint_people=request.disjoint_people,
         group_size=request.group_size if request.group_size != 1 else None,
         idealised_allowed=request.allow_idealised or None,
+        fingerprints=fingerprints_digest(current_layout(), stored),
     )
 
 

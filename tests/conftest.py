@@ -41,11 +41,21 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
         yield started
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _no_marks_at_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keep the high-water marks of ledgers out of the state directory of whoever runs the tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("UNITBALL_LEDGER_MARK", str(tmp_path_factory.mktemp("marks")))
+        yield
+
+
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a root of the test's own, the current one while the test runs."""
     path = tmp_path / "root"
     monkeypatch.setenv("UNITBALL_ROOT", str(path))
+    # Tests copy roots, and a mark knows a ledger by its identity wherever it lies.
+    monkeypatch.setenv("UNITBALL_LEDGER_MARK", str(tmp_path / "marks"))
     return path
 
 

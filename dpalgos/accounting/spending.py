@@ -34,7 +34,7 @@ from dpalgos.accounting.scaling import scaled
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Loss
 
-__all__ = ["Admission", "Cap", "Spent", "admit", "largest_epsilon", "repeats_left", "spent", "standing"]
+__all__ = ["Admission", "Cap", "Spent", "admit", "largest_epsilon", "repeats_left", "spent", "standing", "worst_totals"]
 
 History = Sequence[tuple[str, Mapping[str, PlanCost]]]
 """Charged plans in order: the partition of each, and what it costs every party it touches."""
@@ -300,6 +300,11 @@ def spent(history: History, delta: float) -> Spent:
         parties[partition] = {party: found[bill] for party, bill in bills.items()}
     epsilon, name = books.epsilon(delta)
     return Spent(epsilon=epsilon, delta=delta, filter=name, parties=parties)
+
+
+def worst_totals(history: History) -> Totals:
+    """Return bounds, over all rows, on the sums that filters compare: over partitions, of the largest over parties."""
+    return _worst(_largest(bills.values()) for bills in _Books.of(history).bills.values()).totals
 
 
 def _whole(books: _Books, delta: float) -> Spent:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from storage.catalog import Catalog
 from storage.database import Database, open_database
-from tasks.runtime.settings import current_layout, ledger_url
+from storage.material import guard_material
+from tasks.runtime.settings import current_layout, ledger_url, marks_folder
 
 __all__ = ["open_books", "open_catalog"]
 
@@ -12,7 +13,14 @@ __all__ = ["open_books", "open_catalog"]
 def open_books() -> Database:
     """Open the database behind ledger and catalogue: the root's own file, or a shared one by URL."""
     layout = current_layout()
-    return open_database(ledger_url() or layout.ledger, head=layout.root / "ledger.head")
+    shared = ledger_url()
+    return open_database(
+        shared or layout.ledger,
+        key=layout.shared_ledger_key if shared else layout.root_secret,
+        head=layout.root / "ledger.head",
+        marks=marks_folder(),
+        guard=guard_material(layout, shared=shared is not None),
+    )
 
 
 def open_catalog() -> Catalog:

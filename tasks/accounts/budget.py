@@ -10,11 +10,11 @@ from typing import Any
 
 from dpalgos.accounting.costs import PlanCost, price
 from dpalgos.accounting.scaling import losses_under
-from dpalgos.accounting.spending import Admission, admit, repeats_left, spent, standing
+from dpalgos.accounting.spending import Admission, admit, repeats_left, spent, standing, worst_totals
 from dpalgos.accounting.spending import Cap as AccountingCap
-from dpalgos.guarantees import Guarantee, Neighbours
+from dpalgos.guarantees import ApproximateDP, Guarantee, Loss, Neighbours, NoGuarantee
 from storage.accounts import require_cap, require_small_delta
-from storage.charges import Cap, Decision, PlanRecord, ReleaseCharge
+from storage.charges import AccountTerms, Cap, Decision, PlanRecord, ReleaseCharge
 from storage.errors import InputError, RefusedError
 from storage.ledger import Ledger
 from storage.refs import DatasetRef
@@ -25,6 +25,7 @@ from tasks.runtime.settings import current_layout
 
 __all__ = ["AccountingPolicy", "budget_report", "nights_left", "open_ledger", "raise_cap", "verify_books"]
 
+_NO_TERMS = AccountTerms()
 History = list[tuple[str, Mapping[str, PlanCost]]]
 
 
@@ -66,6 +67,7 @@ class AccountingPolicy:
         partition: str,
         delta: float,
         cap: Cap | None,
+        terms: AccountTerms = _NO_TERMS,
     ) -> Decision:
         """Price the new releases and compare with the cap; public data (no cap) are priced and admitted."""
         releases = [
@@ -78,9 +80,32 @@ class AccountingPolicy:
         before: History = _history(history)
         limit = AccountingCap(cap.epsilon, cap.delta)
         admission = admit(before, (partition, costs), limit) if new else standing(before, limit)
+        after = [*before, (partition, costs)] if new else before
         return Decision(
-            admitted=admission.admitted, costs=written, reason=admission.reason, details=_details(admission)
+            admitted=admission.admitted,
+            costs=written,
+            reason=admission.reason,
+            details=_details(admission),
+            totals={name: _finite(value) for name, value in worst_totals(after)._asdict().items()},
         )
+
+    def lacking(self, history: Sequence[PlanRecord], totals: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the cost of one plan, paid by every row, that brings a history at least to these running totals."""
+        now = worst_totals(_history(history))
+        wanted = {name: math.inf if value is None else float(value) for name, value in totals.items()}
+        lacks = {
+            name: math.nextafter(max(wanted[name] - value, 0.0), math.inf) for name, value in now._asdict().items()
+        }
+        loss: Loss = (
+            ApproximateDP(lacks["epsilon"], lacks["delta"])
+            if math.isfinite(lacks["epsilon"]) and lacks["delta"] < 1
+            else NoGuarantee("the plans of a lost ledger")
+        )
+        return PlanCost(losses=(loss,), **lacks).to_json()
+
+    def stated(self, epsilon: float, delta: float) -> dict[str, Any]:
+        """Return the cost of a plan of which nothing is known but (epsilon, delta)."""
+        return PlanCost.of([ApproximateDP(epsilon, delta)], delta).to_json()
 
 
 def _finite(value: float) -> float | None:

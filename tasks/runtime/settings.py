@@ -17,6 +17,7 @@ __all__ = [
     "current_root",
     "flow_run_page",
     "ledger_url",
+    "marks_folder",
     "mlflow_page",
     "record_servers",
     "recorded_servers",
@@ -24,6 +25,7 @@ __all__ = [
 
 ROOT_VARIABLE = "UNITBALL_ROOT"
 LEDGER_VARIABLE = "UNITBALL_LEDGER"
+MARK_VARIABLE = "UNITBALL_LEDGER_MARK"
 MLFLOW_VARIABLE = "UNITBALL_MLFLOW_URL"
 
 
@@ -76,6 +78,14 @@ def recorded_servers(root: Path) -> dict[str, str]:
     except (FileNotFoundError, ValueError):
         return {}
     return {str(name): str(address) for name, address in found.items()}
+
+
+def marks_folder() -> Path:
+    """Return where high-water marks of ledgers lie, outside every root: ``UNITBALL_LEDGER_MARK``, or per user."""
+    value = os.environ.get(MARK_VARIABLE)
+    state = os.environ.get("XDG_STATE_HOME")
+    default = (Path(state) if state else Path.home() / ".local" / "state") / "unitball" / "ledgers"
+    return Path(value).expanduser().absolute() if value else default
 
 
 def mlflow_page(run_id: str) -> str:

@@ -9,11 +9,10 @@ import pytest
 
 from storage.catalog import Catalog, Registration
 from storage.charges import Cap
-from storage.database import open_database
 from storage.errors import InputError, OverspendError, RefusedError
 from storage.ledger import Ledger
 from storage.refs import Visibility
-from tests.support.ledgers import SumOfEpsilons, race, release, request, spent
+from tests.support.ledgers import SumOfEpsilons, opened, race, release, request, spent
 
 CAP = Cap(3, 1e-6)
 
@@ -25,12 +24,12 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def catalog(path: Path) -> Catalog:
-    return Catalog(open_database(path))
+    return Catalog(opened(path))
 
 
 @pytest.fixture
 def ledger(path: Path) -> Ledger:
-    return Ledger(open_database(path), SumOfEpsilons())
+    return Ledger(opened(path), SumOfEpsilons())
 
 
 def _private(catalog: Catalog, name: str, version: str, **options: Any) -> Registration:
@@ -156,17 +155,17 @@ class TestVisibility:
             _private(catalog, "clinic", "v2", cap=CAP, account="digits")
 
     def test_a_race_of_private_and_public_has_one_winner(self, path: Path) -> None:
-        open_database(path)
+        opened(path)
 
         def body(number: int) -> str:
-            catalog = Catalog(open_database(path))
+            catalog = Catalog(opened(path))
             if number % 2:
                 return str(_public(catalog, "clinic", f"v{number}").visibility)
             return str(_private(catalog, "clinic", f"v{number}", cap=CAP).visibility)
 
         answers = race(8, body)
         assert answers.count("RefusedError") == 4
-        assert len({found.visibility for found in Catalog(open_database(path)).versions("clinic")}) == 1
+        assert len({found.visibility for found in Catalog(opened(path)).versions("clinic")}) == 1
 
 
 class TestAccounts:

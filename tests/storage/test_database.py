@@ -4,16 +4,30 @@ from __future__ import annotations
 
 import sqlite3
 from pathlib import Path
+from typing import Any
 
 import pytest
-from sqlalchemy import Connection, text
+from sqlalchemy import text
 
 from storage import database as module
+from storage.chain import Chain
 from storage.charges import Cap
 from storage.database import open_database
-from storage.entries import reading
-from storage.errors import FormatVersionError, InputError, StorageError
-from tests.support.ledgers import database_of, die, killed, open_ledger, race, release, request, spent
+from storage.entries import Kind, reading
+from storage.errors import FormatVersionError, InputError, SecretError, StorageError
+from storage.migrations import MIGRATIONS
+from tests.support.ledgers import (
+    as_version_1,
+    database_of,
+    die,
+    killed,
+    open_ledger,
+    opened,
+    race,
+    release,
+    request,
+    spent,
+)
 
 
 def _execute(path: Path, statement: str) -> None:
@@ -23,11 +37,11 @@ def _execute(path: Path, statement: str) -> None:
 
 
 def test_a_new_file_is_a_ledger_and_nothing_else_is_left(tmp_path: Path) -> None:
-    database = open_database(tmp_path / "ledger.sqlite")
+    database = opened(tmp_path / "ledger.sqlite")
     with reading(database) as entries:
         assert entries.last().sequence == 0
     assert [path.name for path in tmp_path.iterdir()] == ["ledger.sqlite"]
-    assert open_database(str(tmp_path / "ledger.sqlite")).ledger_id == database.ledger_id
+    assert opened(str(tmp_path / "ledger.sqlite")).ledger_id == database.ledger_id
 
 
 @pytest.mark.parametrize("name", ["a ledger?mode=ro&x#y%20.sqlite", "größe.sqlite"])
@@ -40,7 +54,7 @@ def test_a_path_may_hold_characters_that_mean_something_in_a_url(tmp_path: Path,
 
 def test_two_first_processes_make_one_ledger(tmp_path: Path) -> None:
     path = tmp_path / "ledger.sqlite"
-    identities = race(12, lambda _: open_database(path).ledger_id)
+    identities = race(12, lambda _: opened(path).ledger_id)
     assert len(set(identities)) == 1
     assert [found.name for found in tmp_path.iterdir()] == ["ledger.sqlite"]
 
@@ -52,8 +66,8 @@ def test_a_kill_while_it_is_made_leaves_nothing_half_made(
     path = tmp_path / "ledger.sqlite"
     create = module._create_schema
 
-    def create_and_die(connection: Connection) -> None:
-        create(connection)
+    def create_and_die(*arguments: Any) -> None:
+        create(*arguments)
         die()
 
     def body() -> None:
@@ -61,70 +75,125 @@ def test_a_kill_while_it_is_made_leaves_nothing_half_made(
             monkeypatch.setattr(Path, "replace", die)
         else:
             monkeypatch.setattr(module, "_create_schema", die if point == "before the schema" else create_and_die)
-        open_database(path)
+        opened(path)
 
     killed(body)
     assert not path.exists()
-    open_database(path)
+    opened(path)
     assert [found.name for found in tmp_path.iterdir()] == ["ledger.sqlite"]
 
 
 def test_a_newer_format_is_refused_on_opening_and_under_way(tmp_path: Path) -> None:
     path = tmp_path / "ledger.sqlite"
     ledger = open_ledger(path, cap=5)
-    _execute(path, "UPDATE ledger_meta SET value = '2' WHERE name = 'format_version'")
-    with pytest.raises(FormatVersionError, match=r"format version 2.*newer Unitball"):
-        open_database(path)
-    with pytest.raises(FormatVersionError, match="format version 2"):
+    _execute(path, "UPDATE ledger_meta SET value = '3' WHERE name = 'format_version'")
+    with pytest.raises(FormatVersionError, match=r"format version 3.*newer Unitball"):
+        opened(path)
+    with pytest.raises(FormatVersionError, match="format version 3"):
         ledger.charge(request(release("k")), {})
 
 
-def _make_version_0(path: Path) -> None:
-    """Version 0 never existed: today's tables without the triggers, with one account and one charge."""
+def _make_version_1(path: Path) -> None:
     ledger = open_ledger(path, cap=5)
     ledger.charge(request(release("k")), {})
-    for trigger in ("ledger_no_update", "ledger_no_delete", "ledger_in_order"):
-        _execute(path, f"DROP TRIGGER {trigger}")
-    _execute(path, "UPDATE ledger_meta SET value = '0' WHERE name = 'format_version'")
+    as_version_1(path)
 
 
-def _from_0_to_1(connection: Connection) -> None:
-    for trigger in module._SQLITE_TRIGGERS:
-        connection.execute(text(trigger))
-
-
-def test_an_older_format_is_migrated_once_by_racing_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_older_format_is_migrated_once_by_racing_processes(tmp_path: Path) -> None:
     path = tmp_path / "ledger.sqlite"
-    _make_version_0(path)
-    monkeypatch.setitem(module.MIGRATIONS, 0, _from_0_to_1)
-    # A second CREATE TRIGGER would fail, so equal answers mean that it ran once.
-    assert len(set(race(6, lambda _: open_database(path).ledger_id))) == 1
+    _make_version_1(path)
+    # A second seal would be a second entry, and so would a second row of meta fail.
+    assert len(set(race(6, lambda _: opened(path).ledger_id))) == 1
     ledger = open_ledger(path)
     assert spent(ledger) == 1
     assert ledger.verify() == []
+    with reading(database_of(ledger)) as entries:
+        assert [entry.sequence for entry in entries.find(Kind.SEAL)] == [4]
     with pytest.raises(sqlite3.IntegrityError, match="append-only"):
         _execute(path, "DELETE FROM ledger_entries")
+    assert ledger.charge(request(release("k")), {}).already_charged == ("k",)
+    ledger.charge(request(release("more")), {})
+    assert spent(open_ledger(path)) == 2
+    assert ledger.account("clinic").relation == "replace-one"
 
 
 def test_a_kill_during_a_migration_leaves_the_older_format(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "ledger.sqlite"
-    _make_version_0(path)
+    _make_version_1(path)
+    migrate = MIGRATIONS[1]
 
-    def migrate_and_die(connection: Connection) -> None:
-        _from_0_to_1(connection)
+    def migrate_and_die(*arguments: Any) -> None:
+        migrate(*arguments)
         die()
 
-    monkeypatch.setitem(module.MIGRATIONS, 0, migrate_and_die)
-    killed(lambda: open_database(path))
-    monkeypatch.setitem(module.MIGRATIONS, 0, _from_0_to_1)
+    monkeypatch.setitem(MIGRATIONS, 1, migrate_and_die)
+    killed(lambda: opened(path))
+    monkeypatch.undo()
     assert spent(open_ledger(path)) == 1
+
+
+@pytest.mark.parametrize(
+    ("statement", "told"),
+    [
+        ("UPDATE ledger_entries SET content = replace(content, '5', '9') WHERE sequence = 1", "entry 1 .* was changed"),
+        ("DELETE FROM ledger_entries WHERE sequence = 3", "older back-up was restored or its end was cut off"),
+    ],
+)
+def test_an_older_ledger_that_is_not_in_order_is_not_sealed(tmp_path: Path, statement: str, told: str) -> None:
+    path = tmp_path / "ledger.sqlite"
+    _make_version_1(path)
+    for trigger in ("ledger_no_update", "ledger_no_delete"):
+        _execute(path, f"DROP TRIGGER {trigger}")
+    _execute(path, statement)
+    with pytest.raises(StorageError, match=told):
+        opened(path)
+
+
+def test_sealed_entries_cannot_be_edited_either(tmp_path: Path) -> None:
+    """Their digests have no key and could be computed anew; the seal's has one and carries the last of them."""
+    path = tmp_path / "ledger.sqlite"
+    _make_version_1(path)
+    opened(path)
+    _execute(path, "DROP TRIGGER ledger_no_update")
+    with sqlite3.connect(path) as connection:
+        connection.row_factory = sqlite3.Row
+        (row,) = connection.execute("SELECT * FROM ledger_entries WHERE sequence = 3").fetchall()
+        fields = {**row, "content": row["content"].replace("1.0", "0.1")}
+        digest = Chain("", b"", keyed_from=99).digest(fields)
+        connection.execute(
+            "UPDATE ledger_entries SET content = ?, digest = ? WHERE sequence = 3", (fields["content"], digest)
+        )
+    connection.close()
+    with pytest.raises(StorageError, match="entry 4 does not follow entry 3"):
+        open_ledger(path).charge(request(release("more")), {})
+    # Nor by saying that keys came later.
+    _execute(path, "UPDATE ledger_meta SET value = '99' WHERE name = 'keyed_from'")
+    with pytest.raises(SecretError, match="not the key"):
+        opened(path)
+
+
+def test_another_key_or_none_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    open_database(path)
+    key = tmp_path / "private" / "root.key"
+    kept = key.read_bytes()
+    key.unlink()
+    with pytest.raises(SecretError, match=r"root.key is missing.*back-up"):
+        open_database(path)
+    key.write_bytes(b"x" * 32)
+    key.chmod(0o600)
+    with pytest.raises(SecretError, match="not the key that ledger"):
+        open_database(path)
+    key.write_bytes(kept)
+    open_database(path)
 
 
 def test_an_older_format_without_a_way_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "ledger.sqlite"
-    _make_version_0(path)
-    with pytest.raises(StorageError, match="format version 0, which cannot be migrated to 1"):
-        open_database(path)
+    _make_version_1(path)
+    _execute(path, "UPDATE ledger_meta SET value = '0' WHERE name = 'format_version'")
+    with pytest.raises(StorageError, match="format version 0, which cannot be migrated to 2"):
+        opened(path)
 
 
 @pytest.mark.parametrize("content", [b"", b"this is not a database at all" * 100])
@@ -132,16 +201,16 @@ def test_another_file_is_not_taken_for_a_ledger_and_left_alone(tmp_path: Path, c
     path = tmp_path / "ledger.sqlite"
     path.write_bytes(content)
     with pytest.raises(StorageError, match=r"not a ledger|without a ledger"):
-        open_database(path)
+        opened(path)
     assert path.read_bytes() == content
 
 
 def test_a_damaged_table_of_versions_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "ledger.sqlite"
-    open_database(path)
+    opened(path)
     _execute(path, "UPDATE ledger_meta SET value = 'one' WHERE name = 'format_version'")
     with pytest.raises(StorageError, match="damaged"):
-        open_database(path)
+        opened(path)
 
 
 def test_damaged_pages_are_an_error_in_one_line(tmp_path: Path) -> None:
@@ -162,7 +231,7 @@ def test_a_ledger_that_was_removed_is_not_begun_anew(tmp_path: Path) -> None:
     ledger = open_ledger(path, cap=5)
     path.unlink()
     with pytest.raises(StorageError, match=r"is missing but ledger\.head is there"):
-        open_database(path)
+        opened(path)
     with pytest.raises(StorageError, match="cannot be opened; nothing was charged"):
         ledger.charge(request(release("k")), {})
     assert not path.exists()
@@ -170,25 +239,25 @@ def test_a_ledger_that_was_removed_is_not_begun_anew(tmp_path: Path) -> None:
 
 def test_a_root_that_is_not_there_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match=r"cannot be made .*directory exists"):
-        open_database(tmp_path / "nowhere" / "ledger.sqlite")
+        opened(tmp_path / "nowhere" / "ledger.sqlite")
 
 
 @pytest.mark.parametrize("url", ["mysql://user:hunter2@host/ledger", "postgresql://user:hunter2@host:port/x", "://"])
 def test_other_urls_are_refused_without_showing_a_password(url: str) -> None:
     with pytest.raises(InputError, match="postgresql://") as caught:
-        open_database(url)
+        opened(url)
     assert "hunter2" not in str(caught.value)
 
 
 def test_an_unreachable_server_is_one_line_without_a_password(tmp_path: Path) -> None:
     with pytest.raises(StorageError) as caught:
-        open_database(f"postgresql://unitball:hunter2@/ledger?host={tmp_path}")
+        opened(f"postgresql://unitball:hunter2@/ledger?host={tmp_path}")
     assert "hunter2" not in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 def test_errors_show_no_parameters_of_a_statement(tmp_path: Path) -> None:
-    database = open_database(tmp_path / "ledger.sqlite")
+    database = opened(tmp_path / "ledger.sqlite")
     with pytest.raises(StorageError) as caught, database.transaction(write=True) as connection:
         connection.execute(text("INSERT INTO nowhere VALUES (:value)"), {"value": "a secret value"})
     assert "a secret value" not in str(caught.value)

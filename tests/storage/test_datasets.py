@@ -308,13 +308,13 @@ def test_a_newer_format_is_refused(layout: Layout) -> None:
 def test_digests_are_verified_once_a_state_of_the_file(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
     ref = stored(layout, source_of(made_up(40, 3, seed=22)))
     read: list[Path] = []
-    digest = rowfiles._file_digest
+    digest = rowfiles.file_digest
 
     def counted(path: Path) -> str:
         read.append(path)
         return digest(path)
 
-    monkeypatch.setattr(rowfiles, "_file_digest", counted)
+    monkeypatch.setattr(rowfiles, "file_digest", counted)
     for _ in range(3):
         open_dataset(layout, ref)
     assert len(read) == 1
@@ -485,6 +485,7 @@ def test_a_derived_private_version_repeats_in_its_root_and_nowhere_else(layout: 
     shutil.rmtree(layout.dataset(first.version))
     assert transform_dataset(layout, ref, _unit, normalisation="unit-norm") == first
     other = Layout(tmp_path / "other").prepare()
+    root_secret(other)
     shutil.copytree(layout.dataset(ref.version), other.dataset(ref.version))
     assert transform_dataset(other, ref, _unit, normalisation="unit-norm").version != first.version
 

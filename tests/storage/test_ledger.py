@@ -14,11 +14,19 @@ import pytest
 
 from storage.accounts import require_small_delta
 from storage.charges import Cap, Decision, PlanRecord, ReleaseCharge
-from storage.database import open_database
 from storage.entries import Kind, writing
 from storage.errors import InputError, OverspendError, RefusedError, StorageError
 from storage.ledger import Ledger, OutputOutcome
-from tests.support.ledgers import ForgetsParties, SumOfEpsilons, database_of, open_ledger, release, request, spent
+from tests.support.ledgers import (
+    ForgetsParties,
+    SumOfEpsilons,
+    database_of,
+    open_ledger,
+    opened,
+    release,
+    request,
+    spent,
+)
 from tests.support.untraced import quickest
 
 
@@ -278,6 +286,9 @@ class TestCharging:
             def decide(self, history: Sequence[PlanRecord], new: Sequence[ReleaseCharge], **options: Any) -> Decision:
                 return SumOfEpsilons().decide(history, new, **options)
 
+            lacking = SumOfEpsilons.lacking
+            stated = SumOfEpsilons.stated
+
         ledger.open_account("families", Cap(9, 1e-5), group_size=4)
         single = Ledger(database_of(ledger), Single())
         with pytest.raises(RefusedError, match="4 rows a person"):
@@ -369,7 +380,7 @@ class TestReports:
 
     def test_a_cached_run_needs_no_write_lock(self, ledger: Ledger, tmp_path: Path) -> None:
         ledger.charge(request(release("a")), {})
-        with writing(open_database(tmp_path / "ledger.sqlite")):
+        with writing(opened(tmp_path / "ledger.sqlite")):
             started = time.monotonic()
             assert ledger.charge(request(release("a")), {}).already_charged == ("a",)
         assert time.monotonic() - started < 5

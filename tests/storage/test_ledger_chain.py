@@ -10,11 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from storage import entries as chain
+from storage import entries, marks
+from storage.chain import Chain, Link
 from storage.charges import Cap
-from storage.errors import StorageError
+from storage.errors import SecretError, StorageError
 from storage.ledger import Ledger
-from tests.support.ledgers import open_ledger, release, request, spent
+from storage.marks import Mark
+from tests.support.ledgers import database_of, open_ledger, release, request, spent
 
 STORED = {f"k{number}": f"digest of k{number}" for number in range(4)}
 
@@ -94,7 +96,6 @@ _SWAP = (
         (["DELETE FROM ledger_entries"], "ends at entry 0 but its high-water mark has seen entry 14"),
         (_SWAP, "entry 6"),
         (["UPDATE ledger_entries SET content = '{broken' WHERE sequence = 5"], "entry 5 (output) was changed"),
-        (["UPDATE ledger_meta SET value = 'another' WHERE name = 'ledger_id'"], "belongs to another ledger"),
     ],
 )
 def test_every_edit_is_told(path: Path, statements: list[str], told: str) -> None:
@@ -102,6 +103,58 @@ def test_every_edit_is_told(path: Path, statements: list[str], told: str) -> Non
     ledger = open_ledger(path)
     assert any(told in problem for problem in ledger.verify()), ledger.verify()
     assert any(told in problem for problem in ledger.verify(STORED))
+
+
+def test_another_identity_is_told(path: Path) -> None:
+    """The key is derived from the identity too, so that no entry can be taken from another ledger of the root."""
+    _edit(path, "UPDATE ledger_meta SET value = 'another' WHERE name = 'ledger_id'")
+    with pytest.raises(SecretError, match="not the key"):
+        open_ledger(path)
+
+
+def test_another_ledger_in_its_place_is_told(path: Path) -> None:
+    other = path.parent / "other.sqlite"
+    open_ledger(other, cap=99)
+    shutil.copy(other, path)
+    ledger = open_ledger(path)
+    assert any("belongs to another ledger" in problem for problem in ledger.verify())
+    with pytest.raises(StorageError, match="belongs to another ledger"):
+        ledger.charge(request(release("more")), {})
+
+
+@pytest.mark.parametrize(
+    "statements",
+    [
+        ["UPDATE ledger_entries SET content = replace(content, '20', '99') WHERE sequence = 2"],
+        ["UPDATE ledger_entries SET content = replace(content, '1.0', '0.1') WHERE sequence = 3"],
+        ["DELETE FROM ledger_entries WHERE sequence = 3"],
+        _SWAP,
+    ],
+)
+@pytest.mark.parametrize("fresh", [True, False])
+def test_every_edit_is_refused_at_charging(path: Path, statements: list[str], fresh: bool) -> None:
+    """By a process that has never seen the ledger, and by one that has found its chain in order before."""
+    ledger = open_ledger(path)
+    ledger.charge(request(release("seen")), {})
+    if fresh:
+        entries._in_order.clear()
+    _edit(path, *statements)
+    with pytest.raises(StorageError, match=r"entr.* (changed|removed|follow).*Nothing was charged"):
+        ledger.charge(request(release("new")), {})
+
+
+def test_a_recomputed_entry_needs_the_key(path: Path) -> None:
+    """Whoever can write the database but has not the root's secret can compute digests without a key only."""
+    database = database_of(open_ledger(path))
+    forged = Chain(database.ledger_id, b"a guess")
+    connection = sqlite3.connect(path)
+    connection.row_factory = sqlite3.Row
+    (row,) = connection.execute("SELECT * FROM ledger_entries WHERE sequence = 14")
+    digest = forged.digest({**row, "content": "{}"})
+    connection.close()
+    _edit(path, f"UPDATE ledger_entries SET content = '{{}}', digest = '{digest}' WHERE sequence = 14")
+    with pytest.raises(StorageError, match=r"entry 14 .* was changed"):
+        open_ledger(path).charge(request(release("new")), {})
 
 
 def test_a_chain_that_was_recomputed_does_not_meet_the_mark(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,7 +244,8 @@ def test_a_mark_never_goes_back(path: Path) -> None:
     """Two processes may write the mark in the wrong order."""
     head = path.with_suffix(".head")
     newest = head.read_text()
-    chain._advance_head(head, chain._Mark("whatever", 3, "0" * 64))
+    chain = database_of(open_ledger(path)).chain
+    marks.advance(head, Mark(Link(chain.ledger_id, 3, "0" * 64)), chain)
     assert head.read_text() == newest
 
 
@@ -207,10 +261,10 @@ def test_a_damaged_mark_is_an_error_in_one_line(path: Path, content: str) -> Non
 def test_a_mark_that_cannot_be_written_does_not_undo_a_charge(
     path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def full(*arguments: object) -> None:
+    def full(*arguments: object, **options: object) -> None:
         raise StorageError("the disk is full")
 
-    monkeypatch.setattr(chain, "write_bytes", full)
+    monkeypatch.setattr(marks, "write_bytes", full)
     ledger = open_ledger(path)
     assert ledger.charge(request(release("more")), {}).charged == ("more",)
     assert "could not be written" in caplog.text
@@ -223,7 +277,7 @@ def _backwards() -> Callable[[], str]:
 
 
 def test_a_clock_that_goes_backwards_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chain, "_now", _backwards())
+    monkeypatch.setattr(entries, "_now", _backwards())
     ledger: Ledger = open_ledger(tmp_path / "ledger.sqlite", cap=3)
     for cap in (4, 5):
         ledger.raise_cap("clinic", Cap(cap, 1e-5), by="owner", why="more")

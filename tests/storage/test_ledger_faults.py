@@ -17,6 +17,7 @@ import pytest
 from sqlalchemy import Connection, event
 
 from storage import entries as chain
+from storage import marks
 from storage.charges import Cap
 from storage.entries import Entries, Entry
 from storage.errors import StorageError
@@ -43,7 +44,7 @@ def _die_after_appending(count: int) -> Callable[[], None]:
 
 
 def _die_before_the_mark() -> None:
-    chain._advance_head = die
+    marks.advance = die
 
 
 def _die_while_the_mark_is_written() -> None:
@@ -187,6 +188,7 @@ def test_a_read_only_ledger_is_read_and_charges_nothing(open_place: Path) -> Non
     ledger = open_ledger(path, cap=5)
     ledger.charge(PLAN, {})
     path.chmod(0o444)
+    path.with_suffix(".head").chmod(0o444)
     open_place.chmod(0o555)
     before = path.read_bytes()
 

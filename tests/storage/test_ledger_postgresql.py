@@ -14,16 +14,17 @@ from sqlalchemy.pool import NullPool
 from storage import database as module
 from storage.catalog import Catalog
 from storage.charges import Cap
-from storage.database import open_database
 from storage.errors import FormatVersionError, OverspendError, StorageError
 from storage.ledger import Ledger, OutputOutcome
 from storage.refs import Visibility
 from tests.support.ledgers import (
     SumOfEpsilons,
+    as_version_1,
     database_of,
     die,
     killed,
     open_ledger,
+    opened,
     race,
     release,
     request,
@@ -69,22 +70,22 @@ def test_the_rules_are_those_of_sqlite(url: str) -> None:
     assert ledger.record_output("a", "d3") is OutputOutcome.RECHARGED
     assert spent(ledger) == 3.5
     assert ledger.verify({"a": "d3"}) == []
-    assert open_database(url).ledger_id == database_of(ledger).ledger_id
+    assert opened(url).ledger_id == database_of(ledger).ledger_id
 
 
 def test_the_catalogue_lives_there_too(url: str) -> None:
-    catalog = Catalog(open_database(url))
+    catalog = Catalog(opened(url))
     catalog.register("clinic", "v1", visibility=Visibility.PRIVATE, manifest={"größe": [1, "\0"]}, cap=Cap(1, 1e-6))
     assert catalog.get("clinic").manifest == {"größe": [1, "\0"]}
 
 
 def test_two_first_processes_make_one_schema(url: str) -> None:
-    assert len(set(race(8, lambda _: open_database(url).ledger_id))) == 1
+    assert len(set(race(8, lambda _: opened(url).ledger_id))) == 1
 
 
 def test_a_kill_while_it_is_made_leaves_nothing(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "insert", die)
-    killed(lambda: open_database(url))
+    killed(lambda: opened(url))
     monkeypatch.undo()
     open_ledger(url, cap=1)
 
@@ -168,7 +169,7 @@ def test_an_edit_is_told(url: str) -> None:
 
 
 def test_an_older_back_up_is_told_by_a_mark_on_this_machine(url: str, tmp_path: Path) -> None:
-    ledger = Ledger(open_database(url, head=tmp_path / "ledger.head"), SumOfEpsilons())
+    ledger = Ledger(opened(url, head=tmp_path / "ledger.head"), SumOfEpsilons())
     ledger.open_account("clinic", Cap(3, 1e-5))
     ledger.charge(request(release("a")), {})
     _execute(
@@ -184,11 +185,21 @@ def test_an_older_back_up_is_told_by_a_mark_on_this_machine(url: str, tmp_path: 
 
 def test_a_newer_format_is_refused(url: str) -> None:
     ledger = open_ledger(url, cap=3)
-    _execute(url, "UPDATE ledger_meta SET value = '2' WHERE name = 'format_version'")
+    _execute(url, "UPDATE ledger_meta SET value = '3' WHERE name = 'format_version'")
     with pytest.raises(FormatVersionError):
-        open_database(url)
+        opened(url)
     with pytest.raises(FormatVersionError):
         ledger.charge(request(release("a")), {})
+
+
+def test_an_older_format_is_migrated_once_by_racing_processes(url: str) -> None:
+    open_ledger(url, cap=3).charge(request(release("a")), {})
+    as_version_1(url)
+    assert len(set(race(6, lambda _: opened(url).ledger_id))) == 1
+    ledger = open_ledger(url)
+    assert (spent(ledger), ledger.verify()) == (1, [])
+    ledger.charge(request(release("b")), {})
+    assert (spent(ledger), ledger.verify()) == (2, [])
 
 
 def test_a_reader_without_the_right_to_write_charges_nothing(url: str) -> None:

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import os
 import signal
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from storage.charges import Cap, Decision, PlanRecord, PlanRequest, ReleaseCharge
+from sqlalchemy import delete, select, text, update
+
+from storage.chain import Chain, Link
+from storage.charges import AccountTerms, Cap, Decision, PlanRecord, PlanRequest, ReleaseCharge
 from storage.database import Database, open_database
 from storage.ledger import Ledger
+from storage.secrets import Secret
+from storage.tables import entries, meta
 
 FORK = multiprocessing.get_context("fork")
 
@@ -34,6 +41,7 @@ class SumOfEpsilons:
         partition: str,
         delta: float,
         cap: Cap | None,
+        terms: AccountTerms | None = None,
     ) -> Decision:
         spent: dict[str, float] = {}
         for plan in history:
@@ -43,11 +51,20 @@ class SumOfEpsilons:
         for release in new:
             for party in release.parties:
                 costs.setdefault(party, {"epsilon": 0.0})["epsilon"] += self.group * release.guarantee["epsilon"]
+        everybody = spent.pop("every row", 0.0)
+        spent = {party: paid + everybody for party, paid in spent.items()} or {"0": everybody}
         before = max(spent.values(), default=0.0)
         after = max((spent.get(p, 0.0) + costs.get(p, {}).get("epsilon", 0.0) for p in {*spent, *costs}), default=0.0)
         admitted = cap is None or after <= cap.epsilon + 1e-9
         reason = "" if cap is None or admitted else f"{cap.epsilon - before:g} is left"
-        return Decision(admitted, costs, reason, {"before": before, "after": after})
+        return Decision(admitted, costs, reason, {"before": before, "after": after}, totals={"epsilon": after})
+
+    def lacking(self, history: Sequence[PlanRecord], totals: Mapping[str, Any]) -> dict[str, float]:
+        now = self.decide(history, (), partition="", delta=0.0, cap=None).totals["epsilon"]
+        return {"epsilon": max(totals["epsilon"] - now, 0.0)}
+
+    def stated(self, epsilon: float, delta: float) -> dict[str, float]:
+        return {"epsilon": epsilon}
 
 
 class ForgetsParties(SumOfEpsilons):
@@ -65,12 +82,46 @@ def request(*releases: ReleaseCharge, account: str = "clinic", partition: str = 
     return PlanRequest(account=account, partition=partition, releases=releases, delta=1e-6, run=run)
 
 
-def open_ledger(location: Path | str, cap: float | None = None, account: str = "clinic") -> Ledger:
+KEY = Secret(b"the key of ledgers in tests only")
+
+
+def opened(location: Path | str, **more: Any) -> Database:
+    """Open a database with the tests' key."""
+    return open_database(location, key=KEY, **more)
+
+
+def open_ledger(location: Path | str, cap: float | None = None, account: str = "clinic", **more: Any) -> Ledger:
     """Open a ledger as each process does; with a cap, open the account too."""
-    ledger = Ledger(open_database(location), SumOfEpsilons())
+    ledger = Ledger(opened(location, **more), SumOfEpsilons())
     if cap is not None:
         ledger.open_account(account, Cap(cap, 1e-5))
     return ledger
+
+
+def as_version_1(location: Path | str) -> None:
+    """Turn a new ledger into one of format 1: digests without a key, and no word of a key."""
+    database = opened(location)
+    chain = Chain(database.ledger_id, b"", keyed_from=sys.maxsize)
+    with database.engine.connect().execution_options(unitball_write=True) as connection, connection.begin():
+        if isinstance(location, Path):
+            statement = text("SELECT sql FROM sqlite_master WHERE name = 'ledger_no_update'")
+            again = connection.execute(statement).scalar_one()
+            connection.execute(text("DROP TRIGGER ledger_no_update"))
+        else:
+            again = "ALTER TABLE ledger_entries ENABLE TRIGGER ALL"
+            connection.execute(text(again.replace("ENABLE", "DISABLE")))
+        before = chain.origin()
+        for row in connection.execute(select(entries).order_by(entries.c.sequence)).mappings().all():
+            fields = {**row, "previous": before.digest}
+            before = Link(chain.ledger_id, row["sequence"], chain.digest(fields))
+            values = {"previous": fields["previous"], "digest": before.digest}
+            connection.execute(update(entries).where(entries.c.sequence == row["sequence"]).values(**values))
+        connection.execute(delete(meta).where(meta.c.name.in_(["key_id", "keyed_from"])))
+        connection.execute(update(meta).where(meta.c.name == "format_version").values(value="1"))
+        connection.execute(text(again))
+    for head in database.marks:
+        mark = {"ledger": chain.ledger_id, "sequence": before.sequence, "digest": before.digest}
+        head.write_text(json.dumps(mark))
 
 
 def spent(ledger: Ledger, account: str = "clinic") -> float:

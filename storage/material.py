@@ -1,0 +1,75 @@
+"""Key material that ingestion and charging rely on: its digests stand in the ledger, and without it nothing goes on.
+
+Fingerprints of private rows are what tells private rows that come back under another name. A root that has lost them
+would take such rows in as new and charge them to a new account, so their digests are recorded with each registration
+and compared before anything is written to the ledger. (The root's secret keys the ledger's entries themselves.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from storage.database import Guard
+from storage.entries import Entries, Kind
+from storage.errors import DamagedError, StorageError
+from storage.layout import FINGERPRINTS, Layout
+from storage.refs import Visibility
+from storage.rowfiles import file_digest, verify_file
+
+__all__ = ["guard_material", "missing_material"]
+
+
+def _recorded(layout: Layout, entries: Entries, *, shared: bool) -> Iterator[tuple[str, Path, str | None]]:
+    """Yield each private version of this root with its file of fingerprints and the digest on record."""
+    adopted = {entry.subject: entry.content["digest"] for entry in entries.find(Kind.MATERIAL)}
+    versions = {
+        entry.content["version"]: entry.content.get("fingerprints")
+        for entry in entries.find(Kind.DATASET)
+        if entry.content["visibility"] == str(Visibility.PRIVATE)
+    }
+    for version, digest in versions.items():
+        # A shared ledger also holds the registrations of other machines, whose rows are not here.
+        if not shared or layout.dataset(version).exists():
+            yield version, layout.dataset(version) / FINGERPRINTS, digest or adopted.get(version)
+
+
+def missing_material(layout: Layout, entries: Entries, *, shared: bool = False) -> list[str]:
+    """Return what is missing or changed, one sentence each."""
+    problems = []
+    for version, path, digest in _recorded(layout, entries, shared=shared):
+        try:
+            if digest is not None:
+                verify_file(path, digest)
+            elif not path.is_file():
+                raise DamagedError(f"{path} is missing")
+        except DamagedError as error:
+            reason = str(error).partition(";")[0]
+            problems.append(
+                f"the fingerprints of private rows are lost ({reason}): put {path.name} of version {version} back from "
+                "its back-up, or make it again from the stored rows: unitball doctor --clean"
+            )
+    return problems
+
+
+def guard_material(layout: Layout, *, shared: bool = False) -> Guard:
+    """Return the guard of a ledger's writing transactions that stops where key material is missing or changed.
+
+    What was registered before registrations carried digests is recorded at the first write.
+
+    Parameters
+    ----------
+    layout : Layout
+    shared : bool
+        Whether other machines register in this ledger too.
+    """
+
+    def guard(entries: Entries) -> None:
+        problems = missing_material(layout, entries, shared=shared)
+        if problems:
+            raise StorageError(f"{problems[0]}. Nothing was charged")
+        for version, path, digest in list(_recorded(layout, entries, shared=shared)):
+            if digest is None:
+                entries.append(Kind.MATERIAL, account="", subject=version, content={"digest": file_digest(path)})
+
+    return guard
