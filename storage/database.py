@@ -307,7 +307,10 @@ def _create_schema(connection: Connection, key: Path | Secret) -> None:
 def _read_meta(connection: Connection, *, lock: bool) -> dict[str, str]:
     # The row lock is PostgreSQL's write lock; SQLite holds one since BEGIN IMMEDIATE and ignores the clause.
     statement = select(meta.c.name, meta.c.value).order_by(meta.c.name)
-    rows = connection.execute(statement.with_for_update() if lock else statement)
+    if lock:
+        connection.execute(statement.with_for_update())
+    # Read after the lock is granted: what waited for it does not see rows that its last holder added.
+    rows = connection.execute(statement)
     return {row.name: row.value for row in rows}
 
 

@@ -304,7 +304,14 @@ def spent(history: History, delta: float) -> Spent:
 
 def worst_totals(history: History) -> Totals:
     """Return bounds, over all rows, on the sums that filters compare: over partitions, of the largest over parties."""
-    return _worst(_largest(bills.values()) for bills in _Books.of(history).bills.values()).totals
+    paid: dict[str, dict[str, list[PlanCost]]] = {}
+    for partition, costs in history:
+        for party, cost in costs.items():
+            paid.setdefault(partition, {}).setdefault(party, []).append(cost)
+    total = Totals()
+    for parties in paid.values():
+        total = total.plus(_largest(_Bill(Totals.of(costs)) for costs in parties.values()).totals)
+    return total
 
 
 def _whole(books: _Books, delta: float) -> Spent:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import getpass
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from dpalgos.accounting.costs import PlanCost, price
@@ -37,27 +37,13 @@ class AccountingPolicy:
     ----------
     rows_per_person : int
         Group size of the account.
-    relation : Neighbours
-        The neighbouring relation of the account, fixed when it is opened. A release proved under another one is
-        converted at its price or refused (:func:`dpalgos.accounting.scaling.losses_under`).
     """
 
     rows_per_person: int = 1
-    relation: Neighbours = Neighbours.REPLACE_ONE
 
     def for_group(self, size: int) -> AccountingPolicy:
         """Return the policy for people of up to ``size`` rows."""
-        return replace(self, rows_per_person=size)
-
-    def for_relation(self, relation: str) -> AccountingPolicy:
-        """Return the policy for accounts of a neighbouring relation.
-
-        Raises
-        ------
-        ValueError
-            For an unknown relation, and for add-remove-one.
-        """
-        return replace(self, relation=Neighbours(relation).in_force())
+        return AccountingPolicy(rows_per_person=size)
 
     def decide(
         self,
@@ -69,9 +55,19 @@ class AccountingPolicy:
         cap: Cap | None,
         terms: AccountTerms = _NO_TERMS,
     ) -> Decision:
-        """Price the new releases and compare with the cap; public data (no cap) are priced and admitted."""
+        """Price the new releases and compare with the cap; public data (no cap) are priced and admitted.
+
+        A release proved under another relation than the account's is converted at its price or refused
+        (:func:`dpalgos.accounting.scaling.losses_under`).
+
+        Raises
+        ------
+        ValueError
+            For an unknown relation, and for add-remove-one.
+        """
+        relation = Neighbours(terms.relation).in_force()
         releases = [
-            (charge.parties, losses_under(Guarantee.from_json(dict(charge.guarantee)), self.relation)) for charge in new
+            (charge.parties, losses_under(Guarantee.from_json(dict(charge.guarantee)), relation)) for charge in new
         ]
         costs = price(releases, delta, rows_per_person=self.rows_per_person)
         written = {party: cost.to_json() for party, cost in costs.items()}

@@ -13,7 +13,7 @@ import pytest
 
 from dpalgos.accounting.composition import compose
 from dpalgos.guarantees import GaussianMu, Guarantee, Neighbours
-from storage.charges import Cap, Decision, PlanRecord, ReleaseCharge
+from storage.charges import AccountTerms, Cap, Decision, PlanRecord, ReleaseCharge
 from storage.errors import InputError, OverspendError, RefusedError
 from storage.releases import ReleaseStore
 from tasks.accounts.budget import AccountingPolicy, budget_report, nights_left, open_ledger, raise_cap, verify_books
@@ -321,38 +321,40 @@ def test_random_histories_stay_below_the_cap(root: Path, tmp_path: Path, random:
 # ── one relation an account ──────────────────────────────────────────────────────────────────────────────────────────
 
 
-def charged(policy: AccountingPolicy, proved: Neighbours, mu: float = 0.2) -> tuple[PlanRecord, Decision]:
-    """Charge one release proved under a relation, nothing before it."""
+def charged(
+    proved: Neighbours, mu: float = 0.2, relation: str = "replace-one", group: int = 1
+) -> tuple[PlanRecord, Decision]:
+    """Charge one release proved under a relation to an account under another, nothing before it."""
     guarantee = Guarantee(losses=(GaussianMu(mu),), neighbours=proved)
     charge = ReleaseCharge(key="k", parties=("0",), guarantee=guarantee.to_json())
-    decision = policy.decide([], [charge], partition="p", delta=1e-5, cap=Cap(2.0, 1e-4))
+    policy, terms = AccountingPolicy().for_group(group), AccountTerms(relation=relation)
+    decision = policy.decide([], [charge], partition="p", delta=1e-5, cap=Cap(2.0, 1e-4), terms=terms)
     return PlanRecord(partition="p", costs=decision.costs), decision
 
 
 def test_a_release_is_converted_to_the_accounts_relation_at_its_price() -> None:
-    keeps_replace_one = AccountingPolicy()
-    direct, converted = (charged(keeps_replace_one, Neighbours(name))[0] for name in ("replace-one", "replace-special"))
+    direct, converted = (charged(Neighbours(name))[0] for name in ("replace-one", "replace-special"))
     assert converted.costs["0"]["mu_squared"] == pytest.approx(4 * direct.costs["0"]["mu_squared"])
-    special = AccountingPolicy().for_relation("replace-special")
-    assert charged(special, Neighbours.REPLACE_SPECIAL)[0].costs == direct.costs
-    assert special.for_group(3).relation is Neighbours.REPLACE_SPECIAL
+    assert charged(Neighbours.REPLACE_SPECIAL, relation="replace-special")[0].costs == direct.costs
+    families = charged(Neighbours.REPLACE_SPECIAL, relation="replace-special", group=3)[0]
+    assert families.costs["0"]["mu_squared"] == pytest.approx(9 * direct.costs["0"]["mu_squared"])
 
 
 @pytest.mark.parametrize("proved", [Neighbours.REPLACE_ONE, Neighbours.ADD_REMOVE_ONE])
 def test_nothing_else_is_charged_to_an_account_under_replace_special(proved: Neighbours) -> None:
     with pytest.raises(ValueError, match="nothing is proved under replace-special"):
-        charged(AccountingPolicy().for_relation("replace-special"), proved)
+        charged(proved, relation="replace-special")
 
 
 @pytest.mark.parametrize("relation", ["add-remove-one", "no-such-relation"])
 def test_no_account_keeps_a_relation_without_proofs(relation: str) -> None:
     with pytest.raises(ValueError, match=relation):
-        AccountingPolicy().for_relation(relation)
+        charged(Neighbours.REPLACE_ONE, relation=relation)
 
 
 def test_charges_of_old_under_add_remove_cost_a_replaced_row_and_an_account_over_its_cap_says_so() -> None:
     """Twice the mu, as booked; where that is above the cap nothing more is admitted, and the reason has the numbers."""
-    old, decision = charged(AccountingPolicy(), Neighbours.ADD_REMOVE_ONE, mu=0.5)
+    old, decision = charged(Neighbours.ADD_REMOVE_ONE, mu=0.5)
     assert decision.admitted is False
     assert old.costs["0"]["mu_squared"] == pytest.approx(1.0)
     small = ReleaseCharge(key="next", parties=("0",), guarantee=Guarantee(losses=(GaussianMu(1e-3),)).to_json())
