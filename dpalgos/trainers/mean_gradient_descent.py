@@ -77,7 +77,7 @@ class GradientPerturbation(MeanDescent):
 
     source: ClassVar[str] = "Jayaraman et al. 2018, section 3.2"
     claim: ClassVar[Claim | None] = Claim("(epsilon, delta)-DP by zCDP", "Jayaraman et al. 2018, Theorem 3.4")
-    budgets: ClassVar[tuple[type[Loss], ...]] = GAUSSIAN_BUDGETS[::-1]
+    budgets: ClassVar[tuple[type[Loss], ...]] = GAUSSIAN_BUDGETS
 
 
 @register("trainers", "mpc-gp")
@@ -168,7 +168,7 @@ class LocalGradient(MeanDescent):
     source: ClassVar[str] = "Owusu-Agyemang et al. 2021, section 5.1 (locally perturbed gradients)"
     claim: ClassVar[Claim | None] = None
     trusts: ClassVar[tuple[Trust, ...]] = (Trust.CENTRAL,)
-    budgets: ClassVar[tuple[type[Loss], ...]] = GAUSSIAN_BUDGETS[::-1]
+    budgets: ClassVar[tuple[type[Loss], ...]] = GAUSSIAN_BUDGETS
 
     def law(self, setting: Setting) -> RoundedGaussian:
         """Return the sum of the parties' noise in each step."""
