@@ -11,7 +11,6 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 
 from dpalgos.errors import ParameterError, UnknownNameError
-from dpalgos.guarantees import Setting
 from dpalgos.rows import Floats, Ints
 
 __all__ = [
@@ -354,8 +353,3 @@ def make_loss(loss: str, width: float | None = None) -> ScoreLoss:
     except TypeError:
         raise ParameterError(f"the loss {loss!r} has no width; leave it out") from None
     return made
-
-
-def joint_slope_norm(loss: ScoreLoss, setting: Setting) -> float:
-    """Return the largest Frobenius norm of one row's gradient over all weight rows, for rows in the unit ball."""
-    return loss.slope_norm(outputs(setting.classes))

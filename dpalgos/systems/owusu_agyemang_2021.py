@@ -72,7 +72,7 @@ register("systems", "mpc-gp")(
 
 register("systems", "jayaraman-gp")(
     System(
-        summary="Gradient descent on the mean of the parties' gradients, Gaussian noise once a step, zCDP.",
+        summary="Gradient descent on the mean of the parties' gradients, Gaussian noise once a step.",
         source=f"Jayaraman et al. 2018, section 3.2; {_SOURCE}, Table 3",
         paper=_PAPER,
         claim=GradientPerturbation.claim,

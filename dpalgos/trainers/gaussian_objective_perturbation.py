@@ -5,17 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import ClassVar
 
 import numpy as np
 from scipy.optimize import brentq
-from scipy.special import gammaincc
 
 from dpalgos.algorithms import ApproximateAlgorithm
-from dpalgos.guarantees import Claim, Guarantee, Setting
+from dpalgos.guarantees import Claim, Guarantee, Neighbours, Setting
 from dpalgos.linear import LinearTask
-from dpalgos.losses import joint_slope_norm, outputs
-from dpalgos.mechanisms.gaussian import GaussianNoise, sigma_analytic
+from dpalgos.losses import outputs
+from dpalgos.mechanisms.gaussian import GaussianNoise, mu_from_epsilon_delta, sigma_analytic
+from dpalgos.mechanisms.positive_parts import log_expected_excess
 from dpalgos.mechanisms.radial import RadialLaplace
 from dpalgos.models import LinearModel
 from dpalgos.noise import NoiseSource
@@ -65,21 +66,27 @@ def _calibrate(
     enough = curvature / (rows * exp_minus_one(epsilon / (2.0 * classes)))
     regularisation = max(least_regularisation, enough)
     remaining = epsilon - classes * math.log1p(curvature / (rows * regularisation))
-    slope = joint_slope_norm(task.loss, setting)
+    return regularisation, _least_sigma(classes, setting.neighbours.records, remaining, delta)
+
+
+@lru_cache(maxsize=4096)
+def _least_sigma(classes: int, records: int, epsilon: float, delta: float) -> float:
+    """Return the least σ with E[(r Σ (g/σ + r/(2σ²))₊ − epsilon)₊] ≤ delta, r = ``records``, rounded up."""
 
     def excess(log_sigma: float) -> float:
         sigma = math.exp(log_sigma)
-        reach = (remaining * sigma**2 - 2.0 * slope**2) / (2.0 * slope * sigma)
-        # P[χ_m > t] = Q(m/2, t²/2); the floor stands for whatever underflows.
-        tail = float(gammaincc(classes / 2.0, max(reach, 0.0) ** 2 / 2.0))
-        return math.log(2.0 * max(tail, 1e-305)) - math.log(delta)
+        bound = log_expected_excess(classes, records / (2.0 * sigma), epsilon * sigma / records)
+        return math.log(records / sigma) + bound - math.log(delta)
 
-    # At the low end the noise alone could never do: the reach is not above 0.
-    low = 0.5 * math.log(2.0 * slope**2 / remaining)
-    high = low + 1.0
+    # One class needs at least the noise of a Gaussian mechanism whose sensitivity is r.
+    low = math.log(records / mu_from_epsilon_delta(epsilon, delta)) - 1e-6
+    high = low + 0.1
     while excess(high) > 0:
-        high += 1.0
-    return regularisation, math.exp(brentq(excess, low, high, xtol=1e-12)) * (1.0 + 1e-9)
+        low, high = high, 2.0 * high - low
+    log_sigma, step = (float(brentq(excess, low, high, xtol=1e-12)) if excess(low) > 0 else low), 1e-11
+    while excess(log_sigma) > 0:
+        log_sigma, step = log_sigma + step, 2.0 * step
+    return math.exp(log_sigma) * (1.0 + 1e-12)
 
 
 def _gaussian_linear(
@@ -97,21 +104,39 @@ class GaussianObjectivePerturbation(ApproximateAlgorithm, OneVsRestTrainer):
 
     Guarantee
     ---------
-    (epsilon, delta)-DP under replace-one for the joint release of all m one-vs-rest classifiers; numerics idealised.
+    (epsilon, delta)-DP under either relation, jointly for all m one-vs-rest classifiers; numerics idealised.
     1 % of epsilon, x = epsilon/200 twice, pays for the solver's tolerance: radial noise of scale b = ρ/x hides the
     distance ρ = √m γ/Λ between W and what the solver returns, so with d for delta below
     P[A ∈ S] ≤ e^x P[M ∈ S] ≤ e^x (e^e P[M′ ∈ S] + d) ≤ e^{2x + e} P[A′ ∈ S] + e^x d; d = e^{−x} delta, e is the rest.
 
-    *Proof.* For fixed rows D the exact minimiser W and the noise R_D(W) determine each other (with kinks as there), so
-    the privacy loss at W is (‖R_D'‖² − ‖R_D‖²)/(2σ²) plus the logarithm of the Jacobians' ratio. (i) The Jacobian is
-    block diagonal over the classes and each block costs ln(1 + c/(nΛ)) at most: m of them in total.
-    (ii) R_D' = R_D + V, where row k of V is a_k x − b_k z for the replaced row x and its replacement z; a and b
-    depend on W, but |a|, |b| ≤ G in l2 over the classes (G = √m). So ⟨R, V⟩ ≤ G (‖Rx‖ + ‖Rz‖) and ‖V‖ ≤ 2G: the first
-    term is at most (G (‖Rx‖ + ‖Rz‖) + 2G²)/σ². For fixed x and z, Rx and Rz are Gaussian vectors of m entries of
-    deviation at most σ each, so both norms are below tσ except with probability 2 P[χ_m > t]. Hence the loss
-    exceeds e with probability at most d if 2 P[χ_m > t] ≤ d for t = (e′σ² − 2G²)/(2Gσ), e′ = e − m ln(1 + c/(nΛ)); σ is
-    the smallest that does it. Nothing depends on the number of features. Λ is the regularisation asked for or, where
-    that is larger, the one that leaves e′ ≥ e/2.
+    *Proof.* For fixed rows D the exact minimiser W and the noise R_D(W) determine each other (with kinks as there). Let
+    D′ have the record z where D has x (under replace-special one of the two is null), W be drawn from D, and
+    R = R_D(W), whose m rows are independent N(0, σ²I). The privacy loss at W is L = (‖R_D′‖² − ‖R_D‖²)/(2σ²) plus the
+    logarithm of the Jacobians' ratio. With f(u) = (1 − e^{ε−u})₊, H_{e^ε} = E f(L).
+
+    (i) The Jacobian is block diagonal over the classes and each block costs at most ln(1 + c/(nΛ)): j in total.
+
+    (ii) R_D′ = R + V, and row k of V is sₖ x − s′ₖ z. A loss of the margin has a slope in [−1, 0], so sₖ and s′ₖ are
+    one-sided: sₖ ∈ [0, 1]·σₖ and s′ₖ ∈ [0, 1]·σ′ₖ with signs that depend on the labels alone. They depend on W, so take
+    the worst. L − j is at most Σₖ uₖ, uₖ the largest of ⟨gₖ, v⟩/σ + ‖v‖²/(2σ²) over v = sₖ x − s′ₖ z, gₖ = Rₖ/σ: a
+    convex function of (sₖ, s′ₖ), largest at a corner, where v is 0, p, q or p + q with p = σₖ x, q = −σ′ₖ z. Since
+    ‖p + q‖² ≤ 4 and ‖p‖², ‖q‖² ≤ 1, uₖ ≤ (⟨gₖ, p⟩/σ + 1/σ²)₊ + (⟨gₖ, q⟩/σ + 1/σ²)₊. So L ≤ j + A + B, A the sum of
+    the first terms over the classes and B of the second: m independent numbers each, whatever the labels are.
+
+    (iii) f(u) ≤ (u − ε)₊, which is convex and increasing, and so (A + B − e′)₊ ≤ ½(2A − e′)₊ + ½(2B − e′)₊ with
+    e′ = ε − j, however A and B depend on each other. (2A − e′)₊ is convex in the Gaussian numbers ⟨gₖ, p⟩, whose
+    deviation is ‖p‖ ≤ 1, so by Jensen its expectation is largest at ‖p‖ = 1; alike for B. Hence
+
+        δ(ε) ≤ E[(2 Σₖ (gₖ/σ + 1/σ²)₊ − e′)₊], gₖ independent N(0, 1), k = 1 … m.
+
+    For a null z there is no q, and δ(ε) ≤ E[(Σₖ (gₖ/σ + 1/(2σ²))₊ − e′)₊]. σ is the least with δ(e) ≤ d. Nothing
+    depends on the number of features. Λ is the regularisation asked for or, where that is larger, the one that leaves
+    e′ ≥ e/2. The price of (iii) is small: above e′ the loss exceeds it by little, so f(u) and u − ε nearly agree. For
+    one class δ is the Gaussian mechanism's of sensitivity 2, up to that; for m the positive parts add their means.
+
+    *What is attained.* Two antipodal rows of one class have all slopes of a hinge at their ends at margin 0, so that
+    ‖V‖ = 2√m: no smaller bound on ‖V‖ holds for the hinges, whatever m. Rows of two classes move less,
+    ‖V‖² ≤ max(4m − 6, m + 6) for m ≥ 2.
 
     Parameters
     ----------
@@ -127,10 +152,13 @@ class GaussianObjectivePerturbation(ApproximateAlgorithm, OneVsRestTrainer):
     References
     ----------
     Kifer, Smith, Thakurta, "Private convex empirical risk minimization and high-dimensional regression", COLT 2012,
-    Algorithm 1 (Gaussian version); Redberg, Koskela, Wang, NeurIPS 2023, for the tail along the row.
+    Algorithm 1 (Gaussian version); Redberg, Koskela, Wang, "Improving the privacy and practicality of objective
+    perturbation for differentially private linear learners", NeurIPS 2023, for the hockey-stick divergence along the
+    row (scalar models, add-remove-one; Theorem 3.1 does not carry over to several classes).
     """
 
     source: ClassVar[str] = "Kifer, Smith, Thakurta 2012, Algorithm 1, Gaussian; constants derived anew"
+    relations: ClassVar[tuple[Neighbours, ...]] = (Neighbours.REPLACE_ONE, Neighbours.REPLACE_SPECIAL)
     claim: ClassVar[Claim | None] = Claim("(epsilon, delta)-DP for the exact minimiser", "Kifer et al. 2012, Theorem 2")
 
     def guarantee(self, setting: Setting) -> Guarantee:
@@ -166,7 +194,7 @@ class ApproximateMinimaPerturbation(ApproximateAlgorithm, OneVsRestTrainer):
 
     Guarantee
     ---------
-    (epsilon, delta)-DP under replace-one for all classes jointly; numerics idealised. The exact perturbed minimiser
+    (epsilon, delta)-DP under either relation for all classes jointly; numerics idealised. The exact perturbed minimiser
     W is (e, d)-DP by the proof of ``objective-perturbation-gaussian``. The solver's W̃ is within ρ = √m γ/Λ of it, and
     Gaussian noise N hides a shift of ρ with (ε_t, δ_t). With M = W + N and A = W̃ + N for neighbours D, D′:
     P[A ∈ S] ≤ e^{ε_t} P[M ∈ S] + δ_t ≤ e^{ε_t}(e^e P[M′ ∈ S] + d) + δ_t
@@ -195,6 +223,7 @@ class ApproximateMinimaPerturbation(ApproximateAlgorithm, OneVsRestTrainer):
     tolerance: float | None = None
 
     source: ClassVar[str] = "Iyengar et al. 2019, Algorithm 1; constants derived anew"
+    relations: ClassVar[tuple[Neighbours, ...]] = (Neighbours.REPLACE_ONE, Neighbours.REPLACE_SPECIAL)
     claim: ClassVar[Claim | None] = Claim("(epsilon, delta)-DP", "Iyengar et al. 2019, Theorem 1")
 
     def __post_init__(self) -> None:

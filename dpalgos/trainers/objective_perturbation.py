@@ -164,6 +164,10 @@ class ObjectivePerturbation(PureAlgorithm, OneVsRestTrainer):
     everywhere, and w + N is post-processing of the exact minimiser; so for neighbours
     p(w̃ + N) ≤ e^{γ/(Λb)} p(w + N) ≤ e^{γ/(Λb) + e} p′(w + N) ≤ e^{2γ/(Λb) + e} p′(w̃ + N), in total e + epsilon_tol.
 
+    *The split over the classes* is optimal to leading order. One radial term over all classes, of the joint sensitivity
+    2√m, would have a norm of about m p · 2√m/e′ for p features; m terms of scale 2m/e′ each have norms of about
+    p · 2m/e′, together √m times that: the same.
+
     Numerics are idealised: real arithmetic, but for the solver.
 
     Parameters

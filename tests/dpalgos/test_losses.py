@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from dpalgos.errors import ParameterError, UnknownNameError
-from dpalgos.guarantees import Setting
-from dpalgos.losses import HuberHinge, Softmax, joint_slope_norm, loss_names, make_loss, outputs, signs
+from dpalgos.losses import HuberHinge, Softmax, loss_names, make_loss, outputs, signs
 
 WIDTHS = {"huber-hinge": (0.1, 0.5, 2.0), "smoothed-hinge": (0.1, 0.5, 2.0)}
 LOSSES = [(name, width) for name in loss_names() for width in WIDTHS.get(name, (None,))]
@@ -108,11 +107,10 @@ def test_targets() -> None:
     np.testing.assert_array_equal(make_loss("softmax").targets(labels, 3), [[1, 0, 0], [0, 1, 0], [0, 1, 0]])
 
 
-def test_joint_slope_norm_counts_the_classes() -> None:
-    ten, two = Setting(sizes=(5,), dimension=3, classes=10), Setting(sizes=(5,), dimension=3, classes=2)
-    assert joint_slope_norm(HuberHinge(), ten) == pytest.approx(math.sqrt(10))
-    assert joint_slope_norm(HuberHinge(), two) == 1.0
-    assert joint_slope_norm(Softmax(), ten) == pytest.approx(math.sqrt(2))
+def test_slope_norm_counts_the_classes() -> None:
+    assert HuberHinge().slope_norm(outputs(10)) == pytest.approx(math.sqrt(10))
+    assert HuberHinge().slope_norm(outputs(2)) == 1.0
+    assert Softmax().slope_norm(outputs(10)) == pytest.approx(math.sqrt(2))
 
 
 def test_wrong_names_and_widths_are_told() -> None:
