@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 import numpy as np
 
 from dpalgos.guarantees import (
+    RELATIONS,
     ApproximateDP,
     Claim,
     Guarantee,
@@ -58,7 +59,7 @@ class Algorithm(ABC):
     trusts: ClassVar[tuple[Trust, ...]] = (Trust.CENTRAL, Trust.LOCAL)
     """Supported trust models, the default first."""
     relations: ClassVar[tuple[Neighbours, ...]] = (Neighbours.REPLACE_ONE,)
-    """Neighbouring relations that the guarantee is derived for."""
+    """Neighbouring relations that the guarantee is derived for; under any other the algorithm is refused."""
     budgets: ClassVar[tuple[type[Loss], ...]] = ()
     """Loss types the ``budget`` field accepts, the preferred first; empty where no noise is drawn."""
     reads_rows: ClassVar[bool] = True
@@ -91,8 +92,8 @@ class Algorithm(ABC):
     def neighbouring_pair(self, setting: Setting) -> NeighbouringPair:
         """Return the neighbours that the sensitivity proof says are worst, made up; what an audit tells apart.
 
-        By default two antipodal unit rows of one class, everything else zero: they move a sum of row gradients, and
-        the minimiser of a regularised risk, by as much as any pair.
+        By default two antipodal unit rows of one class, or one against a null record, and nothing else but null
+        records.
 
         Raises
         ------
@@ -148,7 +149,7 @@ class ApproximateAlgorithm(PrivateAlgorithm):
 class Unproved(Algorithm):
     """An algorithm about which nothing is proved: as published with a flaw, or without any noise."""
 
-    relations: ClassVar[tuple[Neighbours, ...]] = (Neighbours.REPLACE_ONE, Neighbours.REPLACE_SPECIAL)
+    relations: ClassVar[tuple[Neighbours, ...]] = RELATIONS
 
     def guarantee(self, setting: Setting) -> Guarantee:
         """Return none: the claim's flaw, or that no noise is drawn."""

@@ -54,7 +54,8 @@ class GradientSums:
     A row's gradient r ⊗ x is written as (r‖x‖) ⊗ (x/‖x‖), its first factor clipped to norm ``clip``, both rounded to a
     grid and clipped again in integers. The sum of the outer products is exact, so one row moves it by at most the
     product of the two encoded radii in the Frobenius norm, and a replaced row by twice that
-    (:func:`~dpalgos.mechanisms.fixed_point.outer_sensitivity`), at any weights.
+    (:func:`~dpalgos.mechanisms.fixed_point.outer_sensitivity`), at any weights. A null record is a zero row: its part
+    is zero.
 
     Parameters
     ----------
@@ -78,7 +79,7 @@ class GradientSums:
     smallest_party: int | None = None
 
     def sensitivity(self, neighbours: Neighbours) -> float:
-        """Return how far one row moves the integer sum, in l2."""
+        """Return how far one record moves the integer sum, in l2."""
         left, right = encoded_radius(self.clip, self.scale / self.clip), encoded_radius(1.0, self.scale)
         return outer_sensitivity(left, right, neighbours)
 

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 from dpalgos.errors import ParameterError
 
 __all__ = [
+    "RELATIONS",
     "ApproximateDP",
     "Claim",
     "GaussianMu",
@@ -72,6 +73,9 @@ class Neighbours(StrEnum):
 
 
 _RECORDS = {Neighbours.REPLACE_ONE: 2, Neighbours.REPLACE_SPECIAL: 1}
+
+RELATIONS: tuple[Neighbours, ...] = (Neighbours.REPLACE_ONE, Neighbours.REPLACE_SPECIAL)
+"""The relations that can be in force, the default first."""
 
 
 class Trust(StrEnum):

@@ -13,6 +13,7 @@ from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Setting
 from dpalgos.losses import ScoreLoss, Squared, outputs
 from dpalgos.models import LinearModel
+from dpalgos.neighbouring import NeighbouringPair, one_row_apart
 from dpalgos.rows import NULL_LABEL, Floats, Rows, clip_to_unit_ball, sanitise
 from dpalgos.validation import require_between
 
@@ -86,6 +87,31 @@ class LinearTask:
             half = (high - low) / 2.0
             weights, intercept = half * weights, half * intercept + (low + high) / 2.0
         return LinearModel(weights=weights, intercept=intercept)
+
+    def gradient(self, features: Floats, labels: NDArray[np.generic], setting: Setting) -> Floats:
+        """Return the sum of the rows' gradients Σ r ⊗ x at zero weights, (m, p)."""
+        rows, targets = self.block(features, labels, setting)
+        return np.asarray(self.loss.slope(np.zeros_like(targets), targets).T @ rows)
+
+    def steepest_pair(self, setting: Setting) -> NeighbouringPair:
+        """Return the neighbours whose gradients at zero weights lie farthest apart, by r ⊗ x − r′ ⊗ x′.
+
+        Candidates are a unit row (of mean zero where there are two features, its entries alike, so that it is long in
+        l1 as well) against its opposite with the same label, against itself with another one, and both. With a constant
+        feature x and x′ are not antipodal, and with three classes and more r and r′ are not, so which is farthest
+        depends on the setting.
+        """
+        even = setting.dimension - setting.dimension % 2
+        row = np.ones(1) if even == 0 else np.zeros(setting.dimension)
+        row[:even] = np.where(np.arange(even) % 2, -1.0, 1.0) / math.sqrt(max(even, 1))
+        first, second = (float(bound) for bound in self.label_range) if setting.classes == 1 else (0.0, 1.0)
+
+        def gradient(features: Floats, label: float) -> Floats:
+            return self.gradient(features[None, :], np.array([label]), setting)
+
+        candidates = [(-row, first), (row, second), (-row, second)]
+        best = max(candidates, key=lambda other: np.linalg.norm(gradient(row, first) - gradient(*other)))
+        return one_row_apart(setting, row, best[0], labels=(first, best[1]))
 
     def _widened(self, clean: Floats) -> Floats:
         if self.intercept_scaling == 0:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Setting
-from dpalgos.rows import ArrayRows, Floats
+from dpalgos.rows import NULL_LABEL, ArrayRows, Floats
 
 __all__ = ["NeighbouringPair", "antipodal_pair", "one_row_apart", "orthogonal_pair"]
 
@@ -31,16 +32,18 @@ class NeighbouringPair:
 
 
 def one_row_apart(
-    setting: Setting, left: Floats, right: Floats, *, labels: tuple[int, int] = (0, 0), party: int | None = None
+    setting: Setting, left: Floats, right: Floats, *, labels: tuple[float, float] = (0, 0), party: int | None = None
 ) -> NeighbouringPair:
-    """Return data sets whose first rows are ``left`` and ``right``; all others are zero and of class 0.
+    """Return data sets whose first records are ``left`` and ``right``; all others are null records.
+
+    Under ``replace-special`` the right one is a null record too.
 
     Parameters
     ----------
     setting : Setting
     left, right : array (d,)
-    labels : (int, int)
-        Of the two rows.
+    labels : (float, float)
+        Of the two rows: class indices, or real labels where the setting has one class.
     party : int, optional
         Whose rows; by default the smallest party that has any, where one row weighs most.
 
@@ -55,21 +58,25 @@ def one_row_apart(
     if party is None or setting.sizes[party] < 1:
         raise ParameterError(f"the parties' sizes are {setting.sizes}; give one row at least, to differ in")
 
-    def side(row: Floats, label: int) -> ArrayRows:
-        features, classes = np.zeros((setting.sizes[party], len(row))), np.zeros(setting.sizes[party], dtype=np.int64)
-        features[0], classes[0] = row, label
-        return ArrayRows(features, classes)
+    null = NULL_LABEL if setting.classes > 1 else math.nan
 
+    def side(row: Floats, label: float) -> ArrayRows:
+        features, known = np.zeros((setting.sizes[party], len(row))), np.full(setting.sizes[party], null)
+        features[0], known[0] = row, label
+        return ArrayRows(features, known.astype(np.int64) if setting.classes > 1 else known)
+
+    if setting.neighbours.records == 1:
+        right, labels = np.zeros_like(right), (labels[0], null)
     return NeighbouringPair(left=side(left, labels[0]), right=side(right, labels[1]), party=party)
 
 
 def antipodal_pair(setting: Setting) -> NeighbouringPair:
-    """Return e₁ against −e₁ in one class: ‖x − z‖ = 2, so a gradient r ⊗ x with equal residuals moves by 2‖r‖."""
+    """Return e₁ against −e₁ in one class: ‖x − z‖ = 2, the most there is; against a null record, 1."""
     row = np.eye(1, setting.dimension)[0]
     return one_row_apart(setting, row, -row)
 
 
 def orthogonal_pair(setting: Setting) -> NeighbouringPair:
-    """Return e₁ against e₂ (against zero where there is one feature): ‖xxᵀ − zzᵀ‖_F = √2, the most there is."""
+    """Return e₁ against e₂ (zero where there is one feature): ‖xxᵀ − zzᵀ‖_F = √2, the most; against null, 1."""
     rows = np.eye(2, setting.dimension)
     return one_row_apart(setting, rows[0], rows[1])

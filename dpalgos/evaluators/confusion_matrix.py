@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from dpalgos.algorithms import OneSum, PrivateAlgorithm
-from dpalgos.guarantees import GaussianMu, Guarantee, Loss, Neighbours, Numerics, Setting
+from dpalgos.guarantees import RELATIONS, GaussianMu, Guarantee, Loss, Neighbours, Numerics, Setting
 from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
 from dpalgos.models import Statistic
 from dpalgos.registry import register
@@ -35,9 +35,9 @@ class ConfusionMatrix(PrivateAlgorithm, OneSum):
 
     Guarantee
     ---------
-    mu-GDP, exact. Replace-one moves one unit from one cell to another, an l2 change of at most sqrt(2);
-    add-remove-one changes one cell by one. The counts are integers, so rounded Gaussian noise of scale
-    ``sensitivity / mu`` costs exactly what the Gaussian mechanism does (see ``mechanisms.rounded_gaussian``).
+    mu-GDP, exact. Replace-one moves one unit from one cell to another, an l2 change of at most sqrt(2); a null record
+    is not counted, so replace-special changes one cell by one. The counts are integers, so rounded Gaussian noise of
+    scale ``sensitivity / mu`` costs exactly what the Gaussian mechanism does (see ``mechanisms.rounded_gaussian``).
 
     Parameters
     ----------
@@ -50,8 +50,10 @@ class ConfusionMatrix(PrivateAlgorithm, OneSum):
 
     budget: GaussianMu
     source: ClassVar[str] = "Dong, Roth, Su 2022, Theorem 1"
-    relations: ClassVar[tuple[Neighbours, ...]] = (Neighbours.REPLACE_ONE, Neighbours.REPLACE_SPECIAL)
+    relations: ClassVar[tuple[Neighbours, ...]] = RELATIONS
     budgets: ClassVar[tuple[type[Loss], ...]] = (GaussianMu,)
+    measured: ClassVar[str] = "counts, l2"
+    norm: ClassVar[int] = 2
 
     def guarantee(self, setting: Setting) -> Guarantee:
         """Return the budget, exact."""
@@ -60,8 +62,15 @@ class ConfusionMatrix(PrivateAlgorithm, OneSum):
 
     def law(self, setting: Setting) -> RoundedGaussian:
         """Return the noise of each count."""
-        sensitivity = math.sqrt(2) if setting.neighbours is Neighbours.REPLACE_ONE else 1.0
-        return RoundedGaussian(sensitivity / self.budget.mu)
+        return RoundedGaussian(self.sensitivity(setting) / self.budget.mu)
+
+    def sensitivity(self, setting: Setting) -> float:
+        """Return the root of the number of cells that one record moves by one."""
+        return math.sqrt(setting.neighbours.records)
+
+    def statistic(self, rows: Rows, setting: Setting) -> Floats:
+        """Return the party's exact counts."""
+        return self.contribution(self.initial(setting), rows, setting).astype(np.float64)
 
     def sum_shape(self, setting: Setting) -> tuple[int, ...]:
         """Return (K, K)."""

@@ -10,7 +10,7 @@ import numpy as np
 
 from dpalgos.algorithms import OneSum, PrivateAlgorithm
 from dpalgos.errors import ParameterError
-from dpalgos.guarantees import GaussianMu, Guarantee, Loss, Neighbours, Numerics, Setting
+from dpalgos.guarantees import RELATIONS, GaussianMu, Guarantee, Loss, Neighbours, Numerics, Setting
 from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
 from dpalgos.models import Statistic
 from dpalgos.neighbouring import NeighbouringPair, one_row_apart
@@ -30,7 +30,7 @@ class ScoreHistogram(PrivateAlgorithm, OneSum):
     Guarantee
     ---------
     mu-GDP, exact. A row is counted once in each of the K histograms (one for a binary problem), so replace-one
-    moves the counts by at most sqrt(2 K) in l2 and add-remove-one by sqrt(K).
+    moves the counts by at most sqrt(2 K) in l2 and replace-special by sqrt(K): a null record is not counted.
 
     Parameters
     ----------
@@ -46,8 +46,10 @@ class ScoreHistogram(PrivateAlgorithm, OneSum):
     budget: GaussianMu
     bins: int = 32
     source: ClassVar[str] = "Dong, Roth, Su 2022, Theorem 1"
-    relations: ClassVar[tuple[Neighbours, ...]] = (Neighbours.REPLACE_ONE, Neighbours.REPLACE_SPECIAL)
+    relations: ClassVar[tuple[Neighbours, ...]] = RELATIONS
     budgets: ClassVar[tuple[type[Loss], ...]] = (GaussianMu,)
+    measured: ClassVar[str] = "counts, l2"
+    norm: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -65,8 +67,15 @@ class ScoreHistogram(PrivateAlgorithm, OneSum):
 
     def law(self, setting: Setting) -> RoundedGaussian:
         """Return the noise of each count."""
-        moved = 2 if setting.neighbours is Neighbours.REPLACE_ONE else 1
-        return RoundedGaussian(math.sqrt(moved * self._histograms(setting)) / self.budget.mu)
+        return RoundedGaussian(self.sensitivity(setting) / self.budget.mu)
+
+    def sensitivity(self, setting: Setting) -> float:
+        """Return the root of the number of bins that one record moves by one."""
+        return math.sqrt(setting.neighbours.records * self._histograms(setting))
+
+    def statistic(self, rows: Rows, setting: Setting) -> Floats:
+        """Return the party's exact counts."""
+        return self.contribution(self.initial(setting), rows, setting).astype(np.float64)
 
     def sum_shape(self, setting: Setting) -> tuple[int, ...]:
         """Return (histograms, 2, bins)."""

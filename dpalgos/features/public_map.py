@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from dpalgos.algorithms import Algorithm
 from dpalgos.errors import ParameterError
-from dpalgos.guarantees import Guarantee, Neighbours, Setting, Trust
+from dpalgos.guarantees import RELATIONS, Guarantee, Neighbours, Setting, Trust
 
 __all__ = ["PublicMap", "image_shape"]
 
@@ -19,7 +19,7 @@ class PublicMap(Algorithm):
     """A map of rows that no row has any part in making: it costs nothing and is no release."""
 
     trusts: ClassVar[tuple[Trust, ...]] = (Trust.LOCAL, Trust.CENTRAL)
-    relations: ClassVar[tuple[Neighbours, ...]] = (Neighbours.REPLACE_ONE, Neighbours.REPLACE_SPECIAL)
+    relations: ClassVar[tuple[Neighbours, ...]] = RELATIONS
     reads_rows: ClassVar[bool] = False
 
     def guarantee(self, setting: Setting) -> Guarantee:

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from dpalgos.algorithms import ApproximateAlgorithm, PrivateAlgorithm, Unproved
 from dpalgos.gaussian_sums import GAUSSIAN_BUDGETS, gaussian_guarantee, grid, symmetric_law
-from dpalgos.guarantees import Claim, Guarantee, Loss, Neighbours, Setting
+from dpalgos.guarantees import Claim, Guarantee, Loss, Setting
 from dpalgos.mechanisms.fixed_point import encoded_radius, gram_sensitivity
 from dpalgos.mechanisms.gaussian import sigma_classical
 from dpalgos.mechanisms.symmetric import SymmetricRoundedGaussian, pack, unpack
@@ -35,7 +35,7 @@ class AnalyzeGauss(PrivateAlgorithm, CovarianceSum):
     ---------
     The budget, whatever the rows. For rows of norm at most R the exact sum XᵀX moves in the Frobenius norm by at most
     √2 R² when a row is replaced (‖xxᵀ − zzᵀ‖² = ‖x‖⁴ + ‖z‖⁴ − 2(xᵀz)² ≤ 2R⁴, reached by orthogonal rows) and by
-    R² when one is added or removed. The noise is calibrated to that through the isometry that scales off-diagonals
+    R² against a null record. The noise is calibrated to that through the isometry that scales off-diagonals
     by √2, so off-diagonal noise is √2 smaller than in the textbook. Rows are encoded on an integer grid and
     clipped again there, R being the norm no encoded row exceeds, and summed exactly; numerics are exact. The
     eigenvectors and the choice of k by the noisy spectrum are post-processing.
@@ -56,7 +56,6 @@ class AnalyzeGauss(PrivateAlgorithm, CovarianceSum):
 
     source: ClassVar[str] = "Dwork et al. 2014, Algorithm 1; Wang et al. 2024, Algorithm 2, corrected"
     claim: ClassVar[Claim | None] = Claim("(epsilon, delta)-DP", "Dwork et al. 2014, Theorem 4")
-    relations: ClassVar[tuple[Neighbours, ...]] = (Neighbours.REPLACE_ONE, Neighbours.REPLACE_SPECIAL)
     budgets: ClassVar[tuple[type[Loss], ...]] = GAUSSIAN_BUDGETS
 
     def guarantee(self, setting: Setting) -> Guarantee:

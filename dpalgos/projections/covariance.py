@@ -10,9 +10,9 @@ from typing import ClassVar
 import numpy as np
 
 from dpalgos.algorithms import Algorithm, OneSum
-from dpalgos.guarantees import Setting, Trust
-from dpalgos.mechanisms.fixed_point import encode_rows, exact_outer_sum
-from dpalgos.mechanisms.symmetric import pack, packed_size, unpack
+from dpalgos.guarantees import RELATIONS, Neighbours, Setting, Trust
+from dpalgos.mechanisms.fixed_point import encode_rows, exact_outer_sum, gram_sensitivity
+from dpalgos.mechanisms.symmetric import pack, packed_size, to_vector, unpack
 from dpalgos.models import Projection
 from dpalgos.neighbouring import NeighbouringPair, orthogonal_pair
 from dpalgos.rows import Floats, Ints, Rows, sanitise
@@ -49,7 +49,7 @@ class PrincipalDirections(Algorithm):
         return self.components
 
     def neighbouring_pair(self, setting: Setting) -> NeighbouringPair:
-        """Return two orthogonal rows, which move XᵀX by √2 in the Frobenius norm, the most there is."""
+        """Return two orthogonal rows, which move XᵀX by √2 in the Frobenius norm, or one and a null record: by 1."""
         return orthogonal_pair(setting)
 
 
@@ -72,7 +72,26 @@ class TruncatedDirections(PrincipalDirections):
 
 
 class CovarianceSum(TruncatedDirections, OneSum):
-    """The exact XᵀX of all parties' rows as one sum of integers, packed; what is made of it once noise is added."""
+    """The exact XᵀX of all parties' rows as one sum of integers, packed; what is made of it once noise is added.
+
+    A null record adds zero. For rows of norm at most R, XᵀX moves in the Frobenius norm by at most √2 R² where a row is
+    replaced and by R² against a null record (:func:`~dpalgos.mechanisms.fixed_point.gram_sensitivity`).
+    """
+
+    relations: ClassVar[tuple[Neighbours, ...]] = RELATIONS
+    measured: ClassVar[str] = "XᵀX, Frobenius"
+    norm: ClassVar[int] = 2
+
+    def sensitivity(self, setting: Setting) -> float:
+        """Return how far one record moves the statistic."""
+        return gram_sensitivity(1.0, setting.neighbours)
+
+    def statistic(self, rows: Rows, setting: Setting) -> Floats:
+        """Return the party's exact XᵀX as a vector of the same length."""
+        return to_vector(unpack(self._upper_triangle(rows, setting)))
+
+    def _upper_triangle(self, rows: Rows, setting: Setting) -> Floats:
+        return self.contribution(self.initial(setting), rows, setting) / self._scale(setting) ** 2
 
     def sum_shape(self, setting: Setting) -> tuple[int, ...]:
         """Return the number of entries of the upper triangle."""

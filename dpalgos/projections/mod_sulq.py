@@ -13,6 +13,7 @@ from dpalgos.mechanisms.fixed_point import encoded_radius, gram_sensitivity
 from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
 from dpalgos.projections.covariance import CovarianceSum
 from dpalgos.registry import register
+from dpalgos.rows import Floats, Rows
 
 __all__ = ["ModSulq"]
 
@@ -26,9 +27,10 @@ class ModSulq(ApproximateAlgorithm, CovarianceSum):
 
     Guarantee
     ---------
-    μ-GDP with μ = √2/(nβ), under replace-one: the upper triangle of XᵀX/n moves by at most √2/n in l2. That is at most
-    about √2 ε/(d + 1), far below the paper's claim: the noise is some d times more than (ε, δ) needs. Rows are encoded
-    and clipped on an integer grid, sums and noise are integers: numerics exact.
+    μ-GDP with μ = √2/(nβ) under replace-one, 1/(nβ) under replace-special: the upper triangle of XᵀX/n moves in l2 by
+    no more than XᵀX/n in the Frobenius norm, √2/n (reached by e₁ and e₂) or 1/n. That is at most about √2 ε/(d + 1),
+    far below the paper's claim: the noise is some d times more than (ε, δ) needs. Rows are encoded and clipped on an
+    integer grid, sums and noise are integers: numerics exact.
 
     Parameters
     ----------
@@ -47,6 +49,12 @@ class ModSulq(ApproximateAlgorithm, CovarianceSum):
 
     source: ClassVar[str] = "Chaudhuri, Sarwate, Sinha 2013, Algorithm 1"
     claim: ClassVar[Claim | None] = Claim("(epsilon, delta)-DP", "Chaudhuri, Sarwate, Sinha 2013, Theorem 1")
+
+    measured: ClassVar[str] = "upper triangle of XᵀX, l2"
+
+    def statistic(self, rows: Rows, setting: Setting) -> Floats:
+        """Return the upper triangle of the party's exact XᵀX."""
+        return self._upper_triangle(rows, setting)
 
     def guarantee(self, setting: Setting) -> Guarantee:
         """Return what the paper's noise is proved to cost."""

@@ -11,12 +11,13 @@ import numpy as np
 
 from dpalgos.algorithms import PureAlgorithm
 from dpalgos.gaussian_sums import grid
-from dpalgos.guarantees import Claim, GaussianMu, Guarantee, Neighbours, Numerics, Setting
+from dpalgos.guarantees import RELATIONS, Claim, GaussianMu, Guarantee, Neighbours, Numerics, Setting
 from dpalgos.mechanisms.discrete_laplace import DiscreteLaplace
 from dpalgos.mechanisms.fixed_point import encoded_radius, gram_sensitivity
 from dpalgos.mechanisms.laplace import Laplace
 from dpalgos.mechanisms.symmetric import SymmetricRoundedRadial, pack, packed_size, unpack
 from dpalgos.models import Projection
+from dpalgos.neighbouring import NeighbouringPair, one_row_apart
 from dpalgos.noise import NoiseSource
 from dpalgos.projections.covariance import (
     CovarianceSum,
@@ -25,9 +26,9 @@ from dpalgos.projections.covariance import (
     leading_basis,
 )
 from dpalgos.registry import register
-from dpalgos.rows import Rows
+from dpalgos.rows import Floats, Rows
 
-__all__ = ["LaplaceCovariance", "PublishedLaplaceCovariance", "RadialCovariance", "triangle_sensitivity"]
+__all__ = ["LaplaceCovariance", "PublishedLaplaceCovariance", "RadialCovariance", "spread_pair", "triangle_sensitivity"]
 
 # Discrete Laplace noise goes up to 2^32 grid units; below 2^4 units rows would be too coarse to mean anything.
 _NOISE_ROOM = 2.0**31
@@ -46,6 +47,23 @@ def triangle_sensitivity(dimension: int, radius: float, neighbours: Neighbours) 
     return math.nextafter(min(dimension + 1.0, dimension / math.sqrt(2.0) + 1.0) * radius**2, math.inf)
 
 
+def spread_pair(setting: Setting) -> NeighbouringPair:
+    """Return neighbours that move the upper triangle by at least (d − 1)/√2 in l1, and by (d + 1)/2 against null.
+
+    With angles θᵢ = π/8 and 5π/8 in turn, xᵢ = √(2/d) cos θᵢ and zᵢ = √(2/d) sin θᵢ are orthogonal unit vectors for
+    even d, and xᵢxⱼ − zᵢzⱼ = (2/d) cos(θᵢ + θⱼ) is ± √2/d for all i, j: (d + 1)/√2 over the triangle. For odd d the
+    last feature is left out. Against a null record all |xᵢ| = 1/√d.
+    """
+    d = setting.dimension
+    if setting.neighbours.records == 1 or d == 1:
+        return one_row_apart(setting, np.full(d, 1.0 / math.sqrt(d)), np.zeros(d))
+    even = d - d % 2
+    angles = np.pi / 8.0 + np.pi / 2.0 * (np.arange(even) % 2)
+    rows = np.zeros((2, d))
+    rows[:, :even] = math.sqrt(2.0 / even) * np.array([np.cos(angles), np.sin(angles)])
+    return one_row_apart(setting, rows[0], rows[1])
+
+
 @register("projections", "laplace-pca")
 @dataclass(frozen=True, kw_only=True)
 class LaplaceCovariance(PureAlgorithm, CovarianceSum):
@@ -53,8 +71,9 @@ class LaplaceCovariance(PureAlgorithm, CovarianceSum):
 
     Guarantee
     ---------
-    epsilon-DP: the l1 sensitivity of the upper triangle is :func:`triangle_sensitivity`, at the norm that no encoded
-    row exceeds. Rows are integers from the start, and so is the noise: numerics exact.
+    epsilon-DP: the l1 sensitivity of the upper triangle is :func:`triangle_sensitivity`, d/√2 + 1 for a replaced row
+    and (d + 1)/2 for one against null, at the norm that no encoded row exceeds. Rows are integers from the start, and
+    so is the noise: numerics exact.
 
     Parameters
     ----------
@@ -70,7 +89,20 @@ class LaplaceCovariance(PureAlgorithm, CovarianceSum):
     """
 
     source: ClassVar[str] = "Huang et al. 2021, Algorithm 1, steps 1–5, with d/sqrt(2) + 1 instead of 2d"
-    relations: ClassVar[tuple[Neighbours, ...]] = (Neighbours.REPLACE_ONE, Neighbours.REPLACE_SPECIAL)
+    measured: ClassVar[str] = "upper triangle of XᵀX, l1"
+    norm: ClassVar[int] = 1
+
+    def sensitivity(self, setting: Setting) -> float:
+        """Return how far one record moves the statistic, at most."""
+        return triangle_sensitivity(setting.dimension, 1.0, setting.neighbours)
+
+    def statistic(self, rows: Rows, setting: Setting) -> Floats:
+        """Return the upper triangle of the party's exact XᵀX."""
+        return self._upper_triangle(rows, setting)
+
+    def neighbouring_pair(self, setting: Setting) -> NeighbouringPair:
+        """Return neighbours that move all entries alike."""
+        return spread_pair(setting)
 
     def guarantee(self, setting: Setting) -> Guarantee:
         """Return the budget."""
@@ -96,8 +128,9 @@ class PublishedLaplaceCovariance(PureAlgorithm, TruncatedDirections):
 
     Guarantee
     ---------
-    epsilon-DP under replace-one: the upper triangle of XᵀX/n moves by at most (d + 1)/n ≤ 2d/n in l1. (The published
-    proof bounds an operator norm instead, but the constant is enough.) Numerics idealised. What the paper does next,
+    epsilon-DP: the upper triangle of XᵀX/n moves by at most (d + 1)/n ≤ 2d/n in l1 where a row is replaced, and by half
+    of that against a null record. (The published proof bounds an operator norm instead, but the constant is enough.)
+    Numerics idealised. What the paper does next,
     training on the projected rows without noise, is not covered.
 
     Parameters
@@ -115,6 +148,21 @@ class PublishedLaplaceCovariance(PureAlgorithm, TruncatedDirections):
 
     source: ClassVar[str] = "Huang et al. 2021, Algorithm 1, steps 1–5"
     claim: ClassVar[Claim | None] = Claim("(epsilon, 0)-DP", "Huang et al. 2021, Theorem 1, of the covariance")
+    relations: ClassVar[tuple[Neighbours, ...]] = RELATIONS
+    measured: ClassVar[str] = "upper triangle of XᵀX/n, l1"
+    norm: ClassVar[int] = 1
+
+    def sensitivity(self, setting: Setting) -> float:
+        """Return how far one record moves the statistic, at most."""
+        return triangle_sensitivity(setting.dimension, 1.0, setting.neighbours) / max(setting.rows, 1)
+
+    def statistic(self, rows: Rows, setting: Setting) -> Floats:
+        """Return the upper triangle of the party's part of XᵀX/n."""
+        return pack(gram_matrix([rows], setting)) / max(setting.rows, 1)
+
+    def neighbouring_pair(self, setting: Setting) -> NeighbouringPair:
+        """Return neighbours that move all entries alike."""
+        return spread_pair(setting)
 
     def guarantee(self, setting: Setting) -> Guarantee:
         """Return the budget."""
@@ -140,7 +188,7 @@ class RadialCovariance(PureAlgorithm, CovarianceSum):
 
     Guarantee
     ---------
-    epsilon-DP: the Frobenius sensitivity Δ is √2 R² under replace-one and R² under add-remove-one, as for
+    epsilon-DP: the Frobenius sensitivity Δ is √2 R² under replace-one and R² under replace-special, as for
     ``analyze-gauss``, R the norm that no encoded row exceeds; radial noise on the symmetric isometry is the K-norm
     mechanism for that norm. Sums are exact integers, the noise is drawn in floating point: numerics idealised.
 
@@ -158,7 +206,6 @@ class RadialCovariance(PureAlgorithm, CovarianceSum):
     """
 
     source: ClassVar[str] = "Hardt, Talwar 2010 (K-norm mechanism), on symmetric matrices"
-    relations: ClassVar[tuple[Neighbours, ...]] = (Neighbours.REPLACE_ONE, Neighbours.REPLACE_SPECIAL)
 
     def guarantee(self, setting: Setting) -> Guarantee:
         """Return the budget."""

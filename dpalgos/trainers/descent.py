@@ -13,7 +13,8 @@ import numpy as np
 from dpalgos.algorithms import PrivateAlgorithm
 from dpalgos.gaussian_sums import GAUSSIAN_BUDGETS, gaussian_guarantee, gaussian_law, grid, total_mu
 from dpalgos.gradient_sums import EncodedRows, GradientSums
-from dpalgos.guarantees import GaussianMu, Guarantee, Loss, Setting
+from dpalgos.guarantees import RELATIONS, GaussianMu, Guarantee, Loss, Neighbours, Setting
+from dpalgos.mechanisms.fixed_point import sum_sensitivity
 from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
 from dpalgos.models import LinearModel
 from dpalgos.rows import Floats, Ints, Rows
@@ -31,10 +32,10 @@ class GradientSumTrainer(PrivateAlgorithm, LinearTrainer, Generic[State]):
 
     Guarantee
     ---------
-    The budget, whatever the rows and whatever is made of the sums: with Δ = 2·clip under replace-one (in grid units,
-    from the encoded norms, :class:`~dpalgos.gradient_sums.GradientSums`) each of the T sums is a Gaussian mechanism on
-    an integer vector, μ/√T-GDP, and their adaptive composition is exactly μ-GDP (Dong, Roth, Su 2022, Corollary 2).
-    Numerics exact.
+    The budget, whatever the rows and whatever is made of the sums: with Δ = 2·clip under replace-one and Δ = clip under
+    replace-special (in grid units, from the encoded norms, :class:`~dpalgos.gradient_sums.GradientSums`) each of the T
+    sums is a Gaussian mechanism on an integer vector, μ/√T-GDP, and their adaptive composition is exactly μ-GDP (Dong,
+    Roth, Su 2022, Corollary 2). A null record's gradient is zero at all weights. Numerics exact.
 
     Parameters
     ----------
@@ -52,13 +53,21 @@ class GradientSumTrainer(PrivateAlgorithm, LinearTrainer, Generic[State]):
     regularisation: float = 1e-3
     clip: float = 1.0
 
+    relations: ClassVar[tuple[Neighbours, ...]] = RELATIONS
     budgets: ClassVar[tuple[type[Loss], ...]] = GAUSSIAN_BUDGETS
+    measured: ClassVar[str] = "sum of clipped gradients, l2"
+    norm: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require_count("iterations", self.iterations)
         require_between("regularisation", self.regularisation, 0.0, math.inf, open_high=True)
         require_positive("clip", self.clip)
+
+    @abstractmethod
+    def initial(self, setting: Setting) -> State:
+        """Return the state before the first sum, with zero weights."""
+        raise NotImplementedError
 
     @abstractmethod
     def weights(self, state: State) -> Floats:
@@ -76,6 +85,14 @@ class GradientSumTrainer(PrivateAlgorithm, LinearTrainer, Generic[State]):
     def grid(self, setting: Setting) -> float:
         """Return the grid units per unit of both factors of a gradient."""
         return grid(self.mu(), 2.0, self.iterations, setting)
+
+    def sensitivity(self, setting: Setting) -> float:
+        """Return clip times the records that neighbours differ in, at any weights."""
+        return sum_sensitivity(self.clip, setting.neighbours)
+
+    def statistic(self, rows: Rows, setting: Setting) -> Floats:
+        """Return the party's exact sum at the first weights."""
+        return self.sums(setting).decode(self.contribution(self.initial(setting), rows, setting))
 
     def guarantee(self, setting: Setting) -> Guarantee:
         """Return the budget."""

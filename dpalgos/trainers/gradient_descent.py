@@ -8,7 +8,6 @@ from typing import ClassVar
 
 import numpy as np
 
-from dpalgos.gaussian_sums import total_mu
 from dpalgos.gradient_sums import GradientSums
 from dpalgos.guarantees import Setting
 from dpalgos.models import LinearModel
@@ -46,8 +45,9 @@ class NoisyGradientDescent(GradientSumTrainer[DescentState]):
 
     Guarantee
     ---------
-    The budget, whatever the rows: with Δ = 2·clip under replace-one (in grid units, from the encoded norms) each of
-    the T sums is a Gaussian mechanism on an integer vector, μ/√T-GDP, and their adaptive composition is exactly μ-GDP.
+    The budget, whatever the rows: with Δ = 2·clip under replace-one, clip under replace-special (in grid units, from
+    the encoded norms) each of the T sums is a Gaussian mechanism on an integer vector, μ/√T-GDP, and their adaptive
+    composition is exactly μ-GDP.
     Everything after the sums is post-processing. Numerics are exact: :class:`~dpalgos.gradient_sums.GradientSums`
     encodes, clips and sums in integers.
 
@@ -63,7 +63,7 @@ class NoisyGradientDescent(GradientSumTrainer[DescentState]):
         Largest norm of a row's gradient; softmax never exceeds √2.
     step_size : float, optional
         By default from public quantities: the noise of a step's mean gradient has standard deviation
-        s = 2·clip·√T/(μ n) a coordinate; the step is 0.25/(√T s), at most 4.
+        s = Δ√T/(μ n) a coordinate; the step is 0.25/(√T s), at most 4.
     momentum : float
         In [0, 1).
     mean_weight : float
@@ -132,5 +132,5 @@ class NoisyGradientDescent(GradientSumTrainer[DescentState]):
     def _step_size(self, setting: Setting) -> float:
         if self.step_size is not None:
             return self.step_size
-        deviation = 2.0 * self.clip * math.sqrt(self.iterations) / (total_mu(self.budget) * max(setting.rows, 1))
+        deviation = self.sensitivity(setting) * math.sqrt(self.iterations) / (self.mu().mu * max(setting.rows, 1))
         return min(_LARGEST_STEP, _WALK / (math.sqrt(self.iterations) * deviation))

@@ -9,12 +9,12 @@ from typing import ClassVar
 import numpy as np
 
 from dpalgos.algorithms import PureAlgorithm, Unproved
-from dpalgos.guarantees import Claim, Guarantee, Numerics, Setting, Trust, nothing_proved
+from dpalgos.guarantees import RELATIONS, Claim, Guarantee, Neighbours, Numerics, Setting, Trust, nothing_proved
 from dpalgos.losses import outputs
 from dpalgos.mechanisms.discrete_laplace import DiscreteLaplace
 from dpalgos.models import LinearModel
 from dpalgos.registry import register
-from dpalgos.rows import Ints, Rows
+from dpalgos.rows import Floats, Ints, Rows
 from dpalgos.trainers.output_perturbation import SOLVER_ASSUMPTION, MinimiserSum, slope_at_minimum, solver_tolerance
 
 __all__ = ["Pathak", "PublishedMultiPartyOutputPerturbation"]
@@ -42,6 +42,19 @@ class _MinimiserMean(PureAlgorithm, MinimiserSum):
     def noise_scale(self, setting: Setting) -> float:
         """Return the paper's scale of the Laplace noise of the mean."""
         return self._multiple(setting) * self._change(setting, 0.0) / (self.budget.epsilon * max(len(setting.sizes), 1))
+
+    relations: ClassVar[tuple[Neighbours, ...]] = RELATIONS
+    measured: ClassVar[str] = "sum of the parties' minimisers, l1"
+    norm: ClassVar[int] = 1
+
+    def sensitivity(self, setting: Setting) -> float:
+        """Return m√p times the change of one classifier: how far one record moves the sum of minimisers, in l1."""
+        classes, width = self.task.shape(setting)
+        return classes * math.sqrt(width) * self._change(setting, solver_tolerance(setting))
+
+    def statistic(self, rows: Rows, setting: Setting) -> Floats:
+        """Return the party's minimiser."""
+        return self.minimiser(rows, setting)
 
     def law(self, setting: Setting) -> DiscreteLaplace:
         """Return the noise of the sum: N times the paper's, and what the grid and the solver's tolerance add."""
@@ -76,8 +89,9 @@ class _MinimiserMean(PureAlgorithm, MinimiserSum):
         return self._slope() / self.regularisation
 
     def _change(self, setting: Setting, tolerance: float) -> float:
-        """Return 2G/(n₍₁₎ λ) + 2γ/λ: how far one row moves one classifier of any party, in l2."""
-        return 2.0 * (self._slope() / _smallest(setting) + tolerance) / self.regularisation
+        """Return 2G/(n₍₁₎ λ) + 2γ/λ: how far a replaced row moves one classifier, in l2; G for one against null."""
+        slope = setting.neighbours.records * self._slope()
+        return (slope / _smallest(setting) + 2.0 * tolerance) / self.regularisation
 
     def _unit(self, setting: Setting) -> float:
         """Return the grid's step, a power of two: fine against the noise, and every sum below 2^62 steps."""
@@ -139,13 +153,13 @@ class Pathak(_MinimiserMean):
 
     Guarantee
     ---------
-    epsilon-DP under replace-one where there are enough parties, none otherwise.
+    epsilon-DP where there are enough parties, none otherwise.
 
     *Sensitivity.* Replacing a row of party i moves each of its m classifiers, of p weights, by at most 2G/(nᵢλ) in l2
-    (each risk is λ-strongly convex), and what the solver finds, whose gradients it certifies to be at most γ, by at
-    most 2γ/λ more: D = 2(G/n₍₁₎ + γ)/λ at most, for any party. Other parties' minimisers do not move. So the sum of
-    the N minimisers moves by at most √m·D in l2, and by at most √(m p) √m·D = m√p·D in l1. (Softmax classifiers move
-    by √2 D together, which is no more.)
+    (each risk is λ-strongly convex; G/(nᵢλ) under replace-special, and the published scale with it), and what the
+    solver finds, whose gradients it certifies to be at most γ, by at most 2γ/λ more: D = 2(G/n₍₁₎ + γ)/λ at most, for
+    any party. Other parties' minimisers do not move. So the sum of the N minimisers moves by at most √m·D in l2, and by
+    at most √(m p) √m·D = m√p·D in l1. (Softmax classifiers move by √2 D together, which is no more.)
     *Integers.* Weights are cut to ±G/λ, where every minimiser lies, which moves none apart, and rounded to a grid of
     step u (a power of two): the integer sum moves by at most m√p·D/u + m p in l1.
     *Noise.* Discrete Laplace of scale (N·D/u + m p)/ε on every coordinate of the sum: the published scale, D/ε of the

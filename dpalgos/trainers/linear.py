@@ -9,6 +9,7 @@ from dpalgos.algorithms import Algorithm
 from dpalgos.guarantees import Setting
 from dpalgos.linear import LinearTask
 from dpalgos.losses import make_loss
+from dpalgos.neighbouring import NeighbouringPair
 
 __all__ = ["LinearClassifierTrainer", "LinearTrainer"]
 
@@ -44,6 +45,10 @@ class LinearClassifierTrainer(Algorithm):
         """Raise where the loss does not fit the labels."""
         super().check(setting)
         self.task.check(setting)
+
+    def neighbouring_pair(self, setting: Setting) -> NeighbouringPair:
+        """Return the neighbours whose gradients at zero weights lie farthest apart."""
+        return self.task.steepest_pair(setting)
 
 
 @dataclass(frozen=True, kw_only=True)

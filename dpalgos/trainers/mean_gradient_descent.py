@@ -48,10 +48,10 @@ class GradientPerturbation(MeanDescent):
 
     Guarantee
     ---------
-    The budget under replace-one. Party i's mean gradient times n₍₁₎ (the smallest party's size) is a sum of row
-    gradients of norm at most clip·n₍₁₎/nᵢ ≤ clip, so one row moves the sum over the parties by at most 2·clip (in grid
-    units, from the encoded norms); T Gaussian mechanisms on integer vectors of that sensitivity cost exactly √T Δ/σ.
-    The mean is the sum over N n₍₁₎. Numerics exact.
+    The budget. Party i's mean gradient times n₍₁₎ (the smallest party's size) is a sum of row gradients of norm at most
+    clip·n₍₁₎/nᵢ ≤ clip, so a replaced row moves the sum over the parties by at most Δ = 2·clip, and a row against a
+    null record by clip (in grid units, from the encoded norms; nᵢ counts null records); T Gaussian mechanisms on
+    integer vectors of that sensitivity cost exactly √T Δ/σ. The mean is the sum over N n₍₁₎. Numerics exact.
 
     Parameters
     ----------
@@ -87,7 +87,8 @@ class PublishedGradientPerturbation(ApproximateAlgorithm, MeanDescent):
 
     Guarantee
     ---------
-    μ-GDP with μ = √T Δ/σ = epsilon/√(2 ln(1/δ)), exactly, for the paper's σ² = 8G²T ln(1/δ)/(epsilon² N² n₍₁₎²). The
+    μ-GDP with μ = √T Δ/σ = epsilon/√(2 ln(1/δ)), exactly, for the paper's σ² = 8G²T ln(1/δ)/(epsilon² N² n₍₁₎²), which
+    is for a replaced row; under replace-special Δ and σ are half as much and μ is the same. The
     paper's own proof goes through zCDP and drops the term Tρ of ε = Tρ + 2√(Tρ ln(1/δ)); what is stated here needs
     neither. That μ implies the claimed (epsilon, delta) up to epsilon ≈ 7 at δ = 10⁻³. Rows' gradients are clipped
     to G, which the paper assumes; sums and noise are integers, numerics exact.
@@ -138,7 +139,8 @@ class LocalGradient(MeanDescent):
     Guarantee
     ---------
     The budget, towards a server that sees each party's noisy gradients: party i's mean gradient moves by at most
-    2·clip/nᵢ, and its noise has deviation √T·2·clip/(nᵢ μ). In units of n₍₁₎ times the mean, that is a deviation of
+    2·clip/nᵢ (clip/nᵢ under replace-special, and all that follows halves), and its noise has deviation
+    √T·2·clip/(nᵢ μ). In units of n₍₁₎ times the mean, that is a deviation of
     n₍₁₎/nᵢ times the one of ``gradient-perturbation``; the simulated sum has their root of summed squares, at least
     as much as the sum alone would need.
 

@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 
 from dpalgos.algorithms import PureAlgorithm, Unproved
 from dpalgos.errors import ParameterError
-from dpalgos.guarantees import Claim, Guarantee, PureEpsilon, Setting, Trust
+from dpalgos.guarantees import RELATIONS, Claim, Guarantee, Neighbours, PureEpsilon, Setting, Trust
 from dpalgos.linear import LinearTask
 from dpalgos.losses import HuberHinge, make_loss, outputs
+from dpalgos.mechanisms.fixed_point import sum_sensitivity
 from dpalgos.mechanisms.radial import RadialLaplace
 from dpalgos.models import LinearModel
 from dpalgos.noise import NoiseSource
@@ -85,6 +86,8 @@ class OneVsRestTrainer(LinearClassifierTrainer):
     loss: str = "smoothed-hinge"
 
     trusts: ClassVar[tuple[Trust, ...]] = (Trust.LOCAL, Trust.CENTRAL)
+    measured: ClassVar[str] = "sum of gradients at any weights, all classifiers, l2"
+    norm: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -94,6 +97,14 @@ class OneVsRestTrainer(LinearClassifierTrainer):
                 f"the loss {self.loss!r} is not one-vs-rest with a bounded slope; "
                 "use smoothed-hinge, logistic or huber-hinge"
             )
+
+    def sensitivity(self, setting: Setting) -> float:
+        """Return Δ√m: how far one record moves the gradients of m classifiers together, each by Δ at most."""
+        return sum_sensitivity(self.task.loss.slope_norm(outputs(setting.classes)), setting.neighbours)
+
+    def statistic(self, rows: Rows, setting: Setting) -> Floats:
+        """Return the sum of gradients at zero weights, (m, p)."""
+        return sum((self.task.gradient(*block, setting) for block in rows.blocks()), np.zeros(self.task.shape(setting)))
 
 
 def perturbed_minimiser(
@@ -144,16 +155,17 @@ class ObjectivePerturbation(PureAlgorithm, OneVsRestTrainer):
 
     Guarantee
     ---------
-    epsilon-DP in total under replace-one, for m one-vs-rest classifiers epsilon/m each (they read the same rows, so
-    they compose). Of a classifier's share, 1 % (epsilon_tol) pays for the solver's tolerance and the rest is e.
+    epsilon-DP in total, for m one-vs-rest classifiers epsilon/m each (they read the same rows, so they compose). Of a
+    classifier's share, 1 % (epsilon_tol) pays for the solver's tolerance and the rest is e.
 
     *Objective perturbation.* The loss has slope at most 1 and curvature at most c, rows lie in the unit ball.
     For fixed rows D the exact minimiser w and the noise determine each other,
     R(w) = −Σ y ℓ′(y w·x) x − nΛw, so the density of w is that of R(w) times |det R′(w)|. For neighbours:
-    (i) ‖R_D(w) − R_D'(w)‖ ≤ 2, so with density ∝ exp(−‖R‖ e′/2) the first factor's ratio is at most exp(e′).
-    (ii) −R′ = A₀ + a xxᵀ with A₀ ⪰ nΛ I common to both data sets and 0 ≤ a ≤ c, so
-    det(A₀ + b zzᵀ)/det(A₀ + a xxᵀ) ≤ 1 + b zᵀA₀⁻¹z ≤ 1 + c/(nΛ). (The paper's factor is the square of this;
-    the common part makes one factor enough.) So e′ = e − ln(1 + c/(nΛ)), and Λ is the regularisation asked for or,
+    (i) ‖R_D(w) − R_D'(w)‖ ≤ Δ, so with density ∝ exp(−‖R‖ e′/Δ) the first factor's ratio is at most exp(e′); Δ = 2
+    under replace-one, and Δ = 1 under replace-special, where one of the two terms −y ℓ′(y w·x) x is zero.
+    (ii) −R′ = A₀ + a xxᵀ with A₀ ⪰ nΛ I common to both data sets and 0 ≤ a ≤ c, so det(A₀ + b zzᵀ)/det(A₀ + a xxᵀ) ≤ 1
+    + b zᵀA₀⁻¹z ≤ 1 + c/(nΛ). (The paper's factor is the square of this; the common part makes one factor enough; a null
+    record has a = 0, which is among the cases.) So e′ = e − ln(1 + c/(nΛ)), and Λ is the regularisation asked for or,
     where that is larger, c/(n (e^{e/2} − 1)), which leaves e′ ≥ e/2.
     *Kinks.* For the Huber hinge R is piecewise linear in w: a bijection, Lipschitz both ways (its slope is between nΛ
     and nΛ + nc), and differentiable off the hyperplanes y w·x = 1 ± h, a null set that it maps to a null set. The
@@ -191,6 +203,8 @@ class ObjectivePerturbation(PureAlgorithm, OneVsRestTrainer):
     source: ClassVar[str] = "Chaudhuri, Monteleoni, Sarwate 2011, Algorithm 2; Wang et al. 2024, Algorithm 3, corrected"
     claim: ClassVar[Claim | None] = Claim("epsilon-DP for the exact minimiser", "Chaudhuri et al. 2011, Theorem 9")
 
+    relations: ClassVar[tuple[Neighbours, ...]] = RELATIONS
+
     def guarantee(self, setting: Setting) -> Guarantee:
         """Return an equal share of epsilon for each classifier."""
         self.check(setting)
@@ -211,7 +225,7 @@ class ObjectivePerturbation(PureAlgorithm, OneVsRestTrainer):
         for_noise = for_objective - math.log1p(curvature / (rows * regularisation))
         return Calibration(
             regularisation=regularisation,
-            noise_scale=2.0 / for_noise,
+            noise_scale=setting.neighbours.records / for_noise,
             tolerance_scale=2.0 * TOLERANCE / (regularisation * for_tolerance),
         )
 

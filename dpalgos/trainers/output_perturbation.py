@@ -10,7 +10,7 @@ import numpy as np
 
 from dpalgos.algorithms import OneSum, PrivateAlgorithm, PureAlgorithm
 from dpalgos.gaussian_sums import GAUSSIAN_BUDGETS, gaussian_guarantee, gaussian_law
-from dpalgos.guarantees import Claim, Guarantee, Loss, Setting
+from dpalgos.guarantees import RELATIONS, Claim, Guarantee, Loss, Neighbours, Setting
 from dpalgos.losses import ScoreLoss, Squared, outputs
 from dpalgos.mechanisms.radial import RadialLaplace
 from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
@@ -90,16 +90,24 @@ class MinimiserSum(LinearTrainer, OneSum):
 class _WeightedMinimiserSum(MinimiserSum):
     """Σ nᵢθᵢ in integers, its sensitivity, and the model it decodes to."""
 
+    relations: ClassVar[tuple[Neighbours, ...]] = RELATIONS
+    measured: ClassVar[str] = "Σ nᵢθᵢ, θᵢ party i's minimiser, l2"
+    norm: ClassVar[int] = 2
+
     def sensitivity(self, setting: Setting) -> float:
-        """Return how far one replaced row moves the exact Σ nᵢθᵢ, plus the solver's tolerance, in l2."""
+        """Return how far one record moves the exact Σ nᵢθᵢ, plus the solver's tolerance, in l2."""
         loss = self.task.loss
         problems = outputs(setting.classes) if loss.separable else 1
         tolerance = math.sqrt(problems) * solver_tolerance(setting) * max(setting.sizes, default=0)
         slope = slope_at_minimum(loss, setting.classes, self.regularisation)
-        return 2.0 * (slope + tolerance) / self.regularisation
+        return (setting.neighbours.records * slope + 2.0 * tolerance) / self.regularisation
+
+    def statistic(self, rows: Rows, setting: Setting) -> Floats:
+        """Return n θ of the party."""
+        return rows.count * self.minimiser(rows, setting)
 
     def integer_sensitivity(self, setting: Setting) -> float:
-        """Return how far one replaced row moves the integer sum, in grid units."""
+        """Return how far one record moves the integer sum, in grid units."""
         classes, width = self.task.shape(setting)
         return self.sensitivity(setting) / self._unit(setting) + math.sqrt(classes * width)
 
@@ -135,13 +143,15 @@ class OutputPerturbation(PrivateAlgorithm, _WeightedMinimiserSum):
 
     Guarantee
     ---------
-    The budget, under replace-one, jointly for all classes, under ``local`` (one party) and ``central`` alike.
+    The budget, jointly for all classes, under ``local`` (one party) and ``central`` alike.
 
     *Sensitivity.* A row's gradient is r ⊗ x with ‖x‖ ≤ 1 and ‖r‖ ≤ G: √m for m one-vs-rest slopes in [−1, 1],
     √2 for softmax, √m (1 + 1/√λ) for the squared loss in the ball where its minimiser must lie. Replacing a row of
     party i changes the gradient of its risk at the new minimiser by at most 2G/nᵢ in the Frobenius norm; the
     risk is λ-strongly convex, so θᵢ moves by at most 2G/(nᵢλ) and nᵢθᵢ by at most 2G/λ, however small the party; the
     other parties' terms do not move. (2G is reached: x and −x with one label and all slopes at their ends.)
+    Under replace-special one of the two gradients is zero, whatever the weights, and G takes the place of 2G; nᵢ counts
+    null records, whose losses are constant, so the risk stays λ-strongly convex and its mean is over the same nᵢ.
     *Tolerance.* The solver certifies ‖∇‖ ≤ γ, so it is off by at most γ/λ on both neighbours: 2nᵢγ/λ more, for the
     largest party. With one-vs-rest each class is certified alone, which makes it √m times as much.
     *Integers.* nᵢθ̃ᵢ is rounded to a grid of step u (a power of two), which adds at most √(m d) steps; noise is added
@@ -192,8 +202,8 @@ class RadialOutputPerturbation(PureAlgorithm, _WeightedMinimiserSum):
 
     Guarantee
     ---------
-    epsilon-DP under replace-one, jointly for all classes: the l2 sensitivity is that of ``output-perturbation``
-    (Δ = 2G/λ, the solver's tolerance and the rounding to the grid added), and the noise has density
+    epsilon-DP, jointly for all classes: the l2 sensitivity is that of ``output-perturbation`` (Δ = 2G/λ, or G/λ under
+    replace-special, the solver's tolerance and the rounding to the grid added), and the noise has density
     ∝ exp(−‖η‖ epsilon/Δ) over all m·d weights. Numerics idealised.
 
     Parameters

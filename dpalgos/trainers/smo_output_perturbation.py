@@ -12,11 +12,14 @@ import numpy as np
 from dpalgos.algorithms import PrivateAlgorithm
 from dpalgos.errors import ParameterError
 from dpalgos.gaussian_sums import GAUSSIAN_BUDGETS, gaussian_guarantee, gaussian_law
-from dpalgos.guarantees import Guarantee, Loss, Setting
-from dpalgos.losses import outputs, signs
+from dpalgos.guarantees import RELATIONS, Guarantee, Loss, Neighbours, Setting
+from dpalgos.keystream import KeyedNoise, public_secret
+from dpalgos.linear import LinearTask
+from dpalgos.losses import HuberHinge, outputs, signs
 from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
 from dpalgos.models import LinearModel
-from dpalgos.noise import NoiseSource
+from dpalgos.neighbouring import NeighbouringPair
+from dpalgos.noise import NoiseSource, RandomStream
 from dpalgos.registry import register
 from dpalgos.rows import NULL_LABEL, Floats, Ints, Rows, gather
 from dpalgos.smo.coordinate_descent import minimise_hinge, rounding_slack
@@ -41,15 +44,16 @@ class SmoOutputPerturbation(PrivateAlgorithm):
 
     Guarantee
     ---------
-    The budget, under replace-one, jointly for all classes, for one party's rows (``local``) and for all parties' rows
-    together (``central``) alike.
+    The budget, jointly for all classes, for one party's rows (``local``) and for all parties' rows together
+    (``central``) alike.
 
     *Rows.* x is clipped to the unit ball, the constant B (``intercept_scaling``) appended and the whole divided by
     √(1 + B²), so that ‖z‖ ≤ 1. (Appending 1 to a unit row without dividing would make the bound below 2√2 C.)
-    *Sensitivity.* F(w) = ½‖w‖² + C Σ max(0, 1 − y w·z) is 1-strongly convex. Neighbours F, F′ differ in one
-    term, g = F − F′ = C (ℓ(w; z, y) − ℓ(w; z′, y′)), which is 2C-Lipschitz. With minimisers w, w′:
-    ‖w − w′‖² ≤ [F(w′) − F(w)] + [F′(w) − F′(w′)] = g(w′) − g(w) ≤ 2C ‖w − w′‖. So ‖w − w′‖ ≤ 2C; whether there is
-    a constant feature is of no account, and neither is the number of rows.
+    *Sensitivity.* F(w) = ½‖w‖² + C Σ max(0, 1 − y w·z) is 1-strongly convex. Neighbours F, F′ differ in one term, g = F
+    − F′ = C (ℓ(w; z, y) − ℓ(w; z′, y′)), which is 2C-Lipschitz. With minimisers w, w′: ‖w − w′‖² ≤ [F(w′) − F(w)] +
+    [F′(w) − F′(w′)] = g(w′) − g(w) ≤ 2C ‖w − w′‖. So ‖w − w′‖ ≤ 2C; whether there is a constant feature is of no
+    account, and neither is the number of rows. Under replace-special one of the two terms is the constant C, g is
+    C-Lipschitz, and ‖w − w′‖ ≤ C. (A null record is a zero row, without the constant feature.)
     *Tolerance.* The solver returns ŵ with F(ŵ) − min F ≤ Γ, certified by a duality gap whose rounding error is bounded
     (:func:`dpalgos.smo.coordinate_descent.rounding_slack`), hence ½‖ŵ − w‖² ≤ Γ: 2√(2Γ) more. Γ is public; the
     solver goes on until it is met, so nothing else is ever released. (A KKT tolerance bounds nothing of the kind.)
@@ -79,7 +83,10 @@ class SmoOutputPerturbation(PrivateAlgorithm):
     intercept_scaling: float = 1.0
 
     source: ClassVar[str] = "Chaudhuri, Monteleoni, Sarwate 2011, Corollary 8, for the C-SVM and a certified solver"
+    relations: ClassVar[tuple[Neighbours, ...]] = RELATIONS
     budgets: ClassVar[tuple[type[Loss], ...]] = GAUSSIAN_BUDGETS
+    measured: ClassVar[str] = "minimisers of ½‖w‖² + C Σ hinge, l2"
+    norm: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -105,8 +112,8 @@ class SmoOutputPerturbation(PrivateAlgorithm):
         return max(0.5 * (self.tolerance * self.C) ** 2, 4.0 * slack)
 
     def sensitivity(self, setting: Setting) -> float:
-        """Return how far one replaced row moves all released weights together, in l2, the solver's gap included."""
-        exact = 2.0 * self.C * (1.0 + _NORM_EXCESS)
+        """Return how far one record moves all released weights together, in l2, the solver's gap included."""
+        exact = setting.neighbours.records * self.C * (1.0 + _NORM_EXCESS)
         return math.sqrt(outputs(setting.classes)) * (exact + 2.0 * math.sqrt(2.0 * self.gap(setting)))
 
     def law(self, setting: Setting) -> RoundedGaussian:
@@ -121,15 +128,25 @@ class SmoOutputPerturbation(PrivateAlgorithm):
 
     def fit(self, parties: Sequence[Rows], setting: Setting, noise: NoiseSource) -> LinearModel:
         """Return the noisy machine of all parties' rows together."""
-        features, labels = self._pool(parties, setting)
-        order = noise.stream("order", fingerprints(parties))
-        weights = np.stack(
-            [minimise_hinge(features, y, self.C, self.gap(setting), order) for y in signs(labels, setting.classes).T]
-        )
+        weights = self._minimisers(parties, setting, noise.stream("order", fingerprints(parties)))
         unit = self._unit(setting)
         exact = np.rint(weights / unit).astype(np.int64)
         drawn = self.law(setting).sample(exact.size, noise.stream("weights", exact))
         return self._model(np.asarray((exact + drawn.reshape(exact.shape)) * unit, dtype=np.float64))
+
+    def statistic(self, rows: Rows, setting: Setting) -> Floats:
+        """Return the minimisers of one party's rows, within the solver's gap."""
+        return self._minimisers([rows], setting, KeyedNoise(public_secret(0), "statistic").stream("order", np.zeros(0)))
+
+    def neighbouring_pair(self, setting: Setting) -> NeighbouringPair:
+        """Return neighbours whose hinges push zero weights farthest apart; they attain √K·2C (or √K·C) for C ≤ 1."""
+        return LinearTask(loss=HuberHinge(), intercept_scaling=self.intercept_scaling).steepest_pair(setting)
+
+    def _minimisers(self, parties: Sequence[Rows], setting: Setting, order: RandomStream) -> Floats:
+        """Return one weight row a class, of all parties' rows together."""
+        features, labels = self._pool(parties, setting)
+        targets = signs(labels, setting.classes)
+        return np.stack([minimise_hinge(features, y, self.C, self.gap(setting), order) for y in targets.T])
 
     def _pool(self, parties: Sequence[Rows], setting: Setting) -> tuple[Floats, Ints]:
         parts = [gather(rows, setting.classes) for rows in parties]

@@ -11,12 +11,13 @@ import numpy as np
 
 from dpalgos.algorithms import OneSum, PrivateAlgorithm
 from dpalgos.gaussian_sums import GAUSSIAN_BUDGETS, gaussian_guarantee, grid, symmetric_law
-from dpalgos.guarantees import Guarantee, Loss, Neighbours, Setting
+from dpalgos.guarantees import RELATIONS, Guarantee, Loss, Neighbours, Setting
 from dpalgos.linear import LinearTask
 from dpalgos.losses import Squared, outputs
 from dpalgos.mechanisms.fixed_point import encode_rows, encoded_radius, exact_outer_sum, gram_sensitivity
-from dpalgos.mechanisms.symmetric import SymmetricRoundedGaussian, pack, packed_size, unpack
+from dpalgos.mechanisms.symmetric import SymmetricRoundedGaussian, pack, packed_size, to_vector, unpack
 from dpalgos.models import LinearModel
+from dpalgos.neighbouring import NeighbouringPair, one_row_apart
 from dpalgos.registry import register
 from dpalgos.rows import Floats, Ints, Rows
 from dpalgos.validation import require_between, require_positive
@@ -35,7 +36,8 @@ class SufficientStatistics(PrivateAlgorithm, OneSum):
     Guarantee
     ---------
     The budget. ‖x‖ ≤ 1 and ‖t‖ ≤ 1, so ‖z‖ ≤ 1 and the sum's Frobenius sensitivity is √2 under replace-one and 1 under
-    add-remove-one, as for ``analyze-gauss``, on the same exact integer path. (Releasing XᵀX and XᵀT alone, with weights
+    replace-special (z = 0 for a null record, target and constant feature included), as for ``analyze-gauss``, on the
+    same exact integer path. (Releasing XᵀX and XᵀT alone, with weights
     that balance them, has the same sensitivity, so TᵀT is free.) All that follows is post-processing.
 
     Parameters
@@ -64,8 +66,10 @@ class SufficientStatistics(PrivateAlgorithm, OneSum):
     label_range: Sequence[float] = (-1.0, 1.0)
 
     source: ClassVar[str] = "sufficient statistics perturbation after Vu, Slavkovic 2009 and Wang 2018"
-    relations: ClassVar[tuple[Neighbours, ...]] = (Neighbours.REPLACE_ONE, Neighbours.REPLACE_SPECIAL)
+    relations: ClassVar[tuple[Neighbours, ...]] = RELATIONS
     budgets: ClassVar[tuple[type[Loss], ...]] = GAUSSIAN_BUDGETS
+    measured: ClassVar[str] = "Σ zzᵀ of z = (x, a t)/√(1 + a²), Frobenius"
+    norm: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -78,6 +82,30 @@ class SufficientStatistics(PrivateAlgorithm, OneSum):
         """Return the budget."""
         self.check(setting)
         return gaussian_guarantee(self.budget, setting)
+
+    def sensitivity(self, setting: Setting) -> float:
+        """Return how far one record moves the statistic."""
+        return gram_sensitivity(1.0, setting.neighbours)
+
+    def statistic(self, rows: Rows, setting: Setting) -> Floats:
+        """Return the party's exact Σ zzᵀ as a vector of the same length."""
+        total = self.contribution(self.initial(setting), rows, setting)
+        return to_vector(unpack(total / self._scale(setting) ** 2))
+
+    def neighbouring_pair(self, setting: Setting) -> NeighbouringPair:
+        """Return rows x, x′ and targets t, t′ with z ⟂ z′, or as near to it as there are any.
+
+        (1 + a²) z·z′ = x·x′ + a² t·t′. Different classes have t·t′ = 0, but −1 where there are two, and real labels at
+        the ends of their range as well; and with u for the row before the constant B, x·x′ = (u·u′ + B²)/(1 + B²).
+        """
+        wanted = self.target_weight**2 if outputs(setting.classes) == 1 else 0.0
+        constant = self.intercept_scaling**2
+        cosine = min(1.0, max(-1.0, wanted * (1.0 + constant) - constant))
+        other = np.zeros(max(setting.dimension, 2))
+        other[:2] = cosine, math.sqrt(1.0 - cosine**2)
+        low, high = (float(end) for end in self.label_range) if setting.classes == 1 else (0.0, 1.0)
+        row = np.eye(1, setting.dimension)[0]
+        return one_row_apart(setting, row, other[: setting.dimension], labels=(low, high))
 
     def law(self, setting: Setting) -> SymmetricRoundedGaussian:
         """Return the noise of the packed upper triangle."""

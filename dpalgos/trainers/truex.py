@@ -27,8 +27,9 @@ class TruexDescent(PlainDescent):
 
     Guarantee
     ---------
-    The budget under replace-one, if of the parties at least t are honest and one of those curious: the shares of the
-    other t − 1 are unknown to it. With Δ = 2·clip (in grid units, from the encoded norms) and σ = √T Δ/μ, t − 1
+    The budget, if of the parties at least t are honest and one of those curious: the shares of the other t − 1 are
+    unknown to it. With Δ = 2·clip under replace-one, clip under replace-special (in grid units, from the encoded norms)
+    and σ = √T Δ/μ, t − 1
     discrete Gaussians of variance σ²/(t − 1), raised by what :func:`dpalgos.secure.noise_shares.share_sigma` proves
     is lost in the sum's discreteness, are as private as one Gaussian of σ; T of them compose adaptively to the budget.
     Numerics exact. Under ``central`` the curator adds the noise of t − 1 shares.
