@@ -12,7 +12,7 @@ import numpy as np
 from scipy.optimize import brentq
 
 from dpalgos.algorithms import ApproximateAlgorithm
-from dpalgos.guarantees import Claim, Guarantee, Neighbours, Setting
+from dpalgos.guarantees import RELATIONS, Claim, Guarantee, Neighbours, Setting
 from dpalgos.linear import LinearTask
 from dpalgos.losses import outputs
 from dpalgos.mechanisms.gaussian import GaussianNoise, mu_from_epsilon_delta, sigma_analytic
@@ -158,7 +158,7 @@ class GaussianObjectivePerturbation(ApproximateAlgorithm, OneVsRestTrainer):
     """
 
     source: ClassVar[str] = "Kifer, Smith, Thakurta 2012, Algorithm 1, Gaussian; constants derived anew"
-    relations: ClassVar[tuple[Neighbours, ...]] = (Neighbours.REPLACE_ONE, Neighbours.REPLACE_SPECIAL)
+    relations: ClassVar[tuple[Neighbours, ...]] = RELATIONS
     claim: ClassVar[Claim | None] = Claim("(epsilon, delta)-DP for the exact minimiser", "Kifer et al. 2012, Theorem 2")
 
     def guarantee(self, setting: Setting) -> Guarantee:
@@ -223,7 +223,7 @@ class ApproximateMinimaPerturbation(ApproximateAlgorithm, OneVsRestTrainer):
     tolerance: float | None = None
 
     source: ClassVar[str] = "Iyengar et al. 2019, Algorithm 1; constants derived anew"
-    relations: ClassVar[tuple[Neighbours, ...]] = (Neighbours.REPLACE_ONE, Neighbours.REPLACE_SPECIAL)
+    relations: ClassVar[tuple[Neighbours, ...]] = RELATIONS
     claim: ClassVar[Claim | None] = Claim("(epsilon, delta)-DP", "Iyengar et al. 2019, Theorem 1")
 
     def __post_init__(self) -> None:

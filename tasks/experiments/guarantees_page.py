@@ -5,9 +5,21 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
-from dpalgos.registry import lookup, names
+from dpalgos.guarantees import (
+    RELATIONS,
+    ApproximateDP,
+    GaussianMu,
+    Loss,
+    Neighbours,
+    PureEpsilon,
+    Setting,
+    Trust,
+)
+from dpalgos.registry import AlgorithmSpec, lookup, names
+from dpalgos.sensitivities import Calibrated, attained
 from tasks.planning.algorithms import PARTS, describe_part, describe_system
 
 __all__ = ["render"]
@@ -22,10 +34,15 @@ the flaw is named, the published algorithm runs on public data only, and its sou
 
 ## What holds for every release
 
-- **Relation.** Neighbouring data sets differ in one row that is *replaced*; the number of rows and the parties' sizes
-  are public (they are the aggregation weights). `add-remove-one` is available where nothing depends on a private n and
-  refused elsewhere. The unit of privacy is the row; an owner who declares k rows a person (`--group-size`) is charged
-  for groups.
+- **Relation.** Neighbouring data sets of n records differ in one of them; n and the parties' sizes are public (they are
+  the aggregation weights). Under `replace-one` a record is replaced by any other, under `replace-special` by the *null
+  record*, which is counted in n and contributes nothing (`dpalgos/rows.py`): then a signed sum moves by 1 instead of 2
+  and a covariance or a count by 1 instead of √2. Null records occur in private data (rows a schema drops), so suprema
+  under `replace-one` include them. An account keeps one relation; a release proved under `replace-special` enters an
+  account of `replace-one` as a group of two (μ → 2μ, ε → 2ε, ρ → 4ρ, δ → (1 + e^ε) δ), never the other way.
+  `add-remove-one` is refused: n shows in manifests, sizes of shards, grids and calibrations, and an audit told forty of
+  forty neighbouring pairs apart by it. Releases that were charged under it are accounted as groups of two. The unit of
+  privacy is the row; an owner who declares k rows a person (`--group-size`) is charged for groups.
 - **Who may see what.** `local`: the server sees each party's noisy release. `central`: one trusted curator sees the
   rows and adds the noise once. `secagg`: the server sees only a masked sum to which the parties' noise shares were
   added before.
@@ -87,9 +104,52 @@ def _lines(entry: dict[str, Any], documentation: str) -> Iterator[str]:
     yield ""
 
 
+_TABLE = """\
+## Sensitivities
+
+How far one record moves the statistic that the noise of each proved algorithm is calibrated to, at the algorithm's
+default parameters (an ε of 1, or a μ of 1), for {parties} parties of {rows} rows with {dimension} features and
+{classes} classes; solver tolerances are included, rounding to the grid is not. In brackets the share of it that the
+algorithm's own pair of neighbours (`neighbouring_pair`) attains at zero weights. `tests/dpalgos/test_sensitivities.py`
+searches for each supremum numerically.
+"""
+_REFERENCE = Setting(sizes=(200,) * 10, dimension=10, classes=3, trust=Trust.CENTRAL)
+_BUDGETS: tuple[Loss, ...] = (GaussianMu(1.0), PureEpsilon(1.0), ApproximateDP(1.0, 1e-5))
+
+
+def _built(kind: str, name: str) -> Any:
+    """Return an algorithm at its defaults with a budget of a type it takes; None where it draws no noise."""
+    for budget in _BUDGETS:
+        if type(budget) in lookup(kind, name).budgets:
+            given = {"components": 5} if kind == "projections" else {}
+            return AlgorithmSpec(kind, name, {"budget": budget, **given}).build()
+    return None
+
+
+def _cell(algorithm: Calibrated, relation: Neighbours) -> str:
+    setting = replace(_REFERENCE, neighbours=relation)
+    return f"{algorithm.sensitivity(setting):.4g} ({attained(algorithm, setting):.2f})"
+
+
+def _sensitivities() -> Iterator[str]:
+    parties, rows = len(_REFERENCE.sizes), _REFERENCE.sizes[0]
+    yield _TABLE.format(parties=parties, rows=rows, dimension=_REFERENCE.dimension, classes=_REFERENCE.classes)
+    yield "| algorithm | statistic and norm | " + " | ".join(RELATIONS) + " |"
+    yield "| --- " * (2 + len(RELATIONS)) + "|"
+    for kind in PARTS:
+        for name in names(kind):
+            algorithm = _built(kind, name)
+            if not isinstance(algorithm, Calibrated) or not _built(kind, name).guarantee(_REFERENCE).proved:
+                continue
+            derived = lookup(kind, name).relations
+            cells = [_cell(algorithm, each) if each in derived else "refused" for each in RELATIONS]
+            yield f"| `{name}` | {algorithm.measured} | " + " | ".join(cells) + " |"
+    yield ""
+
+
 def render() -> str:
     """Return the whole page as Markdown."""
-    lines = [_PREFACE, "## Systems", ""]
+    lines = [_PREFACE, *_sensitivities(), "## Systems", ""]
     for name in names("systems"):
         lines += _lines(describe_system(name), "")
     titles = {
