@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, cast, runtime_checkable
 
 import numpy as np
 
@@ -34,6 +34,7 @@ __all__ = [
     "DirectAlgorithm",
     "OneSum",
     "PrivateAlgorithm",
+    "ProjectionAlgorithm",
     "PureAlgorithm",
     "Unproved",
     "fit",
@@ -101,6 +102,17 @@ class Algorithm(ABC):
             If no party has a row.
         """
         return antipodal_pair(setting)
+
+
+class ProjectionAlgorithm(Algorithm):
+    """A projection: the dimension of its output is public before any row is read."""
+
+    trusts: ClassVar[tuple[Trust, ...]] = (Trust.LOCAL, Trust.CENTRAL)
+
+    @abstractmethod
+    def output_dimension(self, dimension: int) -> int:
+        """Return the number of features after the map, from the number before it."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -205,13 +217,13 @@ class Diagnosing(Protocol):
         ...
 
 
-def is_sum_algorithm(algorithm: Any) -> bool:
+def is_sum_algorithm(algorithm: object) -> bool:
     """Whether an algorithm sees rows only through noisy integer sums (and so can run under ``secagg``)."""
     return hasattr(algorithm, "contribution")
 
 
 def fit(
-    algorithm: DirectAlgorithm | SumAlgorithm,
+    algorithm: Algorithm | DirectAlgorithm | SumAlgorithm,
     parties: Sequence[Rows],
     setting: Setting,
     noise: NoiseSource,
@@ -234,4 +246,4 @@ def fit(
     """
     if isinstance(algorithm, DirectAlgorithm):
         return algorithm.fit(parties, setting, noise)
-    return run_sums(algorithm, parties, setting, summation or TrustedSummation(noise))
+    return run_sums(cast(SumAlgorithm, algorithm), parties, setting, summation or TrustedSummation(noise))

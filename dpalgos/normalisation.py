@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
@@ -11,7 +12,7 @@ import numpy as np
 from dpalgos.registry import register
 from dpalgos.rows import Floats, clip_to_unit_ball
 
-__all__ = ["AffineMap", "Clip", "MinMax", "Normalisation", "RowMap", "Unchanged", "UnitNorm"]
+__all__ = ["AffineMap", "Clip", "MinMax", "Normalisation", "RowLocal", "RowMap", "Unchanged", "UnitNorm"]
 
 
 class RowMap(Protocol):
@@ -22,7 +23,7 @@ class RowMap(Protocol):
         ...
 
 
-class Normalisation(Protocol):
+class Normalisation(ABC):
     """What is registered under ``normalisations``."""
 
     row_local: ClassVar[bool]
@@ -30,15 +31,14 @@ class Normalisation(Protocol):
     unit_ball: ClassVar[bool]
     """Whether the result lies in the unit ball."""
 
+    @abstractmethod
     def learn(self, blocks: Iterable[Floats]) -> RowMap:
         """Return the map; row-local normalisations learn nothing and do not touch the blocks."""
-        ...
+        raise NotImplementedError
 
 
-@register("normalisations", "unit-norm")
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UnitNorm:
-    """Scale every row to l2 norm 1; zero rows, and rows that are not finite, become zero."""
+class RowLocal(Normalisation):
+    """A normalisation that maps each row by itself."""
 
     row_local: ClassVar[bool] = True
     unit_ball: ClassVar[bool] = True
@@ -46,6 +46,17 @@ class UnitNorm:
     def learn(self, blocks: Iterable[Floats]) -> RowMap:
         """Return itself."""
         return self
+
+    @abstractmethod
+    def __call__(self, features: Floats) -> Floats:
+        """Return (m, d) from (m, d)."""
+        raise NotImplementedError
+
+
+@register("normalisations", "unit-norm")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnitNorm(RowLocal):
+    """Scale every row to l2 norm 1; zero rows, and rows that are not finite, become zero."""
 
     def __call__(self, features: Floats) -> Floats:
         """Return rows of norm 1."""
@@ -59,15 +70,8 @@ class UnitNorm:
 
 @register("normalisations", "clip")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Clip:
+class Clip(RowLocal):
     """Scale rows of norm above 1 to norm 1 and leave the others."""
-
-    row_local: ClassVar[bool] = True
-    unit_ball: ClassVar[bool] = True
-
-    def learn(self, blocks: Iterable[Floats]) -> RowMap:
-        """Return itself."""
-        return self
 
     def __call__(self, features: Floats) -> Floats:
         """Return rows of norm at most 1."""
@@ -76,15 +80,10 @@ class Clip:
 
 @register("normalisations", "none")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Unchanged:
+class Unchanged(RowLocal):
     """Leave rows as they are; private algorithms clip them to the unit ball themselves."""
 
-    row_local: ClassVar[bool] = True
     unit_ball: ClassVar[bool] = False
-
-    def learn(self, blocks: Iterable[Floats]) -> RowMap:
-        """Return itself."""
-        return self
 
     def __call__(self, features: Floats) -> Floats:
         """Return the rows."""
@@ -114,7 +113,7 @@ class AffineMap:
 
 @register("normalisations", "minmax")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MinMax:
+class MinMax(Normalisation):
     """Scale each column to [−1, 1] by its smallest and largest value. Looks at all rows: public data only."""
 
     row_local: ClassVar[bool] = False

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,12 +18,14 @@ from dpalgos.validation import require_count, require_positive
 __all__ = ["ByLabel", "Dirichlet", "Even", "Partition", "Sized"]
 
 
-class Partition(Protocol):
+@dataclass(frozen=True, kw_only=True)
+class Partition(ABC):
     """What is registered under ``partitions``."""
 
-    content_dependent: ClassVar[bool]
+    content_dependent: ClassVar[bool] = False
     """Whether the rows' labels decide who gets them: for simulation on public data only."""
 
+    @abstractmethod
     def assign(self, count: int, labels: NDArray[np.generic] | None = None) -> dict[int, Ints]:
         """Return the row positions of each party 0 … N − 1, disjoint, in increasing order.
 
@@ -38,7 +41,7 @@ class Partition(Protocol):
         ParameterError
             If there are too few rows for the parties.
         """
-        ...
+        raise NotImplementedError
 
 
 def _dealt(parts: Sequence[Ints]) -> dict[int, Ints]:
@@ -52,7 +55,7 @@ def _require_enough(count: int, parties: int) -> None:
 
 @register("partitions", "even")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Even:
+class Even(Partition):
     """Deal row positions in equal shares (differing by at most one), in the order of a public permutation.
 
     Parameters
@@ -67,7 +70,6 @@ class Even:
     parties: int = 5
     rows_per_party: int | None = None
     seed: int = 0
-    content_dependent: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         require_count("parties", self.parties)
@@ -92,7 +94,7 @@ class Even:
 
 @register("partitions", "sized")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sized:
+class Sized(Partition):
     """Deal row positions in shares of given sizes, in the order of a public permutation.
 
     Parameters
@@ -104,7 +106,6 @@ class Sized:
 
     sizes: Sequence[int]
     seed: int = 0
-    content_dependent: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if not self.sizes:
@@ -137,7 +138,7 @@ def _fill_empty(parts: list[list[int]]) -> None:
 
 @register("partitions", "dirichlet")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Dirichlet:
+class Dirichlet(Partition):
     """Split each class over the parties in proportions drawn from a symmetric Dirichlet law: label skew.
 
     Depends on the labels: for simulation on public data.
@@ -178,7 +179,7 @@ class Dirichlet:
 
 @register("partitions", "by-label")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ByLabel:
+class ByLabel(Partition):
     """Sort rows by label and cut the sorted list into equal shares: the strongest label skew.
 
     Depends on the labels: for simulation on public data.

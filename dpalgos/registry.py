@@ -1,22 +1,40 @@
-"""The registry: every algorithm by kind and name, found by walking the packages, built from a plain specification."""
+"""The registry: every algorithm by kind and name, found by walking the packages, built from a plain specification.
+
+Another distribution enters its own through the entry-point group ``unitball.algorithms``: each entry names a module
+that registers when it is imported.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import difflib
 import importlib
+import importlib.metadata
 import pkgutil
+import warnings
 from collections.abc import Callable, Mapping
 from functools import cache
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from dpalgos.errors import ParameterError, UnknownNameError
 
-__all__ = ["AlgorithmSpec", "lookup", "names", "register"]
+if TYPE_CHECKING:
+    from dpalgos.aggregators.aggregator import Aggregator
+    from dpalgos.algorithms import Algorithm, ProjectionAlgorithm
+    from dpalgos.models import Artefact
+    from dpalgos.normalisation import Normalisation
+    from dpalgos.partitioning import Partition
+    from dpalgos.systems.system import System
+
+__all__ = ["PLUGIN_GROUP", "AlgorithmSpec", "construct", "lookup", "names", "register"]
+
+PLUGIN_GROUP = "unitball.algorithms"
+"""The entry-point group of other distributions' algorithms."""
 
 _T = TypeVar("_T")
-_ENTRIES: dict[tuple[str, str], Any] = {}
+_ENTRIES: dict[tuple[str, str], object] = {}
+_BROKEN: list[str] = []
 # The modules, and the packages whose modules, register themselves when imported; a new folder is added here.
 _PLACES = (
     "dpalgos.normalisation",
@@ -53,6 +71,14 @@ def _discover() -> None:
         place = importlib.import_module(place_name)
         for module in pkgutil.walk_packages(getattr(place, "__path__", ()), prefix=f"{place_name}."):
             importlib.import_module(module.name)
+    for point in sorted(importlib.metadata.entry_points(group=PLUGIN_GROUP), key=lambda point: point.value):
+        try:
+            point.load()
+        except Exception as error:
+            # One broken plug-in must not keep everybody else's algorithms away.
+            provider = f"{point.dist.name} {point.dist.version}" if point.dist is not None else "a distribution"
+            _BROKEN.append(f"{provider} offers {point.value}, which cannot be imported ({error!r})")
+            warnings.warn(f"{_BROKEN[-1]}: its algorithms are left out; repair or uninstall it", stacklevel=2)
 
 
 def names(kind: str) -> tuple[str, ...]:
@@ -61,7 +87,21 @@ def names(kind: str) -> tuple[str, ...]:
     return tuple(sorted(name for entry_kind, name in _ENTRIES if entry_kind == kind))
 
 
-def lookup(kind: str, name: str) -> Any:
+@overload
+def lookup(kind: Literal["projections"], name: str) -> type[ProjectionAlgorithm]: ...
+@overload
+def lookup(kind: Literal["trainers", "evaluators"], name: str) -> type[Algorithm]: ...
+@overload
+def lookup(kind: Literal["aggregators"], name: str) -> type[Aggregator[Artefact]]: ...
+@overload
+def lookup(kind: Literal["normalisations"], name: str) -> type[Normalisation]: ...
+@overload
+def lookup(kind: Literal["partitions"], name: str) -> type[Partition]: ...
+@overload
+def lookup(kind: Literal["systems"], name: str) -> System: ...
+@overload
+def lookup(kind: str, name: str) -> Any: ...
+def lookup(kind: str, name: str) -> object:
     """Return what is registered under ``kind`` and ``name``.
 
     Raises
@@ -74,7 +114,27 @@ def lookup(kind: str, name: str) -> Any:
         return _ENTRIES[kind, name]
     except KeyError:
         near = difflib.get_close_matches(name, names(kind), n=3, cutoff=0.4) or list(names(kind))
-        raise UnknownNameError(f"no {kind.rstrip('s')} is called {name!r}; nearest: {', '.join(near)}") from None
+        broken = "".join(f"; {report}" for report in _BROKEN)
+        raise UnknownNameError(
+            f"no {kind.rstrip('s')} is called {name!r}; nearest: {', '.join(near)}{broken}"
+        ) from None
+
+
+def construct(cls: type[_T], name: str, parameters: Mapping[str, object]) -> _T:
+    """Return an instance of a registered class, its parameters validated by its own constructor.
+
+    Raises
+    ------
+    ParameterError
+        If a parameter is unknown or out of range.
+    """
+    assert dataclasses.is_dataclass(cls)
+    known = {field.name for field in dataclasses.fields(cls) if field.init}
+    for parameter in parameters:
+        if parameter not in known:
+            near = difflib.get_close_matches(parameter, sorted(known), n=3, cutoff=0.3) or sorted(known)
+            raise ParameterError(f"{name} has no parameter {parameter!r}; it has: {', '.join(near) or 'no parameters'}")
+    return cls(**parameters)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -105,15 +165,7 @@ class AlgorithmSpec:
         ParameterError
             If a parameter is unknown or out of range.
         """
-        cls = lookup(self.kind, self.name)
-        known = {field.name for field in dataclasses.fields(cls) if field.init}
-        for parameter in self.parameters:
-            if parameter not in known:
-                near = difflib.get_close_matches(parameter, sorted(known), n=3, cutoff=0.3) or sorted(known)
-                raise ParameterError(
-                    f"{self.name} has no parameter {parameter!r}; it has: {', '.join(near) or 'no parameters'}"
-                )
-        return cls(**self.parameters)
+        return construct(lookup(self.kind, self.name), self.name, self.parameters)
 
     def with_parameters(self, **parameters: Any) -> AlgorithmSpec:
         """Return a copy in which the given parameters are set or replaced."""

@@ -8,6 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from dpalgos.aggregators.aggregator import Aggregator
 from dpalgos.models import Projection
 from dpalgos.projections.covariance import leading_basis
 from dpalgos.registry import register
@@ -17,8 +18,8 @@ __all__ = ["Procrustes", "ProjectorMean", "SumOfCovariances"]
 
 
 @register("aggregators", "projector-mean")
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProjectorMean:
+@dataclass(frozen=True, kw_only=True)
+class ProjectorMean(Aggregator[Projection]):
     """The top k eigenvectors of Σ wᵢ ÛᵢÛᵢᵀ, the subspace nearest to the parties' on (weighted) average.
 
     ÛÛᵀ does not change when eigenvectors change sign or turn within their span. Post-processing: costs nothing.
@@ -34,8 +35,8 @@ class ProjectorMean:
 
 
 @register("aggregators", "procrustes")
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Procrustes:
+@dataclass(frozen=True, kw_only=True)
+class Procrustes(Aggregator[Projection]):
     """Turn each basis onto that of the party with the largest weight, average, and orthonormalise.
 
     The turn is the orthogonal matrix that brings the bases nearest. Post-processing: costs nothing.
@@ -56,8 +57,8 @@ class Procrustes:
 
 
 @register("aggregators", "sum-of-covariances")
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SumOfCovariances:
+@dataclass(frozen=True, kw_only=True)
+class SumOfCovariances(Aggregator[Projection]):
     """The top k eigenvectors of Σ wᵢ Ûᵢ Λᵢ Ûᵢᵀ, the sum of the parties' released covariances.
 
     Of each released covariance only the k directions of its basis are known. Post-processing: costs nothing.

@@ -8,6 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from dpalgos.aggregators.aggregator import Aggregator
 from dpalgos.models import LinearModel, Projection
 from dpalgos.registry import register
 from dpalgos.rows import Floats
@@ -27,8 +28,8 @@ def _mean_model(models: Sequence[LinearModel], weights: Floats) -> LinearModel:
 
 
 @register("aggregators", "weighted-mean")
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WeightedMean:
+@dataclass(frozen=True, kw_only=True)
+class WeightedMean(Aggregator[LinearModel]):
     """Σ wᵢ βᵢ of released models, with public weights wᵢ = nᵢ/Σn.
 
     Post-processing: costs nothing.
@@ -43,8 +44,8 @@ class WeightedMean:
 
 
 @register("aggregators", "published-model-average")
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PublishedModelAverage:
+@dataclass(frozen=True, kw_only=True)
+class PublishedModelAverage(Aggregator[LinearModel]):
     """(1/N) Σ wᵢ βᵢ as printed: the weights already sum to 1, so the model is N times too short.
 
     The shortening changes no prediction that compares scores. Post-processing: costs nothing.
@@ -59,8 +60,8 @@ class PublishedModelAverage:
 
 
 @register("aggregators", "published-basis-average")
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PublishedBasisAverage:
+@dataclass(frozen=True, kw_only=True)
+class PublishedBasisAverage(Aggregator[Projection]):
     """(1/N) Σ wᵢ Ûᵢ as printed, which has no meaning: eigenvectors have free signs and rotations.
 
     The result is neither orthonormal nor near the span of its parts. Post-processing: costs nothing.

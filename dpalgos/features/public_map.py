@@ -7,18 +7,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from dpalgos.algorithms import Algorithm
+from dpalgos.algorithms import ProjectionAlgorithm
 from dpalgos.errors import ParameterError
-from dpalgos.guarantees import RELATIONS, Guarantee, Neighbours, Setting, Trust
+from dpalgos.guarantees import RELATIONS, Guarantee, Neighbours, Setting
 
 __all__ = ["PublicMap", "image_shape"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class PublicMap(Algorithm):
+class PublicMap(ProjectionAlgorithm):
     """A map of rows that no row has any part in making: it costs nothing and is no release."""
 
-    trusts: ClassVar[tuple[Trust, ...]] = (Trust.LOCAL, Trust.CENTRAL)
     relations: ClassVar[tuple[Neighbours, ...]] = RELATIONS
     reads_rows: ClassVar[bool] = False
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
-from dpalgos.algorithms import Algorithm, OneSum
-from dpalgos.guarantees import RELATIONS, Neighbours, Setting, Trust
+from dpalgos.algorithms import OneSum, ProjectionAlgorithm
+from dpalgos.guarantees import RELATIONS, Neighbours, Setting
 from dpalgos.mechanisms.fixed_point import encode_rows, exact_outer_sum, gram_sensitivity
 from dpalgos.mechanisms.symmetric import pack, packed_size, to_vector, unpack
 from dpalgos.models import Projection
@@ -22,7 +21,7 @@ __all__ = ["CovarianceSum", "PrincipalDirections", "TruncatedDirections", "gram_
 
 
 @dataclass(frozen=True, kw_only=True)
-class PrincipalDirections(Algorithm):
+class PrincipalDirections(ProjectionAlgorithm):
     """A projection onto leading eigenvectors of a covariance.
 
     Parameters
@@ -32,8 +31,6 @@ class PrincipalDirections(Algorithm):
     """
 
     components: int = 20
-
-    trusts: ClassVar[tuple[Trust, ...]] = (Trust.LOCAL, Trust.CENTRAL)
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -1,4 +1,4 @@
-"""Test parameters of every registered projection and trainer; a name without a row here fails the contract tests."""
+"""Test parameters of every registered algorithm; a name without a row here fails the contract test."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ __all__ = ["PARAMETERS"]
 
 MU, EPSILON, APPROXIMATE = GaussianMu(0.8), PureEpsilon(1.5), ApproximateDP(0.9, 1e-4)
 
-# Rows have six features (see test_contract), so six directions are k = d.
 _IMAGE = {"shape": [2, 3]}
 
-# Rows have six features (see test_contract), so six directions are k = d.
+# Rows have six features (dpalgos.testing), so six directions are k = d.
 PARAMETERS: dict[tuple[str, str], list[dict[str, Any]]] = {
+    ("evaluators", "confusion-matrix"): [{"budget": MU}],
+    ("evaluators", "score-histogram"): [{"budget": MU, "bins": 4}],
     ("projections", "analyze-gauss"): [
         {"budget": MU, "components": 3},
         {"budget": MU, "components": 6, "variance_share": 0.85},

@@ -1,98 +1,33 @@
-"""The contract that every registered projection, trainer and system keeps, over a table of names and parameters."""
+"""Every registered projection, trainer, evaluator and system keeps the contract of ``dpalgos.testing``."""
 
 from __future__ import annotations
 
 import dataclasses
-import inspect
-import math
-from typing import Any
+from collections.abc import Mapping
+from typing import ClassVar
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
-from dpalgos.algorithms import fit, is_sum_algorithm
+from dpalgos import registry
+from dpalgos.algorithms import OneSum, PrivateAlgorithm, is_sum_algorithm
 from dpalgos.errors import ParameterError
-from dpalgos.guarantees import (
-    ApproximateDP,
-    Claim,
-    GaussianMu,
-    Guarantee,
-    Neighbours,
-    NoGuarantee,
-    PureEpsilon,
-    Setting,
-    Trust,
-    ZeroConcentrated,
-)
-from dpalgos.mechanisms.gaussian import delta_of_mu
-from dpalgos.models import decode
+from dpalgos.guarantees import Claim, GaussianMu, Guarantee, Loss, Numerics, Setting, Trust, nothing_proved
+from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
+from dpalgos.models import Statistic
+from dpalgos.neighbouring import NeighbouringPair
 from dpalgos.registry import AlgorithmSpec, lookup, names
-from dpalgos.rows import ArrayRows
+from dpalgos.rows import Ints, Rows
 from dpalgos.systems.system import Arrangement, Scope, System
+from dpalgos.testing import BUDGETS, KINDS, check_algorithm
 from tests.dpalgos.parameters import PARAMETERS
-from tests.support.training import blobs, noise, parties_of
 
-KINDS = ("projections", "trainers")
 REGISTERED = [(kind, name) for kind in KINDS for name in names(kind)]
 CASES = [
     pytest.param(kind, name, given, id=f"{name}-{index}")
     for (kind, name) in REGISTERED
     for index, given in enumerate(PARAMETERS.get((kind, name), []))
 ]
-BUDGETS: dict[type[Any], Any] = {
-    PureEpsilon: PureEpsilon(1.0),
-    GaussianMu: GaussianMu(1.0),
-    ZeroConcentrated: ZeroConcentrated(0.5),
-    ApproximateDP: ApproximateDP(1.0, 1e-4),
-}
-DIMENSION, CLASSES = 6, 3
-
-
-def _with(rows: ArrayRows, features: NDArray[np.float64] | None = None, labels: Any = None) -> ArrayRows:
-    return ArrayRows(
-        rows.features if features is None else features, rows.labels if labels is None else labels, block=16
-    )
-
-
-def _corrupt(rows: ArrayRows) -> ArrayRows:
-    features, labels = rows.features.copy(), rows.labels.astype(np.float64)
-    features[0], features[1], features[2, 3], features[3] = np.nan, np.inf, -np.inf, 1e308
-    features[4], labels[5], labels[6], labels[7], labels[8] = 1e-320, np.nan, -7.0, 1e12, np.inf
-    return _with(rows, features, labels)
-
-
-def hostile_rows() -> dict[str, ArrayRows]:
-    rows = blobs(40, DIMENSION, CLASSES, 0)
-    return {
-        "plain": rows,
-        "equal": _with(rows, np.tile(rows.features[:1], (40, 1))),
-        "rank-one": _with(rows, np.outer(np.linspace(-1, 1, 40), rows.features[0])),
-        "one-row": _with(rows, rows.features[:1], rows.labels[:1]),
-        "empty": _with(rows, rows.features[:0], rows.labels[:0]),
-        "one-class": _with(rows, labels=np.zeros_like(rows.labels)),
-        "zeros": _with(rows, np.zeros_like(rows.features)),
-        "corrupt": _corrupt(rows),
-        "long": _with(rows, 1e200 * rows.features),
-        "as-many-rows-as-features": _with(rows, rows.features[:DIMENSION], rows.labels[:DIMENSION]),
-    }
-
-
-def setting_for(parties: list[ArrayRows], trust: Trust, classes: int = CLASSES) -> Setting:
-    return Setting(sizes=tuple(rows.count for rows in parties), dimension=DIMENSION, classes=classes, trust=trust)
-
-
-def run(
-    kind: str, name: str, given: dict[str, Any], rows: ArrayRows, trust: Trust, *, seed: int = 0, classes: int = CLASSES
-) -> Any:
-    algorithm = AlgorithmSpec(kind, name, given).build()
-    parties = [rows] if trust is Trust.LOCAL else parties_of(rows, 3)
-    return fit(algorithm, parties, setting_for(parties, trust, classes), noise(seed))
-
-
-def same(first: Any, second: Any) -> bool:
-    one, two = first.arrays(), second.arrays()
-    return one.keys() == two.keys() and all(np.array_equal(one[key], two[key]) for key in one)
 
 
 def test_every_name_has_test_parameters() -> None:
@@ -101,147 +36,94 @@ def test_every_name_has_test_parameters() -> None:
     assert all(PARAMETERS.values())
 
 
-@pytest.mark.parametrize(("kind", "name"), REGISTERED)
-def test_what_an_algorithm_says_about_itself(kind: str, name: str) -> None:
-    cls = lookup(kind, name)
-    assert vars(cls)["__dataclass_params__"].frozen
-    assert all(field.kw_only for field in dataclasses.fields(cls))
-    assert isinstance(cls.source, str)
-    assert cls.source
-    assert cls.claim is None or isinstance(cls.claim, Claim)
-    assert cls.trusts
-    assert all(isinstance(trust, Trust) for trust in cls.trusts)
-    has_budget = "budget" in {field.name for field in dataclasses.fields(cls)}
-    assert has_budget == bool(cls.budgets), "a budget field and accepted budgets come together"
-    text = inspect.getdoc(cls) or ""
-    assert "Guarantee\n---------" in text, "the docstring states what is proved"
-    if cls.sound_counterpart is not None:
-        assert lookup(kind, cls.sound_counterpart).sound_counterpart is None
-        assert lookup(kind, cls.sound_counterpart).budgets
-    assert (kind == "projections") == hasattr(cls, "output_dimension")
-
-
 @pytest.mark.parametrize(("kind", "name", "given"), CASES)
-def test_guarantee_and_claim_agree(kind: str, name: str, given: dict[str, Any]) -> None:
-    algorithm = AlgorithmSpec(kind, name, given).build()
-    setting = Setting(sizes=(40,), dimension=DIMENSION, classes=CLASSES)
-    guarantee = algorithm.guarantee(setting)
-    assert Guarantee.from_json(guarantee.to_json()) == guarantee
-    assert guarantee.neighbours is Neighbours.REPLACE_ONE
-    assert guarantee == algorithm.guarantee(setting)
-    if algorithm.claim is not None and algorithm.claim.flaw is not None:
-        assert not guarantee.proved
-        assert algorithm.sound_counterpart is not None
-    if not algorithm.reads_rows:
-        assert guarantee.losses == ()
-    elif not algorithm.budgets:
-        assert not guarantee.proved
-    if not guarantee.proved:
-        assert guarantee.reason
-        assert all(isinstance(loss, NoGuarantee) for loss in guarantee.losses)
-        assert algorithm.sound_counterpart is not None
-    if guarantee.proved and algorithm.budgets:
-        budget, (first, *others) = given["budget"], guarantee.losses
-        if isinstance(budget, PureEpsilon):
-            assert sum(loss.epsilon for loss in guarantee.losses) == pytest.approx(budget.epsilon)
-        elif isinstance(budget, ApproximateDP) and isinstance(first, GaussianMu):
-            assert not others
-            assert delta_of_mu(first.mu, budget.epsilon) <= budget.delta
-        else:
-            assert guarantee.losses == (budget,)
+def test_contract(kind: str, name: str, given: Mapping[str, object]) -> None:
+    check_algorithm(kind, name, given)
 
 
-@pytest.mark.parametrize(("kind", "name", "given"), CASES)
-def test_the_worst_pair_are_neighbours(kind: str, name: str, given: dict[str, Any]) -> None:
-    """The pair differs in one row of one party, whose size is the one of the setting."""
-    setting = Setting(sizes=(9, 5, 0), dimension=DIMENSION, classes=CLASSES, trust=Trust.CENTRAL)
-    pair = AlgorithmSpec(kind, name, given).build().neighbouring_pair(setting)
-    assert pair.left.count == pair.right.count == setting.sizes[pair.party]
-    assert pair.left.dimension == pair.right.dimension == DIMENSION
-    differ = (pair.left.features != pair.right.features).any(axis=1) | (pair.left.labels != pair.right.labels)
-    assert differ.sum() == 1
-    assert max(np.linalg.norm(rows.features, axis=1).max() for rows in (pair.left, pair.right)) <= 1.0
+def test_unknown_parameters_are_named() -> None:
+    with pytest.raises(ParameterError, match=r"noisy-gd has no parameter 'iteration'; it has: iterations"):
+        AlgorithmSpec("trainers", "noisy-gd", {"budget": GaussianMu(1.0), "iteration": 1}).build()
 
 
-@pytest.mark.parametrize(("kind", "name", "given"), CASES)
-def test_budgets_are_validated(kind: str, name: str, given: dict[str, Any]) -> None:
-    cls = lookup(kind, name)
-    if not cls.budgets:
-        return
-    for accepted in cls.budgets:
-        AlgorithmSpec(kind, name, {**given, "budget": BUDGETS[accepted]}).build()
-    for loss_type, budget in BUDGETS.items():
-        if loss_type not in cls.budgets:
-            with pytest.raises(ParameterError):
-                AlgorithmSpec(kind, name, {**given, "budget": budget}).build()
-    for field in dataclasses.fields(cls.budgets[0]):
-        zero = dataclasses.replace(BUDGETS[cls.budgets[0]], **{field.name: 0.0})
-        with pytest.raises(ParameterError, match=field.name):
-            AlgorithmSpec(kind, name, {**given, "budget": zero}).build()
-    with pytest.raises(ParameterError):
-        AlgorithmSpec(kind, name, {**given, "budget": NoGuarantee("none")}).build()
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Count(PrivateAlgorithm, OneSum):
+    """How many rows there are, with noise: as simple as an algorithm can be.
+
+    Guarantee
+    ---------
+    The budget: one row moves the count by at most 1. (Replaced rows do not move it at all.)
+    """
+
+    source: ClassVar[str] = "the tests"
+    budgets: ClassVar[tuple[type[Loss], ...]] = (GaussianMu,)
+    budget: GaussianMu
+
+    def guarantee(self, setting: Setting) -> Guarantee:
+        return Guarantee(losses=(self.budget,), neighbours=setting.neighbours, numerics=Numerics.EXACT)
+
+    def sum_shape(self, setting: Setting) -> tuple[int, ...]:
+        return (1,)
+
+    def law(self, setting: Setting) -> RoundedGaussian:
+        return RoundedGaussian(1.0 / self.budget.mu)
+
+    def contribution(self, state: Ints, rows: Rows, setting: Setting) -> Ints:
+        return np.array([rows.count], dtype=np.int64)
+
+    def result(self, state: Ints, setting: Setting) -> Statistic:
+        return Statistic(values=state.astype(np.float64))
 
 
-@pytest.mark.parametrize(("kind", "name", "given"), CASES)
-def test_unknown_parameters_are_named(kind: str, name: str, given: dict[str, Any]) -> None:
-    with pytest.raises(ParameterError, match="no_such_field"):
-        AlgorithmSpec(kind, name, {**given, "no_such_field": 1}).build()
+def mutants() -> dict[str, type]:
+    """Count with one part of the contract broken each."""
+    parameters = {"frozen": True, "kw_only": True}
+
+    def made(**changed: object) -> type:
+        changed = {"__doc__": Count.__doc__, **changed}
+        return dataclasses.dataclass(**parameters)(type("Mutant", (Count,), changed))
+
+    def silent(self: Count, setting: Setting) -> Guarantee:
+        return nothing_proved("", setting.neighbours)
+
+    def doubled(self: Count, setting: Setting) -> Guarantee:
+        return Guarantee(losses=(self.budget, self.budget))
+
+    def raising(self: Count, state: Ints, rows: Rows, setting: Setting) -> Ints:
+        assert rows.count, "no rows"
+        return np.array([rows.count])
+
+    def telling(self: Count, state: Ints, rows: Rows, setting: Setting) -> Ints:
+        return np.zeros(1 + any(labels.any() for _, labels in rows.blocks()), dtype=np.int64)
+
+    def equal(self: Count, setting: Setting) -> NeighbouringPair:
+        pair = Count.neighbouring_pair(self, setting)
+        return dataclasses.replace(pair, right=pair.left)
+
+    return {
+        "docstring": made(__doc__="Nothing is said."),
+        "frozen": type("Mutant", (Count,), {"__doc__": Count.__doc__}),
+        "sound counterpart": made(guarantee=silent),
+        "flawed": made(claim=Claim("epsilon-DP", "Theorem 1", "a flaw")),
+        "budget": made(guarantee=doubled),
+        "total": made(contribution=raising),
+        "shapes": made(contribution=telling),
+        "neighbours": made(neighbouring_pair=equal),
+        "noiseless": made(result=lambda self, state, setting: Statistic(values=np.zeros(1))),
+        "unvalidated": made(__post_init__=lambda self: None),
+    }
 
 
-@pytest.mark.parametrize("rows", list(hostile_rows()))
-@pytest.mark.parametrize(("kind", "name", "given"), CASES)
-def test_total_finite_and_repeatable_on_any_rows(kind: str, name: str, given: dict[str, Any], rows: str) -> None:
-    cls = lookup(kind, name)
-    for trust in cls.trusts:
-        if trust is Trust.SECAGG:
-            continue
-        taken = hostile_rows()[rows]
-        first = run(kind, name, given, taken, trust)
-        for array in first.arrays().values():
-            assert np.isfinite(np.asarray(array, dtype=np.float64)).all()
-        assert same(first, run(kind, name, given, taken, trust))
-        assert same(first, decode(first.kind, first.arrays()))
+def test_an_honest_algorithm_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(registry._ENTRIES, ("evaluators", "mutant"), Count)
+    check_algorithm("evaluators", "mutant", {"budget": GaussianMu(0.5)})
 
 
-@pytest.mark.parametrize(("kind", "name", "given"), CASES)
-def test_shapes_are_public(kind: str, name: str, given: dict[str, Any]) -> None:
-    trust = lookup(kind, name).trusts[0]
-    shapes = set()
-    for rows in ("plain", "equal", "one-class", "zeros", "corrupt"):
-        artefact = run(kind, name, given, hostile_rows()[rows], trust)
-        shapes.add(tuple(sorted((key, array.shape) for key, array in artefact.arrays().items())))
-    if (
-        lookup(kind, name).budgets
-        and AlgorithmSpec(kind, name, given)
-        .build()
-        .guarantee(Setting(sizes=(40,), dimension=DIMENSION, classes=CLASSES))
-        .proved
-    ):
-        assert len(shapes) == 1
-    if kind == "projections":
-        declared = AlgorithmSpec(kind, name, given).build().output_dimension(DIMENSION)
-        plain = run(kind, name, given, hostile_rows()["plain"], trust)
-        assert plain.transform(np.zeros((2, DIMENSION))).shape == (2, declared)
-
-
-@pytest.mark.parametrize(("kind", "name", "given"), CASES)
-def test_noise_is_drawn_where_it_is_paid_for(kind: str, name: str, given: dict[str, Any]) -> None:
-    cls = lookup(kind, name)
-    rows = blobs(40, DIMENSION, CLASSES, 1)
-    for trust in cls.trusts:
-        if trust is Trust.SECAGG:
-            continue
-        differ = not same(run(kind, name, given, rows, trust, seed=1), run(kind, name, given, rows, trust, seed=2))
-        assert differ == bool(cls.budgets)
-
-
-@pytest.mark.parametrize(("kind", "name", "given"), CASES)
-def test_binary_problems_have_one_row_of_weights(kind: str, name: str, given: dict[str, Any]) -> None:
-    if kind == "trainers":
-        rows = blobs(40, DIMENSION, 2, 2)
-        model = run(kind, name, given, rows, lookup(kind, name).trusts[0], classes=2)
-        assert model.scores(rows.features).shape == (40, 1)
-        assert set(np.unique(model.predict(rows.features))) <= {0, 1}
+@pytest.mark.parametrize("broken", sorted(mutants()))
+def test_the_contract_catches(broken: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(registry._ENTRIES, ("evaluators", "mutant"), mutants()[broken])
+    with pytest.raises(AssertionError):
+        check_algorithm("evaluators", "mutant", {"budget": GaussianMu(0.5)})
 
 
 @pytest.mark.parametrize("name", names("systems"))
@@ -292,8 +174,7 @@ def _proved(spec: AlgorithmSpec) -> bool:
     if spec.kind == "aggregators":
         return True
     cls = lookup(spec.kind, spec.name)
-    given: dict[str, Any] = {"budget": BUDGETS[cls.budgets[0]]} if cls.budgets else {}
+    given = {"budget": BUDGETS[cls.budgets[0]]} if cls.budgets else {}
     algorithm = spec.with_parameters(**given).build()
     setting = Setting(sizes=(400,), dimension=64, classes=10)
-    assert math.isfinite(setting.rows)
     return bool(algorithm.guarantee(setting).proved)

@@ -16,8 +16,8 @@ from dpalgos.secure.one_sum import require_shareable
 from dpalgos.secure.tolerance import Tolerance
 from dpalgos.systems.arranging import averaged, joint
 from dpalgos.systems.system import System
+from dpalgos.testing import BUDGETS
 from tests.dpalgos.parameters import PARAMETERS
-from tests.dpalgos.test_contract import BUDGETS
 from tests.support.data import real_data
 from tests.support.systems import accuracy_of, run_arrangement
 from tests.support.training import blobs, parties_of

@@ -11,20 +11,12 @@ from numpy.typing import NDArray
 from dpalgos.algorithms import fit
 from dpalgos.guarantees import Setting, Trust
 from dpalgos.keystream import KeyedNoise, public_secret
-from dpalgos.rows import ArrayRows, clip_to_unit_ball
+from dpalgos.rows import ArrayRows
+from dpalgos.testing import blobs
 
 __all__ = ["blobs", "fitted", "noise", "parties_of", "setting_of"]
 
 Array = NDArray[np.float64]
-
-
-def blobs(count: int, dimension: int, classes: int, seed: int, spread: float = 0.3) -> ArrayRows:
-    """Return rows of norm 1 around one centre a class."""
-    random = np.random.default_rng(seed)
-    labels = random.integers(0, classes, count)
-    features = random.normal(size=(classes, dimension))[labels] + spread * random.normal(size=(count, dimension))
-    norms = np.linalg.norm(features, axis=1, keepdims=True)
-    return ArrayRows(clip_to_unit_ball(features / norms), labels, block=16)
 
 
 def parties_of(rows: ArrayRows, parties: int) -> list[ArrayRows]:

@@ -43,7 +43,7 @@ def rows(rng: np.random.Generator, count: int = 200, dimension: int = 8) -> Floa
 
 
 def expected(normalisation: str, maps: list[Any], model: Any, classes: tuple[str, ...], raw: Any) -> list[str]:
-    features = lookup("normalisations", normalisation)()(raw)
+    features = lookup("normalisations", normalisation)().learn([])(raw)
     for item in maps:
         features = item.transform(features)
     return [classes[index] for index in model.predict(features)]
@@ -85,7 +85,7 @@ def test_regression() -> None:
     model = LinearModel(rng.normal(size=(1, 8)), np.array([0.25]))
     raw = rows(rng)
     pipeline = to_sklearn(normalisation="unit-norm", maps=[], model=model, classes=(), dimension=8)
-    want = model.scores(lookup("normalisations", "unit-norm")()(raw))[:, 0]
+    want = model.scores(lookup("normalisations", "unit-norm")().learn([])(raw))[:, 0]
     np.testing.assert_allclose(pipeline.predict(raw), want, rtol=1e-12, atol=1e-15)
 
 

@@ -1,0 +1,320 @@
+"""The contract that every algorithm keeps, as checks: run by our own tests and by the authors of other distributions.
+
+One call in a test of yours checks an algorithm that your distribution registers::
+
+    from dpalgos.testing import check_algorithm
+
+    def test_contract():
+        check_algorithm("trainers", "my-trainer", {"budget": GaussianMu(0.8)})
+
+Parameters are for rows of :data:`DIMENSION` features and :data:`CLASSES` classes (decision values, for an evaluator). A
+broken contract raises AssertionError. What no general check can find is whether the noise is enough: derive the
+sensitivity, and test it on ``neighbouring_pair``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from types import MappingProxyType
+
+import numpy as np
+
+from dpalgos.algorithms import Algorithm, ProjectionAlgorithm, fit, is_sum_algorithm
+from dpalgos.errors import ParameterError
+from dpalgos.guarantees import (
+    ApproximateDP,
+    Claim,
+    GaussianMu,
+    Guarantee,
+    Loss,
+    Neighbours,
+    NoGuarantee,
+    PureEpsilon,
+    Setting,
+    Trust,
+    ZeroConcentrated,
+    loss_from_json,
+    loss_to_json,
+)
+from dpalgos.keystream import KeyedNoise, public_secret
+from dpalgos.mechanisms.gaussian import delta_of_mu
+from dpalgos.models import Artefact, KernelModel, LinearModel, decode
+from dpalgos.registry import construct, lookup
+from dpalgos.rows import ArrayRows, Floats, clip_to_unit_ball
+
+__all__ = ["BUDGETS", "CLASSES", "DIMENSION", "KINDS", "blobs", "check_algorithm", "hostile_rows"]
+
+DIMENSION, CLASSES = 6, 3
+KINDS = ("projections", "trainers", "evaluators")
+"""The kinds that hold algorithms."""
+BUDGETS: Mapping[type[Loss], Loss] = MappingProxyType(
+    {
+        PureEpsilon: PureEpsilon(1.0),
+        GaussianMu: GaussianMu(1.0),
+        ZeroConcentrated: ZeroConcentrated(0.5),
+        ApproximateDP: ApproximateDP(1.0, 1e-4),
+    }
+)
+"""One budget of each type."""
+_ROWS = 40
+
+
+def blobs(count: int, dimension: int, classes: int, seed: int, spread: float = 0.3) -> ArrayRows:
+    """Return rows of norm 1 around one centre a class, labels 0 … classes − 1."""
+    random = np.random.default_rng(seed)
+    labels = random.integers(0, classes, count)
+    features = random.normal(size=(classes, dimension))[labels] + spread * random.normal(size=(count, dimension))
+    norms = np.linalg.norm(features, axis=1, keepdims=True)
+    return ArrayRows(clip_to_unit_ball(features / norms), labels, block=16)
+
+
+def hostile_rows(dimension: int = DIMENSION) -> dict[str, ArrayRows]:
+    """Return rows by what is wrong with them; behind the door every algorithm is total on all of them."""
+    rows = blobs(_ROWS, dimension, CLASSES, 0)
+    features, labels = rows.features, rows.labels
+    bad, strange = features.copy(), labels.astype(np.float64)
+    bad[0], bad[1], bad[2, 2], bad[3], bad[4] = np.nan, np.inf, -np.inf, 1e308, 1e-320
+    strange[5:9] = np.nan, -7.0, 1e12, np.inf
+    given = {
+        "plain": (features, labels),
+        "equal": (np.tile(features[:1], (_ROWS, 1)), labels),
+        "rank-one": (np.outer(np.linspace(-1, 1, _ROWS), features[0]), labels),
+        "one-row": (features[:1], labels[:1]),
+        "empty": (features[:0], labels[:0]),
+        "one-class": (features, np.zeros_like(labels)),
+        "zeros": (np.zeros_like(features), labels),
+        "corrupt": (bad, strange),
+        "long": (1e200 * features, labels),
+        "as-many-rows-as-features": (features[:dimension], labels[:dimension]),
+    }
+    return {name: ArrayRows(*arrays, block=16) for name, arrays in given.items()}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Case:
+    """One registered name with parameters."""
+
+    kind: str
+    name: str
+    parameters: Mapping[str, object]
+
+    @property
+    def cls(self) -> type[Algorithm]:
+        found: type[Algorithm] = lookup(self.kind, self.name)
+        _require(issubclass(found, Algorithm), f"{self.name} is no Algorithm")
+        return found
+
+    @property
+    def setting(self) -> Setting:
+        """One party; an evaluator's features are decision values, one a class."""
+        return Setting(sizes=(_ROWS,), dimension=CLASSES if self.kind == "evaluators" else DIMENSION, classes=CLASSES)
+
+    def build(self, **changed: object) -> Algorithm:
+        return construct(self.cls, self.name, {**self.parameters, **changed})
+
+    def run(self, rows: ArrayRows, trust: str, *, seed: int = 0, classes: int = CLASSES) -> Artefact:
+        parties = [rows]
+        if trust != Trust.LOCAL:
+            parties = [ArrayRows(rows.features[i::3], rows.labels[i::3], block=16) for i in range(3)]
+        sizes = tuple(party.count for party in parties)
+        setting = dataclasses.replace(self.setting, sizes=sizes, classes=classes, trust=Trust(trust))
+        artefact: Artefact = fit(self.build(), parties, setting, KeyedNoise(public_secret(seed), "contract"))
+        return artefact
+
+
+def _require(holds: object, broken: str) -> None:
+    """Raise where a part of the contract is broken; not an assert statement, which -O would leave out."""
+    if not holds:
+        raise AssertionError(broken)
+
+
+@contextmanager
+def _refused(what: str) -> Iterator[None]:
+    try:
+        yield
+    except ParameterError:
+        return
+    raise AssertionError(f"{what} raises no ParameterError")
+
+
+def _same(first: Artefact, second: Artefact) -> bool:
+    one, two = first.arrays(), second.arrays()
+    return one.keys() == two.keys() and all(np.array_equal(one[key], two[key]) for key in one)
+
+
+def _says_what_it_is(case: _Case) -> None:
+    cls = case.cls
+    _require("__dataclass_params__" in vars(cls), "no dataclass of its own")
+    _require(vars(cls)["__dataclass_params__"].frozen, "the dataclass is not frozen")
+    _require(all(field.kw_only for field in dataclasses.fields(cls)), "a field is not keyword-only")
+    _require(isinstance(cls.source, str) and cls.source, "no source")
+    _require(cls.claim is None or isinstance(cls.claim, Claim), "the claim is no Claim")
+    _require(cls.trusts and all(isinstance(trust, str) for trust in cls.trusts), "no trust models")
+    _require(cls.relations and all(isinstance(each, Neighbours) for each in cls.relations), "no neighbouring relation")
+    has_budget = "budget" in {field.name for field in dataclasses.fields(cls)}
+    _require(has_budget == bool(cls.budgets), "a budget field and accepted budgets come together")
+    _require("Guarantee\n---------" in (inspect.getdoc(cls) or ""), "the docstring does not state what is proved")
+    if cls.sound_counterpart is not None:
+        sound = lookup(case.kind, cls.sound_counterpart)
+        _require(sound.sound_counterpart is None and sound.budgets, "the sound counterpart is not sound")
+    _require((case.kind == "projections") == issubclass(cls, ProjectionAlgorithm), "no ProjectionAlgorithm")
+
+
+def _guarantees_what_it_claims(case: _Case) -> None:
+    algorithm = case.build()
+    guarantee = algorithm.guarantee(case.setting)
+    _require(
+        Guarantee.from_json(guarantee.to_json()) == guarantee == algorithm.guarantee(case.setting), "not repeatable"
+    )
+    _require(guarantee.neighbours is case.setting.neighbours, "another neighbouring relation")
+    if algorithm.claim is not None and algorithm.claim.flaw is not None:
+        _require(not guarantee.proved, "a flawed claim and a guarantee")
+    if not algorithm.reads_rows:
+        _require(guarantee.losses == (), "what looks at no rows costs nothing")
+    elif not algorithm.budgets:
+        _require(not guarantee.proved, "a guarantee without noise")
+    if not guarantee.proved:
+        _require(guarantee.reason, "nothing is proved, and no reason given")
+        _require(all(isinstance(loss, NoGuarantee) for loss in guarantee.losses), "a loss beside none")
+        _require(algorithm.sound_counterpart is not None, "nothing is proved, and no sound counterpart is named")
+    elif algorithm.budgets:
+        _spends_its_budget(case.parameters["budget"], guarantee.losses)
+
+
+def _spends_its_budget(budget: object, losses: tuple[Loss, ...]) -> None:
+    """Assert that the losses are the budget, or imply no more than it."""
+    if isinstance(budget, PureEpsilon):
+        epsilons = [loss.epsilon for loss in losses if isinstance(loss, PureEpsilon)]
+        _require(len(epsilons) == len(losses), "a pure budget buys pure losses")
+        _require(abs(sum(epsilons) - budget.epsilon) <= 1e-9 * budget.epsilon, "more or less than the budget")
+    elif isinstance(budget, ApproximateDP) and isinstance(losses[0], GaussianMu):
+        _require(len(losses) == 1 and delta_of_mu(losses[0].mu, budget.epsilon) <= budget.delta, "more than the budget")
+    else:
+        _require(losses == (budget,), "more or less than the budget")
+
+
+def _names_neighbours(case: _Case) -> None:
+    setting = dataclasses.replace(case.setting, sizes=(9, 5, 0), trust=Trust.CENTRAL)
+    pair = case.build().neighbouring_pair(setting)
+    _require(pair.left.count == pair.right.count == setting.sizes[pair.party], "not as many rows as the party has")
+    _require(pair.left.dimension == pair.right.dimension == setting.dimension, "not as many features as stated")
+    differ = (pair.left.features != pair.right.features).any(axis=1) | (pair.left.labels != pair.right.labels)
+    _require(differ.sum() == 1, "neighbours differ in one row")
+
+
+def _validates_its_budget(case: _Case) -> None:
+    accepted = case.cls.budgets
+    for loss_type, budget in BUDGETS.items():
+        if loss_type in accepted:
+            case.build(budget=budget)
+            for field in dataclasses.fields(loss_type):
+                with _refused(f"a budget with {field.name} = 0"):
+                    case.build(budget=loss_from_json({**loss_to_json(budget), field.name: 0.0}))
+        else:
+            with _refused(f"a budget of type {loss_type.__name__}"):
+                case.build(budget=budget)
+    with _refused("a budget that guarantees nothing"):
+        case.build(budget=NoGuarantee("none"))
+
+
+def _is_total_and_repeatable(case: _Case) -> None:
+    for name, rows in hostile_rows(case.setting.dimension).items():
+        for trust in case.cls.trusts:
+            first = case.run(rows, trust)
+            for array in first.arrays().values():
+                _require(np.isfinite(np.asarray(array, dtype=np.float64)).all(), f"not finite on {name} rows")
+            _require(_same(first, case.run(rows, trust)), f"not the same again on {name} rows, under the same noise")
+            _require(_same(first, decode(first.kind, first.arrays())), f"not decoded as stored, on {name} rows")
+
+
+def _has_public_shapes(case: _Case) -> None:
+    algorithm, given = case.build(), hostile_rows(case.setting.dimension)
+    shapes = set()
+    for name in ("plain", "equal", "one-class", "zeros", "corrupt"):
+        artefact = case.run(given[name], algorithm.trusts[0])
+        shapes.add(tuple(sorted((key, array.shape) for key, array in artefact.arrays().items())))
+    if algorithm.guarantee(case.setting).proved:
+        _require(len(shapes) == 1, "the shapes depend on what rows contain")
+    if isinstance(algorithm, ProjectionAlgorithm):
+        found = _transformed(case.run(given["plain"], algorithm.trusts[0]))
+        _require(found.shape == (2, algorithm.output_dimension(DIMENSION)), "another dimension than declared")
+
+
+def _transformed(artefact: Artefact) -> Floats:
+    transform: Callable[[Floats], Floats] = artefact.transform  # type: ignore[attr-defined]
+    return transform(np.zeros((2, DIMENSION)))
+
+
+def _draws_noise_where_it_is_paid_for(case: _Case) -> None:
+    rows = blobs(_ROWS, case.setting.dimension, CLASSES, 1)
+    for trust in case.cls.trusts:
+        differ = not _same(case.run(rows, trust, seed=1), case.run(rows, trust, seed=2))
+        _require(differ == bool(case.cls.budgets), "noise and a budget come together")
+
+
+def _gives_binary_problems_one_row_of_weights(case: _Case) -> None:
+    rows = blobs(_ROWS, DIMENSION, 2, 2)
+    model = case.run(rows, case.cls.trusts[0], classes=2)
+    _require(isinstance(model, LinearModel | KernelModel), "a trainer's artefact is no model")
+    assert isinstance(model, LinearModel | KernelModel)
+    _require(model.scores(rows.features).shape == (_ROWS, 1), "a binary problem has one row of weights")
+    _require(set(np.unique(model.predict(rows.features))) <= {0, 1}, "classes other than 0 and 1")
+
+
+def _runs_one_way(case: _Case) -> None:
+    algorithm = case.build()
+    _require(is_sum_algorithm(algorithm) != hasattr(algorithm, "fit"), "either a sum algorithm or one with fit")
+
+
+def _always(case: _Case) -> bool:
+    return True
+
+
+def _where_noise_is_drawn(case: _Case) -> bool:
+    return bool(case.cls.budgets)
+
+
+def _for_trainers(case: _Case) -> bool:
+    return case.kind == "trainers"
+
+
+_CHECKS: Mapping[Callable[[_Case], None], Callable[[_Case], bool]] = MappingProxyType(
+    {
+        _says_what_it_is: _always,
+        _runs_one_way: _always,
+        _guarantees_what_it_claims: _always,
+        _names_neighbours: _always,
+        _validates_its_budget: _where_noise_is_drawn,
+        _is_total_and_repeatable: _always,
+        _has_public_shapes: _always,
+        _draws_noise_where_it_is_paid_for: _always,
+        _gives_binary_problems_one_row_of_weights: _for_trainers,
+    }
+)
+"""The checks, and which algorithms each is for."""
+
+
+def check_algorithm(kind: str, name: str, parameters: Mapping[str, object] | None = None) -> None:
+    """Run every check on one registered algorithm.
+
+    Parameters
+    ----------
+    kind : str
+        One of :data:`KINDS`.
+    name : str
+        As registered.
+    parameters : mapping, optional
+        With a ``budget`` for an algorithm that takes one; everything small enough for 40 rows.
+
+    Raises
+    ------
+    AssertionError
+        Saying which part of the contract is broken.
+    """
+    case = _Case(kind, name, parameters or {})
+    for check, concerns in _CHECKS.items():
+        if concerns(case):
+            check(case)

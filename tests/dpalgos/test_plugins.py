@@ -1,0 +1,74 @@
+"""Algorithms of other distributions: found by their entry point, and held to the same contract as ours."""
+
+from __future__ import annotations
+
+import importlib
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dpalgos import registry
+from dpalgos.errors import UnknownNameError
+from dpalgos.guarantees import GaussianMu
+from dpalgos.registry import lookup, names
+from dpalgos.testing import check_algorithm
+
+TOY = Path(__file__).parent.parent / "support" / "toy-plugin"
+NAME = "toy-nearest-mean"
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder of installed distributions, empty; what is registered from it is forgotten afterwards."""
+    entries, broken = dict(registry._ENTRIES), list(registry._BROKEN)
+    names("trainers")
+    monkeypatch.syspath_prepend(tmp_path)
+    yield tmp_path
+    for module in [name for name in sys.modules if name.startswith("unitball_toy")]:
+        del sys.modules[module]
+    registry._ENTRIES.clear()
+    registry._ENTRIES.update(entries)
+    registry._BROKEN[:] = broken
+    registry._discover.cache_clear()
+
+
+def install(site: Path) -> None:
+    shutil.copytree(TOY, site, dirs_exist_ok=True)
+    importlib.invalidate_caches()
+    registry._discover.cache_clear()
+
+
+def test_an_installed_package_brings_its_algorithm(site: Path) -> None:
+    assert NAME not in names("trainers")
+    install(site)
+    assert NAME in names("trainers")
+    assert lookup("trainers", NAME).__module__ == "unitball_toy.nearest_mean"
+
+
+def test_it_keeps_the_contract_and_a_broken_one_does_not(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(site)
+    check_algorithm("trainers", NAME, {"budget": GaussianMu(0.8)})
+    monkeypatch.setattr(lookup("trainers", NAME), "law", lambda self, setting: None)
+    with pytest.raises(AttributeError):
+        check_algorithm("trainers", NAME, {"budget": GaussianMu(0.8)})
+
+
+def test_a_broken_package_keeps_nobody_else_away(site: Path) -> None:
+    install(site)
+    with (site / "unitball_toy" / "grid.py").open("a") as file:
+        file.write("\nimport unitball_toy_is_not_there\n")
+    with pytest.warns(UserWarning, match=r"unitball-toy 1.0 offers unitball_toy.nearest_mean.*repair or uninstall"):
+        assert "noisy-gd" in names("trainers")
+    with pytest.raises(UnknownNameError, match=r"unitball-toy 1.0 offers .* cannot be imported"):
+        lookup("trainers", NAME)
+
+
+def test_no_package_takes_a_name_of_ours(site: Path) -> None:
+    install(site)
+    source = site / "unitball_toy" / "nearest_mean.py"
+    source.write_text(source.read_text().replace(f'"{NAME}"', '"noisy-gd"'))
+    with pytest.warns(UserWarning, match="registered twice"):
+        assert lookup("trainers", "noisy-gd").__module__ == "dpalgos.trainers.gradient_descent"

@@ -1,0 +1,64 @@
+"""Nearest class means from one noisy sum."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from dpalgos.algorithms import OneSum, PrivateAlgorithm
+from dpalgos.gaussian_sums import GAUSSIAN_BUDGETS, gaussian_guarantee, gaussian_law
+from dpalgos.guarantees import Guarantee, Loss, Setting
+from dpalgos.mechanisms.fixed_point import encode_rows, encoded_radius
+from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
+from dpalgos.models import LinearModel
+from dpalgos.registry import register
+from dpalgos.rows import Ints, Rows, sanitise
+from unitball_toy.grid import SCALE
+
+
+@register("trainers", "toy-nearest-mean")
+@dataclass(frozen=True, kw_only=True)
+class NearestMean(PrivateAlgorithm, OneSum):
+    """Sum the rows of each class, with integer noise once; a class's weights are its noisy sum over n.
+
+    Guarantee
+    ---------
+    The budget, under replace-one: a row, of norm at most R on the grid, is added to the sum of one class, so replacing
+    it moves the sums by at most 2R in l2 (within one class, x by −x). Sums and noise are integers: numerics exact.
+
+    Parameters
+    ----------
+    budget : GaussianMu or ZeroConcentrated
+    """
+
+    source: ClassVar[str] = "class means; sensitivity as in its docstring"
+    budgets: ClassVar[tuple[type[Loss], ...]] = GAUSSIAN_BUDGETS
+
+    def guarantee(self, setting: Setting) -> Guarantee:
+        """Return the budget."""
+        self.check(setting)
+        return gaussian_guarantee(self.budget, setting)
+
+    def sum_shape(self, setting: Setting) -> tuple[int, ...]:
+        """Return (classes, features)."""
+        return max(setting.classes, 2), setting.dimension
+
+    def law(self, setting: Setting) -> RoundedGaussian:
+        """Return the noise of each entry."""
+        return gaussian_law(self.budget, 2.0 * encoded_radius(1.0, SCALE))
+
+    def contribution(self, state: Ints, rows: Rows, setting: Setting) -> Ints:
+        """Return the party's sums, by class."""
+        sums = np.zeros_like(state)
+        for features, labels in rows.blocks():
+            clean, known = sanitise(features, labels, setting.classes)
+            np.add.at(sums, known[known >= 0], encode_rows(clean, 1.0, SCALE)[known >= 0])
+        return sums
+
+    def result(self, state: Ints, setting: Setting) -> LinearModel:
+        """Return the means; of two classes, their difference."""
+        means = state / SCALE / max(setting.rows, 1)
+        weights = means if len(means) > 2 else means[1:] - means[:1]
+        return LinearModel(weights=weights, intercept=np.zeros(len(weights)))
