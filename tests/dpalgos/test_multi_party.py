@@ -16,7 +16,7 @@ from dpalgos.algorithms import fit
 from dpalgos.guarantees import ApproximateDP, GaussianMu, PureEpsilon, Setting, Trust, ZeroConcentrated
 from dpalgos.mechanisms.gaussian import delta_of_mu
 from dpalgos.metrics import optimality_gap
-from dpalgos.registry import lookup
+from dpalgos.registry import AlgorithmSpec, lookup
 from dpalgos.rows import ArrayRows
 from dpalgos.solvers import minimise
 from dpalgos.trainers.empirical_risk import EmpiricalRisk
@@ -207,7 +207,7 @@ def test_gaussian_noise_is_bought_by_its_exact_curve(name: str) -> None:
     assert preferred is GaussianMu
     setting = Setting(sizes=(100, 100), dimension=3, classes=2)
     exact, concentrated = (
-        lookup("trainers", name)(budget=calibrate(kind, 1.0, 1e-5)).law(setting).sigma
+        AlgorithmSpec("trainers", name, {"budget": calibrate(kind, 1.0, 1e-5)}).build().law(setting).sigma
         for kind in (GaussianMu, ZeroConcentrated)
     )
     assert concentrated / exact == pytest.approx(1.084, abs=0.002)
