@@ -11,7 +11,7 @@ from pathlib import Path
 from storage.atomic import write_bytes
 from storage.layout import Layout
 from tasks.runtime.credentials import USER, Credentials, credentials
-from tasks.runtime.engine import tracking_uri
+from tasks.runtime.tracking_server import own_database
 
 __all__ = ["main"]
 
@@ -74,7 +74,7 @@ def main() -> None:
     artifacts = Layout(arguments.root).artifacts.as_uri()
     hosts = ",".join(f"{name}:{arguments.port}" for name in (HOST, "localhost"))
     where = ["--host", HOST, "--port", str(arguments.port), "--workers", "1", "--allowed-hosts", hosts]
-    stores = ["--backend-store-uri", tracking_uri(arguments.root), "--default-artifact-root", artifacts]
+    stores = ["--backend-store-uri", own_database(arguments.root), "--default-artifact-root", artifacts]
     cli(["server", "--app-name", "basic-auth", "--no-serve-artifacts", *stores, *where])
 
 

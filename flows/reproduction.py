@@ -29,7 +29,7 @@ from tasks.planning.identity import identity
 from tasks.runtime.settings import current_root
 from tasks.tracking.artifacts import show_figure
 from tasks.tracking.results import RunResult
-from tasks.tracking.sweeps import log_files
+from tasks.tracking.sweeps import attach_files
 
 __all__ = ["missing_of", "report_sweep", "reproduce"]
 
@@ -248,7 +248,7 @@ def _publish(experiment: Experiment, drawing: Drawing | None, out: Path | None) 
         files_of: dict[str, str | bytes] = {"report.html": text}
         if drawing is not None:
             files_of |= {"figure.png": drawing.png, "figure.svg": drawing.svg}
-        log_files(current_root(), experiment.mlflow_run_id, files_of)
+        attach_files(current_root(), experiment.mlflow_run_id, files_of)
 
 
 def verdict_text(experiment: Experiment) -> str:

@@ -15,6 +15,10 @@ from tests.support.command_line import CommandLine
 from tests.support.engines import Engine
 from tests.support.serving import Served, started
 
+# A developer's own server is not for tests.
+for _name in [name for name in os.environ if name.startswith("MLFLOW_TRACKING_")]:
+    del os.environ[_name]
+
 SEED = int(os.environ.get("UNITBALL_TEST_SEED", "20240917"))
 
 

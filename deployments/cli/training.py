@@ -24,6 +24,7 @@ from dpalgos.rounding import rounded_up
 from tasks.planning.configuration import TrainingConfig
 from tasks.runtime.progress import listen
 from tasks.runtime.settings import current_root
+from tasks.runtime.tracking_server import own_database, server_address
 
 if TYPE_CHECKING:
     from tasks.tracking.results import Proved, RunResult
@@ -110,10 +111,8 @@ def _program(name: str) -> str:
 
 def _how_to_look() -> str:
     root = current_root()
-    return (
-        f"See the runs: {_program('mlflow')} ui --backend-store-uri sqlite:///{root}/mlflow.db  ·  "
-        f"PREFECT_HOME={root}/prefect {_program('prefect')} server start"
-    )
+    runs = server_address() or f"{_program('mlflow')} ui --backend-store-uri {own_database(root)}"
+    return f"See the runs: {runs}  ·  PREFECT_HOME={root}/prefect {_program('prefect')} server start"
 
 
 def _show(results: Sequence[RunResult]) -> None:

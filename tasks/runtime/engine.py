@@ -26,6 +26,7 @@ from tasks.runtime import engine_process
 from tasks.runtime.credentials import Credentials, credentials, use_own_server
 from tasks.runtime.processes import LeashedProcess
 from tasks.runtime.settings import current_root
+from tasks.runtime.tracking_server import has_own_database, require_server
 
 __all__ = [
     "EngineError",
@@ -35,7 +36,6 @@ __all__ = [
     "prepare_tracking",
     "quick_flows",
     "start_server",
-    "tracking_uri",
     "wait_for_server",
 ]
 
@@ -65,11 +65,6 @@ _EMBEDDED_SERVER = {
 
 class EngineError(Exception):
     """Prefect's or MLflow's part could not be started; the message says where the details are."""
-
-
-def tracking_uri(root: Path) -> str:
-    """Return MLflow's tracking URI for a root."""
-    return f"sqlite:///{Layout(root).mlflow_database}"
 
 
 def prefect_database(root: Path) -> Path:
@@ -200,16 +195,21 @@ def prepare_databases(root: Path) -> None:
 
 
 def prepare_tracking(root: Path) -> None:
-    """Make MLflow's database alone; costs reading one header where it is there.
+    """Make MLflow's database alone, or ask the server that was named; costs reading one header where it is there.
 
     Raises
     ------
+    tasks.runtime.tracking_server.TrackingError
+        If a server was named and refuses.
     storage.errors.StorageError
         If the root cannot be written.
     EngineError
         If the migration fails, with its last line.
     """
     root = Layout(root).root
+    if not has_own_database(root):
+        require_server(root)
+        return
     if not _Needs.of(root).mlflow:
         return
     _usable(root)
@@ -283,7 +283,7 @@ def prepare_engine(root: Path) -> None:
         arguments = [*prefect_part, "--socket", str(listener.fileno())]
         settings = {**_EMBEDDED_SERVER, **_authentication(secret)}
         server = _start(root, arguments, settings, fd=listener.fileno())
-    migration = _start(root, mlflow_part, {}) if mlflow_part else None
+    migration = _start(root, mlflow_part, {}) if mlflow_part and has_own_database(root) else None
     os.environ["PREFECT_API_URL"] = os.environ[_EMBEDDED] = f"http://127.0.0.1:{address[1]}/api"
     os.environ["PREFECT_API_AUTH_STRING"] = secret.basic
     # The imports take as long as the server's start and can go beside it.
@@ -295,6 +295,7 @@ def prepare_engine(root: Path) -> None:
     logging.getLogger("EventsWorker").setLevel(logging.ERROR)
     if migration is not None:
         _finish(migration)
+    prepare_tracking(root)
     wait_for_server(address, server)
     _servers[root] = server
     from tasks.runtime import interrupted

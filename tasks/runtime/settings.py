@@ -9,6 +9,7 @@ from pathlib import Path
 
 from storage.atomic import write_bytes
 from storage.layout import Layout
+from tasks.runtime.tracking_server import server_address
 
 __all__ = [
     "MLFLOW_VARIABLE",
@@ -89,8 +90,9 @@ def marks_folder() -> Path:
 
 
 def mlflow_page(run_id: str) -> str:
-    """Return the address of a run's page in MLflow: that of ``UNITBALL_MLFLOW_URL``, or MLflow's usual one."""
-    return f"{os.environ.get(MLFLOW_VARIABLE, 'http://127.0.0.1:5000').rstrip('/')}/#/runs/{run_id}"
+    """Return the address of a run's page: on a server that was named, at ``UNITBALL_MLFLOW_URL``, or as usual."""
+    address = server_address() or os.environ.get(MLFLOW_VARIABLE, "http://127.0.0.1:5000")
+    return f"{address.rstrip('/')}/#/runs/{run_id}"
 
 
 def flow_run_page(flow_run_id: str) -> str:

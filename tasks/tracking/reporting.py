@@ -60,6 +60,8 @@ def describe(config: TrainingConfig, dataset: DatasetRef, plan: RunPlan, result:
         },
         params={**params, "normalisation": plan.normalisation},
         metrics={name: float(value) for name, value in numbers.items() if value is not None},
+        # The step is the type I error in thousandths.
+        curves={"trade_off": {round(1000 * level): missed for level, missed in proved.trade_off}} if proved else {},
         tags={"unitball.prefect_flow_run": flow_run or "", "unitball.sound": str(proved is not None)},
         inputs=(DatasetInput(name=dataset.name, version=dataset.version, account=dataset.account),),
         note=summary(result) + (f"\n\n[Flow run in Prefect]({flow_run_page(flow_run)})" if flow_run else ""),

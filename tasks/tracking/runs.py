@@ -1,6 +1,4 @@
-"""What MLflow is told of a run: one experiment a data set, a parent run, a child per party, one registered model.
-
-Everything goes through a client of its own, so that threads and roots do not meet in MLflow's process-wide state.
+"""Runs in MLflow: an experiment a data set, a parent run, a child run per party, one registered model.
 
 What is logged here is public. On private data the caller passes released numbers only: no seconds, iteration counts,
 convergence or exact training and hold-out metrics. Runs are written when their flow is done, so that MLflow's own
@@ -9,47 +7,53 @@ start and end times say nothing of how long private rows took.
 
 from __future__ import annotations
 
+import hashlib
 import importlib.metadata
 import json
 import math
+import socket
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from storage.layout import Layout
-from tasks.runtime.engine import prepare_tracking, tracking_uri
-from tasks.runtime.engine_process import locked
+from tasks.runtime.tracking_server import server_address
+from tasks.tracking.client import tracking_client
 from tasks.tracking.views import VIEW_NAME, VIEW_TAG, view_envelope, view_path
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-    from mlflow.entities import LoggedModel, Run
+    from mlflow.entities import Run
     from sklearn.pipeline import Pipeline
 
 __all__ = [
     "FACTS",
+    "PARENT",
     "RUN_KEY",
     "ChildReport",
     "DatasetInput",
     "ModelReport",
     "RunReport",
     "comparison_path",
+    "experiment_of",
+    "log_files",
+    "log_run",
+    "runs_with",
     "track_run",
 ]
 
 RUN_KEY = "unitball.run_key"
+PARENT = "mlflow.parentRunId"
+_ROOT = "unitball.root"
 FACTS = ("algorithm", "dataset", "trust", "proved", "claim", "paper", "neighbours", "numerics")
-"""What every run says of itself under the same names, as parameters (MLflow compares them side by side) and as tags
+"""What every run states under the same names, as parameters (MLflow compares them side by side) and as tags
 (MLflow filters on them); what does not apply is ``"none"``."""
 
-# MLflow's own limits, less than which nothing needs to be cut.
-_PARAMETER_LENGTH, _TAG_LENGTH, _DIGEST_LENGTH, _ENTRIES_A_CALL = 6000, 5000, 36, 100
-_T = TypeVar("_T")
+_DIGEST_LENGTH = 36  # MLflow's limit for the digest of a data set.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,9 +122,11 @@ class RunReport:
     facts : mapping of str to values
         Some or all of :data:`FACTS`.
     params, tags : mapping of str to values
-        What else there is to say.
+        Beside the facts.
     metrics : mapping of str to float
         ``epsilon_spent``, ``delta_spent``, ``accuracy``, …
+    curves : mapping of str to {step: value}
+        Metrics with a history, which MLflow draws over its steps.
     inputs : tuple of DatasetInput
     children : tuple of ChildReport
         They carry the same facts.
@@ -137,6 +143,7 @@ class RunReport:
     facts: Mapping[str, Any] = field(default_factory=dict)
     params: Mapping[str, Any] = field(default_factory=dict)
     metrics: Mapping[str, float] = field(default_factory=dict)
+    curves: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
     tags: Mapping[str, Any] = field(default_factory=dict)
     inputs: tuple[DatasetInput, ...] = ()
     children: tuple[ChildReport, ...] = ()
@@ -153,7 +160,7 @@ class RunReport:
             raise ValueError("children must have different names")
 
     def all_facts(self) -> dict[str, str]:
-        """Return every fact, ``"none"`` where there is nothing to say."""
+        """Return every fact, ``"none"`` where one does not apply."""
         return {name: "none" if (value := self.facts.get(name)) is None else str(value) for name in FACTS}
 
 
@@ -164,33 +171,37 @@ def track_run(root: Path, report: RunReport) -> str:
 
     Raises
     ------
+    tasks.runtime.tracking_server.TrackingError
+        If a server that ``MLFLOW_TRACKING_URI`` names refuses something.
     mlflow.exceptions.MlflowException
-        If MLflow refuses something.
+        If the root's own MLflow does.
     """
-    prepare_tracking(root)
-    from mlflow import MlflowClient
-
-    layout = Layout(root)
-    uri = tracking_uri(root)
     # One writer a root: the search and the writing are one step, and a half-written run under the lock is a dead one.
-    with locked(layout.prefect / ".lock-tracking"):
-        client = MlflowClient(tracking_uri=uri, registry_uri=uri)
-        experiment = _experiment(client, layout, report.experiment)
-        for run in _runs(client, experiment, RUN_KEY, report.run_key):
+    with tracking_client(root) as client:
+        experiment = experiment_of(client, root, report.experiment)
+        for run in runs_with(client, experiment, RUN_KEY, report.run_key):
             if run.info.status == "FINISHED":
                 return str(run.info.run_id)
-            _remove(client, run)
-        return _write(client, experiment, report)
+            # On a server that others share, an unfinished run may be one that another root is writing.
+            if run.data.tags.get(_ROOT) == _root_name(root):
+                _remove(client, run)
+        return _write(client, experiment, root, report)
 
 
-def _experiment(client: MlflowClient, layout: Layout, name: str) -> str:
+def _root_name(root: Path) -> str:
+    return hashlib.sha256(f"{socket.gethostname()}:{Layout(root).root}".encode()).hexdigest()[:16]
+
+
+def experiment_of(client: MlflowClient, root: Path, name: str) -> str:
+    """Return the id of an experiment, made where it is not there yet, restored where it was deleted."""
     from mlflow.exceptions import MlflowException
 
     found = client.get_experiment_by_name(name)
     if found is None:
-        location = (layout.artifacts / quote(name, safe="")).as_uri()
+        # A server keeps artifacts where it was told to and passes them through.
+        own = None if server_address() else (Layout(root).artifacts / quote(name, safe="")).as_uri()
         try:
-            client.create_experiment(name, artifact_location=location)
+            client.create_experiment(name, artifact_location=own)
         except MlflowException as error:
             if error.error_code != "RESOURCE_ALREADY_EXISTS":
                 raise
@@ -215,15 +226,19 @@ def _experiment(client: MlflowClient, layout: Layout, name: str) -> str:
 
 def comparison_path(root: Path, experiment: str) -> str | None:
     """Return the address of a data set's accuracy–budget chart, behind an MLflow server's; None before a first run."""
-    from mlflow import MlflowClient
-
-    prepare_tracking(root)
-    found = MlflowClient(tracking_uri=tracking_uri(root)).get_experiment_by_name(experiment)
+    with tracking_client(root) as client:
+        found = client.get_experiment_by_name(experiment)
     return None if found is None else view_path(found.experiment_id)
 
 
-def _runs(client: MlflowClient, experiment: str, tag: str, value: str) -> list[Run]:
-    return list(client.search_runs([experiment], filter_string=f"tags.`{tag}` = '{value}'"))
+def runs_with(client: MlflowClient, experiment: str, tag: str, value: str) -> list[Run]:
+    """Return the runs of an experiment that have a tag."""
+    found, token = [], None
+    while True:
+        page = client.search_runs([experiment], f"tags.`{tag}` = '{value}'", page_token=token)
+        found += page
+        if not (token := page.token):
+            return found
 
 
 def _remove(client: MlflowClient, run: Run) -> None:
@@ -232,84 +247,97 @@ def _remove(client: MlflowClient, run: Run) -> None:
         client.delete_model_version(version.name, version.version)
     for model in client.search_logged_models([experiment], filter_string=f"source_run_id = '{run_id}'"):
         client.delete_logged_model(model.model_id)
-    for child in _runs(client, experiment, "mlflow.parentRunId", run_id):
+    for child in runs_with(client, experiment, PARENT, run_id):
         client.delete_run(child.info.run_id)
     client.delete_run(run_id)
 
 
-def _write(client: MlflowClient, experiment: str, report: RunReport) -> str:
-    from mlflow.entities import LoggedModelOutput
-
+def _write(client: MlflowClient, experiment: str, root: Path, report: RunReport) -> str:
     facts = report.all_facts()
-    tags = facts | dict(report.tags) | {RUN_KEY: report.run_key, "mlflow.source.name": "unitball"}
     chart = f"[{VIEW_NAME}]({view_path(experiment)})"
-    tags["mlflow.note.content"] = f"{report.note}\n\n{chart}" if report.note else chart
-    run_id = _create(client, experiment, report.name, tags)
-    model: LoggedModel | None = None
+    note = {"mlflow.note.content": f"{report.note}\n\n{chart}" if report.note else chart}
+    params = facts | {name: str(value) for name, value in report.params.items()}
+    run_id = log_run(
+        client,
+        experiment,
+        report.name,
+        keys={RUN_KEY: report.run_key, _ROOT: _root_name(root)},
+        tags=facts | dict(report.tags) | note,
+        params=params,
+    )
+    model_id = None
     if report.model is not None:
-        model = client.create_logged_model(
-            experiment,
-            name="model",
-            source_run_id=run_id,
-            tags={name: _cut(value, _TAG_LENGTH) for name, value in facts.items()},
-            params={name: _cut(value, _PARAMETER_LENGTH) for name, value in (facts | dict(report.params)).items()},
-            model_type="classifier" if report.model.classes else "regressor",
-        )
-        client.log_outputs(run_id, [LoggedModelOutput(model.model_id, step=0)])
-    _fill(client, run_id, facts | dict(report.params), report.metrics, report.inputs, model)
+        kind = "classifier" if report.model.classes else "regressor"
+        # By hand, since MLflow's own would put it into whatever experiment is the active one.
+        model_id = client.create_logged_model(
+            experiment, name="model", source_run_id=run_id, tags=facts, params=params, model_type=kind
+        ).model_id
+        _log_model(run_id, model_id, report.model, facts)
+    _log_metrics(client, run_id, report.metrics, report.curves, model_id)
+    inputs = [_opaque(item) for item in report.inputs]
+    if inputs:
+        client.log_inputs(run_id, inputs)
     for child in report.children:
-        child_tags = facts | dict(child.tags) | {"mlflow.parentRunId": run_id, "mlflow.source.name": "unitball"}
-        child_tags["party"] = child.name
-        child_id = _create(client, experiment, f"{report.name} · {child.name}", child_tags)
-        _fill(client, child_id, facts | {"party": child.name} | dict(child.params), child.metrics, report.inputs, None)
+        own = {"party": child.name}
+        child_id = log_run(
+            client,
+            experiment,
+            f"{report.name} · {child.name}",
+            keys={PARENT: run_id},
+            tags=facts | dict(child.tags) | own,
+            params=facts | own | dict(child.params),
+            metrics=child.metrics,
+        )
+        if inputs:
+            client.log_inputs(child_id, inputs)
         client.set_terminated(child_id, "FINISHED")
     if report.files:
-        _log_files(client, run_id, report.files)
-    if report.model is not None and model is not None:
-        _log_model(client, run_id, report, report.model, model)
+        log_files(client, run_id, report.files)
     client.set_terminated(run_id, "FINISHED")
     return run_id
 
 
-def _create(client: MlflowClient, experiment: str, name: str, tags: Mapping[str, Any]) -> str:
-    run = client.create_run(
-        experiment, run_name=name, tags={key: _cut(value, _TAG_LENGTH) for key, value in tags.items()}
+def log_run(
+    client: MlflowClient,
+    experiment: str,
+    name: str,
+    *,
+    keys: Mapping[str, str],
+    tags: Mapping[str, Any],
+    params: Mapping[str, Any],
+    metrics: Mapping[str, float] | None = None,
+) -> str:
+    """Make a run, found by its key tags from its first moment on, with all its entries; return its id."""
+    from mlflow.entities import Param, RunTag
+
+    run = client.create_run(experiment, run_name=name, tags={**keys, "mlflow.source.name": "unitball"})
+    run_id = str(run.info.run_id)
+    client.log_batch(
+        run_id,
+        params=[Param(key, str(value)) for key, value in params.items()],
+        tags=[RunTag(key, str(value)) for key, value in tags.items()],
     )
-    return str(run.info.run_id)
+    if metrics:
+        _log_metrics(client, run_id, metrics)
+    return run_id
 
 
-def _cut(value: Any, length: int) -> str:
-    text = str(value)
-    return text if len(text) <= length else text[: length - 1] + "…"
-
-
-def _batches(items: Sequence[_T]) -> Iterator[list[_T]]:
-    rest = iter(items)
-    while batch := list(islice(rest, _ENTRIES_A_CALL)):
-        yield batch
-
-
-def _fill(
+def _log_metrics(
     client: MlflowClient,
     run_id: str,
-    params: Mapping[str, Any],
     metrics: Mapping[str, float],
-    inputs: Sequence[DatasetInput],
-    model: LoggedModel | None,
+    curves: Mapping[str, Mapping[int, float]] | None = None,
+    model_id: str | None = None,
 ) -> None:
-    from mlflow import entities
+    from mlflow.entities import Metric, RunTag
 
     now = int(time.time() * 1000)
-    of_model = {} if model is None else {"model_id": model.model_id, "run_id": run_id}
-    finite = {name: float(value) for name, value in metrics.items() if math.isfinite(value)}
-    for batch in _batches([entities.Param(name, _cut(value, _PARAMETER_LENGTH)) for name, value in params.items()]):
-        client.log_batch(run_id, params=batch)
-    for batch in _batches([entities.Metric(name, value, now, 0, **of_model) for name, value in finite.items()]):
-        client.log_batch(run_id, metrics=batch)
-    for name in metrics.keys() - finite.keys():
-        client.set_tag(run_id, name, metrics[name])
-    if inputs:
-        client.log_inputs(run_id, [_opaque(item) for item in inputs])
+    of_model = {} if model_id is None else {"model_id": model_id, "run_id": run_id}
+    found = [Metric(name, float(value), now, 0, **of_model) for name, value in metrics.items() if math.isfinite(value)]
+    found += [Metric(name, value, now, step) for name, curve in (curves or {}).items() for step, value in curve.items()]
+    # MLflow would show a large number instead.
+    infinite = [RunTag(name, str(value)) for name, value in metrics.items() if not math.isfinite(value)]
+    client.log_batch(run_id, metrics=found, tags=infinite)
 
 
 def _opaque(item: DatasetInput) -> Any:
@@ -322,7 +350,8 @@ def _opaque(item: DatasetInput) -> Any:
     return entities.DatasetInput(dataset, [entities.InputTag("mlflow.data.context", item.context)])
 
 
-def _log_files(client: MlflowClient, run_id: str, files: Mapping[str, str | bytes]) -> None:
+def log_files(client: MlflowClient, run_id: str, files: Mapping[str, str | bytes]) -> None:
+    """Log files as artifacts of a run."""
     with tempfile.TemporaryDirectory() as folder:
         for name, content in files.items():
             path = Path(folder, name)
@@ -337,53 +366,28 @@ def _requirements() -> list[str]:
     return [f"{package}=={importlib.metadata.version(package)}" for package in packages]
 
 
-def _log_model(
-    client: MlflowClient, run_id: str, report: RunReport, model_report: ModelReport, logged: LoggedModel
-) -> None:
-    import mlflow.sklearn
+def _log_model(run_id: str, model_id: str, report: ModelReport, facts: Mapping[str, str]) -> None:
+    """Log the model and register it as a new version."""
+    import mlflow
     import numpy as np
-    from mlflow.exceptions import MlflowException
-    from mlflow.models import Model, ModelSignature
+    from mlflow.models import ModelSignature
     from mlflow.types import Schema, TensorSpec
 
     from dpalgos.pipeline import TRUSTED_TYPES
 
-    output = np.dtype(np.str_) if model_report.classes else np.dtype(np.float64)
-    # Written by hand: MLflow would infer it from example rows.
-    signature = ModelSignature(
-        inputs=Schema([TensorSpec(np.dtype(np.float64), (-1, model_report.dimension))]),
-        outputs=Schema([TensorSpec(output, (-1,))]),
-    )
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "model")
-        mlflow.sklearn.save_model(
-            model_report.pipeline,
-            str(path),
-            mlflow_model=Model(
-                artifact_path=logged.artifact_location,
-                model_uuid=logged.model_id,
-                run_id=run_id,
-                model_id=logged.model_id,
-            ),
-            serialization_format="skops",
-            skops_trusted_types=list(TRUSTED_TYPES),
-            pip_requirements=_requirements(),
-            signature=signature,
-        )
-        client.log_model_artifacts(logged.model_id, str(path))
-    client.finalize_logged_model(logged.model_id, "READY")
-    try:
-        client.create_registered_model(model_report.registered_name)
-    except MlflowException as error:
-        if error.error_code != "RESOURCE_ALREADY_EXISTS":
-            raise
-    version = client.create_model_version(
-        model_report.registered_name,
-        source=logged.artifact_location,
+    output = np.dtype(np.str_) if report.classes else np.dtype(np.float64)
+    logged = mlflow.sklearn.log_model(
+        report.pipeline,
+        name="model",
+        model_id=model_id,
         run_id=run_id,
-        model_id=logged.model_id,
-        tags={name: _cut(value, _TAG_LENGTH) for name, value in report.all_facts().items()},
-        await_creation_for=0,
+        serialization_format="skops",
+        skops_trusted_types=list(TRUSTED_TYPES),
+        pip_requirements=_requirements(),
+        # Written by hand: MLflow would infer it from example rows.
+        signature=ModelSignature(
+            inputs=Schema([TensorSpec(np.dtype(np.float64), (-1, report.dimension))]),
+            outputs=Schema([TensorSpec(output, (-1,))]),
+        ),
     )
-    link = [{"name": version.name, "version": version.version}]
-    client.set_logged_model_tags(logged.model_id, {"mlflow.modelVersions": json.dumps(link)})
+    mlflow.register_model(logged.model_uri, report.registered_name, await_registration_for=0, tags=dict(facts))

@@ -42,7 +42,7 @@ def view_envelope(facts: Sequence[str], *, search: str = "", axes: Sequence[str]
     axes : sequence of str
         Parameters that the parallel coordinates run through on their way to the accuracy.
     """
-    metrics = ("epsilon_spent", "delta_spent", "accuracy")
+    metrics = ("epsilon_spent", "delta_spent", "mu_spent", "accuracy")
     charts = [
         _card(
             "SCATTER",

@@ -23,7 +23,8 @@ import pytest
 from deployments import serving
 from dpalgos.models import LinearModel
 from tasks.runtime.credentials import credentials
-from tasks.runtime.engine import prepare_tracking, tracking_uri
+from tasks.runtime.engine import prepare_tracking
+from tasks.runtime.tracking_server import own_database
 from tasks.tracking.runs import FACTS, ChildReport, DatasetInput, ModelReport, RunReport, comparison_path, track_run
 from tasks.tracking.sklearn_export import to_sklearn
 from tasks.tracking.sweeps import SweepTracker, TrackedPoint
@@ -191,7 +192,7 @@ def names() -> list[str]:
 def client(root: Path) -> Any:
     from mlflow import MlflowClient
 
-    return MlflowClient(tracking_uri=tracking_uri(root), registry_uri=tracking_uri(root))
+    return MlflowClient(tracking_uri=own_database(root), registry_uri=own_database(root))
 
 
 def parents(root: Path, epsilon: float) -> list[Any]:

@@ -31,9 +31,9 @@ GRID: dict[str, Any] = {
 def children_of(root: Path, parent: str, status: str = "FINISHED") -> list[Any]:
     from mlflow import MlflowClient
 
-    from tasks.runtime.engine import tracking_uri
+    from tasks.runtime.tracking_server import own_database
 
-    client = MlflowClient(tracking_uri=tracking_uri(root))
+    client = MlflowClient(tracking_uri=own_database(root))
     experiment = client.get_run(parent).info.experiment_id
     found = client.search_runs([experiment], f"tags.`mlflow.parentRunId` = '{parent}'", max_results=1000)
     return [run for run in found if run.info.status == status]
@@ -43,18 +43,18 @@ def view_of(root: Path, experiment: str) -> dict[str, Any]:
     """Return the state of the view that MLflow shows for an experiment."""
     from mlflow import MlflowClient
 
-    from tasks.runtime.engine import tracking_uri
+    from tasks.runtime.tracking_server import own_database
 
-    tags = MlflowClient(tracking_uri=tracking_uri(root)).get_experiment_by_name(experiment).tags
+    tags = MlflowClient(tracking_uri=own_database(root)).get_experiment_by_name(experiment).tags
     return dict(json.loads(json.loads(tags[VIEW_TAG])["state"]))
 
 
 def found_by(root: Path, experiment: str, search: str) -> list[Any]:
     from mlflow import MlflowClient
 
-    from tasks.runtime.engine import tracking_uri
+    from tasks.runtime.tracking_server import own_database
 
-    client = MlflowClient(tracking_uri=tracking_uri(root))
+    client = MlflowClient(tracking_uri=own_database(root))
     return list(client.search_runs([client.get_experiment_by_name(experiment).experiment_id], search))
 
 

@@ -26,6 +26,7 @@ from tasks.planning.configuration import TrainingConfig
 from tasks.recording import record
 from tasks.runtime.settings import current_layout
 from tasks.tracking import reporting
+from tasks.tracking.client import tracking_client
 from tasks.tracking.reporting import run_report
 from tasks.tracking.results import Evaluation, RunResult, append_result, proved_of, summarise
 from tasks.tracking.runs import FACTS
@@ -220,6 +221,9 @@ def test_a_parent_a_child_per_party_one_experiment_a_data_set(tracked_root: Path
     assert parent.data.metrics["accuracy"] == result.accuracy
     assert parent.data.metrics["epsilon_spent"] == result.epsilon_spent
     assert parent.data.metrics["delta_spent"] == 1e-5
+    assert result.proved is not None
+    history = mlflow.get_metric_history(result.mlflow_run_id, "trade_off")
+    assert [(item.step / 1000, item.value) for item in history] == list(result.proved.trade_off)
     assert parent.data.metrics["seconds"] == result.seconds
     children = mlflow.search_runs(
         [experiment.experiment_id], filter_string=f"tags.mlflow.parentRunId = '{parent.info.run_id}'"
@@ -264,10 +268,8 @@ def test_the_logged_model_takes_raw_rows_and_predicts_what_was_measured(
     import mlflow.sklearn
 
     given, result = tracked(dataset, **config)
-    mlflow.set_tracking_uri(f"sqlite:///{Layout(tracked_root).mlflow_database}")
-    mlflow.set_registry_uri(f"sqlite:///{Layout(tracked_root).mlflow_database}")
-    (version,) = client(tracked_root).search_model_versions(f"name = '{dataset}.{result.algorithm}'")
-    loaded = mlflow.pyfunc.load_model(f"models:/{version.name}/{version.version}")
+    with tracking_client(tracked_root):
+        loaded = mlflow.pyfunc.load_model(f"models:/{dataset}.{result.algorithm}/1")
     raw, labels = gathered(open_dataset(current_layout(), find_dataset(dataset)))
     held_out = positions_held_out(given, len(raw))
     names = np.array(find_dataset(dataset).classes)[labels.astype(int)]

@@ -1,0 +1,115 @@
+"""Which MLflow runs go to: the server that MLflow's own ``MLFLOW_TRACKING_URI`` names, or the root's own database."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import urlsplit, urlunsplit
+
+from storage.errors import StorageError
+from storage.layout import Layout
+
+__all__ = [
+    "TrackingError",
+    "has_own_database",
+    "own_database",
+    "refusal",
+    "require_server",
+    "server_address",
+    "tracking_uri",
+    "use_tracking_uri",
+]
+
+_VARIABLE = "MLFLOW_TRACKING_URI"
+# Once, without MLflow's minutes of trying again: somebody waits for an answer.
+_AT_ONCE = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0", "MLFLOW_HTTP_REQUEST_TIMEOUT": "20"}
+_GLOBAL = threading.RLock()
+
+
+class TrackingError(StorageError):
+    """The MLflow server that was named does not answer, or refuses this user."""
+
+
+def own_database(root: Path) -> str:
+    """Return the address of a root's own MLflow database."""
+    return f"sqlite:///{Layout(root).mlflow_database}"
+
+
+def tracking_uri(root: Path) -> str:
+    """Return where the runs of a root go: ``MLFLOW_TRACKING_URI``, or the root's own database."""
+    # Not while a client is at work: MLflow itself sets the variable then.
+    with _GLOBAL:
+        return os.environ.get(_VARIABLE) or own_database(root)
+
+
+def has_own_database(root: Path) -> bool:
+    """Whether the runs of a root go to its own database."""
+    return tracking_uri(root) == own_database(root)
+
+
+def server_address() -> str | None:
+    """Return the address of the server that was named, without a user or password in it; None where there is none."""
+    parts = urlsplit(os.environ.get(_VARIABLE, ""))
+    if parts.scheme not in ("http", "https"):
+        return None
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2])).rstrip("/")
+
+
+@contextmanager
+def use_tracking_uri(root: Path) -> Iterator[None]:
+    """Point MLflow's own functions to where the runs of a root go, for this thread alone, and back afterwards."""
+    import mlflow
+
+    with _GLOBAL:
+        before = os.environ.get(_VARIABLE)
+        mlflow.set_tracking_uri(tracking_uri(root))
+        try:
+            yield
+        finally:
+            # A None takes the variable out of the environment, where MLflow has put it.
+            mlflow.set_tracking_uri(before)
+
+
+@contextmanager
+def _environment(changes: dict[str, str]) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in changes}
+    os.environ.update(changes)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def require_server(root: Path) -> None:
+    """Ask the server that was named whether it lets this user in, so that a run that cannot be logged never begins.
+
+    Raises
+    ------
+    TrackingError
+        If it does not answer or refuses, naming the variables to set.
+    """
+    from mlflow import MlflowClient
+    from mlflow.exceptions import MlflowException
+
+    with _GLOBAL, _environment(_AT_ONCE):
+        try:
+            MlflowClient(tracking_uri=tracking_uri(root)).search_experiments(max_results=1)
+        except MlflowException as error:
+            raise refusal(error) from error
+
+
+def refusal(error: Exception) -> TrackingError:
+    """Return what a server has refused, in one line without secrets."""
+    address = server_address() or _VARIABLE
+    said = " ".join(str(error).replace(os.environ.get(_VARIABLE, address).rstrip("/"), address).split())
+    return TrackingError(
+        f"MLflow at {address} refuses: {said:.300}; check {_VARIABLE}, MLFLOW_TRACKING_USERNAME and "
+        f"MLFLOW_TRACKING_PASSWORD, or unset {_VARIABLE} to log under the root"
+    )

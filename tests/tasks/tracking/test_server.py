@@ -1,0 +1,166 @@
+"""A team's MLflow server with authentication, named as MLflow's own users name it."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from storage.layout import Layout
+from tasks.runtime.engine import prepare_tracking
+from tasks.runtime.tracking_server import TrackingError, server_address
+from tasks.tracking.runs import comparison_path, track_run
+from tasks.tracking.sweeps import SweepTracker, TrackedPoint
+from tests.support.processes import clean_environment
+from tests.tasks.tracking.test_runs import a_report
+
+PASSWORD = "correct horse battery staple"
+NAMES = ("MLFLOW_TRACKING_URI", "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD")
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
+    """Start a server as its documentation says; return its address and folder."""
+    pytest.importorskip("flask_wtf", reason="needs MLflow's authentication: pip install 'mlflow[auth]'")
+    folder = tmp_path_factory.mktemp("server")
+    prepare_tracking(folder / "made")
+    settings = folder / "auth.ini"
+    settings.write_text(
+        f"[mlflow]\ndefault_permission = READ\ndatabase_uri = sqlite:///{folder}/users.db\nadmin_username = admin\n"
+        f"admin_password = {PASSWORD}\nauth_cache_ttl_seconds = 600\n"
+    )
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    stores = ["--backend-store-uri", f"sqlite:///{Layout(folder / 'made').mlflow_database}"]
+    stores += ["--artifacts-destination", str(folder / "artifacts")]
+    where = ["--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-m", "mlflow", "server", "--app-name", "basic-auth", *stores, *where],
+        env=clean_environment(
+            MLFLOW_AUTH_CONFIG_PATH=str(settings),
+            MLFLOW_FLASK_SERVER_SECRET_KEY="of this test",
+            MLFLOW_SERVER_ENABLE_JOB_EXECUTION="false",
+            MLFLOW_DISABLE_TELEMETRY="true",
+        ),
+        stdout=subprocess.DEVNULL,
+        stderr=(folder / "log").open("wb"),
+        start_new_session=True,
+    )
+    try:
+        address = f"http://127.0.0.1:{port}"
+        deadline = time.monotonic() + 120
+        while not _answers(address):
+            assert process.poll() is None, (folder / "log").read_text()
+            assert time.monotonic() < deadline
+            time.sleep(0.3)
+        yield address, folder
+    finally:
+        os.killpg(process.pid, 15)
+        process.wait(30)
+
+
+def _answers(address: str) -> bool:
+    try:
+        urllib.request.urlopen(f"{address}/health", timeout=2).close()
+    except (urllib.error.URLError, OSError):
+        return False
+    return True
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return Layout(tmp_path / "root").prepare().root
+
+
+def _log_in(monkeypatch: pytest.MonkeyPatch, address: str, password: str) -> None:
+    for name, value in zip(NAMES, (address, "admin", password), strict=True):
+        monkeypatch.setenv(name, value)
+
+
+def test_runs_models_and_artifacts_go_to_the_server(
+    server: tuple[str, Path], root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address, folder = server
+    _log_in(monkeypatch, address, PASSWORD)
+    report = a_report()
+    run_id = track_run(root, report)
+    assert track_run(root, report) == run_id, "logged once"
+    assert comparison_path(root, "digits")
+    assert os.environ["MLFLOW_TRACKING_URI"] == address
+
+    import mlflow
+
+    client = mlflow.MlflowClient(tracking_uri=address)
+    run = client.get_run(run_id)
+    assert run.info.artifact_uri.startswith("mlflow-artifacts:/")
+    assert run.data.metrics["accuracy"] == 0.8
+    assert len(client.search_runs([run.info.experiment_id])) == 3
+    raw = np.random.default_rng(3).normal(size=(10, 8))
+    assert report.model is not None
+    loaded = mlflow.sklearn.load_model("models:/digits.fed/1")
+    assert loaded.predict(raw).tolist() == report.model.pipeline.predict(raw).tolist()
+    stored = [path.name for path in (folder / "artifacts").rglob("*") if path.is_file()]
+    assert {"result.json", "model.skops"} <= set(stored)
+    assert not Layout(root).mlflow_database.exists()
+    assert not list(Layout(root).artifacts.iterdir())
+
+
+def test_an_unfinished_run_of_another_root_is_left_alone(
+    server: tuple[str, Path], root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _log_in(monkeypatch, server[0], PASSWORD)
+    report = a_report(run_key="shared", model=None, children=())
+    from mlflow import MlflowClient
+
+    client = MlflowClient(tracking_uri=server[0])
+    elsewhere = track_run(Layout(tmp_path / "other").prepare().root, report)
+    client.update_run(elsewhere, status="RUNNING")
+    mine = track_run(root, report)
+    assert mine != elsewhere
+    assert client.get_run(elsewhere).info.lifecycle_stage == "active"
+
+
+def test_a_sweep_goes_to_the_server(server: tuple[str, Path], root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _log_in(monkeypatch, server[0], PASSWORD)
+    sweep = SweepTracker(root, experiment="a-sweep", key="k", name="A sweep", tags={"paper": "none"})
+    points = [
+        TrackedPoint(key="1", name="one", metrics={"accuracy": 0.5}),
+        TrackedPoint(key="2", name="two", error="no"),
+    ]
+    assert set(sweep.write(points)) == {"1", "2"}
+    sweep.close(metrics={"points": 2}, files={"sweep.json": "{}"}, note="Why?")
+    again = SweepTracker(root, experiment="a-sweep", key="k", name="A sweep", tags={"paper": "none"})
+    assert again.run_id == sweep.run_id
+    assert again.write(points[:1]) == {"1": sweep.write(points[:1])["1"]}
+
+
+@pytest.mark.parametrize("password", ["wrong", ""])
+def test_a_refusal_is_said_before_anything_is_charged(
+    server: tuple[str, Path], root: Path, monkeypatch: pytest.MonkeyPatch, password: str
+) -> None:
+    _log_in(monkeypatch, server[0].replace("://", "://somebody:secret@"), password)
+    with pytest.raises(TrackingError, match="MLFLOW_TRACKING_PASSWORD") as caught:
+        prepare_tracking(root)
+    assert server_address() == server[0]
+    assert server[0] in str(caught.value)
+    assert "secret" not in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_server_that_does_not_answer_is_said_at_once(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    _log_in(monkeypatch, f"http://127.0.0.1:{port}", "")
+    started = time.monotonic()
+    with pytest.raises(TrackingError, match=f"MLflow at http://127.0.0.1:{port} refuses"):
+        prepare_tracking(root)
+    assert time.monotonic() - started < 20
