@@ -42,8 +42,7 @@ def main() -> None:
 def run(data: Path, seeds: int, rows: int, dimension: int) -> None:
     """Measure every system under every trust model."""
     # The chain's modules are imported when the root is known.
-    from flows.chain import follow
-    from flows.direct import Directly
+    from flows.federated_training import chain_inline
     from storage.refs import Visibility
     from tasks.ingestion import IngestRequest, ingest
     from tasks.planning.configuration import TrainingConfig
@@ -66,7 +65,7 @@ def run(data: Path, seeds: int, rows: int, dimension: int) -> None:
             seed=seed,
             **what,
         )
-        _, _, result, _ = follow(config, Directly())
+        result = chain_inline(config).result
         if result.accuracy is None:
             raise SystemExit("no test rows to measure on")
         return result.accuracy

@@ -214,7 +214,11 @@ class Setting:
         Number of classes, 2 for a binary problem.
     neighbours : Neighbours
         Not add-remove-one.
-    trust : Trust
+    trust : str
+        Name of the registered trust model.
+    noise_factor : float
+        How many times its law's standard deviation the noise of a sum has, at least 1: what a step size or a shrinkage
+        that weighs signal against noise goes by. Guarantees do not depend on it.
 
     Raises
     ------
@@ -226,7 +230,8 @@ class Setting:
     dimension: int
     classes: int
     neighbours: Neighbours = Neighbours.REPLACE_ONE
-    trust: Trust = Trust.LOCAL
+    trust: str = Trust.LOCAL
+    noise_factor: float = 1.0
 
     def __post_init__(self) -> None:
         self.neighbours.in_force()

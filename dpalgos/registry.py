@@ -45,6 +45,7 @@ _PLACES = (
     "dpalgos.aggregators",
     "dpalgos.evaluators",
     "dpalgos.systems",
+    "dpalgos.trust",
 )
 
 

@@ -1,77 +1,111 @@
-"""The main flow: ingest, normalise, partition, reduce, train, aggregate, evaluate, log."""
+"""The main flow: ingest, normalise, partition, plan, charge, reduce, aggregate, train, aggregate, evaluate, record."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar, cast
+import time
+from collections.abc import Sequence
+from typing import Any, NamedTuple, cast
 
-from prefect import Task, flow
+from prefect import flow
 from prefect.futures import PrefectFuture
 from prefect.runtime import flow_run
 from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 
-from flows.chain import follow
 from flows.secure_rounds import in_rounds
 from storage.errors import RefusedError
-from storage.refs import DatasetRef, ReleaseRef
+from storage.refs import DatasetRef, ReleaseRef, ShardRef
+from tasks.aggregation import aggregate
+from tasks.charging import charge
+from tasks.evaluation import evaluate
+from tasks.ingestion import default_normalisation, find_dataset
+from tasks.normalisation import normalise
+from tasks.partitioning import partition
 from tasks.planning.configuration import TrainingConfig
-from tasks.planning.plans import PlannedCombination, PlannedRelease
+from tasks.planning.planner import plan_run
+from tasks.planning.plans import PlannedRelease, RunPlan
+from tasks.planning.resolution import resolve_normalisation
 from tasks.recording import record
-from tasks.release.door import is_stored
-from tasks.runtime.caching import checked, served_from_cache, submit
+from tasks.reduction import reduce_dimension
 from tasks.runtime.concurrency import one_run_a_dataset, refused
-from tasks.tracking.artifacts import Progress, show_budget, show_result
-from tasks.tracking.results import Evaluation, RunResult
+from tasks.runtime.steps import Done, Future, Step, inline, is_inline, served_from_cache
+from tasks.tracking.artifacts import show_result, showing_progress
+from tasks.tracking.results import RunResult, summarise
+from tasks.training import train_model
 
-__all__ = ["train"]
-
-_R = TypeVar("_R")
+__all__ = ["Chained", "chain", "chain_inline", "train"]
 
 
-class _AsTasks:
-    """Every step a Prefect task, releases side by side, with a progress artifact."""
+class Chained(NamedTuple):
+    """What a run leaves: its rows, its plan, its result, and for each model what rows pass through, the model last."""
 
-    def __init__(self) -> None:
-        self._progress = Progress()
-        self._futures: dict[str, PrefectFuture[Any]] = {}
-        self._steps: list[PrefectFuture[Any]] = []
+    dataset: DatasetRef
+    plan: RunPlan
+    result: RunResult
+    models: dict[str, list[ReleaseRef]]
 
-    def reached(self, stage: str) -> None:
-        self._progress.reached(stage)
 
-    def prepare(self, task: Task[..., _R], arguments: Sequence[Any], is_whole: Callable[[_R], bool]) -> _R:
-        return checked(task, arguments, is_whole)
+def chain(config: TrainingConfig) -> Chained:
+    """Run the steps from ingestion to evaluation: tasks of the current flow, or plain calls within ``inline()``.
 
-    def pay(self, dataset: DatasetRef, charge: Task[..., dict[str, Any]], *arguments: Any) -> None:
-        show_budget(dataset, charge(*arguments))
+    Raises
+    ------
+    storage.errors.RefusedError
+        If something unproved would read private rows, or a cap would be exceeded; nothing is released then.
+    """
+    started = time.monotonic()
+    ingested = find_dataset(config.dataset)
+    dataset = normalise(ingested, resolve_normalisation(config, default_normalisation(config.dataset)))
+    shards = partition(dataset, config)
+    plan = plan_run(config, shards.training, shards.held_out)
+    charge(plan, shards)
+    made: dict[str, Future[ReleaseRef]] = {}
+    for release in plan.projections:
+        made[release.key] = _submit(reduce_dimension, release, shards.of(release.parties))
+    if plan.basis is not None:
+        made[plan.basis.key] = aggregate.submit(plan.basis, [made[key] for key in plan.basis.upstream])
+    for release in plan.models:
+        upstream = [made[key] for key in release.upstream]
+        made[release.key] = _submit(train_model, release, shards.of(release.parties), upstream)
+    if plan.model is not None:
+        made[plan.model.key] = aggregate.submit(plan.model, [made[key] for key in plan.model.upstream])
+    # In order, so that what failed says so itself; the steps after it only say that they never began.
+    references = {key: future.result() for key, future in made.items()}
+    models = {name: [references[key] for key in path] for name, path in plan.paths().items()}
+    result = summarise(plan, dataset, evaluate(plan, models, shards), list(references.values()))
+    return Chained(dataset, plan, _timed(result, dataset, started, list(made.values())), models)
 
-    def make(self, task: Task[..., ReleaseRef], planned: PlannedRelease | PlannedCombination, *arguments: Any) -> None:
-        if isinstance(planned, PlannedRelease) and planned.runs_in_rounds:
-            shards, *upstream = arguments
-            steps = in_rounds(planned, shards, upstream)
-        else:
-            steps = [submit(task, [planned, *arguments], stored=is_stored(planned.key))]
-        self._steps += steps
-        self._futures[planned.key] = steps[-1]
 
-    def made(self, keys: Sequence[str]) -> list[PrefectFuture[Any]]:
-        return [self._futures[key] for key in keys]
+def chain_inline(config: TrainingConfig) -> Chained:
+    """Run the chain in the caller's own thread, without an engine: a point of a sweep."""
+    with inline():
+        return chain(config)
 
-    def references(self) -> dict[str, ReleaseRef]:
-        for step in self._steps:
-            # In order, so that what failed says so itself; the steps after it only say that they never began.
-            step.result()
-        return {key: future.result() for key, future in self._futures.items()}
 
-    def measure(self, task: Task[..., Evaluation], *arguments: Any) -> Evaluation:
-        self._futures["evaluation"] = future = task.submit(*arguments)
-        return future.result()
+def _submit(
+    step: Step[..., ReleaseRef],
+    release: PlannedRelease,
+    shards: Sequence[ShardRef],
+    *upstream: list[Future[ReleaseRef]],
+) -> Future[ReleaseRef]:
+    """Begin a release: one task, or those of its rounds where parties and server exchange messages."""
+    if release.in_rounds and not is_inline():
+        return in_rounds(release, shards, *upstream)
+    return step.submit(release, shards, *upstream)
 
-    def notes(self) -> dict[str, Any]:
-        return {
-            "prefect_flow_run_id": str(flow_run.id),
-            "cached": all(served_from_cache(future) for future in self._futures.values()),
+
+def _timed(result: RunResult, dataset: DatasetRef, started: float, futures: Sequence[Future[Any]]) -> RunResult:
+    """Add how long a run on public rows took; time is a side channel of private ones."""
+    cached = all(served_from_cache(future) for future in futures)
+    releasing = [future.seconds for future in futures if isinstance(future, Done) and not future.known]
+    measured = not dataset.private and len(releasing) == len(futures)
+    return result.model_copy(
+        update={
+            "cached": cached,
+            "seconds": None if dataset.private else round(time.monotonic() - started, 3),
+            "releasing_seconds": round(sum(releasing), 4) if measured else None,
+            "prefect_flow_run_id": None if is_inline() else str(flow_run.id),
         }
+    )
 
 
 @flow(
@@ -96,14 +130,12 @@ def train(config: TrainingConfig) -> RunResult:
     storage.errors.RefusedError
         If something unproved would read private rows, or a cap would be exceeded; nothing is released then.
     """
-    run = _AsTasks()
-    with one_run_a_dataset(config.dataset):
+    with one_run_a_dataset(config.dataset), showing_progress():
         try:
-            dataset, plan, result, models = follow(config, run)
+            dataset, plan, result, models = chain(config)
         except RefusedError as refusal:
             # Prefect takes a returned state as the run's own, and raises its exception for who called the flow.
             return cast(RunResult, refused(refusal))
-        logged = record(config, dataset, plan, result, models)
-    run.reached("log")
-    show_result(logged)
-    return logged
+        recorded = record(config, dataset, plan, result, models)
+    show_result(recorded)
+    return recorded

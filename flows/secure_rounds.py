@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
-from prefect import Task
-from prefect.futures import PrefectFuture
-
-from storage.refs import ShardRef
+from dpalgos.trust.secagg import SecureAggregation
+from storage.refs import ReleaseRef, ShardRef
 from tasks.planning.plans import PlannedRelease
-from tasks.release.door import is_stored
-from tasks.runtime.caching import submit
+from tasks.runtime.steps import Future, Step
 from tasks.secure_rounds import (
     advertise,
     agree,
@@ -35,8 +32,10 @@ def blocks_of(parties: Sequence[int]) -> list[list[int]]:
     return [list(parties[start : start + size]) for start in range(0, len(parties), size)]
 
 
-def in_rounds(release: PlannedRelease, shards: Sequence[ShardRef], upstream: Sequence[Any]) -> list[PrefectFuture[Any]]:
-    """Submit the rounds of a release of one secure sum; return what stands for each step, the release itself last.
+def in_rounds(
+    release: PlannedRelease, shards: Sequence[ShardRef], upstream: Sequence[Future[ReleaseRef]] = ()
+) -> Future[ReleaseRef]:
+    """Run the rounds of a release of one secure sum; return what stands for the release.
 
     Parameters
     ----------
@@ -46,12 +45,13 @@ def in_rounds(release: PlannedRelease, shards: Sequence[ShardRef], upstream: Seq
     upstream : sequence of futures
         The artefacts that rows are seen through.
     """
-    made, absences = is_stored(release.key), release.absences()
-    submitted: list[PrefectFuture[Any]] = []
+    begun: list[Future[Any]] = []
 
-    def run(task: Task[..., Any], *arguments: Any) -> PrefectFuture[Any]:
-        submitted.append(submit(task, [release, *arguments], stored=made))
-        return submitted[-1]
+    def run(task: Step[..., Any], *arguments: Any) -> Future[Any]:
+        begun.append(task.submit(release, *arguments))
+        return begun[-1]
+
+    absences = cast(SecureAggregation, release.trust_model()).absences(len(shards))
 
     def present(*rounds: str) -> list[list[int]]:
         gone = absences.after(*rounds)
@@ -59,11 +59,13 @@ def in_rounds(release: PlannedRelease, shards: Sequence[ShardRef], upstream: Seq
 
     opened = run(open_rounds, list(shards))
     introduced = run(introduce, opened, [run(advertise, block, opened) for block in present("advertise")])
-    shared = present("advertise", "share")
-    agreed = run(agree, introduced, [run(share, block, introduced) for block in shared])
+    agreed = run(agree, introduced, [run(share, block, introduced) for block in present("advertise", "share")])
     masking = present("advertise", "share", "mask")
     vectors = [run(mask, block, [shards[party] for party in block], list(upstream), agreed) for block in masking]
     fixed = run(fix_survivors, agreed, vectors)
     remaining = present("advertise", "share", "mask", "unmask")
-    run(decode, agreed, fixed, [run(unmask, block, fixed) for block in remaining])
-    return submitted
+    decoded = run(decode, agreed, fixed, [run(unmask, block, fixed) for block in remaining])
+    for one in begun:
+        # In order, so that what failed says so itself.
+        one.result()
+    return decoded

@@ -14,8 +14,7 @@ from prefect.futures import PrefectFuture, as_completed
 from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 from pydantic import BaseModel, ConfigDict
 
-from flows.chain import follow
-from flows.direct import Directly
+from flows.federated_training import chain_inline
 from storage.errors import InputError
 from tasks.experiments.specification import Point, SweepSpec
 from tasks.planning.configuration import TrainingConfig
@@ -75,7 +74,7 @@ def finish_point(config: TrainingConfig, name: str, root: str) -> Finished:
     """Run one point from ingestion to results."""
     if str(current_root()) != root:
         raise InputError(f"this worker's root is {current_root()}, the sweep's is {root}: start it with --root {root}")
-    dataset, plan, result, _ = follow(config, Directly())
+    dataset, plan, result, _ = chain_inline(config)
     append_result(config, result)
     told = describe(config, dataset, plan, result)
     tracked = TrackedPoint(

@@ -1,22 +1,22 @@
-"""The task that pays: one plan, one transaction, before any noise exists."""
+"""The step that pays: one plan, one transaction, before any noise exists."""
 
 from __future__ import annotations
 
-from typing import Any
-
-from prefect import task
-
-from tasks.partitioning import Shards
-from tasks.planning.plans import RunPlan
+from tasks.planning.fields import Json
+from tasks.planning.plans import RunPlan, Shards
 from tasks.release.door import charge_plan
 from tasks.runtime.progress import say
+from tasks.runtime.steps import is_inline, step
+from tasks.tracking.artifacts import show_budget
 
 __all__ = ["charge"]
 
 
-@task(task_run_name="charge {plan.system}", persist_result=False)
-def charge(plan: RunPlan, shards: Shards) -> dict[str, Any]:
+@step(task_run_name="charge {plan.system}", cached=False)
+def charge(plan: RunPlan, shards: Shards) -> Json:
     """Charge a run's releases; asked again, it charges nothing. Never cached: the ledger itself remembers."""
-    outcome = charge_plan(plan, shards.training)
+    outcome = charge_plan(plan, shards.all)
     say("budget", f"{outcome['charged']} releases charged, {outcome['already_charged']} charged before")
+    if not is_inline():
+        show_budget(shards.training[0].dataset, outcome)
     return outcome

@@ -1,14 +1,13 @@
-"""Record a run: log it to MLflow, append it to the result tables."""
+"""The step that records a run: logged to MLflow, appended to the result tables."""
 
 from __future__ import annotations
-
-from prefect import task
 
 from storage.refs import DatasetRef, ReleaseRef
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.plans import RunPlan
 from tasks.runtime.progress import say
 from tasks.runtime.settings import current_root
+from tasks.runtime.steps import step
 from tasks.tracking.reporting import run_report
 from tasks.tracking.results import RunResult, append_result
 from tasks.tracking.runs import track_run
@@ -16,7 +15,7 @@ from tasks.tracking.runs import track_run
 __all__ = ["record"]
 
 
-@task(task_run_name="log {result.algorithm}", persist_result=False)
+@step(task_run_name="record {result.algorithm}", cached=False)
 def record(
     config: TrainingConfig,
     dataset: DatasetRef,

@@ -14,12 +14,13 @@ from dpalgos.noise import NoiseSource
 from dpalgos.rows import Ints
 from dpalgos.secure import party as at_party
 from dpalgos.secure import server as at_server
-from dpalgos.secure.errors import RepeatedUseError, TooFewPartiesError
+from dpalgos.secure.errors import TooFewPartiesError
 from dpalgos.secure.graph import SparseGraph
 from dpalgos.secure.keys import KEY
 from dpalgos.secure.masking import to_integers, to_words
 from dpalgos.secure.messages import RoundParameters
 from dpalgos.secure.noise_shares import NoiseShare, share_law
+from dpalgos.secure.record import RecordedSum, SumRecord
 from dpalgos.secure.tolerance import Tolerance
 from dpalgos.summation import IntegerNoise
 
@@ -238,10 +239,9 @@ class SecureSummation:
     masked : bool
         False leaves out keys and masks, which cancel: the same result, bit for bit, for simulations of very many
         parties over very many steps in which the protocol's own cost is not the question.
-    remember : callable, optional
-        Stores a step's name and its survivors and returns the survivors stored under that name first, now or by an
-        earlier run that was killed. Called before anything is unmasked: since noise shares are the same in a repeated
-        run, sums over two survivor sets would reveal single parties.
+    record : SumRecord, optional
+        What earlier runs of the same release have left (:class:`~dpalgos.secure.record.RecordedSum`): needed wherever
+        a run may be killed and started again.
     entropy : callable
         Gives fresh random bytes for the parties' seeds; the operating system's by default. Results do not depend on it.
 
@@ -263,7 +263,7 @@ class SecureSummation:
         scaled: bool = False,
         masked: bool = True,
         weights: Sequence[int] | None = None,
-        remember: Callable[[str, tuple[int, ...]], tuple[int, ...]] | None = None,
+        record: SumRecord | None = None,
         entropy: Callable[[int], bytes] = secrets.token_bytes,
     ) -> None:
         if not len(sizes) == len(noises) == tolerance.parties:
@@ -275,7 +275,7 @@ class SecureSummation:
         self._sizes, self._noises = tuple(sizes), tuple(noises)
         self._scaled, self._masked, self._entropy = scaled, masked, entropy
         self._weights = self._sizes if weights is None else tuple(weights)
-        self._remember = remember
+        self._record = record
         self._absences = absences if absences is not None else Absences()
         self._graph = graph_for(tolerance)
         edges = tolerance.parties * (self._graph.degree if self._graph is not None else tolerance.parties)
@@ -309,20 +309,17 @@ class SecureSummation:
             contribution = contributions[party] if party else first
             if contribution.shape != shape:
                 raise ParameterError("contributions have different shapes; every party must send as many numbers")
-            return noisy_contribution(contribution, bounds[party], share, self._noises[party], step)
+            vector = noisy_contribution(contribution, bounds[party], share, self._noises[party], step)
+            return recorded.vector(party, vector)
 
-        survivors, total = (self._protocol if self._masked else self._plainly)(step, noisy, length)
+        recorded = RecordedSum(self._record, self._identity, step)
+        survivors, total = (self._protocol if self._masked else self._plainly)(recorded, noisy, length)
         self.survivors[step] = survivors
         return (scaled_to_all(total, self._weights, survivors) if self._scaled else total).reshape(shape)
 
-    def _fix(self, step: str, survivors: tuple[int, ...]) -> None:
-        if self._remember is not None and self._remember(step, survivors) != survivors:
-            raise RepeatedUseError(
-                f"the survivors of {step!r} of {self._identity!r} were fixed before and were others; a second sum "
-                "would reveal single inputs. Repeat it under a new identity (--repetition)"
-            )
-
-    def _protocol(self, name: str, noisy: Callable[[int], Ints], length: int) -> tuple[tuple[int, ...], Ints]:
+    def _protocol(
+        self, recorded: RecordedSum, noisy: Callable[[int], Ints], length: int
+    ) -> tuple[tuple[int, ...], Ints]:
         session = self._session(length)
         agreement, step = session.agreement, session.step
         session.step += 1
@@ -338,25 +335,29 @@ class SecureSummation:
 
         block = at_server.merge_masked([at_server.add_masked(agreement, step, []), *blocks()])
         fixed = at_server.fix_survivors(agreement, block)
-        self._fix(name, fixed.survivors)
+        recorded.fix(fixed.survivors)
+        answering = [party for party in fixed.survivors if party not in self._absences.unmask]
+        recorded.open(answering, fixed.survivors)
         responses = []
-        for party in fixed.survivors:
-            if party not in self._absences.unmask:
-                request = at_server.request_unmasking(agreement, fixed, party)
-                session.states[party], response = at_party.unmask(session.states[party], request)
-                responses.append(response)
+        for party in answering:
+            request = at_server.request_unmasking(agreement, fixed, party)
+            session.states[party], response = at_party.unmask(session.states[party], request)
+            responses.append(response)
         return fixed.survivors, at_server.unmask_sum(agreement, fixed, block, responses)
 
-    def _plainly(self, name: str, noisy: Callable[[int], Ints], length: int) -> tuple[tuple[int, ...], Ints]:
+    def _plainly(
+        self, recorded: RecordedSum, noisy: Callable[[int], Ints], length: int
+    ) -> tuple[tuple[int, ...], Ints]:
         gone = self._absences.after("advertise", "share", "mask")
         survivors = tuple(party for party in range(self._tolerance.parties) if party not in gone)
         remaining = len([party for party in survivors if party not in self._absences.unmask])
         if remaining < self._tolerance.quorum:
             raise TooFewPartiesError("the sum was unmasked", remaining, self._tolerance.quorum)
-        self._fix(name, survivors)
+        recorded.fix(survivors)
         total = to_words(np.zeros(length, dtype=np.int64))
         for party in survivors:
             total += to_words(noisy(party))
+        recorded.open(survivors, survivors)
         return survivors, to_integers(total)
 
     def _session(self, length: int) -> _Session:

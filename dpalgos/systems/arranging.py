@@ -13,17 +13,17 @@ def _joint_arrangement(trainer: AlgorithmSpec, projection: AlgorithmSpec | None)
     return Arrangement(projection=projection, projection_scope=Scope.JOINT, trainer=trainer, trainer_scope=Scope.JOINT)
 
 
-def joint(trainer: AlgorithmSpec, projection: AlgorithmSpec | None = None) -> dict[Trust, Arrangement]:
+def joint(trainer: AlgorithmSpec, projection: AlgorithmSpec | None = None) -> dict[str, Arrangement]:
     """Return one release of each part from all parties' rows, by a trusted curator."""
     return {Trust.CENTRAL: _joint_arrangement(trainer, projection)}
 
 
-def summed(trainer: AlgorithmSpec, projection: AlgorithmSpec | None = None) -> dict[Trust, Arrangement]:
+def summed(trainer: AlgorithmSpec, projection: AlgorithmSpec | None = None) -> dict[str, Arrangement]:
     """Return one release of each part, by a curator or by secure summation; for parts that see noisy sums alone."""
     return {trust: _joint_arrangement(trainer, projection) for trust in (Trust.CENTRAL, Trust.SECAGG)}
 
 
-def averaged(trainer: AlgorithmSpec, projection: AlgorithmSpec | None = None) -> dict[Trust, Arrangement]:
+def averaged(trainer: AlgorithmSpec, projection: AlgorithmSpec | None = None) -> dict[str, Arrangement]:
     """Return one release of each part at every party, bases and models averaged by the server."""
     return {
         Trust.LOCAL: Arrangement(

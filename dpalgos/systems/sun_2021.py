@@ -14,7 +14,7 @@ _SOURCE = "Sun et al. 2021"
 _SOUND = "smo-output-perturbation"
 
 
-def _arrangements(trainer: AlgorithmSpec) -> dict[Trust, Arrangement]:
+def _arrangements(trainer: AlgorithmSpec) -> dict[str, Arrangement]:
     """All rows in one machine, as in the paper; or one machine a party, and the mean of their weights."""
     return {
         Trust.CENTRAL: Arrangement(trainer=trainer, trainer_scope=Scope.JOINT),

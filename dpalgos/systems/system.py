@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from dpalgos.algorithms import is_sum_algorithm
-from dpalgos.guarantees import Claim, Trust
-from dpalgos.registry import AlgorithmSpec, lookup
+from dpalgos.guarantees import Claim
+from dpalgos.registry import AlgorithmSpec, lookup, names
 
 __all__ = ["Arrangement", "Scope", "System", "sums_only"]
 
@@ -64,7 +64,7 @@ class System:
         What the paper says of the whole.
     sound_counterpart : str or None
         For a published system without proof: the name of the sound one.
-    arrangements : mapping of Trust to Arrangement
+    arrangements : mapping of trust model to Arrangement
         Supported trust models, the default first.
     normalisation : str
         The row-local map the system expects; ``"none"`` for systems on raw public rows.
@@ -74,23 +74,20 @@ class System:
 
     summary: str
     source: str
-    arrangements: Mapping[Trust, Arrangement]
+    arrangements: Mapping[str, Arrangement]
     claim: Claim | None = None
     sound_counterpart: str | None = None
     normalisation: str = "unit-norm"
     paper: str = ""
 
-    def supported(self) -> dict[Trust, Arrangement]:
-        """Return the arrangements by trust model, the default first.
-
-        A central arrangement whose parts see rows through sums alone runs under ``secagg`` as it is: there the sums
-        are formed by secure aggregation instead of by a curator.
-        """
-        supported = dict(self.arrangements)
-        central = supported.get(Trust.CENTRAL)
-        if central is not None and sums_only(central):
-            supported.setdefault(Trust.SECAGG, central)
-        return supported
+    def supported(self) -> dict[str, Arrangement]:
+        """Return the arrangements by trust model, the default first; then those that trust models derive from them."""
+        found = dict(self.arrangements)
+        for name in names("trusts"):
+            derived = lookup("trusts", name).derived(self.arrangements)
+            if name not in found and derived is not None:
+                found[name] = derived
+        return found
 
 
 def sums_only(arrangement: Arrangement) -> bool:

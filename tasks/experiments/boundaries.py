@@ -13,7 +13,7 @@ from tasks.experiments.figures import Plane
 from tasks.experiments.points import Row
 from tasks.ingestion import IngestRequest, find_dataset, ingest
 from tasks.normalisation import normalise
-from tasks.release.door import read_release
+from tasks.release.storing import read_release
 from tasks.runtime.settings import current_layout
 
 __all__ = ["make_narrow", "plane_of"]

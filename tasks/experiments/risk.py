@@ -18,7 +18,7 @@ from tasks.ingestion import find_dataset
 from tasks.normalisation import normalise
 from tasks.partitioning import partition
 from tasks.planning.configuration import TrainingConfig
-from tasks.release.door import read_release
+from tasks.release.storing import read_release
 from tasks.runtime.settings import current_layout
 
 __all__ = ["PathPoint", "Risk", "curvature_along_descent"]

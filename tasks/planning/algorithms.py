@@ -38,11 +38,11 @@ _WORDS: dict[type[Loss], str] = {
 }
 
 
-def example_guarantee(kind: str, name: str, trust: Trust) -> Guarantee:
+def example_guarantee(kind: str, name: str, trust: str) -> Guarantee:
     """Return what a part guarantees in an example setting: which kind of loss, under which assumptions."""
     cls = lookup(kind, name)
     budget = {"budget": _EXAMPLES[cls.budgets[0]]} if cls.budgets else {}
-    sizes = (1000,) if trust is Trust.LOCAL else (1000, 1000, 1000)
+    sizes = (1000,) if trust == Trust.LOCAL else (1000, 1000, 1000)
     setting = Setting(sizes=sizes, dimension=64, classes=10, neighbours=Neighbours.REPLACE_ONE, trust=trust)
     guarantee: Guarantee = AlgorithmSpec(kind, name, budget).build().guarantee(setting)
     return guarantee

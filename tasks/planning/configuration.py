@@ -22,9 +22,9 @@ from pydantic import (
 from pydantic_core import CoreSchema, core_schema
 
 from dpalgos.errors import UnknownNameError
-from dpalgos.guarantees import Neighbours, Trust
+from dpalgos.guarantees import Neighbours
 
-__all__ = ["RegisteredName", "TrainingConfig"]
+__all__ = ["RegisteredName", "SecureSettings", "TrainingConfig"]
 
 _MOST_NAMES = 6
 
@@ -67,6 +67,25 @@ class RegisteredName:
         return {**handler(schema), "enum": list(self.names())}
 
 
+class SecureSettings(BaseModel):
+    """The fault model of secure aggregation, and who is lost in the simulation."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    dropouts: Annotated[int, Field(ge=0, description="secagg: parties that may be lost during the run.")] = 0
+    colluders: Annotated[int, Field(ge=0, description="secagg: parties that may pool what they know.")] = 0
+    absent: Annotated[
+        tuple[Annotated[str, Field(pattern=r"^\d{1,7}:(advertise|share|mask|unmask)$")], ...],
+        Field(
+            description="secagg, simulated: who is gone from which round on (advertise, share, mask, unmask).",
+            examples=[["2:mask"]],
+        ),
+    ] = ()
+    consistent_survivors: Annotated[
+        bool, Field(description="secagg: assume that the server shows every party the same survivors.")
+    ] = False
+
+
 class TrainingConfig(BaseModel):
     """One training run: which rows, which algorithm, which budget."""
 
@@ -105,20 +124,17 @@ class TrainingConfig(BaseModel):
         ),
     ] = None
     delta: Annotated[float, Field(gt=0, lt=1, description="Total delta of the run per party.", examples=[1e-5])] = 1e-5
-    trust: Annotated[Trust | None, Field(description="Trust model; the algorithm's first if empty.")] = None
+    trust: Annotated[
+        Annotated[str, RegisteredName("trusts")] | None,
+        Field(description="Trust model (local, secagg, central); the algorithm's first if empty."),
+    ] = None
     neighbours: Annotated[
         Neighbours,
         Field(description="Neighbouring relation: replace-one, or replace-special (one row against a null record)."),
     ] = Neighbours.REPLACE_ONE
-    dropouts: Annotated[int, Field(ge=0, description="secagg: parties that may be lost during the run.")] = 0
-    colluders: Annotated[int, Field(ge=0, description="secagg: parties that may pool what they know.")] = 0
-    absent: Annotated[
-        tuple[Annotated[str, Field(pattern=r"^\d{1,7}:(advertise|share|mask|unmask)$")], ...],
-        Field(
-            description="secagg, simulated: who is gone from which round on (advertise, share, mask, unmask).",
-            examples=[["2:mask"]],
-        ),
-    ] = ()
+    secure: Annotated[
+        SecureSettings, Field(description="What the parties tolerate where sums are formed securely (secagg).")
+    ] = SecureSettings()
     parties: Annotated[int, Field(ge=1, le=1_000_000, description="Number of simulated parties.", examples=[5])] = 5
     sizes: Annotated[
         tuple[Annotated[int, Field(ge=1)], ...] | None, Field(description="Rows of each party (an uneven split).")
@@ -169,6 +185,11 @@ class TrainingConfig(BaseModel):
             defaults["algorithm"] = None
         if given.get("sizes") is not None:
             defaults["partition"] = "sized"
+        # The settings of secure aggregation may stand beside the others.
+        flat = {name: given[name] for name in SecureSettings.model_fields if name in given}
+        nested = given.get("secure", {})
+        if flat and isinstance(nested, dict):
+            given = {name: value for name, value in given.items() if name not in flat} | {"secure": {**nested, **flat}}
         return {**defaults, **given}
 
     @model_validator(mode="after")

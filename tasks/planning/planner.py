@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from dpalgos.accounting.calibration import Allocation, allocate
 from dpalgos.accounting.composition import compose
 from dpalgos.accounting.scaling import scaled
+from dpalgos.algorithms import ProjectionAlgorithm
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import GaussianMu, Loss, Setting, Trust, loss_to_json
 from dpalgos.registry import AlgorithmSpec, lookup
@@ -18,8 +19,8 @@ from storage.errors import InputError
 from storage.refs import ShardRef
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.identity import code_version, identity
-from tasks.planning.plans import PlannedCombination, PlannedRelease, RunPlan, build, setting_to_json
-from tasks.planning.resolution import Resolved, resolve
+from tasks.planning.plans import PlannedCombination, PlannedRelease, RunPlan
+from tasks.planning.resolution import Resolved, resolve, resolve_trust
 
 __all__ = ["plan_run"]
 
@@ -49,7 +50,8 @@ def plan_run(config: TrainingConfig, shards: Sequence[ShardRef], held_out: Shard
         For a target dimension above the data's.
     """
     resolved = resolve(config, shards[0].dataset.dimension, shards[0].dataset.label_range)
-    draft = _Draft(config=config, resolved=resolved, shards=tuple(shards), held_out=held_out)
+    trust = resolve_trust(config, resolved.trust)
+    draft = _Draft(config=config, resolved=resolved, trust=trust, shards=tuple(shards), held_out=held_out)
     accepted = {part: lookup(spec.kind, spec.name).budgets for part, spec in resolved.parts.items() if part in _STAGES}
     stages = {stage: accepted[stage][0] for stage in _STAGES if accepted.get(stage)}
     if not stages:
@@ -130,6 +132,7 @@ class _Draft:
 
     config: TrainingConfig
     resolved: Resolved
+    trust: AlgorithmSpec
     shards: tuple[ShardRef, ...]
     held_out: ShardRef | None
 
@@ -146,13 +149,12 @@ class _Draft:
             projections = self._releases("projection", scope, dimension, (), budgets)
             basis = self._combination("basis_aggregation", projections, "basis") if scope is Scope.PARTY else None
             used = [basis.key] if basis else [release.key for release in projections]
-            dimension = build(projections[0]).output_dimension(dimension)
+            dimension = cast(ProjectionAlgorithm, projections[0].build()).output_dimension(dimension)
         models = self._releases("trainer", arrangement.trainer_scope, dimension, used, budgets)
         per_party = arrangement.trainer_scope is Scope.PARTY
         model = self._combination("model_aggregation", models, "model") if per_party else None
         evaluations = self._evaluations(models, model)
         config, resolved = self.config, self.resolved
-        claim = resolved.claim
         return RunPlan(
             run_key=identity(
                 models=[release.key for release in models],
@@ -172,7 +174,7 @@ class _Draft:
             model=model,
             evaluations=evaluations,
             split=split,
-            claim={"epsilon": config.epsilon, "delta": config.delta, **dataclasses.asdict(claim)} if claim else None,
+            claim=resolved.claim,
             sound_counterpart=resolved.sound_counterpart,
             epsilon=config.epsilon,
             delta=config.delta,
@@ -185,7 +187,6 @@ class _Draft:
     def _common(self) -> dict[str, Any]:
         """Return what every identity of the run holds."""
         return {
-            "code": code_version(),
             "partition": self.shards[0].partition,
             "dataset": self.shards[0].dataset.version,
             "repetition": self.config.repetition,
@@ -201,38 +202,25 @@ class _Draft:
         upstream: Sequence[str],
         label: str,
     ) -> PlannedRelease:
-        # Maps made from public parameters see no sums that would have to be formed securely.
-        looks = lookup(spec.kind, spec.name).reads_rows
-        fields: dict[str, Any] = {
-            "kind": spec.kind,
-            "name": spec.name,
-            "parameters": dict(spec.parameters),
-            "budget": loss_to_json(budget) if budget is not None else None,
-            "setting": setting_to_json(setting),
-            "parties": tuple(shard.party for shard in group),
-            "upstream": tuple(upstream),
-            "tolerance": self._tolerance(len(group)) if setting.trust is Trust.SECAGG and looks else None,
-            "absent": self._absent(len(group), setting.trust) if looks else {},
-        }
-        key = identity(**self._common(), **fields)
-        return PlannedRelease(key=key, label=label, seed=self.config.seed, **fields)
+        # Maps made from public parameters see no sums that would have to be formed somehow.
+        trust = self._trust(setting.trust if lookup(spec.kind, spec.name).reads_rows else Trust.CENTRAL)
+        return PlannedRelease(
+            **self._common(),
+            code=code_version(lookup(spec.kind, spec.name), lookup(trust.kind, trust.name)),
+            label=label,
+            algorithm=spec,
+            budget=budget,
+            setting=setting,
+            trust=trust,
+            parties=tuple(shard.party for shard in group),
+            upstream=tuple(upstream),
+            account=group[0].dataset.account,
+            delta=self.config.delta,
+        )
 
-    def _tolerance(self, parties: int) -> dict[str, int]:
-        return {"parties": parties, "dropouts": self.config.dropouts, "colluders": self.config.colluders}
-
-    def _absent(self, parties: int, trust: Trust) -> dict[str, tuple[int, ...]]:
-        """Return who is gone from which round on; in the identity, so that such a run is one of its own."""
-        named = [(int(number), stage) for number, stage in (entry.split(":") for entry in self.config.absent)]
-        if named and self.resolved.trust is not Trust.SECAGG:
-            raise ParameterError(
-                f"absent is for secure aggregation and this run is under {self.resolved.trust}; choose --trust secagg"
-            )
-        if trust is not Trust.SECAGG:
-            return {}
-        if any(number >= parties for number, _ in named):
-            raise ParameterError(f"absent names party {max(named)[0]}; parties have the numbers 0 to {parties - 1}")
-        stages = sorted({stage for _, stage in named})
-        return {stage: tuple(sorted({number for number, at in named if at == stage})) for stage in stages}
+    def _trust(self, name: str) -> AlgorithmSpec:
+        """Return the run's trust model with its settings, or another, which has none."""
+        return self.trust if name == self.trust.name else AlgorithmSpec("trusts", name)
 
     def _releases(
         self, part: str, scope: Scope, dimension: int, uses: Sequence[str], budgets: Budgets
@@ -247,6 +235,7 @@ class _Draft:
                 classes=self._classes,
                 neighbours=self.config.neighbours,
                 trust=self.resolved.trust,
+                noise_factor=self.trust.build().noise_factor(len(group)),
             )
             # One upstream release serves all; several are one a party, in the parties' order.
             upstream = () if not uses else (uses[index] if len(uses) > 1 else uses[0],)
@@ -260,13 +249,14 @@ class _Draft:
         if spec is None:
             return None
         total = sum(shard.rows for shard in self.shards)
-        fields: dict[str, Any] = {
-            "name": spec.name,
-            "parameters": dict(spec.parameters),
-            "upstream": tuple(release.key for release in planned),
-            "weights": tuple(shard.rows / total for shard in self.shards),
-        }
-        return PlannedCombination(key=identity(**self._common(), **fields), label=label, **fields)
+        return PlannedCombination(
+            **self._common(),
+            code=code_version(lookup(spec.kind, spec.name)),
+            label=label,
+            algorithm=spec,
+            upstream=tuple(release.key for release in planned),
+            weights=tuple(shard.rows / total for shard in self.shards),
+        )
 
     def _evaluations(
         self, models: Sequence[PlannedRelease], model: PlannedCombination | None

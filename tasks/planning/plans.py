@@ -2,124 +2,173 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Sequence
+from typing import cast
 
 from pydantic import BaseModel, ConfigDict
 
-from dpalgos.algorithms import is_sum_algorithm
-from dpalgos.guarantees import Guarantee, Loss, Neighbours, Setting, Trust, loss_from_json
-from dpalgos.registry import AlgorithmSpec, lookup
-from dpalgos.secure.summation import Absences, graph_for, secagg_guarantee
-from dpalgos.secure.tolerance import Tolerance
+from dpalgos.algorithms import Algorithm
+from dpalgos.guarantees import Guarantee, Loss
+from dpalgos.registry import lookup
+from dpalgos.trust.model import EVERYONE, TrustModel
+from storage.refs import ShardRef
+from tasks.planning.fields import AlgorithmField, ClaimField, Json, LossField, SettingField
+from tasks.planning.identity import identity
 
-__all__ = ["EVERYONE", "PlannedCombination", "PlannedRelease", "RunPlan", "build", "setting_to_json"]
-
-EVERYONE = "all"
-"""Whose release a joint one is: its noise is keyed by the curator's secret."""
+__all__ = ["EVERYONE", "PlannedCombination", "PlannedRelease", "RunPlan", "Shards"]
 
 
 class _Planned(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class PlannedRelease(_Planned):
-    """One release that will be made: its identity, what computes it, whose rows it reads, what it uses.
+class Shards(_Planned):
+    """The parties' training shards in order, and the rows held out.
 
     Attributes
     ----------
-    key : str
-        The release's identity.
-    label : str
-        For people.
-    algorithm : AlgorithmSpec fields
-        Kind, name and parameters; ``budget`` apart, as a loss in JSON form.
-    setting : dict
-        The public facts of :class:`dpalgos.guarantees.Setting`.
-    parties : tuple of str
-        Whose rows it reads.
-    upstream : tuple of str
-        Keys of the releases it uses: the projection.
-    seed : int or None
-        Public noise seed.
-    tolerance : dict or None
-        Under ``secagg``: the fault model, fields of :class:`dpalgos.secure.tolerance.Tolerance`.
-    absent : dict
-        Simulated dropouts: for each round the numbers of the parties that are gone from it on.
+    training : tuple of ShardRef
+    held_out : ShardRef or None
+        Test rows: the data set's own, or a share of its training rows; None where all rows train.
     """
 
-    key: str
+    training: tuple[ShardRef, ...]
+    held_out: ShardRef | None = None
+
+    @property
+    def all(self) -> tuple[ShardRef, ...]:
+        """The training shards and the held-out rows."""
+        return self.training if self.held_out is None else (*self.training, self.held_out)
+
+    def of(self, parties: Sequence[str]) -> list[ShardRef]:
+        """Return the shards of some parties, in that order; ``"test"`` is the held-out rows."""
+        known = {shard.party: shard for shard in self.all}
+        return [known[party] for party in parties]
+
+
+class _Identified(_Planned):
+    """What has an identity: a digest of everything that it says but its label.
+
+    Attributes
+    ----------
+    label : str
+        For people.
+    code : str
+        Version of the code and packages that compute it.
+    dataset : str
+        The version of the rows that everything is made of.
+    partition : str
+        How these rows are dealt to parties.
+    repetition : int
+        Another number is another release, drawn and charged anew.
+    seed : int or None
+        Public noise seed.
+    upstream : tuple of str
+        Keys of the releases that it uses, in turn.
+    """
+
     label: str
-    kind: str
-    name: str
-    parameters: dict[str, Any]
-    budget: dict[str, Any] | None
-    setting: dict[str, Any]
+    code: str
+    dataset: str
+    partition: str
+    repetition: int
+    seed: int | None
+    upstream: tuple[str, ...]
+
+    @property
+    def key(self) -> str:
+        """The identity; computed, so that nothing else can bear it."""
+        return identity(**self.model_dump(mode="json", exclude={"label", *self._outside()}))
+
+    @classmethod
+    def _outside(cls) -> set[str]:
+        return set()
+
+
+class PlannedRelease(_Identified):
+    """One release that will be made: what computes it, whose rows it reads, what it uses.
+
+    Attributes
+    ----------
+    algorithm : AlgorithmSpec
+        Without its budget.
+    budget : Loss or None
+        None where no noise is drawn.
+    setting : Setting
+    trust : AlgorithmSpec
+        The trust model with its settings.
+    parties : tuple of str
+        Whose rows it reads.
+    account : str
+        The population that pays.
+    delta : float
+        At which its plan states its cost; must be below 1/n.
+    """
+
+    algorithm: AlgorithmField
+    budget: LossField | None
+    setting: SettingField
+    trust: AlgorithmField
     parties: tuple[str, ...]
-    upstream: tuple[str, ...] = ()
-    seed: int | None = None
-    tolerance: dict[str, int] | None = None
-    absent: dict[str, tuple[int, ...]] = {}
+    account: str
+    delta: float
+
+    @classmethod
+    def _outside(cls) -> set[str]:
+        # What follows from the rest, or changes no number that is released.
+        return {"account", "delta"}
+
+    @property
+    def name(self) -> str:
+        """The algorithm's name."""
+        return self.algorithm.name
+
+    def build(self) -> Algorithm:
+        """Return the algorithm with its budget."""
+        spec = self.algorithm if self.budget is None else self.algorithm.with_parameters(budget=self.budget)
+        return cast(Algorithm, spec.build())
+
+    def trust_model(self) -> TrustModel:
+        """Return the trust model under which its sums are formed."""
+        return cast(TrustModel, self.trust.build())
 
     @property
     def owner(self) -> str:
-        """Whose release it is: the party's own, or everybody's."""
-        return self.parties[0] if len(self.parties) == 1 and self.setting["trust"] == Trust.LOCAL else EVERYONE
+        """Whose release it is: a party's own, or everybody's."""
+        return self.trust_model().owner(self.parties)
 
     @property
     def noise_makers(self) -> tuple[str, ...]:
-        """Whose secrets key the noise: each party's its share under ``secagg``, otherwise the owner's."""
-        return self.parties if self.tolerance is not None else (self.owner,)
+        """Whose secrets key the noise."""
+        return self.trust_model().noise_makers(self.parties)
 
     @property
     def reads_rows(self) -> bool:
         """Whether it looks at rows at all; maps made from public parameters do not, and cost nothing."""
-        return bool(lookup(self.kind, self.name).reads_rows)
+        return bool(lookup(self.algorithm.kind, self.algorithm.name).reads_rows)
 
     @property
-    def sums_securely(self) -> bool:
-        """Whether rows are seen through sums that are formed by secure aggregation."""
-        return self.tolerance is not None and is_sum_algorithm(lookup(self.kind, self.name))
-
-    @property
-    def runs_in_rounds(self) -> bool:
-        """Whether its rounds are tasks: one sum over parties few enough to mask with each other, a task each."""
-        return (
-            self.sums_securely and graph_for(self.fault_model()) is None and build(self).steps(self.public_facts()) == 1
-        )
-
-    def fault_model(self) -> Tolerance:
-        """Return the fault model of a release under ``secagg``."""
-        assert self.tolerance is not None
-        return Tolerance(**self.tolerance)
-
-    def absences(self) -> Absences:
-        """Return who drops out where, in the simulation."""
-        return Absences(**{name: frozenset(parties) for name, parties in self.absent.items()})
-
-    def public_facts(self) -> Setting:
-        """Return the setting."""
-        return _setting_from_json(self.setting)
+    def in_rounds(self) -> bool:
+        """Whether its parties' messages to the server may be tasks of their own."""
+        return self.reads_rows and self.trust_model().in_rounds(self.build(), self.setting)
 
     def guarantee(self) -> Guarantee:
         """Return what is proved about the release."""
-        algorithm = build(self)
-        setting = self.public_facts()
-        guarantee: Guarantee = algorithm.guarantee(setting)
-        if self.tolerance is None:
-            return guarantee
-        return secagg_guarantee(guarantee, self.fault_model(), algorithm.steps(setting))
+        return self.trust_model().guarantee(self.build(), self.setting)
 
 
-class PlannedCombination(_Planned):
-    """Post-processing of releases by the server: costs nothing, has an identity all the same."""
+class PlannedCombination(_Identified):
+    """Post-processing of releases by the server: costs nothing, has an identity all the same.
 
-    key: str
-    label: str
-    name: str
-    parameters: dict[str, Any]
-    upstream: tuple[str, ...]
+    Attributes
+    ----------
+    algorithm : AlgorithmSpec
+        The aggregator.
+    weights : tuple of float
+        One for each upstream release; the parties' shares of all rows.
+    """
+
+    algorithm: AlgorithmField
     weights: tuple[float, ...]
 
 
@@ -141,15 +190,15 @@ class RunPlan(_Planned):
     run_key: str
     system: str
     paper: str
-    trust: Trust
+    trust: str
     normalisation: str
     projections: tuple[PlannedRelease, ...]
     basis: PlannedCombination | None
     models: tuple[PlannedRelease, ...]
     model: PlannedCombination | None
     evaluations: tuple[PlannedRelease, ...]
-    split: dict[str, Any]
-    claim: dict[str, Any] | None
+    split: Json
+    claim: ClaimField | None
     sound_counterpart: str | None
     epsilon: float | None
     delta: float
@@ -178,28 +227,5 @@ class RunPlan(_Planned):
 
     @property
     def releases(self) -> tuple[PlannedRelease, ...]:
-        """All releases that read rows, in order."""
+        """All releases, in order."""
         return self.projections + self.models + self.evaluations
-
-
-def setting_to_json(setting: Setting) -> dict[str, Any]:
-    """Return the public facts as JSON, for identities and manifests."""
-    return {**dataclasses.asdict(setting), "sizes": list(setting.sizes)}
-
-
-def _setting_from_json(data: Mapping[str, Any]) -> Setting:
-    return Setting(
-        sizes=tuple(data["sizes"]),
-        dimension=data["dimension"],
-        classes=data["classes"],
-        neighbours=Neighbours(data["neighbours"]),
-        trust=Trust(data["trust"]),
-    )
-
-
-def build(planned: PlannedRelease) -> Any:
-    """Return the algorithm of a planned release, its budget decoded."""
-    parameters = dict(planned.parameters)
-    if planned.budget is not None:
-        parameters["budget"] = loss_from_json(planned.budget)
-    return AlgorithmSpec(planned.kind, planned.name, parameters).build()

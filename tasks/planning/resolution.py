@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from dpalgos.algorithms import is_sum_algorithm
+from dpalgos.algorithms import Algorithm
 from dpalgos.errors import ParameterError
-from dpalgos.guarantees import Claim, Trust
+from dpalgos.guarantees import Claim
 from dpalgos.registry import AlgorithmSpec, lookup, names
 from dpalgos.systems.system import Arrangement, Scope, System
 from storage.errors import InputError, RefusedError
 from tasks.planning.configuration import TrainingConfig
 
-__all__ = ["Resolved", "admitted_normalisation", "resolve", "resolve_normalisation"]
+__all__ = ["Resolved", "admitted_normalisation", "resolve", "resolve_normalisation", "resolve_trust"]
 
 UNIT_NORM = "unit-norm"
+# Parameters of what is not a part of a system.
+_OTHERS = ("partition.", "trust.")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +34,7 @@ class Resolved:
         Short name, empty where no paper's system runs.
     claim : Claim or None
     sound_counterpart : str or None
-    trust : Trust
+    trust : str
     arrangement : Arrangement
         Who does what; its own specifications are superseded by ``parts``.
     parts : mapping
@@ -43,7 +45,7 @@ class Resolved:
     paper: str
     claim: Claim | None
     sound_counterpart: str | None
-    trust: Trust
+    trust: str
     arrangement: Arrangement
     parts: Mapping[str, AlgorithmSpec]
 
@@ -78,7 +80,7 @@ def resolve(config: TrainingConfig, dimension: int, label_range: tuple[float, fl
     }
     for spec in filter(None, offered.values()):
         lookup(spec.kind, spec.name)
-    own = {field: value for field, value in config.parameters.items() if not field.startswith("partition.")}
+    own = {field: value for field, value in config.parameters.items() if not field.startswith(_OTHERS)}
     parts = _with_parameters({part: spec for part, spec in offered.items() if spec is not None}, own)
     if "projection" in parts:
         parts["projection"] = _with_components(parts["projection"], config, dimension)
@@ -137,7 +139,7 @@ def _with_parameters(parts: dict[str, AlgorithmSpec], given: Mapping[str, Any]) 
     return result
 
 
-def resolve_system(config: TrainingConfig) -> tuple[str, System | None, Trust, Arrangement]:
+def resolve_system(config: TrainingConfig) -> tuple[str, System | None, str, Arrangement]:
     """Return name, system, trust and arrangement that a configuration asks for, overrides applied.
 
     Raises
@@ -192,31 +194,67 @@ def admitted_normalisation(name: str, dataset: str, *, private: bool) -> Any:
     return cls
 
 
-def _composed(config: TrainingConfig) -> tuple[str, None, Trust, Arrangement]:
+def _composed(config: TrainingConfig) -> tuple[str, None, str, Arrangement]:
     trainer = lookup("trainers", str(config.trainer))
     projection = lookup("projections", config.projection) if config.projection else None
     readers = [part for part in (projection, trainer) if part is not None and part.reads_rows]
-    supported = [trust for trust in trainer.trusts if all(trust in part.trusts for part in readers)]
-    if Trust.CENTRAL in supported and all(is_sum_algorithm(part) for part in readers):
-        supported.append(Trust.SECAGG)
+    named = [trust for trust in trainer.trusts if all(trust in part.trusts for part in readers)]
+    supported = System(
+        summary="", source="", arrangements={str(trust): _arranged(config, projection, trust) for trust in named}
+    ).supported()
     if not supported:
         raise ParameterError(f"{config.projection} and {config.trainer} have no trust model in common")
-    trust = config.trust or supported[0]
+    trust = config.trust or next(iter(supported))
     if trust not in supported:
         raise ParameterError(
             f"{config.projection or 'no projection'} with {config.trainer} does not run under trust {trust}; "
             f"it runs under: {', '.join(supported)}"
         )
-    scope = Scope.PARTY if trust is Trust.LOCAL else Scope.JOINT
-    local = trust is Trust.LOCAL
-    shared_map = projection is not None and projection.reads_rows and local
-    arrangement = Arrangement(
+    name = "+".join(part for part in (config.projection, config.trainer, config.aggregation) if part)
+    return name, None, trust, supported[trust]
+
+
+def _arranged(config: TrainingConfig, projection: type[Algorithm] | None, trust: str) -> Arrangement:
+    """Return who does what where parts are put together: each party by itself, or all of them, as the trust has it."""
+    scope = lookup("trusts", trust).scope
+    alone = scope is Scope.PARTY
+    return Arrangement(
         projection=AlgorithmSpec("projections", config.projection) if config.projection else None,
         projection_scope=scope,
-        basis_aggregation=AlgorithmSpec("aggregators", "projector-mean") if shared_map else None,
+        basis_aggregation=AlgorithmSpec("aggregators", "projector-mean")
+        if projection is not None and projection.reads_rows and alone
+        else None,
         trainer=AlgorithmSpec("trainers", str(config.trainer)),
         trainer_scope=scope,
-        model_aggregation=AlgorithmSpec("aggregators", config.aggregation or "weighted-mean") if local else None,
+        model_aggregation=AlgorithmSpec("aggregators", config.aggregation or "weighted-mean") if alone else None,
     )
-    name = "+".join(part for part in (config.projection, config.trainer, config.aggregation) if part)
-    return name, None, trust, arrangement
+
+
+def resolve_trust(config: TrainingConfig, name: str) -> AlgorithmSpec:
+    """Return a run's trust model with its settings: those of ``secure``, and parameters named ``trust.…``.
+
+    Raises
+    ------
+    UnknownNameError
+        If there is no trust model of this name.
+    ParameterError
+        If a setting is given that it does not have.
+    """
+    secure = config.secure.model_dump(exclude_defaults=True)
+    given = {**secure, **{field: value for owner, field, value in _dotted(config) if owner == "trust"}}
+    known = [field.name for field in dataclasses.fields(lookup("trusts", name))]
+    for field in given:
+        if field not in known:
+            raise ParameterError(
+                f"{field} is for "
+                + ("secure aggregation" if field in secure else "another trust model")
+                + f" and this run is under {name}; choose --trust secagg, or leave it out"
+            )
+    return AlgorithmSpec("trusts", name, given)
+
+
+def _dotted(config: TrainingConfig) -> Iterator[tuple[str, str, object]]:
+    """Yield owner, field and value of the parameters whose owner is named."""
+    for name, value in config.parameters.items():
+        owner, _, field = name.rpartition(".")
+        yield owner, field, value

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
-from prefect import Task
 from prefect.cache_policies import CachePolicy
 from prefect.context import TaskRunContext
-from prefect.futures import PrefectFuture
 
 from tasks.planning.identity import canonical, code_version, package_digest
 from tasks.runtime.settings import current_root
 
-__all__ = ["BY_CONTENT", "ByContent", "checked", "served_from_cache", "submit"]
+__all__ = ["BY_CONTENT", "ByContent"]
 
 
 @dataclass
@@ -46,22 +43,3 @@ class ByContent(CachePolicy):
 
 
 BY_CONTENT = ByContent()
-
-_R = TypeVar("_R")
-
-
-def submit(task: Task[..., _R], arguments: Sequence[Any], *, stored: bool) -> PrefectFuture[_R]:
-    """Submit a task, made to run again where what its cached reference points to is no longer stored."""
-    chosen = task if stored else task.with_options(refresh_cache=True)
-    return chosen.submit(*arguments)
-
-
-def checked(task: Task[..., _R], arguments: Sequence[Any], is_whole: Callable[[_R], bool]) -> _R:
-    """Call a task, once more where what its cached reference points to is no longer stored."""
-    result = task(*arguments)
-    return result if is_whole(result) else task.with_options(refresh_cache=True)(*arguments)
-
-
-def served_from_cache(future: PrefectFuture[Any]) -> bool:
-    """Whether a finished task was answered from the cache."""
-    return future.state.name == "Cached"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 from uuid import UUID
 
@@ -19,27 +20,28 @@ from prefect.artifacts import (
 from storage.refs import DatasetRef
 from tasks.accounts.budget import nights_left
 from tasks.runtime.settings import mlflow_page
+from tasks.runtime.steps import observed_by
 from tasks.tracking.results import RunResult, summary
 
-__all__ = ["STAGES", "Progress", "show_budget", "show_figure", "show_result", "show_sweep"]
+__all__ = ["STAGES", "show_budget", "show_figure", "show_result", "show_sweep", "showing_progress"]
 
-STAGES = ("ingest", "partition", "charge", "aggregate", "log")
+STAGES = ("normalise", "partition", "charge", "evaluate", "record")
 
 
-class Progress:
-    """A progress artifact that advances stage by stage."""
+@contextmanager
+def showing_progress() -> Iterator[None]:
+    """Show a progress artifact that advances as the flow's steps are done."""
+    artifact = create_progress_artifact(progress=0.0, key="progress", description=f"0 of {len(STAGES)} steps")
+    assert isinstance(artifact, UUID)
 
-    def __init__(self) -> None:
-        artifact = create_progress_artifact(progress=0.0, key="progress", description=f"0 of {len(STAGES)} stages")
-        assert isinstance(artifact, UUID)
-        self._artifact = artifact
-
-    def reached(self, stage: str) -> None:
-        """Say that a stage is done."""
-        done = STAGES.index(stage) + 1
+    def reached(step: str) -> None:
+        done = STAGES.index(step.replace("-", "_")) + 1
         update_progress_artifact(
-            self._artifact, progress=100 * done / len(STAGES), description=f"{stage}: {done} of {len(STAGES)} stages"
+            artifact, progress=100 * done / len(STAGES), description=f"{step}: {done} of {len(STAGES)} steps"
         )
+
+    with observed_by(reached):
+        yield
 
 
 def _number(value: Any) -> str:

@@ -8,10 +8,10 @@ from typing import Any
 from dpalgos.registry import lookup
 from storage.refs import DatasetRef, ReleaseRef
 from tasks.ingestion import find_dataset
-from tasks.normalisation import row_map
+from tasks.preparation.mapping import row_map
 from tasks.planning.configuration import TrainingConfig
-from tasks.planning.plans import RunPlan, build
-from tasks.release.door import read_release
+from tasks.planning.plans import RunPlan
+from tasks.release.storing import read_release
 from tasks.runtime.settings import flow_run_page
 from tasks.tracking.results import RunResult, epsilon_by_party, summary
 from tasks.tracking.runs import ChildReport, DatasetInput, ModelReport, RunReport
@@ -32,9 +32,9 @@ def describe(config: TrainingConfig, dataset: DatasetRef, plan: RunPlan, result:
     }
     for release in plan.releases:
         # What runs, defaults included: whoever compares runs later cannot look up what the defaults were.
-        algorithm = build(release)
+        algorithm = release.build()
         for name in (field.name for field in dataclasses.fields(algorithm) if field.init and field.name != "budget"):
-            params.setdefault(f"{release.kind.removesuffix('s')}.{name}", getattr(algorithm, name))
+            params.setdefault(f"{release.algorithm.kind.removesuffix('s')}.{name}", getattr(algorithm, name))
     numbers = {
         "epsilon_spent": result.epsilon_spent,
         "delta_spent": result.delta_spent,
@@ -104,7 +104,7 @@ def _children(plan: RunPlan, result: RunResult) -> tuple[ChildReport, ...]:
     sizes = {
         party: rows
         for release in plan.models
-        for party, rows in zip(release.parties, release.public_facts().sizes, strict=True)
+        for party, rows in zip(release.parties, release.setting.sizes, strict=True)
     }
     if len(sizes) > _MOST_CHILDREN:
         return (ChildReport(name="all parties", params=params, metrics={"rows": float(sum(sizes.values()))}),)

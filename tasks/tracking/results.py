@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import asdict
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
@@ -15,6 +16,7 @@ from storage.refs import DatasetRef, ReleaseRef
 from storage.results import append, is_recorded
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.plans import RunPlan
+from tasks.release.metrics import Evaluation
 from tasks.runtime.settings import current_layout
 
 __all__ = [
@@ -58,16 +60,6 @@ class Proved(BaseModel):
     def statement(self, digits: int = 4) -> str:
         """Return ``(epsilon, delta)-DP``, rounded up."""
         return f"({rounded_up(self.epsilon, digits):g}, {rounded_up(self.delta, 2):g})-DP"
-
-
-class Evaluation(BaseModel):
-    """Measured numbers of a run: of the model, or the mean over the parties' models, and of each; or released ones."""
-
-    model_config = ConfigDict(frozen=True)
-
-    metrics: dict[str, float] = {}
-    by_party: dict[str, dict[str, float]] = {}
-    measured_on: str | None = None
 
 
 class RunResult(BaseModel):
@@ -167,7 +159,9 @@ def summarise(plan: RunPlan, dataset: DatasetRef, evaluation: Evaluation, refere
         dataset=dataset.name,
         trust=str(plan.trust),
         proved=proved,
-        claim=plan.claim,
+        claim=None
+        if plan.claim is None
+        else {"epsilon": plan.epsilon, "delta": plan.delta, **asdict(plan.claim)},
         epsilon_spent=proved.epsilon if proved else None,
         delta_spent=proved.delta if proved else None,
         mu_spent=proved.mu if proved else None,

@@ -734,12 +734,11 @@ def test_a_secret_that_is_no_secret(commands: CommandLine, monkeypatch: pytest.M
     monkeypatch.setenv(environment_name("all"), "not hexadecimal")
     rows = write_rows(tmp_path / "rows.txt", 30)
     commands.succeeds(*ingestion(rows))
-    from flows.chain import follow
-    from flows.direct import Directly
+    from flows.federated_training import chain_inline
     from storage.errors import SecretError
 
     with pytest.raises(SecretError, match="64 hexadecimal digits") as caught:
-        follow(TrainingConfig(dataset="clinic", parties=2, epsilon=1.0), Directly())
+        chain_inline(TrainingConfig(dataset="clinic", parties=2, epsilon=1.0))
     assert "not hexadecimal" not in str(caught.value)
 
 

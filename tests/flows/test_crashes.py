@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from flows.direct import Directly
 from storage.layout import Layout
 from storage.secrets import party_secret, root_secret
 from tasks.accounts.budget import open_ledger, verify_books
 from tasks.ingestion import find_dataset
-from tasks.release import door
+from tasks.release import checkpoints
+from tasks.runtime.steps import observed_by
 from tests.support.chains import charges, digests, followed, ingest_private, prepare
 from tests.support.command_line import run_command, start_command
 from tests.support.data import temporaries
@@ -25,7 +25,7 @@ from tests.support.engines import Engine
 from tests.support.ledgers import die, killed, race
 
 STEPS = ("declared", "charged", "drawn", "recorded", "stored")
-STAGES = ("ingest", "partition", "charge", "aggregate")
+STAGES = ("normalise", "partition", "charge", "evaluate")
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ def test_killed_at_any_step_of_the_door(
     config: dict[str, Any], occurrence: int, step: str, twins: Twins, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def run() -> None:
-        monkeypatch.setattr(door, "reached", dies_at(step, occurrence))
+        monkeypatch.setattr(checkpoints, "reached", dies_at(step, occurrence))
         followed(**config)
 
     killed(run)
@@ -127,8 +127,8 @@ def test_killed_between_the_stages(stage: str, twins: Twins, monkeypatch: pytest
     reached = dies_at(stage)
 
     def run() -> None:
-        monkeypatch.setattr(Directly, "reached", lambda self, name: reached(name))
-        followed(**FEDERATED)
+        with observed_by(reached):
+            followed(**FEDERATED)
 
     killed(run)
     assert outcome(**FEDERATED) == twins.undisturbed(**FEDERATED)
@@ -140,7 +140,7 @@ def test_killed_again_and_again(twins: Twins, monkeypatch: pytest.MonkeyPatch) -
     for step in STEPS:
 
         def run(step: str = step) -> None:
-            monkeypatch.setattr(door, "reached", dies_at(step))
+            monkeypatch.setattr(checkpoints, "reached", dies_at(step))
             followed(**NOISY)
 
         killed(run)

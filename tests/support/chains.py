@@ -7,18 +7,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flows.chain import follow
-from flows.direct import Directly
+from flows.federated_training import chain_inline
 from storage.refs import DatasetRef, ReleaseRef, Visibility
 from storage.releases import ReleaseStore
 from tasks.accounts.budget import open_ledger
 from tasks.aggregation import aggregate
 from tasks.ingestion import IngestRequest, default_normalisation, find_dataset, ingest
 from tasks.normalisation import normalise
-from tasks.partitioning import Shards, partition
+from tasks.partitioning import partition
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.planner import plan_run
-from tasks.planning.plans import RunPlan
+from tasks.planning.plans import RunPlan, Shards
 from tasks.planning.resolution import resolve_normalisation
 from tasks.release.door import charge_plan, make_release
 from tasks.runtime.settings import current_layout
@@ -56,7 +55,7 @@ class Prepared:
     plan: RunPlan
 
     def charge(self) -> dict[str, Any]:
-        return charge_plan(self.plan, self.shards.training)
+        return charge_plan(self.plan, self.shards.all)
 
     def make(self) -> dict[str, ReleaseRef]:
         """Make every release and combination, one after another."""
@@ -92,7 +91,7 @@ def prepare(dataset: str = "clinic", **config: Any) -> Prepared:
 def followed(dataset: str = "clinic", **config: Any) -> RunResult:
     """Run the whole chain up to its result, without Prefect and MLflow."""
     given: dict[str, Any] = {"dataset": dataset, "epsilon": 1.0, "parties": 2, **config}
-    return follow(TrainingConfig(**given), Directly())[2]
+    return chain_inline(TrainingConfig(**given)).result
 
 
 def charges(account: str = "clinic") -> list[tuple[str, bool]]:

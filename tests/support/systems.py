@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from dpalgos.accounting import allocate
 from dpalgos.algorithms import fit
-from dpalgos.guarantees import Loss, Setting, Trust
+from dpalgos.guarantees import Loss, Setting
 from dpalgos.registry import AlgorithmSpec, lookup
 from dpalgos.rows import ArrayRows
 from dpalgos.systems.system import Arrangement, Scope
@@ -30,7 +30,7 @@ def _budgets(specs: Sequence[AlgorithmSpec], shares: Sequence[float], epsilon: f
 
 
 def _released(
-    spec: AlgorithmSpec, scope: Scope, parties: Sequence[ArrayRows], classes: int, trust: Trust, seed: int
+    spec: AlgorithmSpec, scope: Scope, parties: Sequence[ArrayRows], classes: int, trust: str, seed: int
 ) -> list[Any]:
     groups = [[rows] for rows in parties] if scope is Scope.PARTY else [list(parties)]
     found = []
@@ -48,7 +48,7 @@ def run_arrangement(
     parties: Sequence[ArrayRows],
     classes: int,
     *,
-    trust: Trust,
+    trust: str,
     epsilon: float = 1.0,
     delta: float = 1e-5,
     components: int = 20,

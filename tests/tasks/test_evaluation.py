@@ -14,7 +14,7 @@ from storage.refs import ReleaseRef
 from storage.shards import open_shard
 from tasks.evaluation import evaluate
 from tasks.release import door
-from tasks.release.door import read_release
+from tasks.release.storing import read_release
 from tasks.runtime.settings import current_layout
 from tasks.tracking.results import Evaluation
 from tests.support.chains import Prepared, charges, followed, ingest_private, prepare
@@ -82,7 +82,7 @@ def test_private_rows_are_not_measured(root: Path, tmp_path: Path, monkeypatch: 
         raise AssertionError("rows were read")
 
     monkeypatch.setattr(door, "rows_of", fail)
-    monkeypatch.setattr("tasks.evaluation.rows_of", fail)
+    monkeypatch.setattr("tasks.release.metrics.rows_of", fail)
     assert evaluated(prepared, made) == Evaluation()
 
 

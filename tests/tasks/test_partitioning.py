@@ -14,8 +14,10 @@ from storage.refs import DatasetRef
 from storage.shards import open_shard
 from tasks.ingestion import IngestRequest, find_dataset, ingest
 from tasks.normalisation import normalise
-from tasks.partitioning import Shards, are_stored_whole, partition
+from tasks.partitioning import partition
 from tasks.planning.configuration import TrainingConfig
+from tasks.planning.plans import Shards
+from tasks.preparation.dealing import are_stored_whole
 from tasks.runtime.settings import current_layout
 from tests.support.chains import ingest_private
 from tests.support.data import gathered, write_idx

@@ -8,25 +8,26 @@ import signal
 import typing
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
 from dpalgos.errors import ParameterError
+from dpalgos.models import LinearModel
 from dpalgos.secure import one_sum
 from dpalgos.secure.errors import RepeatedUseError, TooFewPartiesError
 from dpalgos.secure.party import PartyState
 from dpalgos.secure.server import SurvivorSet
-from dpalgos.secure.summation import scaled_to_all
+from dpalgos.secure.summation import Absences, scaled_to_all
+from dpalgos.trust.secagg import SecureAggregation
 from flows.secure_rounds import blocks_of
-from storage.errors import RefusedError
+from storage.errors import RefusedError, StorageError
 from storage.refs import ReleaseRef, ShardRef
 from storage.rounds import MessageRef, PrivateNotes, RoundStore
-from tasks import secure_rounds
 from tasks.accounts.budget import open_ledger
 from tasks.planning.plans import PlannedRelease
-from tasks.release import door
+from tasks.release import checkpoints, door
 from tasks.runtime.settings import current_layout
 from tasks.secure_rounds import (
     advertise,
@@ -46,9 +47,13 @@ FEDERATED: dict[str, Any] = {**PUBLIC, "algorithm": "fed-dpdr-dpml"}
 ONE: dict[str, Any] = {**PUBLIC, "algorithm": "secagg-output-perturbation", "dropouts": 1}
 
 
+def absences_of(release: PlannedRelease) -> Absences:
+    return cast(SecureAggregation, release.trust_model()).absences(len(release.parties))
+
+
 def vectors(prepared: Prepared, release: PlannedRelease, upstream: Sequence[ReleaseRef] = ()) -> tuple[Any, list[Any]]:
     """Run the rounds until every party has sent its masked vector."""
-    shards, absences = prepared.shards.of(release.parties), release.absences()
+    shards, absences = prepared.shards.of(release.parties), absences_of(release)
 
     def present(*rounds: str) -> list[list[int]]:
         return [[party] for party in range(len(shards)) if party not in absences.after(*rounds)]
@@ -65,7 +70,7 @@ def vectors(prepared: Prepared, release: PlannedRelease, upstream: Sequence[Rele
 def opened(release: PlannedRelease, agreed: MessageRef, sent: list[Any]) -> ReleaseRef:
     """Run the rest of the rounds."""
     fixed = fix_survivors.fn(release, agreed, sent)
-    gone = release.absences().after("advertise", "share", "mask", "unmask")
+    gone = absences_of(release).after("advertise", "share", "mask", "unmask")
     answers = [unmask.fn(release, [party], fixed) for party in range(len(release.parties)) if party not in gone]
     return decode.fn(release, agreed, fixed, answers)
 
@@ -77,7 +82,7 @@ def in_rounds(prepared: Prepared, release: PlannedRelease, upstream: Sequence[Re
 def all_in_rounds(prepared: Prepared) -> dict[str, ReleaseRef]:
     made: dict[str, ReleaseRef] = {}
     for release in (*prepared.plan.projections, *prepared.plan.models):
-        assert release.runs_in_rounds
+        assert release.in_rounds
         made[release.key] = in_rounds(prepared, release, [made[key] for key in release.upstream])
     return made
 
@@ -100,8 +105,8 @@ def on_another_root(monkeypatch: pytest.MonkeyPatch, root: Path, name: str) -> N
     [
         {},
         {"dropouts": 1, "absent": ("1:mask",)},
-        {"dropouts": 2, "absent": ("0:share", "2:unmask")},
-        {"dropouts": 1, "colluders": 2, "absent": ("3:advertise",)},
+        {"dropouts": 2, "absent": ("0:share", "2:unmask"), "consistent_survivors": True},
+        {"dropouts": 1, "colluders": 2, "absent": ("3:advertise",), "consistent_survivors": True},
     ],
 )
 def test_rounds_give_the_bytes_of_the_sum_in_one_process(
@@ -176,7 +181,7 @@ def test_messages_hold_no_row_and_notes_are_the_partys_own(root: Path, tmp_path:
     assert not any(needle in written for needle in rows.needles())
     for party in release.parties:
         notes = list(layout.party_round(party, release.key).iterdir())
-        assert {note.name for note in notes} == {"joined", "shared", "masked", "unmasked"}
+        assert {note.name for note in notes} == {"joined", "shared", "masked", "vector", "unmasked", "sums"}
         assert all(note.stat().st_mode & 0o077 == 0 for note in (*notes, layout.party_round(party, release.key)))
         seed = PartyState.decode(PrivateNotes(layout, party, release.key).require("joined")).seed
         assert seed not in written
@@ -187,12 +192,19 @@ def test_no_noise_for_a_release_that_was_not_charged(root: Path, tmp_path: Path)
     prepared = prepare(**{**ONE, "dataset": "clinic", "seed": None})
     release = prepared.plan.models[-1]
     shard = prepared.shards.of(release.parties)[1]
-    with pytest.raises(RefusedError, match="not charged"):
-        door.own_part(release, shard, [])
+    with pytest.raises(RefusedError, match="not charged"), door.open_release(release, [shard]):
+        pass
     prepared.charge()
-    door.own_part(release, shard, [])
-    with pytest.raises(RefusedError, match="another size"):
-        door.own_part(release, shard.model_copy(update={"rows": shard.rows + 1}), [])
+    with door.open_release(release, [shard]) as part:
+        assert len(part.rows) == len(part.noises) == 1
+        with pytest.raises(RefusedError, match="is given those of 1"):
+            part.store(LinearModel(np.zeros((1, 2))))
+    larger = shard.model_copy(update={"rows": shard.rows + 1})
+    with pytest.raises(RefusedError, match="another number"), door.open_release(release, [larger]):
+        pass
+    other = prepared.shards.of(release.parties)[2].model_copy(update={"party": "1"})
+    with pytest.raises(StorageError), door.open_release(release, [other.model_copy(update={"partition": "f" * 32})]):
+        pass
 
 
 # ── one survivor set ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -214,7 +226,7 @@ def test_survivors_are_fixed_once(root: Path) -> None:
 def forget_decision(release: PlannedRelease, *kept: str) -> None:
     """Remove what the server decided, as if it had lost its disk or were lying."""
     for path in list(current_layout().round(release.key).iterdir()):
-        if path.name.split("-")[0] in {"block", "survivors", "request", "opened"} and path.name not in kept:
+        if path.name.split("-")[0] in {"block", "survivors", "request", "opened", "sums"} and path.name not in kept:
             path.unlink()
 
 
@@ -224,7 +236,7 @@ def test_a_server_that_forgot_its_survivors_meets_the_partys_refusal(root: Path)
     fixed = fix_survivors.fn(release, agreed, sent)
     unmask.fn(release, [0], fixed)
 
-    forget_decision(release, "survivors-sum-0")
+    forget_decision(release, "sums")
     with pytest.raises(RepeatedUseError, match="fixed before"):
         fix_survivors.fn(release, agreed, sent[:3])
     forget_decision(release)
@@ -247,15 +259,19 @@ def test_a_party_masks_one_vector_only(root: Path, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("algorithm", ["secagg-output-perturbation", "noisy-gd"])
-def test_a_repetition_in_one_process_meets_the_same_survivors(algorithm: str, root: Path) -> None:
+def test_a_repetition_in_one_process_meets_the_same_survivors(
+    algorithm: str, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     prepared, release = charged({**ONE, "algorithm": algorithm})
     shards = prepared.shards.training
     door.make_release(release, shards)
     expected = digests()
     shutil.rmtree(current_layout().release(release.key))
-    other = release.model_copy(update={"absent": {"mask": (1,)}})
-    with pytest.raises(RepeatedUseError, match="fixed before"):
-        door.make_release(other, shards)
+    with monkeypatch.context() as patch:
+        # The same release, but this time a party is lost on the way.
+        patch.setattr(SecureAggregation, "absences", lambda self, parties: Absences(mask=frozenset({1})))
+        with pytest.raises(RepeatedUseError, match="fixed before"):
+            door.make_release(release, shards)
     assert digests() == {}
     door.make_release(release, shards)
     assert digests() == expected
@@ -290,7 +306,7 @@ def killed(work: Callable[[], Any], step: str) -> None:
             if name == step:
                 os.kill(os.getpid(), signal.SIGKILL)
 
-        secure_rounds.reached = door.reached = reached
+        checkpoints.reached = reached
         try:
             work()
         finally:
@@ -357,5 +373,5 @@ def test_impossible_absences_are_said_before_anything_is_charged(
 def test_shards_are_checked_before_a_row_is_read(root: Path) -> None:
     prepared, release = charged(ONE)
     shards: list[ShardRef] = prepared.shards.of(release.parties)
-    with pytest.raises(RefusedError, match="other sizes"):
+    with pytest.raises(RefusedError, match="all its parties"):
         open_rounds.fn(release, shards[:3])

@@ -22,7 +22,7 @@ from storage.releases import ReleaseStore
 from tasks.experiments.results import query_results
 from tasks.ingestion import IngestRequest, find_dataset, ingest, query
 from tasks.release import door
-from tasks.release.door import UntoldError
+from tasks.release.redaction import RedactedError
 from tasks.runtime.settings import current_layout
 from tests.support.chains import charges, digests, followed, ingest_private, prepare
 from tests.support.command_line import CommandLine
@@ -90,7 +90,7 @@ def clinic(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator
             train(TrainingConfig(dataset="clinic", algorithm="non-private", parties=2))
         with pytest.MonkeyPatch.context() as inner:
             inner.setattr(door, "fit", fails_on_rows)
-            with pytest.raises(UntoldError, match="failed on private rows"):
+            with pytest.raises(RedactedError, match="failed on private rows"):
                 train(TrainingConfig(dataset="clinic", epsilon=0.5, parties=2))
         flush_prefect()
         yield Clinic(root, engine.root, rows, results)

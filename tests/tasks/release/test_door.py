@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,13 @@ from dpalgos.guarantees import GaussianMu
 from dpalgos.keystream import KeyedNoise
 from dpalgos.registry import lookup
 from storage.errors import OverspendError, RefusedError, SecretError, StorageError
-from storage.layout import Layout
 from storage.ledger import Ledger
 from storage.refs import ReleaseRef, Visibility
 from storage.releases import ReleaseStore
 from tasks.accounts.budget import open_ledger
 from tasks.planning.plans import PlannedRelease
-from tasks.release import door
+from tasks.release import checkpoints, door, rows
+from tasks.release.storing import is_stored
 from tasks.runtime.settings import current_layout
 from tests.support.chains import Prepared, charges, digests, ingest_private, prepare
 
@@ -54,7 +55,7 @@ def test_declare_charge_draw_store_in_this_order(clinic: Path, monkeypatch: pyte
 
     def reached(step: str) -> None:
         seen.append(step)
-        charged, stored = open_ledger().is_charged(release.key), door.is_stored(release.key)
+        charged, stored = open_ledger().is_charged(release.key), is_stored(release.key)
         recorded = bool(open_ledger().outputs(release.key))
         assert (charged, recorded, stored) == {
             "declared": (False, False, False),
@@ -64,7 +65,7 @@ def test_declare_charge_draw_store_in_this_order(clinic: Path, monkeypatch: pyte
             "stored": (True, True, True),
         }[step]
 
-    monkeypatch.setattr(door, "reached", reached)
+    monkeypatch.setattr(checkpoints, "reached", reached)
     door.make_release(release, prepared.shards.training)
     assert seen == ["declared", "charged", "drawn", "recorded", "stored"]
 
@@ -72,9 +73,9 @@ def test_declare_charge_draw_store_in_this_order(clinic: Path, monkeypatch: pyte
 def test_no_noise_and_no_row_before_the_charge_is_on_disk(clinic: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     prepared = prepare(**NOISY)
     touched: list[str] = []
-    original_rows, original_stream = door.rows_of, KeyedNoise.stream
+    original_rows, original_stream = rows.rows_of, KeyedNoise.stream
 
-    def rows_of(*arguments: Any) -> Any:
+    def opened(*arguments: Any) -> Any:
         assert open_ledger().is_charged(only(prepared).key)
         touched.append("rows")
         return original_rows(*arguments)
@@ -84,7 +85,7 @@ def test_no_noise_and_no_row_before_the_charge_is_on_disk(clinic: Path, monkeypa
         touched.append("noise")
         return original_stream(self, *arguments)
 
-    monkeypatch.setattr(door, "rows_of", rows_of)
+    monkeypatch.setattr(door, "rows_of", opened)
     monkeypatch.setattr(KeyedNoise, "stream", stream)
     prepared.make()
     assert {"rows", "noise"} <= set(touched)
@@ -92,17 +93,17 @@ def test_no_noise_and_no_row_before_the_charge_is_on_disk(clinic: Path, monkeypa
 
 def test_nothing_is_drawn_where_the_cap_is_exceeded(clinic: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*arguments: Any) -> Any:
-        raise AssertionError("rows were read")
+        raise AssertionError("rows were read, or noise was drawn")
 
     prepared = prepare(**NOISY, epsilon=4.0)
     monkeypatch.setattr(door, "rows_of", fail)
+    monkeypatch.setattr(KeyedNoise, "stream", fail)
     with pytest.raises(OverspendError, match="largest epsilon that would still fit"):
         prepared.charge()
     with pytest.raises(OverspendError):
         prepared.make()
     assert charges() == []
     assert digests() == {}
-    assert not list(Layout(clinic).parties.glob("*/secret.key")) or charges() == []
 
 
 def test_a_plan_is_charged_whole_or_not_at_all(clinic: Path) -> None:
@@ -227,7 +228,7 @@ def test_a_secret_that_others_can_read_is_refused_before_the_charge(clinic: Path
 
 def nudge(monkeypatch: pytest.MonkeyPatch) -> None:
     """Change the last bit of one feature, as another library or another number of threads might."""
-    original = door.rows_of
+    original = rows.rows_of
 
     class Nudged:
         def __init__(self, rows: Any) -> None:
@@ -331,8 +332,8 @@ def test_sizes_are_those_of_the_shards(clinic: Path) -> None:
     """The guarantee is read off the sizes, so a plan for larger parties would add too little noise."""
     prepared = prepare(**FEDERATED)
     release = prepared.plan.projections[0]
-    larger = release.model_copy(update={"setting": {**release.setting, "sizes": [10**6]}})
-    with pytest.raises(RefusedError, match="other sizes"):
+    larger = release.model_copy(update={"setting": replace(release.setting, sizes=(10**6,))})
+    with pytest.raises(RefusedError, match="number of rows 1000000"):
         door.make_release(larger, prepared.shards.of(("0",)))
     shard = prepared.shards.of(("0",))[0].model_copy(update={"rows": 10**6})
     with pytest.raises(RefusedError, match="another number"):
@@ -340,15 +341,17 @@ def test_sizes_are_those_of_the_shards(clinic: Path) -> None:
     assert charges() == []
 
 
-def test_a_key_does_not_stand_for_a_dearer_release(clinic: Path) -> None:
-    """Charged for little noise and drawn with less: the key is on record with another guarantee."""
+def test_a_dearer_release_is_another_release(clinic: Path) -> None:
+    """Charged for much noise and drawn with little: what is drawn has an identity, and a price, of its own."""
     prepared = prepare(**NOISY)
     prepared.charge()
     release = only(prepared)
-    assert release.budget is not None
-    dearer = release.model_copy(update={"budget": {**release.budget, "mu": 50 * release.budget["mu"]}})
-    with pytest.raises(RefusedError, match="another guarantee"):
+    assert isinstance(release.budget, GaussianMu)
+    dearer = release.model_copy(update={"budget": GaussianMu(50 * release.budget.mu)})
+    assert dearer.key != release.key
+    with pytest.raises(OverspendError):
         door.make_release(dearer, prepared.shards.training)
+    assert [key for key, _ in charges()] == [release.key]
     assert digests() == {}
 
 
@@ -477,7 +480,7 @@ def test_a_map_that_sees_no_row_costs_nothing(clinic: Path) -> None:
     prepared.make()
     assert len(charges()) == 1
     (free,) = [release for release in prepared.plan.releases if not release.reads_rows]
-    assert door.is_stored(free.key)
+    assert is_stored(free.key)
 
 
 def test_a_combination_is_free_and_made_of_releases(clinic: Path) -> None:

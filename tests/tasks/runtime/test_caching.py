@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,9 +20,11 @@ from tasks.normalisation import normalise
 from tasks.partitioning import partition
 from tasks.planning.plans import PlannedRelease
 from tasks.recording import record
-from tasks.releasing import reduce_dimension, train_model
+from tasks.reduction import reduce_dimension
 from tasks.runtime import caching
-from tasks.runtime.caching import BY_CONTENT, ByContent, checked, served_from_cache, submit
+from tasks.runtime.caching import BY_CONTENT, ByContent
+from tasks.runtime.steps import Done, inline, observed_by, served_from_cache, step
+from tasks.training import train_model
 from tests.support.engines import Engine
 from tests.support.plans import planned
 
@@ -101,9 +106,18 @@ def test_every_task_is_cached_by_content_but_for_those_that_write_books() -> Non
 
 
 def test_served_from_the_cache_across_runs_of_a_flow(engine: Engine, root: Path) -> None:
+    stored = True
+
+    @step(stored=lambda number: stored)
+    def double(number: int) -> int:
+        calls.append(number)
+        return 2 * number
+
     @flow
-    def run(stored: bool) -> tuple[int, bool]:
-        future = submit(double, [21], stored=stored)
+    def run(there: bool) -> tuple[int, bool]:
+        nonlocal stored
+        stored = there
+        future = double.submit(21)
         return future.result(), served_from_cache(future)
 
     assert run(True) == (42, False)
@@ -130,9 +144,14 @@ def test_two_roots_share_no_cache(engine: Engine, tmp_path: Path, monkeypatch: p
 def test_a_step_whose_rows_are_gone_runs_again(engine: Engine, root: Path) -> None:
     whole = True
 
+    @step(whole=lambda result: whole)
+    def double(number: int) -> int:
+        calls.append(number)
+        return 2 * number
+
     @flow
     def run() -> int:
-        return checked(double, [7], lambda result: whole)
+        return double(7)
 
     run()
     run()
@@ -145,14 +164,59 @@ def test_a_step_whose_rows_are_gone_runs_again(engine: Engine, root: Path) -> No
 def test_a_reference_survives_the_store(engine: Engine, root: Path) -> None:
     """Results are kept as JSON; what comes back must be the reference, not a dictionary."""
 
-    @task(cache_policy=BY_CONTENT, persist_result=True)
+    @step()
     def refer(key: str) -> ReleaseRef:
         return ReleaseRef(key=key, kind="projection", party="0")
 
     @flow
     def run() -> tuple[Any, bool]:
-        future = submit(refer, ["k"], stored=True)
+        future = refer.submit("k")
         return future.result(), served_from_cache(future)
 
     assert run() == (ReleaseRef(key="k", kind="projection", party="0"), False)
     assert run() == (ReleaseRef(key="k", kind="projection", party="0"), True)
+
+
+# ── without the engine ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_inline_steps_are_plain_calls_that_take_each_others_futures(root: Path) -> None:
+    stored = False
+
+    @step(stored=lambda number: stored)
+    def increased(number: int) -> int:
+        return number + 1
+
+    @step()
+    def total(numbers: list[int]) -> int:
+        return sum(numbers)
+
+    seen: list[str] = []
+    with inline(), observed_by(seen.append):
+        futures = [increased.submit(1), increased.submit(2)]
+        assert not any(served_from_cache(future) for future in futures)
+        assert total(futures) == 5
+        stored = True
+        again = increased.submit(1)
+        assert isinstance(again, Done)
+        assert served_from_cache(again)
+    assert seen == ["total"]
+
+
+def test_equal_inline_steps_of_two_threads_follow_each_other(root: Path) -> None:
+    """Two points of a sweep that share a release: the second waits for the first, and finds it stored."""
+    running = threading.Semaphore(1)
+
+    @step()
+    def slow(number: int) -> bool:
+        alone = running.acquire(blocking=False)
+        time.sleep(0.05)
+        running.release()
+        return alone
+
+    def run(number: int) -> bool:
+        with inline():
+            return slow(number)
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(run, [7] * 4))

@@ -15,8 +15,7 @@ from dpalgos.accounting.composition import compose
 from dpalgos.errors import ParameterError
 from dpalgos.mechanisms.gaussian import delta_of_mu
 from dpalgos.models import LinearModel
-from flows.chain import follow
-from flows.direct import Directly
+from flows.federated_training import chain_inline
 from storage.datasets import open_dataset
 from storage.layout import Layout
 from storage.shards import open_shard
@@ -38,7 +37,7 @@ from tests.support.plans import dataset_of, planned, shards_of
 def tracked(dataset: str = "digits", **config: Any) -> tuple[TrainingConfig, RunResult]:
     """Run the chain without Prefect, and log it."""
     given = TrainingConfig(**{"dataset": dataset, "epsilon": 1.0, "parties": 2, **config})
-    mapped, plan, result, models = follow(given, Directly())
+    mapped, plan, result, models = chain_inline(given)
     return given, record.fn(given, mapped, plan, result, models)
 
 
@@ -83,7 +82,7 @@ def test_a_kind_without_a_scikit_learn_step_is_said_and_what_does_not_fit_is_rai
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = TrainingConfig(dataset="iris", algorithm="noisy-gd", epsilon=1.0, parties=2)
-    dataset, plan, result, models = follow(config, Directly())
+    dataset, plan, result, models = chain_inline(config)
     assert run_report(config, dataset, plan, result, models).model is not None
 
     def read(artefact: Any) -> None:
@@ -242,7 +241,7 @@ def test_a_parent_a_child_per_party_one_experiment_a_data_set(tracked_root: Path
 
 
 def logged(config: TrainingConfig) -> Any:
-    dataset, plan, result, models = follow(config, Directly())
+    dataset, plan, result, models = chain_inline(config)
     return config, dataset, plan, result, models
 
 

@@ -1,0 +1,120 @@
+"""What a repeated run must find: whose vectors a sum held, and what each party let be opened."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from dpalgos.rows import Ints
+from dpalgos.secure.errors import RepeatedUseError
+
+__all__ = ["RecordedSum", "SumRecord"]
+
+_DIGEST = hashlib.sha256().digest_size
+
+
+class SumRecord(Protocol):
+    """Entries that outlive a crash of a release's sums, the server's own and every party's own.
+
+    Of two entries under one name the first counts, whichever run made it; it is on disk before a method returns.
+    """
+
+    def fix(self, step: str, survivors: tuple[int, ...]) -> tuple[int, ...]:
+        """Server: enter whose vectors a sum holds, before anything of it is unmasked, and return what stands."""
+        ...
+
+    def opened(self, party: int, step: str) -> bytes | None:
+        """Party: return what it entered when it let this sum be unmasked, None where it has not."""
+        ...
+
+    def open(self, step: str, entries: Mapping[int, bytes]) -> Mapping[int, bytes]:
+        """Parties: each enters, in its own record, what it is about to let be unmasked; return what stands."""
+        ...
+
+
+class RecordedSum:
+    """One sum of a release under its record: opened once, or again with the same survivors and the same vectors.
+
+    Guarantee
+    ---------
+    Noise shares are functions of the party's secret, the release, the step and the exact contribution. So a run that
+    is repeated after a crash and finds the contributions unchanged repeats the bytes of every sum and reveals nothing
+    new. Where a contribution has changed, be it in a last bit, its noise is independent of the first draw: a second
+    sum with it would be a second release of the step, at the full price, which nobody has charged. And two sums over
+    different survivors differ by single parties' vectors, noise and all. Both are refused here, on the word of every
+    single party: before its vector leaves (:meth:`vector`), since the other parties could open the sum without it,
+    and before its answer leaves (:meth:`open`).
+
+    A step that was fixed and never unmasked is fixed for its survivors. Its vectors may change: those of the earlier
+    run stay under masks that nobody opens, as a party that has entered nothing has answered nothing.
+
+    Parameters
+    ----------
+    record : SumRecord or None
+        None keeps nothing: for simulations that release nothing.
+    identity, step : str
+        The release's, and the sum's name within it.
+
+    Attributes
+    ----------
+    vectors : dict of int to bytes
+        Digest of what each party has masked in this run.
+    """
+
+    def __init__(self, record: SumRecord | None, identity: str, step: str) -> None:
+        self._record, self._identity, self._step = record, identity, step
+        self.vectors: dict[int, bytes] = {}
+
+    def vector(self, party: int, vector: Ints) -> Ints:
+        """Return what a party is about to mask.
+
+        Raises
+        ------
+        RepeatedUseError
+            If it let another vector of this step be unmasked before.
+        """
+        digest = hashlib.sha256(vector.tobytes()).digest()
+        before = self._record.opened(party, self._step) if self._record is not None else None
+        if before is not None and before[:_DIGEST] != digest:
+            raise RepeatedUseError(
+                f"party {party} has let the sum {self._step!r} of {self._identity!r} be unmasked before, and what it "
+                "contributes has changed since; a second sum would be a second release. Ask for one, with a fresh "
+                "charge, by another --repetition"
+            )
+        self.vectors[party] = digest
+        return vector
+
+    def fix(self, survivors: tuple[int, ...]) -> None:
+        """Enter the survivors with the server.
+
+        Raises
+        ------
+        RepeatedUseError
+            If the sum was fixed before for others.
+        """
+        if self._record is not None and self._record.fix(self._step, survivors) != survivors:
+            raise RepeatedUseError(
+                f"the survivors of {self._step!r} of {self._identity!r} were fixed before and were others; a second "
+                "sum would reveal single inputs. Repeat it under a new identity (--repetition)"
+            )
+
+    def open(self, parties: Sequence[int], survivors: tuple[int, ...]) -> None:
+        """Enter with each of the parties what it is about to let be unmasked.
+
+        Raises
+        ------
+        RepeatedUseError
+            If one of them let another sum of this step be unmasked before.
+        """
+        if self._record is None:
+            return
+        named = hashlib.sha256(repr(survivors).encode()).digest()
+        entries = {party: self.vectors[party] + named for party in parties}
+        for party, standing in self._record.open(self._step, entries).items():
+            if standing != entries[party]:
+                raise RepeatedUseError(
+                    f"party {party} refuses: it has let {self._step!r} of {self._identity!r} be unmasked before, for "
+                    "other survivors or another vector; a second sum would reveal single inputs. Repeat it under a new "
+                    "identity (--repetition)"
+                )

@@ -1,0 +1,91 @@
+"""What a trust model is: the contract that every file of this folder keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from dpalgos.algorithms import Algorithm
+from dpalgos.guarantees import Guarantee, Setting
+from dpalgos.noise import NoiseSource
+from dpalgos.secure.record import SumRecord
+from dpalgos.summation import SumAlgorithm, Summation, TrustedSummation
+from dpalgos.systems.system import Arrangement, Scope
+
+__all__ = ["EVERYONE", "TrustModel"]
+
+EVERYONE = "all"
+"""Whose release a joint one is: a curator's secret keys its noise."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrustModel:
+    """Who sees what; a subclass's fields are its own settings, checked when it is made.
+
+    Attributes
+    ----------
+    scope : Scope
+        Who forms a group where a run is put together of parts: each party by itself, or all of them.
+    summary : str
+        One sentence.
+    """
+
+    scope: ClassVar[Scope] = Scope.JOINT
+    summary: ClassVar[str] = ""
+
+    @classmethod
+    def derived(cls, arrangements: Mapping[str, Arrangement]) -> Arrangement | None:
+        """Return how a system that does not name this trust model runs under it all the same; None where it cannot."""
+        del arrangements
+        return None
+
+    def owner(self, parties: Sequence[str]) -> str:
+        """Return whose release it is that reads these parties' rows: a party's own, or :data:`EVERYONE`'s."""
+        del parties
+        return EVERYONE
+
+    def noise_makers(self, parties: Sequence[str]) -> tuple[str, ...]:
+        """Return whose secrets key the noise of a release."""
+        return (self.owner(parties),)
+
+    def noise_factor(self, parties: int) -> float:
+        """Return how many times its law's standard deviation the noise of a sum over these parties has."""
+        del parties
+        return 1.0
+
+    def require(self, algorithm: Algorithm, setting: Setting) -> None:
+        """Refuse, from public facts and before anything is charged, what cannot run.
+
+        Raises
+        ------
+        ParameterError
+            Naming what does not fit.
+        """
+
+    def guarantee(self, algorithm: Algorithm, setting: Setting) -> Guarantee:
+        """Return what is proved of an algorithm whose sums are formed here: its own guarantee and what can fail."""
+        return algorithm.guarantee(setting)
+
+    def in_rounds(self, algorithm: Algorithm, setting: Setting) -> bool:
+        """Whether parties and server exchange messages of :mod:`dpalgos.secure` that may each be a task of its own."""
+        del algorithm, setting
+        return False
+
+    def summation(
+        self, algorithm: SumAlgorithm, setting: Setting, noises: Sequence[NoiseSource], identity: str, record: SumRecord
+    ) -> Summation:
+        """Return how the sums of a release are formed.
+
+        Parameters
+        ----------
+        algorithm : SumAlgorithm
+        setting : Setting
+        noises : sequence of NoiseSource
+            One for each of :meth:`noise_makers`.
+        identity : str
+            The release's.
+        record : SumRecord
+        """
+        del algorithm, setting, identity, record
+        return TrustedSummation(noises[0])

@@ -1,0 +1,44 @@
+"""Versions of a data set whose rows are brought into the unit ball, one row at a time."""
+
+from __future__ import annotations
+
+from dpalgos.normalisation import RowMap
+from dpalgos.registry import AlgorithmSpec
+from storage.datasets import is_complete, open_dataset, transform_dataset
+from storage.refs import DatasetRef
+from tasks.planning.identity import identity, source_of
+from tasks.planning.resolution import admitted_normalisation
+from tasks.runtime.settings import current_layout
+
+__all__ = ["is_stored_whole", "map_rows", "row_map"]
+
+
+def map_rows(dataset: DatasetRef, name: str) -> DatasetRef:
+    """Store a version of a data set whose rows are mapped as a run wants them; a version that is there is reused.
+
+    Raises
+    ------
+    RefusedError
+        If a map that looks at other rows is asked for on private data.
+    """
+    cls = admitted_normalisation(name, dataset.name, private=dataset.private)
+    return transform_dataset(
+        current_layout(),
+        dataset,
+        row_map(dataset, name),
+        normalisation=name,
+        recipe=identity(source=source_of(cls)),
+        unit_ball=cls.unit_ball,
+    )
+
+
+def row_map(dataset: DatasetRef, name: str) -> RowMap:
+    """Return the map of a normalisation; one that looks at rows learns it from the data set's."""
+    stored = open_dataset(current_layout(), dataset)
+    learnt: RowMap = AlgorithmSpec("normalisations", name).build().learn(features for features, _ in stored.blocks())
+    return learnt
+
+
+def is_stored_whole(dataset: DatasetRef) -> bool:
+    """Whether a version is there."""
+    return is_complete(current_layout(), dataset)

@@ -1,0 +1,206 @@
+"""Who may read which rows, and what it costs: one function, called for a plan and again for each release."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from dpalgos.guarantees import Numerics
+from storage.charges import PlanRequest, ReleaseCharge
+from storage.datasets import dataset_ref
+from storage.errors import RefusedError
+from storage.ledger import Ledger
+from storage.refs import DatasetRef, ReleaseRef, ShardRef
+from storage.shards import open_shard
+from tasks.accounts.budget import open_ledger
+from tasks.planning.fields import Json
+from tasks.planning.plans import PlannedCombination, PlannedRelease
+from tasks.release.noise import key_identifiers
+from tasks.runtime.settings import current_layout
+
+__all__ = ["admit", "require_upstream"]
+
+
+def admit(
+    releases: Sequence[PlannedRelease], shards: Sequence[ShardRef], *, run: str, sound_counterpart: str | None = None
+) -> Json:
+    """Admit releases to the rows of these shards and charge together what was not charged before.
+
+    A release's identity is a digest of what it does to whose rows (:attr:`PlannedRelease.key`), and the ledger
+    remembers the identities that were charged. So it is enough to compare the identity's parts with what is at hand:
+    account, data version, partition, party and size of every shard.
+
+    Where the shards are those of some of a release's parties only, these parties do their part of a release that was
+    charged before; nothing is charged then.
+
+    Parameters
+    ----------
+    releases : sequence of PlannedRelease
+    shards : sequence of ShardRef
+    run : str
+        For people: what runs.
+    sound_counterpart : str, optional
+        What to run instead of something unproved.
+
+    Returns
+    -------
+    dict
+        Public numbers for reports: what was newly charged, spent, left, the filter in force.
+
+    Raises
+    ------
+    RefusedError
+        If a shard is not the one that a release was planned for; if rows are private and a release is unproved, holds
+        in real arithmetic only without the owner's consent, is seeded publicly, or has a delta of 1/n or more; if the
+        cap would be exceeded; or if part of a release is asked for that was not charged. Nothing is charged then.
+    ParameterError
+        If the trust model refuses the setting.
+    """
+    ledger = open_ledger()
+    by_party = {shard.party: shard for shard in shards}
+    _require_stored(shards)
+    for release in releases:
+        _require_bound(release, by_party)
+    readers = [release for release in releases if release.reads_rows]
+    for release in readers:
+        release.trust_model().require(release.build(), release.setting)
+    private = next((shard.dataset for shard in shards if shard.dataset.private), None)
+    if private is not None:
+        _require_private(readers, private, ledger, run, sound_counterpart)
+    if all(by_party.keys() >= set(release.parties) for release in readers):
+        return _charge(ledger, readers, run)
+    for release in readers:
+        _require_charged(release, ledger)
+    return {}
+
+
+def require_upstream(planned: PlannedRelease | PlannedCombination, upstream: Sequence[ReleaseRef]) -> None:
+    """Refuse artefacts other than those that something was planned of: they are part of its identity.
+
+    Raises
+    ------
+    RefusedError
+        Naming both.
+    """
+    if (given := tuple(reference.key for reference in upstream)) != planned.upstream:
+        raise RefusedError(
+            f"{planned.label} is planned to be made of {_short(planned.upstream)} and is given {_short(given)}; "
+            "use the releases of its own plan"
+        )
+
+
+def _short(keys: Sequence[str]) -> str:
+    return ", ".join(key[:12] for key in keys) or "no release"
+
+
+def _require_stored(shards: Sequence[ShardRef]) -> None:
+    """Compare references, which anybody can write down, with what is stored under them."""
+    layout = current_layout()
+    for dataset in {shard.dataset for shard in shards}:
+        stored = dataset_ref(layout, dataset.version)
+        if (stored.visibility, stored.private and stored.account) != (
+            dataset.visibility,
+            dataset.private and dataset.account,
+        ):
+            raise RefusedError(
+                f"the reference to {dataset.name} does not say what is stored: version {dataset.version} holds "
+                f"{stored.visibility} rows of account {stored.account}"
+            )
+    for shard in shards:
+        if open_shard(layout, shard).count != shard.rows:
+            raise RefusedError(f"the reference to the rows of party {shard.party} gives another number than is stored")
+
+
+def _require_bound(release: PlannedRelease, shards: Mapping[str, ShardRef]) -> None:
+    """Compare a release with the shards of its parties, as far as they are at hand."""
+    for party, rows in zip(release.parties, release.setting.sizes, strict=True):
+        shard = shards.get(party)
+        if shard is None:
+            continue
+        planned = {
+            "account": release.account,
+            "data version": release.dataset,
+            "partition": release.partition,
+            "number of rows": rows,
+        }
+        found = {
+            "account": shard.dataset.account,
+            "data version": shard.dataset.version,
+            "partition": shard.partition,
+            "number of rows": shard.rows,
+        }
+        for what, value in planned.items():
+            if found[what] != value:
+                raise RefusedError(
+                    f"{release.label} is planned for a shard of party {party} with {what} {value}, and is given one "
+                    f"with {what} {found[what]}; plan and charge what is to be released of these rows"
+                )
+    if not shards.keys() & set(release.parties) and shards:
+        raise RefusedError(
+            f"{release.label} is planned for the parties {', '.join(release.parties[:5])} and is given the rows of "
+            f"{', '.join(sorted(shards)[:5])}"
+        )
+
+
+def _require_private(
+    readers: Sequence[PlannedRelease], dataset: DatasetRef, ledger: Ledger, run: str, sound_counterpart: str | None
+) -> None:
+    if any(release.seed is not None for release in readers):
+        raise RefusedError(
+            f"{dataset.name} is private: a public noise seed would let anybody subtract the noise; leave --seed out"
+        )
+    # Publishing one of n rows at random is (0, 1/n)-private, so the release that reads the most rows sets the bound.
+    most = max((release.setting.rows for release in readers), default=0)
+    for release in readers:
+        if release.delta * most >= 1:
+            raise RefusedError(
+                f"delta {release.delta:g} is 1/n or more for a release of n = {most} rows: that protects nobody; "
+                f"choose --delta well below {1 / most:.2g}"
+            )
+        guarantee = release.guarantee()
+        if not guarantee.proved:
+            counterpart = sound_counterpart or release.build().sound_counterpart
+            way_out = (
+                f"its sound counterpart is {counterpart}"
+                if counterpart
+                else "only proved algorithms run on private rows: unitball algorithms --proved"
+            )
+            raise RefusedError(f"{dataset.name} is private and {run} is not proved ({guarantee.reason}); {way_out}")
+        if guarantee.numerics is Numerics.IDEALISED and not ledger.account(dataset.account).idealised_allowed:
+            raise RefusedError(
+                f"{release.name} is proved in real arithmetic only (idealised) and the account {dataset.account} does "
+                f"not admit that; ingest with --allow-idealised, or choose an exact algorithm such as noisy-gd"
+            )
+
+
+def _require_charged(release: PlannedRelease, ledger: Ledger) -> None:
+    key = release.key
+    if not ledger.is_charged(key):
+        raise RefusedError(f"{release.label} was not charged, so no noise is drawn for it")
+    account = ledger.charge_of(key).account
+    if account != release.account and (ledger.account(account).private or ledger.account(release.account).private):
+        raise RefusedError(f"{release.label} was charged to account {account}, not to {release.account}")
+
+
+def _charge(ledger: Ledger, releases: Sequence[PlannedRelease], run: str) -> Json:
+    if not releases:
+        return {"charged": 0, "already_charged": 0}
+    first = releases[0]
+    keyed = {release.key: release for release in releases}
+    request = PlanRequest(
+        account=first.account,
+        partition=first.partition,
+        releases=tuple(
+            ReleaseCharge(
+                key=key, parties=release.parties, guarantee=release.guarantee().to_json(), label=release.label
+            )
+            for key, release in keyed.items()
+        ),
+        delta=first.delta,
+        run=run,
+    )
+    # Only what is still to be paid names secrets: a lost one must not be made anew for a release already charged.
+    unpaid = [release for key, release in keyed.items() if not ledger.is_charged(key)]
+    makers = list(dict.fromkeys(maker for release in unpaid for maker in release.noise_makers))
+    identifiers = key_identifiers(unpaid[0].seed, makers) if unpaid else {}
+    outcome = ledger.charge(request, identifiers)
+    return {"charged": len(outcome.charged), "already_charged": len(outcome.already_charged), **outcome.details}

@@ -1,0 +1,47 @@
+"""What a release's secure sums leave on disk: the server's survivors, and with each party what it let be unmasked."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from storage.journal import Journal
+from tasks.runtime.settings import current_layout
+
+__all__ = ["StoredRecord"]
+
+_AT_ONCE = 16
+_NAME = "sums"
+
+
+class StoredRecord:
+    """The record of one release (a :class:`dpalgos.secure.record.SumRecord`).
+
+    Parameters
+    ----------
+    key : str
+        The release's identity.
+    parties : sequence of str
+        All its parties, in order; each keeps a file of its own in its private store.
+    """
+
+    def __init__(self, key: str, parties: Sequence[str]) -> None:
+        layout = current_layout()
+        self._server = Journal(layout.round(key) / _NAME)
+        self._parties = [Journal(layout.party_round(party, key) / _NAME) for party in parties]
+
+    def fix(self, step: str, survivors: tuple[int, ...]) -> tuple[int, ...]:
+        """Store whose vectors a sum holds, and return whose were stored first, by whichever run."""
+        return tuple(json.loads(self._server.add(step, json.dumps(survivors).encode())))
+
+    def opened(self, party: int, step: str) -> bytes | None:
+        """Return what a party has stored of a sum."""
+        return self._parties[party].get(step)
+
+    def open(self, step: str, entries: Mapping[int, bytes]) -> Mapping[int, bytes]:
+        """Store what each party lets be unmasked, and return what each stored first."""
+        # Each waits for the disk; the waits of many parties overlap.
+        with ThreadPoolExecutor(min(_AT_ONCE, max(len(entries), 1))) as pool:
+            standing = pool.map(lambda party: self._parties[party].add(step, entries[party]), entries)
+            return dict(zip(entries, standing, strict=True))

@@ -1,0 +1,58 @@
+"""Rows of shards, seen through released artefacts in turn; opened by the door, and by whoever measures public rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpalgos.rows import Floats, Rows
+from storage.layout import Layout
+from storage.refs import ReleaseRef, ShardRef
+from storage.shards import open_shard
+from tasks.release.storing import read_release
+from tasks.runtime.settings import current_root
+
+__all__ = ["RowMaps", "maps_of", "rows_of"]
+
+RowMaps = Sequence[Callable[[Floats], Floats]]
+
+
+class _MappedRows:
+    """A party's rows seen through released artefacts (post-processing: the maps cost nothing more)."""
+
+    def __init__(self, rows: Rows, maps: RowMaps, dimension: int) -> None:
+        self._rows = rows
+        self._maps = maps
+        self._dimension = dimension
+
+    @property
+    def count(self) -> int:
+        return self._rows.count
+
+    @property
+    def dimension(self) -> int:
+        return self._dimension
+
+    def blocks(self) -> Iterator[tuple[Floats, NDArray[np.generic]]]:
+        for features, labels in self._rows.blocks():
+            for mapped in self._maps:
+                features = mapped(features)
+            yield features, labels
+
+    def fingerprint(self) -> NDArray[np.uint8]:
+        # The maps are part of the release's identity, which keys the noise already.
+        return self._rows.fingerprint()
+
+
+def maps_of(upstream: Sequence[ReleaseRef]) -> RowMaps:
+    """Open the released artefacts that rows pass through, in turn."""
+    return [read_release(reference).apply for reference in upstream]
+
+
+def rows_of(shard: ShardRef, maps: RowMaps, dimension: int) -> Rows:
+    """Open a shard, seen through released artefacts in turn; ``dimension`` features come out."""
+    # Nothing is to be made for reading, and this is asked for each of many thousand parties.
+    rows: Rows = open_shard(Layout(current_root()), shard)
+    return _MappedRows(rows, maps, dimension) if maps else rows

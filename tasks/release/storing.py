@@ -1,0 +1,95 @@
+"""Releases on disk: their manifests, the first stored copy, and how an artefact is read back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from dpalgos.models import Artefact, decode
+from storage.refs import ReleaseRef
+from storage.releases import ReleaseStore
+from tasks.accounts.budget import open_ledger
+from tasks.planning.fields import Json
+from tasks.planning.plans import PlannedCombination, PlannedRelease
+from tasks.release import checkpoints
+from tasks.runtime.settings import current_layout
+
+__all__ = ["diagnostics_of", "is_stored", "read_release", "store_combination", "store_release", "stored_release"]
+
+
+def is_stored(key: str) -> bool:
+    """Whether a release is there."""
+    return ReleaseStore(current_layout()).exists(key)
+
+
+def stored_release(release: PlannedRelease) -> ReleaseRef | None:
+    """Return the reference of a release that is stored: the first stored copy is the release."""
+    store, key = ReleaseStore(current_layout()), release.key
+    if not store.exists(key):
+        return None
+    manifest, _ = store.read(key)
+    return ReleaseRef(key=key, kind=manifest["artefact"], party=release.owner)
+
+
+def read_release(reference: ReleaseRef) -> Any:
+    """Return the artefact behind a reference, its digest verified."""
+    manifest, arrays = ReleaseStore(current_layout()).read(reference.key)
+    return decode(manifest["artefact"], arrays)
+
+
+def diagnostics_of(reference: ReleaseRef) -> dict[str, float]:
+    """Return what a solver said of its own work; empty for private data and for algorithms that say nothing."""
+    manifest, _ = ReleaseStore(current_layout()).read(reference.key)
+    return dict(manifest.get("diagnostics", {}))
+
+
+def store_release(release: PlannedRelease, artefact: Artefact, diagnostics: Mapping[str, float]) -> ReleaseRef:
+    """Record a drawn release in the ledger and store it: the door's last step."""
+    checkpoints.reached("drawn")
+    store, key = ReleaseStore(current_layout()), release.key
+    manifest = _manifest(key, release, artefact.kind, diagnostics)
+    arrays = artefact.arrays()
+    if release.reads_rows:
+        open_ledger().record_output(key, store.digest_of(manifest, arrays))
+        checkpoints.reached("recorded")
+    store.write(key, manifest, arrays)
+    checkpoints.reached("stored")
+    return ReleaseRef(key=key, kind=artefact.kind, party=release.owner)
+
+
+def store_combination(combination: PlannedCombination, artefact: Artefact) -> ReleaseRef:
+    """Store what the server made out of releases: post-processing, free."""
+    store, key = ReleaseStore(current_layout()), combination.key
+    if not store.exists(key):
+        planned = combination.model_dump(mode="json", exclude={"label", "code"})
+        manifest = {
+            "format_version": 1,
+            "key": key,
+            "artefact": artefact.kind,
+            "label": combination.label,
+            "post_processing": planned,
+            "code": combination.code,
+        }
+        store.write(key, manifest, artefact.arrays())
+    return ReleaseRef(key=key, kind=artefact.kind, party="server")
+
+
+def _manifest(key: str, release: PlannedRelease, kind: str, diagnostics: Mapping[str, float]) -> Json:
+    algorithm = release.build()
+    claim = algorithm.claim
+    # All that the identity is made of, so that whoever reads the manifest can check it.
+    planned = release.model_dump(mode="json", exclude={"account", "delta", "seed"})
+    return {
+        "format_version": 1,
+        "key": key,
+        "artefact": kind,
+        "reads_rows": release.reads_rows,
+        **planned,
+        "guarantee": release.guarantee().to_json(),
+        "claim": None
+        if claim is None
+        else {"statement": claim.statement, "theorem": claim.theorem, "flaw": claim.flaw},
+        "source": algorithm.source,
+        "public_seed": release.seed,
+        "diagnostics": dict(diagnostics),
+    }

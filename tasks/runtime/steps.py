@@ -1,0 +1,168 @@
+"""Steps of the chain: Prefect tasks that are made again where what they made is gone, and that can run without Prefect.
+
+Inside ``with inline():`` a step is a plain call in the caller's own thread, with the same arguments and results: what a
+point of a sweep is made of, where a task run of the engine each would cost more than the work.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any, Generic, ParamSpec, TypeVar
+
+from prefect import Task
+from prefect.futures import PrefectFuture
+
+from tasks.planning.identity import identity
+from tasks.runtime.caching import BY_CONTENT
+
+__all__ = ["Done", "Future", "Step", "inline", "is_inline", "observed_by", "served_from_cache", "step"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_INLINE: ContextVar[bool] = ContextVar("inline", default=False)
+_OBSERVER: ContextVar[Callable[[str], None]] = ContextVar("observer", default=lambda name: None)
+_LOCKS: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
+
+
+@dataclass(frozen=True, slots=True)
+class Done(Generic[R]):
+    """What an inline step returned.
+
+    Parameters
+    ----------
+    value : object
+    known : bool or None
+        Whether what it refers to was stored before; None where nothing is.
+    seconds : float
+    """
+
+    value: R
+    known: bool | None
+    seconds: float
+
+    def result(self) -> R:
+        """Return the value."""
+        return self.value
+
+
+Future = PrefectFuture[R] | Done[R]
+
+
+@contextmanager
+def inline() -> Iterator[None]:
+    """Run the steps of this thread as plain calls."""
+    token = _INLINE.set(True)
+    try:
+        yield
+    finally:
+        _INLINE.reset(token)
+
+
+def is_inline() -> bool:
+    """Whether the steps of this thread are plain calls."""
+    return _INLINE.get()
+
+
+@contextmanager
+def observed_by(observer: Callable[[str], None]) -> Iterator[None]:
+    """Tell an observer the name of each step that this thread calls, when the step is done."""
+    token = _OBSERVER.set(observer)
+    try:
+        yield
+    finally:
+        _OBSERVER.reset(token)
+
+
+class Step(Task[P, R]):
+    """A task that answers from the cache only while what its answer refers to is stored.
+
+    Parameters
+    ----------
+    fn : callable
+    stored : callable, optional
+        Says from the arguments whether it is.
+    whole : callable, optional
+        Says so from the answer.
+    options
+        Of :class:`prefect.Task`.
+    """
+
+    def __init__(
+        self,
+        fn: Callable[P, R],
+        *,
+        stored: Callable[..., bool] | None,
+        whole: Callable[[Any], bool] | None,
+        **options: Any,
+    ) -> None:
+        super().__init__(fn, **options)
+        self._is_stored, self._is_whole = stored, whole
+
+    def __call__(self, *args: Any) -> R:  # type: ignore[override]
+        """Run the step and wait for it."""
+        answer: R
+        if is_inline():
+            answer = self._now(*args).value
+        else:
+            answer = super().__call__(*args)  # type: ignore[call-overload]
+            if self._is_whole is not None and not self._is_whole(answer):
+                answer = self.with_options(refresh_cache=True)(*args)  # type: ignore[call-overload]
+        _OBSERVER.get()(self.name)
+        return answer
+
+    def submit(self, *args: Any) -> Future[R]:  # type: ignore[override]
+        """Begin the step; arguments may be what other steps' ``submit`` returned."""
+        if is_inline():
+            return self._now(*args)
+        gone = self._is_stored is not None and not self._is_stored(*args)
+        chosen: Task[..., R] = self.with_options(refresh_cache=True) if gone else self
+        return Task.submit(chosen, *args)
+
+    def _now(self, *args: Any) -> Done[R]:
+        given = [_result(one) for one in args]
+        # Points that share a step wait for whoever was first, and find it done.
+        with _LOCKS[identity(step=self.name, arguments=given)]:
+            known = None if self._is_stored is None else self._is_stored(*given)
+            started = time.monotonic()
+            value = self.fn(*given)  # type: ignore[call-arg]
+            return Done(value, known, time.monotonic() - started)
+
+
+def step(
+    *,
+    stored: Callable[..., bool] | None = None,
+    whole: Callable[[Any], bool] | None = None,
+    cached: bool = True,
+    **options: Any,
+) -> Callable[[Callable[P, R]], Step[P, R]]:
+    """Return a decorator that makes a function a :class:`Step`.
+
+    Parameters
+    ----------
+    stored, whole : callable, optional
+        See :class:`Step`.
+    cached : bool
+        False for what remembers by itself what was done, as the ledger does.
+    options
+        Of :class:`prefect.Task`.
+    """
+    caching = {"cache_policy": BY_CONTENT, "persist_result": True} if cached else {"persist_result": False}
+    return lambda fn: Step(fn, stored=stored, whole=whole, **caching, **options)
+
+
+def served_from_cache(future: Future[Any]) -> bool:
+    """Whether a finished step made nothing."""
+    return future.known is not False if isinstance(future, Done) else future.state.name == "Cached"
+
+
+def _result(argument: Any) -> Any:
+    if isinstance(argument, Done):
+        return argument.value
+    return [_result(one) for one in argument] if isinstance(argument, list) else argument
