@@ -5,12 +5,11 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 from dpalgos.accounting.calibration import Allocation, allocate
 from dpalgos.accounting.composition import compose
 from dpalgos.accounting.scaling import scaled
-from dpalgos.algorithms import ProjectionAlgorithm
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import GaussianMu, Loss, Setting, Trust, loss_to_json
 from dpalgos.registry import AlgorithmSpec, lookup
@@ -29,6 +28,12 @@ _STAGES = ("projection", "trainer")
 _TIGHT, _TRIES = 1e-4, 20
 
 Budgets = Mapping[str, Loss]
+
+
+class _Reducing(Protocol):
+    """A projection: the dimension of what it makes is public before any row is read."""
+
+    def output_dimension(self, dimension: int) -> int: ...
 
 
 def plan_run(config: TrainingConfig, shards: Sequence[ShardRef], held_out: ShardRef | None = None) -> RunPlan:
@@ -149,7 +154,7 @@ class _Draft:
             projections = self._releases("projection", scope, dimension, (), budgets)
             basis = self._combination("basis_aggregation", projections, "basis") if scope is Scope.PARTY else None
             used = [basis.key] if basis else [release.key for release in projections]
-            dimension = cast(ProjectionAlgorithm, projections[0].build()).output_dimension(dimension)
+            dimension = cast(_Reducing, projections[0].build()).output_dimension(dimension)
         models = self._releases("trainer", arrangement.trainer_scope, dimension, used, budgets)
         per_party = arrangement.trainer_scope is Scope.PARTY
         model = self._combination("model_aggregation", models, "model") if per_party else None
