@@ -8,9 +8,9 @@ from typing import Any
 from dpalgos.registry import lookup
 from storage.refs import DatasetRef, ReleaseRef
 from tasks.ingestion import find_dataset
-from tasks.preparation.mapping import row_map
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.plans import RunPlan
+from tasks.preparation.mapping import row_map
 from tasks.release.storing import read_release
 from tasks.runtime.settings import flow_run_page
 from tasks.tracking.results import RunResult, epsilon_by_party, summary

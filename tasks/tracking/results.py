@@ -159,9 +159,7 @@ def summarise(plan: RunPlan, dataset: DatasetRef, evaluation: Evaluation, refere
         dataset=dataset.name,
         trust=str(plan.trust),
         proved=proved,
-        claim=None
-        if plan.claim is None
-        else {"epsilon": plan.epsilon, "delta": plan.delta, **asdict(plan.claim)},
+        claim=None if plan.claim is None else {"epsilon": plan.epsilon, "delta": plan.delta, **asdict(plan.claim)},
         epsilon_spent=proved.epsilon if proved else None,
         delta_spent=proved.delta if proved else None,
         mu_spent=proved.mu if proved else None,
