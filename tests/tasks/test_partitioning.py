@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pydantic import ValidationError
 
-from dpalgos.errors import ParameterError, UnknownNameError
+from dpalgos.errors import ParameterError
 from storage.errors import InputError, RefusedError
 from storage.refs import DatasetRef
 from storage.shards import open_shard
@@ -190,7 +191,7 @@ PARTIES = {"north": 100, "south": 50}
         ({"sizes": (1000, 439), "partition": "sized"}, ParameterError, "1439 rows and there are 1438"),
         ({"test_fraction": 1e-4}, InputError, "holds out 0 of 1797"),
         ({"test_fraction": 0.9999}, InputError, "holds out 1797 of 1797"),
-        ({"partition": "evne"}, UnknownNameError, "even"),
+        ({"partition": "evne"}, ValidationError, "even"),
     ],
 )
 def test_what_does_not_fit(config: dict[str, Any], error: type[Exception], words: str, root: Path) -> None:
