@@ -18,7 +18,7 @@ from tasks.planning.resolution import resolve
 
 __all__ = ["COMPUTED", "curvature", "noise_phases", "noise_scales"]
 
-_MODELS = MappingProxyType(
+_MODELS: Mapping[str, str] = MappingProxyType(
     {Trust.LOCAL: "distributed", Trust.SECAGG: "distributed, secure sums", Trust.CENTRAL: "centralized"}
 )
 _PHASES = MappingProxyType({"projection": "reduction", "trainer": "training"})
