@@ -15,7 +15,7 @@ from storage.charges import Cap
 from storage.datasets import dataset_ref, fingerprints_digest, ingestion_report, write_dataset
 from storage.errors import InputError, RefusedError
 from storage.readers.bundled import BUNDLED
-from storage.readers.registry import read_source
+from storage.readers.registry import read_source, reader_names
 from storage.readers.source import OnViolation, ReadOptions, Source, concatenate
 from storage.refs import DatasetRef, Visibility
 from storage.results import query_dataset
@@ -72,7 +72,7 @@ def _source(request: IngestRequest) -> Source:
     bundled = request.path is None and not request.parties
     format_name = request.format or (_BUNDLED_FORMAT if bundled else None)
     if format_name is None:
-        raise InputError("say what format the file has: --format idx, libsvm, csv, parquet, cifar10")
+        raise InputError(f"say what format the file has: --format {', '.join(reader_names())}")
     options = ReadOptions(
         dimension=request.dimension,
         classes=request.classes,

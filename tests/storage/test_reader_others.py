@@ -21,7 +21,7 @@ from sklearn.datasets import load_diabetes, load_digits
 from storage.datasets import ingestion_report, open_dataset, origins
 from storage.errors import InputError, RefusedError, StorageError
 from storage.layout import Layout
-from storage.readers import OnViolation, ReadOptions, concatenate, openml, read_source, reader_names
+from storage.readers import OnViolation, ReadOptions, concatenate, openml, read_source
 from storage.readers.cifar10 import CLASSES
 from storage.refs import Labels
 from tests.support.data import flip, gathered, made_up, source_of, stored, temporaries
@@ -46,10 +46,7 @@ def _declared(tmp_path: Path, **more: Any) -> ReadOptions:
     return ReadOptions(schema=path, **more)
 
 
-def test_the_registry_names_what_there_is() -> None:
-    names = reader_names()
-    assert set(names) == {"cifar10", "csv", "idx", "libsvm", "openml", "parquet", "sklearn"}
-    assert all(summary.endswith(".") for summary in names.values())
+def test_an_unknown_format_meets_the_nearest_names() -> None:
     with pytest.raises(InputError, match=r"no format is called 'libsmv'; nearest: libsvm"):
         read_source("libsmv", "x")
 

@@ -1,0 +1,86 @@
+"""A small set in every format; a reader without a row here fails the contract test."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from storage.readers import ReadOptions
+from tests.support.data import write_idx
+
+__all__ = ["SAMPLES", "Sample"]
+
+DECLARED = ReadOptions(dimension=2, classes=("0", "1"))
+FEATURES = [[1.0, 0.5], [2.0, 0.0], [3.0, 1.0]]
+LABELS = [0, 1, 0]
+SCHEMA = """header: true
+columns:
+  - {name: a, type: numeric, range: [0, 10]}
+  - {name: b, type: numeric, range: [0, 1]}
+  - {name: y, type: label, classes: ["0", "1"]}
+"""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What to open, declared in full as for private data; how many training rows there are, of how many features.
+
+    ``features`` and ``labels`` (class indices) are what is read, where the format can hold any numbers.
+    """
+
+    path: str | Path
+    rows: int = 3
+    dimension: int = 2
+    options: ReadOptions = field(default=DECLARED)
+    features: list[list[float]] | None = None
+    labels: list[int] | None = None
+
+
+def _cifar10(folder: Path) -> Sample:
+    pixels = np.zeros((4, 3072), dtype=np.uint8)
+    for name in ("data_batch_1", "test_batch"):
+        (folder / name).write_bytes(pickle.dumps({b"data": pixels, b"labels": [0, 1, 2, 3]}, protocol=2))
+    return Sample(folder, 4, 3072, ReadOptions(), labels=[0, 1, 2, 3])
+
+
+def _csv(folder: Path) -> Sample:
+    (folder / "schema.yaml").write_text(SCHEMA)
+    (folder / "rows.csv").write_text("a,b,y\n1,0.5,0\n2,0,1\n3,1,0\n")
+    return Sample(folder / "rows.csv", options=ReadOptions(schema=folder / "schema.yaml"), labels=LABELS)
+
+
+def _idx(folder: Path) -> Sample:
+    images = np.full((4, 2, 3), 255, dtype=np.uint8)
+    write_idx(folder / "idx", "train", images, np.array([0, 1, 1, 0], dtype=np.uint8), zipped=False)
+    options = ReadOptions(dimension=6, classes=("0", "1"))
+    return Sample(folder / "idx", 4, 6, options, features=np.ones((4, 6)).tolist(), labels=[0, 1, 1, 0])
+
+
+def _libsvm(folder: Path) -> Sample:
+    (folder / "rows").write_text("0 1:1 2:0.5\n1 1:2\n0 1:3 2:1\n")
+    return Sample(folder / "rows", features=FEATURES, labels=LABELS)
+
+
+def _parquet(folder: Path) -> Sample:
+    pq.write_table(pa.table({"features": pa.array(FEATURES), "label": LABELS}), folder / "rows.parquet")
+    return Sample(folder / "rows.parquet", features=FEATURES, labels=LABELS)
+
+
+def _sklearn(folder: Path) -> Sample:
+    return Sample("iris", 150, 4, ReadOptions())
+
+
+SAMPLES: dict[str, Callable[[Path], Sample]] = {
+    "cifar10": _cifar10,
+    "csv": _csv,
+    "idx": _idx,
+    "libsvm": _libsvm,
+    "parquet": _parquet,
+    "sklearn": _sklearn,
+}
