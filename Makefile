@@ -1,7 +1,6 @@
-# What a person types. Everything runs in .venv, made from the committed lock file.
+# What a person types. Everything runs in .venv, made from the committed lock file; all state lies under the root that
+# `unitball` itself uses: UNITBALL_ROOT, or the user's data folder.
 PYTHON ?= python3
-UNITBALL_ROOT ?= $(CURDIR)/unitball-root
-export UNITBALL_ROOT
 BIN := .venv/bin
 
 .PHONY: run test test-nightly check serve lock clean
@@ -12,6 +11,10 @@ BIN := .venv/bin
 
 run: .venv/.ready  ## the main job: six systems on scikit-learn's digits at epsilon 1
 	@$(BIN)/unitball compare --dataset digits --epsilon 1
+	@printf '\nNext:\n  %s\n  %s\n  %s\n' \
+	  "$(BIN)/unitball train --dataset digits --algorithm noisy-gd --epsilon 0.5" \
+	  "$(BIN)/unitball budget digits" \
+	  "$(BIN)/unitball --help"
 
 check: .venv/.ready
 	@$(BIN)/ruff check .
@@ -32,4 +35,4 @@ lock: .venv/.ready  ## resolve the ranges in pyproject.toml anew into requiremen
 	@sh scripts/lock.sh
 
 clean:
-	rm -rf .venv unitball-root
+	rm -rf .venv

@@ -55,8 +55,9 @@ def per_class(counts: Floats) -> tuple[Floats, Floats, Floats]:
 def metrics_of_confusion(counts: Floats) -> dict[str, float]:
     """Return ``accuracy``, macro ``precision``, ``recall`` and ``f1``, and ``mcc`` of a (noisy) confusion matrix.
 
-    With two classes precision, recall and F1 are those of class 1, as usual for binary problems. Total: where a
-    denominator is zero the metric is 0.
+    With two classes precision, recall and F1 are those of class 1, as usual for binary problems. Beside the accuracy
+    stand ``balanced_accuracy``, the mean recall of the classes that occur, and ``majority_rate``, the accuracy of
+    always guessing the most frequent class. Total: where a denominator is zero the metric is 0.
 
     References
     ----------
@@ -64,12 +65,15 @@ def metrics_of_confusion(counts: Floats) -> dict[str, float]:
     """
     known = np.maximum(counts, 0.0)
     total, hits = known.sum(), np.trace(known)
-    averaged = [values[1] if len(counts) == 2 else values.mean() for values in per_class(known)]
+    by_class = per_class(known)
+    averaged = [values[1] if len(counts) == 2 else values.mean() for values in by_class]
     true, predicted = known.sum(axis=1), known.sum(axis=0)
     covariance = hits * total - true @ predicted
     spread = np.sqrt(max(total**2 - predicted @ predicted, 0.0)) * np.sqrt(max(total**2 - true @ true, 0.0))
     return {
         "accuracy": float(hits / total) if total > 0 else 0.0,
+        "balanced_accuracy": float(by_class[1][true > 0].mean()) if total > 0 else 0.0,
+        "majority_rate": float(true.max() / total) if total > 0 else 0.0,
         "precision": float(averaged[0]),
         "recall": float(averaged[1]),
         "f1": float(averaged[2]),

@@ -9,7 +9,7 @@ from rich.box import SIMPLE
 from rich.table import Table
 
 from deployments.cli.app import app
-from deployments.cli.common import JsonFlag, RootOption, console, print_json, use_root
+from deployments.cli.common import JsonFlag, RootOption, console, print_json, print_root, use_root
 from storage.errors import StorageError
 
 # Thousands of small parties mostly stand alike, and nobody reads as many lines.
@@ -44,12 +44,14 @@ def budget(
             raise StorageError(f"the books do not agree: {len(problems)} problem(s), first: {problems[0]}")
         if not json:
             console().print("The ledger's chain is whole and every stored release is the one that was charged.")
+            print_root()
         return
     report = budget_report(dataset)
     if json:
         print_json(report)
     else:
         _show(report)
+        print_root()
 
 
 def _epsilon(value: float | None) -> str:
@@ -93,10 +95,8 @@ def _show(report: dict[str, Any]) -> None:
     if charges:
         out.print(_charges(charges))
     if cap:
-        out.print(
-            f"spent ε = {_epsilon(report['epsilon_spent'])}, left ε = {report['epsilon_left']:.4g} "
-            f"(composed over runs and partitions by the {report['filter']} filter)"
-        )
+        how = f" (composed over runs and partitions: {report['filter']})" if each else "; nothing was charged yet"
+        out.print(f"spent ε = {_epsilon(report['epsilon_spent'])}, left ε = {report['epsilon_left']:.4g}{how}")
 
 
 def _charges(charges: dict[tuple[str, str, int], set[str]]) -> Table:

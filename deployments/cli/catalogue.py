@@ -9,7 +9,7 @@ import typer
 from rich.table import Table
 
 from deployments.cli.app import app
-from deployments.cli.common import JsonFlag, RootOption, console, print_json, use_root
+from deployments.cli.common import JsonFlag, RootOption, console, print_json, print_root, use_root
 from dpalgos.errors import ParameterError
 
 
@@ -53,6 +53,7 @@ def algorithms(
             entry["source"],
         )
     console().print(table)
+    print_root()
 
 
 def _proved(entry: dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""What the commands share: the root option, a console, machine output."""
+"""What the commands share: the root option, input files, tables, machine output, progress."""
 
 from __future__ import annotations
 
@@ -7,17 +7,30 @@ import math
 import os
 import stat
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from storage.errors import FormatVersionError, InputError, StorageError
-from tasks.runtime.settings import ROOT_VARIABLE, current_layout
+from tasks.runtime.progress import listen
+from tasks.runtime.settings import ROOT_VARIABLE, current_layout, current_root
 
-__all__ = ["JsonFlag", "RootOption", "console", "print_json", "read_text", "require_readable", "use_root"]
+__all__ = [
+    "JsonFlag",
+    "RootOption",
+    "console",
+    "print_json",
+    "print_root",
+    "progress",
+    "read_text",
+    "require_readable",
+    "use_root",
+]
 
 RootOption = Annotated[
     Path | None,
@@ -92,6 +105,11 @@ def console() -> Console:
     return out if out.is_terminal else Console(width=max(out.width, _PIPE_WIDTH))
 
 
+def print_root() -> None:
+    """Say under which root all this is: the last line of every command's output for people."""
+    console().print(f"root: {current_root()}", style="dim", markup=False, highlight=False, soft_wrap=True)
+
+
 def print_json(value: Any) -> None:
     """Print one JSON object; what is not a finite number is null, which every reader of JSON understands."""
     sys.stdout.write(json.dumps(_finite(value), indent=2, default=str, allow_nan=False) + "\n")
@@ -103,3 +121,29 @@ def _finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_finite(part) for part in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+@contextmanager
+def progress(title: str, *, stages: Collection[str] | None = None) -> Iterator[None]:
+    """Show on a terminal what the work within the context has finished; a log is spared moving pictures.
+
+    Parameters
+    ----------
+    title : str
+    stages : collection of str, optional
+        Those that are shown; all by default.
+    """
+    screen = Console(stderr=True)
+    if not screen.is_terminal:
+        yield
+        return
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=screen, transient=True) as display:
+        line = display.add_task(f"{title}: starting the engine", total=None)
+
+        def show(stage: str, label: str) -> None:
+            if stages is None or stage in stages:
+                display.update(line, description=f"{title}: {stage} · {label}")
+
+        with listen(show):
+            yield

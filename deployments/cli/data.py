@@ -9,7 +9,7 @@ import typer
 from rich.table import Table
 
 from deployments.cli.app import app
-from deployments.cli.common import JsonFlag, RootOption, console, print_json, require_readable, use_root
+from deployments.cli.common import JsonFlag, RootOption, console, print_json, print_root, require_readable, use_root
 from storage.errors import InputError
 
 
@@ -37,6 +37,7 @@ def datasets(
         for row in rows:
             table.add_row(*(str(value) for value in row.values()))
         console().print(table)
+        print_root()
         return
     entries = describe_datasets(name)
     if json:
@@ -63,11 +64,12 @@ def datasets(
             )
         )
     console().print(table)
+    print_root()
 
 
 @app.command(
-    epilog="Example: unitball ingest clinic --format csv --path rows.csv --schema clinic.yaml --account clinic-2026 "
-    "--epsilon-cap 3 --delta-cap 1e-6"
+    epilog="Example: unitball ingest clinic --format csv --path docs/examples/clinic.csv "
+    "--schema docs/examples/clinic.yaml --account clinic-2026 --epsilon-cap 3 --delta-cap 1e-6"
 )
 def ingest(
     name: Annotated[str, typer.Argument(help="The name the data set will go by.")],
@@ -128,6 +130,7 @@ def ingest(
             f"{reference.name}: {reference.rows} rows{tests} × {reference.dimension}, {reference.visibility}, "
             f"account {reference.account}"
         )
+        print_root()
 
 
 def _range(text: str | None) -> tuple[float, float] | None:

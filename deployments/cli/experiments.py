@@ -5,22 +5,18 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.box import SIMPLE
-from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from deployments.cli.app import app
-from deployments.cli.common import JsonFlag, RootOption, console, print_json, read_text, use_root
+from deployments.cli.common import JsonFlag, RootOption, console, print_json, print_root, progress, read_text, use_root
 from dpalgos.errors import ParameterError
 from storage.errors import InputError
-from tasks.runtime.progress import listen
 from tasks.runtime.settings import current_root
 
 if TYPE_CHECKING:
@@ -33,26 +29,11 @@ _Dask = Annotated[str | None, typer.Option(help="`local`, or a Dask scheduler's 
 _COLUMNS = 8
 
 
-@contextmanager
-def _progress(title: str) -> Iterator[None]:
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    screen = Console(stderr=True)
-    with Progress(*columns, console=screen, transient=True) as display:
-        line = display.add_task(f"{title}: starting the engine", total=None)
-
-        def show(stage: str, label: str) -> None:
-            if stage == "points":
-                display.update(line, description=f"{title}: {label}")
-
-        with listen(show):
-            yield
-
-
 def _command(words: Sequence[str]) -> str:
     return shlex.join(["unitball", *words])
 
 
-@app.command(epilog="Example: unitball sweep sweep.yaml --workers 4")
+@app.command(epilog="Example: unitball sweep docs/examples/sweep.yaml --workers 2")
 def sweep(
     specification: Annotated[Path, typer.Argument(help="YAML: name, set, grid (see docs/reproduction.md).")],
     workers: _Workers = None,
@@ -71,9 +52,10 @@ def sweep(
     if dry_run:
         for point in points:
             console().print(point.words, soft_wrap=True)
+        print_root()
         return
     prepare_engine(current_root())
-    with _progress(f"sweep {spec.name}"), quick_flows():
+    with progress(f"sweep {spec.name}", stages=["points"]), quick_flows():
         from flows.reproduction import missing_of, report_sweep
         from flows.sweep import run_sweep
 
@@ -91,6 +73,7 @@ def sweep(
         console().print(
             f"{done} done ({result.reused} of them before), {len(result.failed)} failed, {result.seconds:.1f} s."
         )
+        print_root()
     if result.failed:
         raise typer.Exit(1)
 
@@ -125,7 +108,7 @@ def reproduce(
         raise ParameterError("--scale quick runs on bundled data and takes no --path; use --scale full")
     _require_scale(name, scale)
     prepare_engine(current_root())
-    with _progress(f"{name} ({scale})"), quick_flows():
+    with progress(f"{name} ({scale})", stages=["points"]), quick_flows():
         from flows.reproduction import reproduce as run
 
         given = {"--scale": scale, "--dataset": dataset, "--path": path}
@@ -144,6 +127,7 @@ def reproduce(
         print_json(experiment.model_dump(mode="json"))
     else:
         _show(experiment)
+        print_root()
     if experiment.failed:
         raise typer.Exit(1)
 
@@ -171,6 +155,7 @@ def _list(json: bool) -> None:
         full = "–" if one.full is None else "\n".join(f"{need.name}: {need.files}" for need in one.full.data)
         table.add_row(one.name, one.title, ", ".join(need.name for need in one.quick.data), full)
     console().print(table)
+    print_root()
 
 
 def _show(experiment: Experiment) -> None:
@@ -226,3 +211,4 @@ def report(
         print_json({"pages": places})
     else:
         sys.stdout.writelines(f"{place}\n" for place in places.values())
+        print_root()

@@ -44,8 +44,9 @@ class _Option:
         limits = "; ".join(part for part in (_bounds(self.field), _shown(default)) if part)
         text = " ".join(part for part in (self.field.description, limits and f"({limits})") if part)
         if self.kind is bool:
-            both = f"{self.flag}/--no-{self.flag.removeprefix('--')}"
-            return Annotated[bool | None, typer.Option(both, help=text, show_default=False)]
+            # The other way is an option only where it is not the default; help has little room.
+            flags = f"{self.flag}/--no-{self.flag.removeprefix('--')}" if default else self.flag
+            return Annotated[bool | None, typer.Option(flags, help=text, show_default=False)]
         many = get_origin(self.kind) in (tuple, *_MAPPINGS)
         return Annotated[
             list[str] | None if many else str | None,

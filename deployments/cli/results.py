@@ -9,7 +9,7 @@ import typer
 from rich.table import Table
 
 from deployments.cli.app import app
-from deployments.cli.common import JsonFlag, RootOption, console, print_json, use_root
+from deployments.cli.common import JsonFlag, RootOption, console, print_json, print_root, use_root
 
 _EVERY_RUN = "SELECT algorithm, dataset, trust, config_epsilon, epsilon_spent, delta_spent, accuracy, seconds FROM runs"
 
@@ -43,6 +43,7 @@ def results(
     else:
         for number, row in enumerate(rows, 1):
             screen.print(_as_record(row, f"row {number} of {len(rows)}"))
+    print_root()
 
 
 def _as_table(rows: Sequence[Mapping[str, object]]) -> Table:

@@ -34,6 +34,7 @@ class _Model(BaseModel):
     sizes: tuple[Annotated[int, Field(ge=1)], ...] | None = None
     colour: _Colour | None = None
     loud: Annotated[bool, Field(description="Say it aloud.")] = False
+    polite: bool = True
     inner: _Inner = _Inner()
     anything: dict[str, Any] = {}
     files: dict[str, Path] = {}
@@ -70,7 +71,8 @@ def _read(*arguments: str, **options: Any) -> _Model:
         (["--sizes", "50", "--sizes", "100"], {"sizes": (50, 100)}),
         (["--colour", "blue"], {"colour": _Colour.BLUE}),
         (["--loud"], {"loud": True}),
-        (["--no-loud"], {"loud": False}),
+        (["--no-polite"], {"polite": False}),
+        (["--polite"], {}),
         (["--losses", "2"], {"inner": _Inner(losses=2)}),
         (["--absent=1:a,2:b", "--losses=2"], {"inner": _Inner(losses=2, absent=("1:a", "2:b"))}),
         (

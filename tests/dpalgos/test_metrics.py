@@ -42,6 +42,8 @@ def test_classification_metrics_equal_scikit_learns(classes: int) -> None:
     )
     expected = {
         "accuracy": peers.accuracy_score(labels, predicted),
+        "balanced_accuracy": peers.balanced_accuracy_score(labels, predicted),
+        "majority_rate": peers.accuracy_score(labels, np.full_like(labels, np.bincount(labels).argmax())),
         "precision": peers.precision_score(labels, predicted, average=average),
         "recall": peers.recall_score(labels, predicted, average=average),
         "f1": peers.f1_score(labels, predicted, average=average),
@@ -66,6 +68,8 @@ def test_nothing_and_one_class_are_survived() -> None:
     assert empty["auc"] == 0.5
     one = classification_metrics(np.zeros(5, dtype=np.int64), np.full((5, 3), np.nan), 3)
     assert one["accuracy"] == 1.0
+    assert one["balanced_accuracy"] == 1.0, "classes that do not occur have no recall"
+    assert one["majority_rate"] == 1.0
     assert one["mcc"] == 0.0
     noisy = metrics_of_confusion(np.array([[10.0, -3.0], [-2.0, 5.0]]))
     assert noisy["accuracy"] == 1.0

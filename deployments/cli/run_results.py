@@ -1,0 +1,140 @@
+"""Results of training runs as a person reads them: a table, its footnotes, and where to look further."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.box import SIMPLE
+from rich.table import Table
+
+from deployments.cli.common import console, print_root
+from dpalgos.rounding import rounded_up
+from tasks.runtime.settings import current_root
+
+if TYPE_CHECKING:
+    from tasks.tracking.results import Proved, RunResult
+
+__all__ = ["show_results"]
+
+
+def _loss(proved: Proved | None) -> str:
+    if proved is None:
+        return "[red]none[/]"
+    mu = "" if proved.mu is None else f", μ = {rounded_up(proved.mu, 3):g}"
+    return f"{proved.statement()}{mu}, {proved.numerics}"
+
+
+def _claimed(result: RunResult) -> str:
+    if result.claim is None:
+        return "–"
+    text = str(result.claim["statement"])
+    return f"{text} [red]✗[/]" if result.claim.get("flaw") else text
+
+
+def _number(value: float | None, form: str = ".4g") -> str:
+    return "–" if value is None else format(value, form)
+
+
+def _spent(value: float | None, digits: int) -> str:
+    return "–" if value is None else f"{rounded_up(value, digits):g}"
+
+
+def results_table(results: Sequence[RunResult]) -> Table:
+    """Return the table a person reads: what ran, what is proved and claimed, what it cost, how well it does."""
+    table = Table(title=f"{results[0].dataset}: what each algorithm costs and gives", title_justify="left", box=SIMPLE)
+    for heading in ("algorithm", "trust"):
+        table.add_column(heading, no_wrap=True)
+    for heading in ("proved", "claim"):
+        table.add_column(heading)
+    for heading in ("ε spent", "δ spent", "accuracy", "balanced", "seconds"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for result in results:
+        table.add_row(
+            result.algorithm,
+            result.trust,
+            _loss(result.proved),
+            _claimed(result),
+            _spent(result.epsilon_spent, 4),
+            _spent(result.delta_spent, 2),
+            _accuracy(result),
+            _number(result.metrics.get("balanced_accuracy"), ".3f"),
+            _number(result.seconds, ".1f") + (" (cached)" if result.cached else ""),
+        )
+    return table
+
+
+def _accuracy(result: RunResult) -> str:
+    """Return the accuracy, and what it speaks of where that is not public test rows."""
+    of_test_rows = result.measured_on in (None, "test rows")
+    return _number(result.accuracy, ".3f") + ("" if of_test_rows else f" ({result.measured_on})")
+
+
+def _footnotes(results: Sequence[RunResult]) -> list[str]:
+    notes = []
+    for result in results:
+        if result.claim and result.claim.get("flaw"):
+            way = f" Sound counterpart: {result.sound_counterpart}." if result.sound_counterpart else ""
+            notes.append(f"✗ {result.algorithm}: {result.claim['flaw']}{way}")
+    return notes
+
+
+def _program(name: str) -> str:
+    """Return how a program beside this Python is started: by name where the shell finds that one."""
+    beside = Path(sys.executable).parent / name
+    found = shutil.which(name)
+    return name if found and Path(found).resolve() == beside.resolve() else str(beside)
+
+
+def _how_to_look() -> str:
+    root = current_root()
+    return (
+        f"See the runs: {_program('mlflow')} ui --backend-store-uri sqlite:///{root}/mlflow.db  ·  "
+        f"PREFECT_HOME={root}/prefect {_program('prefect')} server start"
+    )
+
+
+def show_results(results: Sequence[RunResult]) -> None:
+    """Print the results of runs on one data set."""
+    out = console()
+    out.print(results_table(results))
+    for note in [*_guessing(results), *_footnotes(results), *_spending(results)]:
+        out.print(note, soft_wrap=True, highlight=False)
+    out.print(_how_to_look(), soft_wrap=True, style="dim")
+    print_root()
+
+
+def _guessing(results: Sequence[RunResult]) -> list[str]:
+    """Say what the accuracies are to be compared with."""
+    rates = {f"{rate:.3f}" for one in results if (rate := one.metrics.get("majority_rate")) is not None}
+    if not rates:
+        return []
+    return [
+        f"Guessing the most frequent class gives an accuracy of {', '.join(sorted(rates))}; "
+        "balanced is the mean recall of the classes."
+    ]
+
+
+def _spending(results: Sequence[RunResult]) -> list[str]:
+    """Say of private rows what is left of their budget, at which delta, and how a model of them is measured."""
+    from tasks.accounts.budget import budget_report
+
+    report = budget_report(results[0].dataset)
+    if report["cap"] is None:
+        return []
+    name, cap = report["dataset"], report["cap"]
+    spent = "unbounded" if report["epsilon_spent"] is None else _spent(report["epsilon_spent"], 4)
+    notes = [
+        f"Account {report['account']}: all its runs together have spent ε = {spent} of {cap['epsilon']:g} "
+        f"at the cap's δ = {cap['delta']:g}; ε spent in the table is of one run at the run's own δ (--delta). "
+        f"More: {_program('unitball')} budget {name}"
+    ]
+    if all(one.measured_on is None for one in results):
+        notes.append(
+            "No accuracy: the held-out rows are private too. --evaluate-privately measures the model on them; they "
+            "are a party of their own, so that the training costs no more."
+        )
+    return notes

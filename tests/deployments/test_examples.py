@@ -1,0 +1,85 @@
+"""What is printed for a newcomer to type, works as printed: examples of help, the ends of `make run`, README."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from deployments.cli.app import app
+from tests.support.command_line import CommandLine
+
+REPOSITORY = Path(__file__).parents[2]
+# Minutes of work, and run by tests of their own.
+LONG = ("compare", "reproduce", "report")
+
+
+@pytest.fixture(autouse=True)
+def in_the_repository(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(REPOSITORY)
+
+
+def examples() -> dict[str, list[str]]:
+    """Return the examples of every command's help, as arguments."""
+    import importlib
+    import pkgutil
+
+    from deployments import cli
+
+    for module in pkgutil.iter_modules(cli.__path__, "deployments.cli."):
+        importlib.import_module(module.name)
+    found = {}
+    for command in app.registered_commands:
+        name = command.name or getattr(command.callback, "__name__", "")
+        text = (command.epilog or "").removeprefix("Example: ")
+        for example in text.split("  ·  "):
+            program, *arguments = shlex.split(example)
+            assert program == "unitball", example
+            found[f"{name}: {example}"] = arguments
+    return found
+
+
+def test_files_of_examples_are_there() -> None:
+    for example, arguments in examples().items():
+        for argument in arguments:
+            if re.search(r"\.(csv|ya?ml|parquet)$", argument):
+                assert (REPOSITORY / argument).is_file(), example
+
+
+def test_examples_of_help_run(unitball: CommandLine) -> None:
+    short = {example: arguments for example, arguments in examples().items() if arguments[0] not in LONG}
+    # A budget is shown of what was run, results of what was trained.
+    order = sorted(short, key=lambda example: short[example][0] not in ("ingest", "train"))
+    for example in order:
+        dry = ["--dry-run"] if short[example][0] == "sweep" else []
+        outcome = unitball(*short[example], *dry)
+        assert outcome.code == 0, (example, outcome)
+        assert outcome.out.splitlines()[-1] == f"root: {unitball.root}", example
+
+
+def test_make_run_ends_with_commands_that_work(unitball: CommandLine) -> None:
+    makefile = (REPOSITORY / "Makefile").read_text()
+    recipe = makefile[makefile.index("run: ") : makefile.index("check: ")]
+    commands = re.findall(r'"\$\(BIN\)/unitball (.*)" ?\\?\n', recipe)
+    assert len(commands) == 3
+    for command in commands:
+        assert unitball(*shlex.split(command)).code == 0, command
+    assert "UNITBALL_ROOT ?=" not in makefile, "make and unitball use one root"
+
+
+def test_readme_names_files_and_options_that_exist(commands: CommandLine) -> None:
+    readme = (REPOSITORY / "README.md").read_text().replace("\\\n", " ")
+    known = {example.split(":")[0] for example in examples()}
+    lines = [line.split("#")[0] for line in readme.splitlines() if line.startswith("    unitball ")]
+    assert lines
+    for line in lines:
+        _, command, *arguments = shlex.split(line)
+        assert command in known, line
+        helped = commands(command, "--help").out
+        for argument in arguments:
+            if argument.startswith("--"):
+                assert argument.split("=")[0] in helped, line
+            if argument.startswith("docs/"):
+                assert (REPOSITORY / argument).is_file(), line
