@@ -14,7 +14,7 @@ run: .venv/.ready  ## the main job: six systems on scikit-learn's digits at epsi
 	@printf '\nNext:\n  %s\n  %s\n  %s\n' \
 	  "$(BIN)/unitball train --dataset digits --algorithm noisy-gd --epsilon 0.5" \
 	  "$(BIN)/unitball budget digits" \
-	  "$(BIN)/unitball --help"
+	  "$(BIN)/unitball serve"
 
 check: .venv/.ready
 	@$(BIN)/ruff check .

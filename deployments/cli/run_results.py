@@ -13,7 +13,6 @@ from rich.table import Table
 
 from deployments.cli.common import console, print_root
 from dpalgos.rounding import rounded_up
-from tasks.runtime.settings import current_root
 
 if TYPE_CHECKING:
     from tasks.tracking.results import Proved, RunResult
@@ -89,21 +88,13 @@ def _program(name: str) -> str:
     return name if found and Path(found).resolve() == beside.resolve() else str(beside)
 
 
-def _how_to_look() -> str:
-    root = current_root()
-    return (
-        f"See the runs: {_program('mlflow')} ui --backend-store-uri sqlite:///{root}/mlflow.db  ·  "
-        f"PREFECT_HOME={root}/prefect {_program('prefect')} server start"
-    )
-
-
 def show_results(results: Sequence[RunResult]) -> None:
     """Print the results of runs on one data set."""
     out = console()
     out.print(results_table(results))
     for note in [*_guessing(results), *_footnotes(results), *_spending(results)]:
         out.print(note, soft_wrap=True, highlight=False)
-    out.print(_how_to_look(), soft_wrap=True, style="dim")
+    out.print(f"See the runs in MLflow and Prefect: {_program('unitball')} serve", soft_wrap=True, style="dim")
     print_root()
 
 
