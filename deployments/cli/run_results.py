@@ -90,11 +90,14 @@ def _program(name: str) -> str:
 
 def show_results(results: Sequence[RunResult]) -> None:
     """Print the results of runs on one data set."""
+    from tasks.runtime.tracking_server import server_address
+
     out = console()
     out.print(results_table(results))
     for note in [*_guessing(results), *_footnotes(results), *_spending(results)]:
         out.print(note, soft_wrap=True, highlight=False)
-    out.print(f"See the runs in MLflow and Prefect: {_program('unitball')} serve", soft_wrap=True, style="dim")
+    where = server_address() or f"{_program('unitball')} serve"
+    out.print(f"See the runs in MLflow and Prefect: {where}", soft_wrap=True, style="dim")
     print_root()
 
 
