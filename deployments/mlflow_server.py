@@ -11,6 +11,7 @@ from pathlib import Path
 from storage.atomic import write_bytes
 from storage.layout import Layout
 from tasks.runtime.credentials import USER, Credentials, credentials
+from tasks.runtime.permissions import keep_private
 from tasks.runtime.tracking_server import own_database
 
 __all__ = ["main"]
@@ -61,7 +62,7 @@ def _set_password(root: Path, secret: Credentials) -> None:
 
 def main() -> None:
     """Serve one root on one port until SIGTERM."""
-    os.umask(0o077)
+    keep_private()
     parser = argparse.ArgumentParser(prog="python -m deployments.mlflow_server", description=__doc__)
     parser.add_argument("--root", type=Path, required=True)
     parser.add_argument("--port", type=int, required=True)

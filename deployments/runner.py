@@ -11,7 +11,6 @@ import argparse
 import asyncio
 import contextlib
 import copyreg
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,6 +27,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from storage.errors import InputError
 from tasks.runtime.interrupted import crash_interrupted_runs
+from tasks.runtime.permissions import keep_private
 from tasks.runtime.settings import current_root
 
 __all__ = ["READY", "main", "read_deployments"]
@@ -125,7 +125,7 @@ def _serve(deployments: Sequence[dict[str, Any]], runs: int) -> None:
 
 def main() -> None:
     """Serve until SIGTERM."""
-    os.umask(0o077)
+    keep_private()
     parser = argparse.ArgumentParser(prog="python -m deployments.runner", description=__doc__)
     parser.add_argument("--prefect-file", type=Path, required=True, help="deployments to serve")
     parser.add_argument("--runs", type=int, required=True, help="flow runs at once")

@@ -156,7 +156,7 @@ class Layout:
         """
         with writing(self.root):
             for folder in (self.root, self.releases, self.results, self.artifacts, self.prefect):
-                folder.mkdir(parents=True, exist_ok=True)
+                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             for folder in (self.private, self.datasets, self.parties):
                 folder.mkdir(mode=0o700, exist_ok=True)
                 if folder.stat().st_mode & 0o077:

@@ -100,8 +100,6 @@ class ReleaseStore:
             body = {"manifest": _stamped(manifest), "arrays": hashlib.sha256(data).hexdigest(), "release": digest}
             (stage.path / _ARRAYS).write_bytes(data)
             (stage.path / _MANIFEST).write_bytes(manifests.dump(body, version=FORMAT_VERSION))
-            # A release is what left its party: whoever may enter the root may read it.
-            stage.path.chmod(0o755)
             # A folder without its manifest is no release: somebody removed one of its files.
             if not stage.publish(target, lambda: self.exists(key)):
                 return self._same(key, digest)

@@ -24,6 +24,7 @@ from storage.errors import StorageError
 from storage.layout import Layout
 from tasks.runtime import engine_process
 from tasks.runtime.credentials import Credentials, credentials, use_own_server
+from tasks.runtime.permissions import keep_private
 from tasks.runtime.processes import LeashedProcess
 from tasks.runtime.settings import current_root
 from tasks.runtime.tracking_server import has_own_database, require_server
@@ -243,6 +244,7 @@ def _usable(root: Path) -> Path:
     root = Layout(root).root
     if odd := sorted(set(str(root)) & set("?#%\n")):
         raise StorageError(f"the root {str(root)!r} contains {odd[0]!r}, which database addresses cannot carry")
+    keep_private()
     Layout(root).prepare()
     # A name of its own: threads of one process may look at once.
     with writing(root), tempfile.NamedTemporaryFile(dir=Layout(root).prefect, prefix=".probe-"):

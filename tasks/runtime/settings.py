@@ -7,8 +7,9 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from storage.atomic import write_bytes
+from storage.atomic import write_bytes, writing
 from storage.layout import Layout
+from tasks.runtime.permissions import check_permissions, keep_private, take_empty_folder
 from tasks.runtime.tracking_server import server_address
 
 __all__ = [
@@ -43,15 +44,21 @@ def current_root() -> Path:
 
 
 def current_layout() -> Layout:
-    """Return the layout of the current root, its folders made.
+    """Return the layout of the current root, its folders made; this process then writes for its user alone.
 
     Raises
     ------
+    storage.errors.InputError
+        If it holds private rows and others can enter it.
     storage.errors.StorageError
         If the root cannot be written.
     """
+    keep_private()
     layout = Layout(current_root())
+    with writing(layout.root):
+        take_empty_folder(layout.root)
     layout.prepare()
+    check_permissions(layout)
     return layout
 
 

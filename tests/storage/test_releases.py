@@ -244,7 +244,7 @@ def test_a_newer_release_is_refused_and_not_removed(store: ReleaseStore, layout:
     assert path.exists()
 
 
-def test_a_release_may_be_read_by_others_and_private_folders_not(store: ReleaseStore, layout: Layout) -> None:
+def test_a_release_and_private_folders_are_their_owners_alone(store: ReleaseStore, layout: Layout) -> None:
     store.write("k", MANIFEST, _arrays())
-    assert layout.release("k").stat().st_mode & 0o777 == 0o755
+    assert layout.release("k").stat().st_mode & 0o777 == 0o700
     assert layout.private.stat().st_mode & 0o777 == 0o700

@@ -13,12 +13,14 @@ import textwrap
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
+from prefect.client.orchestration import SyncPrefectClient
 
 from storage.errors import StorageError
 from storage.layout import Layout
-from tasks.runtime import engine, engine_process
+from tasks.runtime import engine, engine_process, interrupted
 from tasks.runtime.engine import EngineError, prefect_database, prepare_databases, prepare_engine, prepare_tracking
 from tests.support.untraced import quickest
 
@@ -39,7 +41,8 @@ def _guard(event, arguments):
 sys.addaudithook(_guard)
 """
 RUN = """
-import sys
+import os, sys
+os.environ["UNITBALL_ROOT"] = sys.argv[1]
 from pathlib import Path
 from tasks.runtime.engine import prepare_engine, quick_flows
 prepare_engine(Path(sys.argv[1]))
@@ -197,9 +200,22 @@ def test_killed_in_its_first_migration(tmp_path: Path, package: str, size: int) 
     assert not list(layout.prefect.glob(".making-*"))
 
 
-def test_a_killed_command_leaves_no_server(tmp_path: Path) -> None:
-    root = tmp_path / "root"
-    code = RUN + "\nimport os, time\nprint(os.environ['PREFECT_API_URL'], flush=True)\ntime.sleep(600)\n"
+def run_states(root: Path) -> list[tuple[str, str]]:
+    with contextlib.closing(sqlite3.connect(prefect_database(root))) as connection:
+        return connection.execute("SELECT name, state_type FROM flow_run").fetchall()
+
+
+def test_a_killed_command_leaves_no_server_and_no_run_that_runs_for_ever(made: Path, tmp_path: Path) -> None:
+    root = copy_of(made, tmp_path / "root")
+    code = RUN + (
+        "import time\n"
+        "@flow(flow_run_name='killed')\n"
+        "def endless():\n"
+        "    print(os.environ['PREFECT_API_URL'], flush=True)\n"
+        "    time.sleep(600)\n"
+        "with quick_flows():\n"
+        "    endless()\n"
+    )
     run = start(code, root)
     assert run.stdout is not None
     assert run.stdout.readline().strip() == "total 12", run.stderr and run.stderr.read()
@@ -211,6 +227,53 @@ def test_a_killed_command_leaves_no_server(tmp_path: Path) -> None:
     run.wait()
     assert wait_until(lambda: not processes_of(root), 30)
     assert intact(prefect_database(root))
+    assert ("killed", "RUNNING") in run_states(root), "the kill came too early"
+    assert start(RUN, root).wait(120) == 0
+    states = run_states(root)
+    assert ("killed", "CRASHED") in states
+    assert sorted(state for _, state in states) == ["COMPLETED", "COMPLETED", "CRASHED"]
+
+
+class Client:
+    """Stands for Prefect's client: unfinished runs by tag, and which were called crashed."""
+
+    def __init__(self, runs: dict[str, str], deployed: tuple[str, ...] = ()) -> None:
+        self.runs, self.deployed = runs, list(deployed)
+        self.crashed: list[str] = []
+
+    def read_flow_runs(self, flow_run_filter: Any) -> list[Any]:
+        if flow_run_filter.deployment_id is not None:
+            found = self.deployed
+        else:
+            (tag,) = flow_run_filter.tags.all_
+            found = [run for run, its in self.runs.items() if its == tag]
+        return [type("Run", (), {"id": run}) for run in found if run not in self.crashed]
+
+    def set_flow_run_state(self, run: str, state: Any, force: bool) -> None:
+        assert state.name == "Crashed"
+        assert force
+        self.crashed.append(run)
+
+
+def test_only_runs_of_dead_processes_are_called_crashed(tmp_path: Path) -> None:
+    """This process lives, so its runs do; a process that was killed has dropped its lock."""
+    layout = Layout(tmp_path / "root").prepare()
+    folder = layout.prefect / "processes"
+    with interrupted.marked_runs(layout.root):
+        (living,) = (path.name for path in folder.glob("[!.]*"))
+        (folder / "dead").touch()
+        runs = {"a": f"unitball.process.{living}", "b": "unitball.process.dead"}
+        assert interrupted.has_dead_processes(layout.root)
+        client = Client(runs, deployed=("c",))
+        assert interrupted.crash_interrupted_runs(cast(SyncPrefectClient, client), layout.root) == 1
+        assert client.crashed == ["b"]
+        assert not (folder / "dead").exists()
+        assert not interrupted.has_dead_processes(layout.root)
+        assert (
+            interrupted.crash_interrupted_runs(cast(SyncPrefectClient, client), layout.root, of_deployments=True) == 1
+        )
+        assert client.crashed == ["b", "c"]
+    assert not list(folder.glob("[!.]*")), "a clean end leaves no mark"
 
 
 def test_nothing_is_started_where_all_is_there(made: Path, environment: pytest.MonkeyPatch) -> None:
