@@ -40,6 +40,8 @@ def unpack(folder: Path) -> Path:
     with tarfile.open(_HERE / "root.tar.xz") as archive:
         archive.extractall(folder, filter="tar")
     root = folder / "root"
+    # Earlier versions left it to the umask; the refusal asks its owner for this.
+    root.chmod(0o700)
     database = sqlite3.connect(root / "mlflow.db")
     with database:
         for table, columns in _ADDRESSES.items():
