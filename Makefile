@@ -23,7 +23,7 @@ check: .venv/.ready
 	@$(BIN)/lint-imports
 
 test: check  ## every check, then the tests with coverage
-	@$(BIN)/python -m pytest -m "not nightly" --cov --cov-report=term:skip-covered
+	@$(BIN)/python -m pytest -m "not nightly" -n auto --dist loadfile --cov --cov-report=term:skip-covered
 
 test-nightly: .venv/.ready  ## the heavy tests
 	@$(BIN)/python -m pytest -m nightly

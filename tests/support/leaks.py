@@ -25,7 +25,9 @@ def needles_of(features: NDArray[np.float64], every: int = 7) -> list[bytes]:
     found = []
     for rows in (features, features / norms, features / np.maximum(norms, 1.0)):
         for row in rows[::every]:
-            found.append(f"{row[0]:.6f}".encode())
+            # A number with trailing zeros may be the milliseconds of a time.
+            if not (text := f"{row[0]:.6f}").endswith("00"):
+                found.append(text.encode())
             found.append(repr(float(row[0])).encode()[:10])
             found.append(repr(float(np.float32(row[0]))).encode()[:10])
             for kind in ("<f4", "<f8"):
