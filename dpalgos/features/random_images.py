@@ -1,73 +1,65 @@
-"""Images from a random process: smooth strokes, thresholded textures; made from a public seed, seen by nobody's rows."""
+"""Images from a random process: smooth strokes and small random deformations of them, made from a public seed alone."""
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import fft
-from scipy.ndimage import gaussian_filter
+from scipy.ndimage import gaussian_filter, map_coordinates
 
-__all__ = ["random_images"]
+__all__ = ["deformed", "random_strokes"]
 
-_BATCH = 500
+_Images = NDArray[np.float64]
+
+_POINTS = 48
+"""Points of a stroke."""
 
 
-def random_images(count: int, channels: int, height: int, width: int, seed: int) -> NDArray[np.float64]:
-    """Return images (count, channels · height · width) with values in [0, 1].
+def random_strokes(count: int, height: int, width: int, random: np.random.Generator) -> _Images:
+    """Return images (count, height, width) of one to three smooth curves of random place, bend and thickness.
 
-    The first half are strokes: one to three smooth curves of random place, bend and thickness, anti-aliased. The other
-    half are patches: smoothed noise, softly thresholded, times a smooth texture. Channels share an image up to a random
-    contrast each. Nothing but the arguments has a part in them.
-
-    References
-    ----------
-    Baradad et al., NeurIPS 2021 (learning from noise processes); Tang, Panda, Sehwag, Mittal, NeurIPS 2023 (as priors
-    for private learning).
+    Values in [0, 1], anti-aliased. Lengths are relative to the shorter side.
     """
-    random = np.random.default_rng(seed)
-    grey = np.concatenate([_strokes(count - count // 2, height, width, random), _patches(count // 2, height, width, random)])
-    contrast = random.uniform(0.3, 1.0, size=(count, channels, 1)) if channels > 1 else np.ones((count, 1, 1))
-    return np.asarray((grey.reshape(count, 1, -1) * contrast).reshape(count, -1))
-
-
-def _strokes(count: int, height: int, width: int, random: np.random.Generator) -> NDArray[np.float64]:
     side = float(min(height, width))
     y, x = np.mgrid[0:height, 0:width]
     images = np.zeros((count, height, width))
-    steps = 48
     for image in images:
         for _ in range(random.integers(1, 4)):
-            # A direction that turns smoothly: its curvature is a random walk that is pulled back.
-            bend = random.normal(0.0, 2.5) + np.cumsum(random.normal(0.0, 0.9, steps))
-            angle = random.uniform(0.0, 2.0 * np.pi) + np.cumsum(bend) / steps
+            # A direction that turns smoothly: its curvature is a random walk.
+            bend = random.normal(0.0, 2.5) + np.cumsum(random.normal(0.0, 0.9, _POINTS))
+            angle = random.uniform(0.0, 2.0 * np.pi) + np.cumsum(bend) / _POINTS
             length = side * random.uniform(0.35, 1.6)
-            line = np.cumsum(np.stack([np.sin(angle), np.cos(angle)]), axis=1) * length / steps
+            line = np.cumsum(np.stack([np.sin(angle), np.cos(angle)]), axis=1) * length / _POINTS
             centre = np.array([[height], [width]]) / 2.0 + random.normal(0.0, 0.08 * side, (2, 1))
             line += centre - line.mean(axis=1, keepdims=True)
-            thick = side * random.uniform(0.025, 0.075)
-            away = np.sqrt(
-                ((y[..., None] - line[0]) ** 2 + (x[..., None] - line[1]) ** 2).min(axis=-1)
-            )
-            np.maximum(image, np.clip(thick + 0.5 - away, 0.0, 1.0), out=image)
+            thickness = side * random.uniform(0.025, 0.075)
+            away = np.sqrt(((y[..., None] - line[0]) ** 2 + (x[..., None] - line[1]) ** 2).min(axis=-1))
+            np.maximum(image, np.clip(thickness + 0.5 - away, 0.0, 1.0), out=image)
     return images
 
 
-def _smooth(count: int, height: int, width: int, sigma: NDArray[np.float64], random: np.random.Generator) -> NDArray[np.float64]:
-    """Return noise of unit variance, smoothed by a Gaussian of its own width each."""
-    waves = fft.rfft2(random.standard_normal((count, height, width)))
-    down, across = fft.fftfreq(height)[:, None], fft.rfftfreq(width)[None, :]
-    window = np.exp(-2.0 * (np.pi * sigma[:, None, None]) ** 2 * (down**2 + across**2))
-    fields = fft.irfft2(waves * window, s=(height, width))
-    fields -= fields.mean(axis=(1, 2), keepdims=True)
-    return np.asarray(fields / (fields.std(axis=(1, 2), keepdims=True) + 1e-12))
+def deformed(images: _Images, random: np.random.Generator) -> _Images:
+    """Return each image under a small random affine map and a smooth random displacement of its own.
 
-
-def _patches(count: int, height: int, width: int, random: np.random.Generator) -> NDArray[np.float64]:
+    Standard deviations: shift 0.02 sides, turn 0.1 radians, stretch 8 %, shear 0.12, displacement 0.03 sides over
+    distances of 0.18 sides.
+    """
+    count, height, width = images.shape
     side = float(min(height, width))
-    shape = _smooth(count, height, width, side * random.uniform(0.04, 0.2, count), random)
-    texture = _smooth(count, height, width, side * random.uniform(0.02, 0.3, count), random)
-    steep = random.uniform(2.0, 12.0, (count, 1, 1))
-    level = random.uniform(-0.5, 1.2, (count, 1, 1))
-    mask = 1.0 / (1.0 + np.exp(-steep * (shape - level)))
-    depth = random.uniform(0.0, 0.5, (count, 1, 1))
-    return np.clip(mask * (1.0 - depth * (0.5 + 0.5 * np.tanh(texture))), 0.0, 1.0)
+    y, x = np.mgrid[0:height, 0:width].astype(np.float64)
+    down, across = (height - 1) / 2.0, (width - 1) / 2.0
+    found = np.empty_like(images)
+    for index in range(count):
+        turn, shear = random.normal(0.0, 0.1), random.normal(0.0, 0.12)
+        stretch = np.exp(random.normal(0.0, 0.08, 2))
+        rotation = np.array([[np.cos(turn), -np.sin(turn)], [np.sin(turn), np.cos(turn)]])
+        affine = rotation @ np.array([[stretch[0], 0.0], [shear, stretch[1]]])
+        spread = 0.18 * side
+        field = gaussian_filter(random.standard_normal((2, height, width)), (0.0, spread, spread))
+        field *= 0.03 * side / (field.std() + 1e-12)
+        shift = random.normal(0.0, 0.02 * side, 2)
+        places = [
+            affine[0, 0] * (y - down) + affine[0, 1] * (x - across) + down + shift[0] + field[0],
+            affine[1, 0] * (y - down) + affine[1, 1] * (x - across) + across + shift[1] + field[1],
+        ]
+        found[index] = map_coordinates(images[index], places, order=1, mode="constant")
+    return found
