@@ -128,7 +128,7 @@ class ScatteringFeatures:
         return channels * paths * places * places
 
     def transform(self, features: Floats) -> Floats:
-        """Map (m, d) to (m, dimension): by place, then by channel and path. NaN and infinite pixels count as zero."""
+        """Map (m, d) to (m, dimension): by place, then by channel and path. A row that is no numbers stays one."""
         batches = [features[start : start + _BATCH] for start in range(0, len(features), _BATCH)]
         if not batches:
             return np.zeros((0, self.dimension))
@@ -143,8 +143,7 @@ class ScatteringFeatures:
 
     def _batch(self, features: Floats) -> Floats:
         channels, height, width, scales, angles, places = (int(size) for size in self.layout)
-        images = np.nan_to_num(np.asarray(features, dtype=np.float32), nan=0.0, posinf=0.0, neginf=0.0)
-        images = images.reshape(len(features) * channels, height, width)
+        images = np.asarray(features, dtype=np.float32).reshape(len(features) * channels, height, width)
         unit = max(2**scales, places)
         tall, wide = (unit * -(-size // unit) for size in (height, width))
         top, left = (tall - height) // 2, (wide - width) // 2
@@ -180,8 +179,7 @@ class ScatteringFeatures:
     @staticmethod
     def _moduli(spectra: _Complex, filters: _Single) -> _Single:
         """Return |x ⋆ ψ| for every filter, at the resolution of the spectra (…, 1, h, w)."""
-        scale = np.float32(1.0)
-        return np.asarray(np.abs(fft.ifft2(spectra * filters, overwrite_x=True)) * scale, dtype=np.float32)
+        return np.asarray(np.abs(fft.ifft2(spectra * filters, overwrite_x=True)), dtype=np.float32)
 
 
 @register("projections", "scattering")
