@@ -1,0 +1,121 @@
+"""Exact integer sums of the rows of each class, with the number of rows beside them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpalgos.guarantees import Neighbours, Setting
+from dpalgos.mechanisms.fixed_point import encode_rows, encoded_radius, exact_outer_sum
+from dpalgos.rows import NULL_LABEL, Floats, Ints, Rows, sanitise
+
+__all__ = ["ClassMeans", "ClassSums"]
+
+
+@dataclass(frozen=True, slots=True)
+class ClassMeans:
+    """What one noisy sum a class tells: post-processing of the sums.
+
+    Parameters
+    ----------
+    means : array (K, d)
+    variance : array (K,)
+        Of each mean's noise, a coordinate.
+    counts : array (K,)
+        Rows of each class, estimated.
+    """
+
+    means: Floats
+    variance: Floats
+    counts: Floats
+
+    def discriminant(self) -> tuple[Floats, Floats]:
+        """Return weights (K, d) and intercepts (K,) of scores x·m_c − ½‖m_c‖², the noise's part of ‖m_c‖² taken off.
+
+        The class of largest score is the one whose mean is nearest. E‖m_c‖² is too large by d times the noise's
+        variance, which is public.
+        """
+        lengths = (self.means**2).sum(axis=1) - self.means.shape[1] * self.variance
+        return self.means, -0.5 * np.maximum(lengths, 0.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassSums:
+    """Σ (x, a) over the rows of each class, a vector of K (d + 1) integers.
+
+    Guarantee
+    ---------
+    A row of class c adds (x̃, ã) to block c: x̃ encoded with ‖x̃‖ ≤ R (:func:`encode_rows`), ã a public constant. One
+    record moves the vector in l2 by at most
+
+    - ‖x̃ − z̃‖ ≤ 2R, where both rows are of one class (their constants cancel; attained by antipodal rows),
+    - √(‖x̃‖² + ‖z̃‖² + 2ã²) ≤ √(2 (R² + ã²)), where they are of two classes,
+    - √(R² + ã²), where one of them is null and adds nothing.
+
+    Under ``replace-one`` the largest of the three, which is 2R for every ã ≤ R: the counts are free. Under
+    ``replace-special`` the last. (√2 R, which holds for rows of different classes, is not enough for replace-one.)
+
+    Parameters
+    ----------
+    scale : float
+        Grid units to the radius 1.
+    constant : float
+        a, in [0, 1].
+    """
+
+    scale: float
+    constant: float
+
+    @property
+    def unit(self) -> int:
+        """The constant in grid units, ã."""
+        return math.floor(self.constant * self.scale)
+
+    def sensitivity(self, neighbours: Neighbours) -> float:
+        """Return how far one record moves the integer vector, in l2."""
+        radius = encoded_radius(1.0, self.scale)
+        alone = math.hypot(radius, self.unit)
+        if neighbours.in_force() is Neighbours.REPLACE_SPECIAL:
+            return math.nextafter(alone, math.inf)
+        return math.nextafter(max(2.0 * radius, math.sqrt(2.0) * alone), math.inf)
+
+    def shape(self, setting: Setting) -> tuple[int, int]:
+        """Return the shape (K, d + 1) of the sums."""
+        return setting.classes, setting.dimension + 1
+
+    def total(self, rows: Rows, setting: Setting) -> Ints:
+        """Return a party's exact sums; null records add nothing."""
+        total = np.zeros(self.shape(setting), dtype=np.int64)
+        for features, labels in rows.blocks():
+            total += self.of_block(*sanitise(features, labels, setting.classes), setting)
+        return total
+
+    def of_block(self, features: Floats, labels: Ints, setting: Setting) -> Ints:
+        """Return the sums of a sanitised block, features (m, d) and labels (m,)."""
+        real = labels != NULL_LABEL
+        member: NDArray[np.int64] = np.eye(setting.classes, dtype=np.int64)[np.where(real, labels, 0)] * real[:, None]
+        encoded = encode_rows(features, 1.0, self.scale)
+        constants = np.full((len(encoded), 1), self.unit)
+        return exact_outer_sum(member, np.hstack([encoded, constants]))
+
+    def means(self, noisy_sums: Ints, sigma: float, setting: Setting) -> ClassMeans:
+        """Return the means behind noisy sums whose noise has standard deviation ``sigma`` in grid units.
+
+        A class's count is the noisy one, drawn towards n/K by the positive-part James–Stein rule as far as the counts'
+        spread is no larger than their noise would make it; never below n/(10 K).
+        """
+        sums = noisy_sums[:, :-1] / self.scale
+        even = setting.rows / setting.classes
+        counts = np.full(setting.classes, even)
+        if self.unit > 0:
+            noise = sigma / self.unit
+            seen = noisy_sums[:, -1] / self.unit - even
+            spread = float((seen**2).sum())
+            keep = max(0.0, 1.0 - (setting.classes - 2) * noise**2 / spread) if spread > 0 and setting.classes > 2 else 1.0
+            counts = even + keep * seen
+        counts = np.maximum(counts, max(even / 10.0, 1.0))
+        deviation = sigma / self.scale
+        return ClassMeans(means=sums / counts[:, None], variance=(deviation / counts) ** 2, counts=counts)
