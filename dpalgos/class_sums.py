@@ -101,7 +101,7 @@ class ClassSums:
         constants = np.full((len(encoded), 1), self.unit)
         return exact_outer_sum(member, np.hstack([encoded, constants]))
 
-    def means(self, noisy_sums: Ints, sigma: float, setting: Setting) -> ClassMeans:
+    def means(self, noisy_sums: Floats | Ints, sigma: float, setting: Setting) -> ClassMeans:
         """Return the means behind noisy sums whose noise has standard deviation ``sigma`` in grid units.
 
         A class's count is the noisy one, drawn towards n/K by the positive-part James–Stein rule as far as the counts'
@@ -113,9 +113,8 @@ class ClassSums:
         if self.unit > 0:
             noise = sigma / self.unit
             seen = noisy_sums[:, -1] / self.unit - even
-            spread = float((seen**2).sum())
-            keep = max(0.0, 1.0 - (setting.classes - 2) * noise**2 / spread) if spread > 0 and setting.classes > 2 else 1.0
-            counts = even + keep * seen
+            excess = (setting.classes - 2) * noise**2 / max(float((seen**2).sum()), np.finfo(np.float64).tiny)
+            counts = even + max(0.0, 1.0 - excess) * seen
         counts = np.maximum(counts, max(even / 10.0, 1.0))
         deviation = sigma / self.scale
         return ClassMeans(means=sums / counts[:, None], variance=(deviation / counts) ** 2, counts=counts)

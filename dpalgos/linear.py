@@ -113,6 +113,12 @@ class LinearTask:
         best = max(candidates, key=lambda other: np.linalg.norm(gradient(row, first) - gradient(*other)))
         return one_row_apart(setting, row, best[0], labels=(first, best[1]))
 
+    def weights_of(self, model: LinearModel) -> Floats:
+        """Return the weights (m, p) whose :meth:`model` is a given one of classes, with an intercept."""
+        scaling = self.intercept_scaling
+        intercept = model.intercept[:, None] / scaling if scaling > 0 else np.zeros((len(model.weights), 0))
+        return np.asarray(np.hstack([model.weights, intercept]) * math.hypot(1.0, scaling))
+
     def _widened(self, clean: Floats) -> Floats:
         if self.intercept_scaling == 0:
             return clean

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,9 +31,12 @@ _ENVELOPE, _FREQUENCY = 0.8, 0.75 * np.pi
 
 _Complex = NDArray[np.complex64]
 _Single = NDArray[np.float32]
+_Number = TypeVar("_Number", bound=np.generic)
 
 
-def _gabor(height: int, width: int, sigma: float, angle: float, frequency: float, slant: float) -> NDArray[np.complex128]:
+def _gabor(
+    height: int, width: int, sigma: float, angle: float, frequency: float, slant: float
+) -> NDArray[np.complex128]:
     """Return a periodised Gabor filter (height, width) in space."""
     turn = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
     curve = turn @ np.diag([1.0, slant**2]) @ turn.T / (2 * sigma**2)
@@ -93,8 +96,8 @@ def _bank(height: int, width: int, scales: int, angles: int) -> tuple[tuple[_Sin
     return tuple(bank)
 
 
-def _cropped(spectrum: NDArray[np.generic], factor: int) -> NDArray[np.generic]:
-    """Return the low frequencies of a spectrum (…, h, w): those of an image with ``factor`` times fewer pixels a side."""
+def _cropped(spectrum: NDArray[_Number], factor: int) -> NDArray[_Number]:
+    """Return the low frequencies of a spectrum (…, h, w), of an image with ``factor`` times fewer pixels a side."""
     if factor == 1:
         return spectrum
     height, width = spectrum.shape[-2] // factor, spectrum.shape[-1] // factor

@@ -40,9 +40,7 @@ class WhitenedFeatures:
 
     kind: ClassVar[str] = "whitened-features"
 
-    def __init__(
-        self, mean: Floats, basis: Floats, map_kind: NDArray[np.uint8], **of_map: NDArray[np.generic]
-    ) -> None:
+    def __init__(self, mean: Floats, basis: Floats, map_kind: NDArray[np.uint8], **of_map: NDArray[np.generic]) -> None:
         self.mean, self.basis, self._map_kind, self._of_map = mean, basis, map_kind, of_map
         own = {name.removeprefix("map_"): array for name, array in of_map.items()}
         self.map = decode(map_kind.tobytes().decode(), own)
@@ -74,13 +72,13 @@ class WhitenedFeatures:
 @register("projections", "public-whitening")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublicWhitening(PublicMap):
-    """Features in the directions that tell made-up images apart best, measured in units of how much small changes move them.
+    """Features in the directions that tell made-up images apart best, in units of what small changes do to them.
 
     Random strokes are drawn, and each is deformed twice by a little (shift, turn, stretch, shear, bend). The features'
     covariance within the pairs, W, says what a change that means nothing does; the covariance over all of them, T, what
-    can be told apart at all. Rows are centred by the mean, turned to the top k directions of (W + floor·‖W‖)^-½ T
-    (W + floor·‖W‖)^-½ and brought to the unit sphere, where a class is a ball around its mean and nearly nothing is left
-    for a private step to learn but these means.
+    can be told apart at all. With A = (W + floor·‖W‖)^-½, rows are centred by the mean, turned to the top k directions
+    of A T A and brought to the unit sphere. There a class is a ball around its mean, and little is left for a private
+    step to learn but these means.
 
     Guarantee
     ---------
@@ -169,5 +167,3 @@ class PublicWhitening(PublicMap):
         # Single precision is enough and halves the file.
         basis = (whitener @ turned[:, ::-1][:, : self.components]).astype(np.float32).astype(np.float64)
         return mean, basis
-
-

@@ -1,0 +1,310 @@
+"""Softmax regression by noisy gradient descent that starts from the discriminant of noisy class means."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpalgos.algorithms import PrivateAlgorithm
+from dpalgos.class_sums import ClassSums
+from dpalgos.errors import ParameterError
+from dpalgos.gaussian_sums import GAUSSIAN_BUDGETS, gaussian_guarantee, grid, total_mu
+from dpalgos.gradient_sums import EncodedRows, GradientSums
+from dpalgos.guarantees import GaussianMu, Guarantee, Loss, Neighbours, Setting
+from dpalgos.linear import LinearTask
+from dpalgos.losses import make_loss
+from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
+from dpalgos.models import LinearModel
+from dpalgos.neighbouring import NeighbouringPair, antipodal_pair
+from dpalgos.registry import register
+from dpalgos.rows import Floats, Ints, Rows, sanitise
+from dpalgos.trainers.class_means import default_count_weight, linear_model
+from dpalgos.validation import require_between, require_count, require_positive
+
+__all__ = ["DiscriminantDescent", "Schedule"]
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """How many steps follow the class means, and what they get.
+
+    Parameters
+    ----------
+    iterations : int
+        T; 0 releases the discriminant itself.
+    step_size : float
+    first_share : float
+        Share of μ² that the class means get; 1 where nothing follows.
+    """
+
+    iterations: int
+    step_size: float
+    first_share: float
+
+
+# Chosen on a split of MNIST's training rows, 50,000 to train and 10,000 held out, as functions of n mu / K, the signal
+# of a class mean in units of its noise: from there on, iterations, step size, share of mu^2 for the means.
+_SCHEDULES = (
+    (2400.0, Schedule(80, 12.0, 0.1)),
+    (1000.0, Schedule(60, 8.0, 0.2)),
+    (400.0, Schedule(40, 4.0, 0.3)),
+    (100.0, Schedule(20, 2.0, 0.7)),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What the server holds between two sums; made of noisy sums alone."""
+
+    step: int
+    weights: Floats
+    velocity: Floats
+    average: Floats
+
+
+@register("trainers", "discriminant-gd")
+@dataclass(frozen=True, kw_only=True)
+class DiscriminantDescent(PrivateAlgorithm):
+    """Release the sums of each class, start softmax regression at their discriminant, descend on noisy gradients.
+
+    Guarantee
+    ---------
+    The budget. All T + 1 sums get noise of one σ; the class sums are multiplied by a public integer, so that their
+    sensitivity Δ₀ (:meth:`~dpalgos.class_sums.ClassSums.sensitivity`) stands to that of a gradient sum, Δ
+    (:class:`~dpalgos.gradient_sums.GradientSums`), as the shares of μ² ask. Each sum is a Gaussian mechanism on an
+    integer vector, and their adaptive composition is exactly √(Δ₀² + TΔ²)/σ-GDP (Dong, Roth, Su 2022, Corollary 2);
+    σ makes that μ. Everything after the sums is post-processing. Numerics are exact.
+
+    Parameters
+    ----------
+    budget : GaussianMu or ZeroConcentrated
+        For all sums together.
+    iterations : int, optional
+        T; with ``step_size`` and ``first_share`` by a rule from n, K and μ where left out: the better the class means
+        are known, the more steps pay.
+    step_size : float, optional
+    first_share : float, optional
+        Share of μ² for the class means, in [0.01, 0.99].
+    momentum : float
+        In [0, 1).
+    clip : float
+        Largest norm of a row's gradient.
+    start : float
+        Length of the starting weights, on average over the classes: how sure the first softmax is.
+    intercept_scaling : float
+        B of the constant feature inside the unit ball.
+    count_weight : float, optional
+        As for ``class-means``.
+
+    References
+    ----------
+    As for ``noisy-gd`` and ``class-means``; warm starts of private descent in Mehta, Thakurta, Kurakin, Cutkosky 2022.
+    """
+
+    iterations: int | None = None
+    step_size: float | None = None
+    first_share: float | None = None
+    momentum: float = 0.9
+    clip: float = 0.5
+    start: float = 12.0
+    intercept_scaling: float = 0.25
+    count_weight: float | None = None
+
+    source: ClassVar[str] = "ours; noisy gradient descent from noisy class means"
+    relations: ClassVar[tuple[Neighbours, ...]] = (Neighbours.REPLACE_ONE, Neighbours.REPLACE_SPECIAL)
+    budgets: ClassVar[tuple[type[Loss], ...]] = GAUSSIAN_BUDGETS
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.iterations is not None:
+            require_count("iterations", self.iterations, 0)
+        if self.step_size is not None:
+            require_positive("step_size", self.step_size)
+        if self.first_share is not None:
+            require_between("first_share", self.first_share, 0.01, 0.99)
+        if self.count_weight is not None:
+            require_between("count_weight", self.count_weight, 0.0, 1.0)
+        require_between("momentum", self.momentum, 0.0, 1.0, open_high=True)
+        require_positive("clip", self.clip)
+        require_positive("start", self.start)
+        require_positive("intercept_scaling", self.intercept_scaling)
+
+    def check(self, setting: Setting) -> None:
+        """Raise for real labels."""
+        super().check(setting)
+        if setting.classes < 2:
+            raise ParameterError(
+                "class means need classes; real labels need another trainer: noisy-gd with loss=squared"
+            )
+
+    def guarantee(self, setting: Setting) -> Guarantee:
+        """Return the budget."""
+        self.check(setting)
+        return gaussian_guarantee(self.budget, setting)
+
+    def schedule(self, setting: Setting) -> Schedule:
+        """Return iterations, step size and share of the class means, from public numbers alone."""
+        known = setting.rows * total_mu(self.budget) / setting.classes
+        if setting.neighbours is Neighbours.REPLACE_SPECIAL:
+            known *= 2.0
+        rule = next((schedule for least, schedule in _SCHEDULES if known >= least), Schedule(0, 1.0, 1.0))
+        iterations = rule.iterations if self.iterations is None else self.iterations
+        if iterations == 0:
+            return Schedule(0, 1.0, 1.0)
+        share = rule.first_share if rule.iterations else 0.5
+        return Schedule(
+            iterations=iterations,
+            step_size=self.step_size if self.step_size is not None else rule.step_size,
+            first_share=self.first_share if self.first_share is not None else share,
+        )
+
+    def steps(self, setting: Setting) -> int:
+        """Return the number of sums: the classes', and a gradient's a step."""
+        return 1 + self.schedule(setting).iterations
+
+    def law(self, setting: Setting) -> RoundedGaussian:
+        """Return the noise of each sum."""
+        means, gradients = self._sensitivities(setting)
+        together = math.hypot(means, math.sqrt(self.schedule(setting).iterations) * gradients)
+        return RoundedGaussian(math.nextafter(together / total_mu(self.budget) * (1.0 + 2.0**-48), math.inf))
+
+    def initial(self, setting: Setting) -> State:
+        """Return zero weights."""
+        self.check(setting)
+        zero = np.zeros(self._task.shape(setting))
+        return State(step=0, weights=zero, velocity=zero, average=zero)
+
+    def prepare(self, rows: Rows, setting: Setting) -> _Party:
+        """Add up the party's classes and encode its rows, in one pass, unless they are too many to keep."""
+        adding = _AddingUp(rows, self._class_sums(setting), setting)
+        encoded = self._gradient_sums(setting).prepare(adding, setting)
+        if encoded is adding:
+            return _Party(self._class_sums(setting).total(rows, setting), rows)
+        return _Party(adding.total, encoded)
+
+    def merge(self, prepared: Sequence[_Party]) -> Sequence[_Party]:
+        """Join parties for a curator who adds up anyway."""
+        rows = GradientSums.merge([party.rows for party in prepared])
+        first: Ints = sum((party.class_sums for party in prepared[1:]), start=prepared[0].class_sums)
+        nothing = np.zeros_like(first)
+        return [_Party(nothing if index else first, part) for index, part in enumerate(rows)]
+
+    def contribution(self, state: State, rows: Rows | _Party, setting: Setting) -> Ints:
+        """Return the party's class sums, and afterwards its sum of encoded, clipped gradients."""
+        party = rows if isinstance(rows, _Party) else self.prepare(rows, setting)
+        if state.step == 0:
+            return party.class_sums * self._multiple(setting)
+        return self._gradient_sums(setting).total(state.weights, party.rows, setting)
+
+    def update(self, state: State, noisy_sum: Ints, setting: Setting) -> State:
+        """Start at the discriminant; then take steps with momentum, and average the last half of them."""
+        if state.step == 0:
+            weights = self._start(noisy_sum, setting)
+            return State(step=1, weights=weights, velocity=state.velocity, average=state.average)
+        schedule = self.schedule(setting)
+        gradient = self._gradient_sums(setting).decode(noisy_sum) / max(setting.rows, 1)
+        velocity = self.momentum * state.velocity + gradient
+        weights = state.weights - schedule.step_size * velocity
+        late = state.step > schedule.iterations // 2
+        tail = schedule.iterations - schedule.iterations // 2
+        return State(
+            step=state.step + 1,
+            weights=weights,
+            velocity=velocity,
+            average=state.average + weights / tail if late else state.average,
+        )
+
+    def result(self, state: State, setting: Setting) -> LinearModel:
+        """Return the averaged model, or the discriminant where no step follows."""
+        return self._task.model(state.average if self.schedule(setting).iterations else state.weights, setting)
+
+    def neighbouring_pair(self, setting: Setting) -> NeighbouringPair:
+        """Return antipodal rows of one class."""
+        return antipodal_pair(setting)
+
+    @property
+    def _task(self) -> LinearTask:
+        return LinearTask(loss=make_loss("softmax", None), intercept_scaling=self.intercept_scaling)
+
+    def _grid(self, setting: Setting) -> float:
+        return grid(GaussianMu(total_mu(self.budget)), 2.0, self.steps(setting), setting)
+
+    def _gradient_sums(self, setting: Setting) -> GradientSums:
+        return GradientSums(task=self._task, clip=self.clip, scale=self._grid(setting))
+
+    def _class_sums(self, setting: Setting) -> ClassSums:
+        return ClassSums(scale=self._grid(setting), constant=default_count_weight(self.count_weight, setting))
+
+    def _multiple(self, setting: Setting) -> int:
+        """Return the public integer that the class sums are multiplied by, so that they get their share of μ²."""
+        schedule = self.schedule(setting)
+        if schedule.iterations == 0:
+            return 1
+        wanted = math.sqrt(schedule.iterations * schedule.first_share / (1.0 - schedule.first_share))
+        neighbours = setting.neighbours
+        gradient = self._gradient_sums(setting).sensitivity(neighbours)
+        return max(1, math.floor(wanted * gradient / self._class_sums(setting).sensitivity(neighbours)))
+
+    def _sensitivities(self, setting: Setting) -> tuple[float, float]:
+        """Return those of the class sums, multiplied, and of a gradient sum, in grid units."""
+        neighbours = setting.neighbours
+        means = self._class_sums(setting).sensitivity(neighbours) * self._multiple(setting)
+        return math.nextafter(means, math.inf), self._gradient_sums(setting).sensitivity(neighbours)
+
+    def _start(self, noisy_sum: Ints, setting: Setting) -> Floats:
+        """Return the discriminant of noisy class sums as weights of the rows with their constant feature."""
+        multiple = self._multiple(setting)
+        sigma = self.law(setting).sigma / multiple
+        found = self._class_sums(setting).means(noisy_sum / multiple, sigma, setting)
+        weights, intercept = found.discriminant()
+        weights, intercept = weights - weights.mean(axis=0), intercept - intercept.mean()
+        model = linear_model(weights, intercept)
+        if self.schedule(setting).iterations:
+            # The softmax needs scores of a size; the noise's part of the length is public.
+            noise = found.variance.mean() * setting.dimension * (1.0 - 1.0 / setting.classes)
+            length = float((weights**2).sum(axis=1).mean()) - noise
+            scale = self.start / math.sqrt(max(length, noise / 100.0, 1e-12))
+            model = LinearModel(weights=scale * model.weights, intercept=scale * model.intercept)
+        return self._task.weights_of(model)
+
+
+@dataclass(frozen=True, slots=True)
+class _Party:
+    """A party's class sums, and its rows, encoded where they are few enough to keep."""
+
+    class_sums: Ints
+    rows: Rows | EncodedRows
+
+    @property
+    def count(self) -> int:
+        return self.rows.count
+
+
+class _AddingUp:
+    """A party's rows that add up their classes while they are read the first time."""
+
+    def __init__(self, rows: Rows, sums: ClassSums, setting: Setting) -> None:
+        self._rows, self._sums, self._setting = rows, sums, setting
+        self.total: Ints = np.zeros(sums.shape(setting), dtype=np.int64)
+
+    @property
+    def count(self) -> int:
+        return self._rows.count
+
+    @property
+    def dimension(self) -> int:
+        return self._rows.dimension
+
+    def blocks(self) -> Iterator[tuple[Floats, NDArray[np.generic]]]:
+        for features, labels in self._rows.blocks():
+            clean, known = sanitise(features, labels, self._setting.classes)
+            self.total += self._sums.of_block(clean, known, self._setting)
+            yield features, labels
+
+    def fingerprint(self) -> NDArray[np.uint8]:
+        return self._rows.fingerprint()
