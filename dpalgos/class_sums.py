@@ -32,14 +32,13 @@ class ClassMeans:
     variance: Floats
     counts: Floats
 
-    def discriminant(self) -> tuple[Floats, Floats]:
-        """Return weights (K, d) and intercepts (K,) of scores x·m_c − ½‖m_c‖², the noise's part of ‖m_c‖² taken off.
+    def lengths(self) -> Floats:
+        """Return unbiased estimates of ‖m_c‖² (K,): noise adds d times its variance, which is public."""
+        return np.asarray((self.means**2).sum(axis=1) - self.means.shape[1] * self.variance)
 
-        The class of largest score is the one whose mean is nearest. E‖m_c‖² is too large by d times the noise's
-        variance, which is public.
-        """
-        lengths = (self.means**2).sum(axis=1) - self.means.shape[1] * self.variance
-        return self.means, -0.5 * np.maximum(lengths, 0.0)
+    def discriminant(self) -> tuple[Floats, Floats]:
+        """Return weights (K, d) and intercepts (K,) of scores x·m_c − ½‖m_c‖²: the nearest mean has the largest."""
+        return self.means, -0.5 * np.maximum(self.lengths(), 0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

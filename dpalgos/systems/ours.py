@@ -10,6 +10,7 @@ __all__: list[str] = []
 
 
 _DESCENT = AlgorithmSpec("trainers", "noisy-gd")
+_WHITENED = AlgorithmSpec("projections", "public-whitening")
 _STATISTICS = AlgorithmSpec("trainers", "sufficient-statistics")
 
 register("systems", "noisy-gd")(
@@ -25,6 +26,22 @@ register("systems", "hog-noisy-gd")(
         summary="Histograms of oriented gradients, which cost nothing, then noisy-gd: for images.",
         source="ours; features.hog, trainers.gradient_descent",
         arrangements=summed(_DESCENT, AlgorithmSpec("projections", "hog")),
+    )
+)
+
+register("systems", "whitened-class-means")(
+    System(
+        summary="Scattering, whitened by made-up images at no cost, then class means from one noisy sum: for images.",
+        source="ours; features.whitening, trainers.class_means",
+        arrangements=summed(AlgorithmSpec("trainers", "class-means"), _WHITENED),
+    )
+)
+
+register("systems", "whitened-discriminant-gd")(
+    System(
+        summary="The same features, then softmax regression that starts from the noisy class means: for images.",
+        source="ours; features.whitening, trainers.discriminant_descent",
+        arrangements=summed(AlgorithmSpec("trainers", "discriminant-gd"), _WHITENED),
     )
 )
 

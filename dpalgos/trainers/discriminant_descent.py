@@ -169,7 +169,7 @@ class DiscriminantDescent(PrivateAlgorithm):
 
     def law(self, setting: Setting) -> RoundedGaussian:
         """Return the noise of each sum."""
-        means, gradients = self._sensitivities(setting)
+        means, gradients = self.sensitivities(setting)
         together = math.hypot(means, math.sqrt(self.schedule(setting).iterations) * gradients)
         return RoundedGaussian(math.nextafter(together / total_mu(self.budget) * (1.0 + 2.0**-48), math.inf))
 
@@ -250,7 +250,7 @@ class DiscriminantDescent(PrivateAlgorithm):
         gradient = self._gradient_sums(setting).sensitivity(neighbours)
         return max(1, math.floor(wanted * gradient / self._class_sums(setting).sensitivity(neighbours)))
 
-    def _sensitivities(self, setting: Setting) -> tuple[float, float]:
+    def sensitivities(self, setting: Setting) -> tuple[float, float]:
         """Return those of the class sums, multiplied, and of a gradient sum, in grid units."""
         neighbours = setting.neighbours
         means = self._class_sums(setting).sensitivity(neighbours) * self._multiple(setting)

@@ -31,6 +31,15 @@ PARAMETERS: dict[tuple[str, str], list[dict[str, Any]]] = {
     ("projections", "pca"): [{"components": 3}, {"components": 6, "variance_share": 0.85}],
     ("projections", "pooling"): [_IMAGE, {"size": 3, **_IMAGE}],
     ("projections", "radial-pca"): [{"budget": EPSILON, "components": 3}],
+    ("projections", "public-whitening"): [
+        {
+            "feature_parameters": {"scales": 1, "angles": 2, "places": 1},
+            "components": 2,
+            "images": 20,
+            **_IMAGE,
+        }
+    ],
+    ("projections", "scattering"): [{"scales": 1, "angles": 2, "places": 1, **_IMAGE}],
     ("projections", "random-fourier"): [{"frequencies": 8, "gamma": 0.5}],
     ("projections", "random-projection"): [{"components": 3}],
     ("projections", "wishart-pca"): [{"budget": EPSILON, "components": 3}],
@@ -45,6 +54,8 @@ PARAMETERS: dict[tuple[str, str], list[dict[str, Any]]] = {
     ("trainers", "local-gradient"): [{"budget": MU, "iterations": 5}],
     ("trainers", "mpc-gp"): [{"budget": APPROXIMATE, "iterations": 5}],
     ("trainers", "mpc-op"): [{"budget": EPSILON}],
+    ("trainers", "class-means"): [{"budget": MU}, {"budget": MU, "count_weight": 0.5}],
+    ("trainers", "discriminant-gd"): [{"budget": MU, "iterations": 0}, {"budget": MU, "iterations": 4}],
     ("trainers", "noisy-gd"): [
         {"budget": MU, "iterations": 5},
         {"budget": MU, "iterations": 4, "loss": "squared", "intercept_scaling": 1.0},

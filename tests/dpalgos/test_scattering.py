@@ -1,0 +1,148 @@
+"""Scattering and public whitening: closed forms, what they are insensitive to, that no row has a part in them."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import pytest
+
+from dpalgos.errors import ParameterError
+from dpalgos.features.random_images import deformed, random_strokes
+from dpalgos.features.scattering import Scattering, ScatteringFeatures
+from dpalgos.features.whitening import PublicWhitening, WhitenedFeatures
+from dpalgos.guarantees import Setting, Trust
+from dpalgos.models import decode
+from dpalgos.rows import Floats
+from tests.support.training import noise
+
+SIDE = 16
+SETTING = Setting(sizes=(1,), dimension=SIDE * SIDE, classes=2, trust=Trust.CENTRAL)
+
+
+def scattering(**parameters: float) -> ScatteringFeatures:
+    given = {"places": 2, "power": 1.0, **parameters}
+    return Scattering(**given).fit([], SETTING, noise())  # type: ignore[arg-type]
+
+
+def waves(frequency: int, count: int = 1) -> Floats:
+    """Return images of vertical stripes, each moved on by a little."""
+    place = 2 * np.pi * frequency * np.arange(SIDE) / SIDE
+    shifts = np.linspace(0.0, np.pi, count, endpoint=False)
+    return np.stack([np.tile(np.cos(place + shift), SIDE) for shift in shifts])
+
+
+def paths(features: Floats) -> Floats:
+    """Return (images, places, paths)."""
+    return features.reshape(len(features), 4, -1)
+
+
+def test_a_constant_image_has_its_mean_and_nothing_else() -> None:
+    found = paths(scattering().transform(np.full((1, SIDE * SIDE), 0.7)))
+    np.testing.assert_allclose(found[0, :, 0], 0.7, rtol=1e-5)
+    np.testing.assert_allclose(found[0, :, 1:], 0.0, atol=1e-5)
+
+
+def test_a_wave_is_told_by_scale_and_direction_whatever_its_phase() -> None:
+    """Stripes at 3/8 of the sampling frequency: the finest wavelet across them answers most, at every phase alike."""
+    found = paths(scattering(angles=8).transform(waves(6, count=5)))[:, 0]
+    first = found[:, 1:17].reshape(5, 2, 8)
+    scale, angle = np.unravel_index(first[0].argmax(), (2, 8))
+    # Angles are (L/2 − 1 − i)π/L: across vertical stripes is the angle 0, index 3.
+    assert (scale, angle) == (0, 3)
+    np.testing.assert_allclose(first, np.broadcast_to(first[0], first.shape), atol=0.02 * first.max())
+
+
+def test_scaling_an_image_scales_its_coefficients(random: np.random.Generator) -> None:
+    images = random.random((3, SIDE * SIDE))
+    np.testing.assert_allclose(scattering().transform(2.5 * images), 2.5 * scattering().transform(images), rtol=1e-4)
+    np.testing.assert_allclose(scattering(power=0.5).transform(images), np.sqrt(scattering().transform(images)), 1e-6)
+
+
+def test_rows_are_mapped_one_by_one_on_any_number_of_cores(
+    random: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    images = random.random((150, SIDE * SIDE))
+    together = scattering().transform(images)
+    monkeypatch.setattr(os, "cpu_count", lambda: 1)
+    np.testing.assert_array_equal(scattering().transform(images), together)
+    np.testing.assert_allclose(scattering().transform(images[70:71])[0], together[70], rtol=1e-5, atol=1e-6)
+
+
+def test_what_is_no_number_stays_none_and_harms_nobody_else(random: np.random.Generator) -> None:
+    images = random.random((3, SIDE * SIDE))
+    clean = scattering().transform(images)
+    images[1, 5] = np.nan
+    found = scattering().transform(images)
+    assert not np.isfinite(found[1]).any()
+    np.testing.assert_array_equal(found[[0, 2]], clean[[0, 2]])
+
+
+@pytest.mark.parametrize("parameters", [{"scales": 5}, {"angles": 1}, {"power": 1.5}, {"places": 0}])
+def test_what_does_not_fit_is_refused(parameters: dict[str, float]) -> None:
+    with pytest.raises(ParameterError):
+        scattering(**parameters)
+
+
+def test_strokes_are_images_and_deformed_they_are_like_themselves() -> None:
+    """A deformed stroke is nearest to its own origin among sixty, for most: by chance one in sixty would be."""
+    random = np.random.default_rng(3)
+    strokes = random_strokes(60, 28, 28, random)
+    assert strokes.min() >= 0
+    assert strokes.max() <= 1
+    assert (strokes.reshape(60, -1).max(axis=1) > 0.5).mean() > 0.95
+    moved = deformed(strokes, random).reshape(60, -1)
+    away = ((moved[:, None] - strokes.reshape(60, -1)[None]) ** 2).sum(axis=2)
+    assert (away.argmin(axis=1) == np.arange(60)).mean() > 0.7
+
+
+@pytest.fixture(scope="module")
+def whitened() -> WhitenedFeatures:
+    return _whitening().fit([], SETTING, noise())
+
+
+def _whitening(**more: int) -> PublicWhitening:
+    parameters = {"scales": 2, "angles": 4, "places": 2}
+    return PublicWhitening(feature_parameters=parameters, components=12, images=300, **more)  # type: ignore[arg-type]
+
+
+def test_the_map_is_the_seeds(whitened: WhitenedFeatures) -> None:
+    again, other = _whitening().fit([], SETTING, noise(1)), _whitening(seed=1).fit([], SETTING, noise())
+    np.testing.assert_array_equal(again.basis, whitened.basis)
+    assert not np.allclose(other.basis, whitened.basis)
+
+
+def test_rows_come_to_the_unit_sphere_and_survive_being_stored(
+    whitened: WhitenedFeatures, random: np.random.Generator
+) -> None:
+    images = random.random((7, SIDE * SIDE))
+    found = whitened.transform(images)
+    np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1.0)
+    stored = decode(whitened.kind, whitened.arrays())
+    np.testing.assert_array_equal(stored.transform(images), found)
+
+
+def test_small_changes_count_alike_and_large_ones_come_first(whitened: WhitenedFeatures) -> None:
+    """Before the sphere, new strokes' deformations move all directions about alike, and the directions are sorted."""
+    random = np.random.default_rng(99)
+    strokes = random_strokes(300, SIDE, SIDE, random)
+
+    def turned(images: Floats) -> Floats:
+        rows = images.reshape(300, -1)
+        norms = np.linalg.norm(rows, axis=1, keepdims=True)
+        return (whitened.map.transform(rows / np.where(norms > 0, norms, 1.0)) - whitened.mean) @ whitened.basis
+
+    first, second = turned(deformed(strokes, random)), turned(deformed(strokes, random))
+    within = ((first - second) ** 2).mean(axis=0) / 2
+    assert within.max() / within.min() < 3.0
+    total = np.concatenate([first, second]).var(axis=0)
+    assert total[0] > 2 * total[-1]
+    # Unwhitened, the same ratio is far from one.
+    raw = [whitened.map.transform(images.reshape(300, -1)) for images in (strokes, deformed(strokes, random))]
+    spread = (raw[0] - raw[1]).var(axis=0)
+    assert spread.max() / spread.min() > 10
+
+
+def test_a_map_that_reads_rows_cannot_be_whitened() -> None:
+    with pytest.raises(ParameterError, match="reads rows"):
+        PublicWhitening(features="pca", components=2).fit([], SETTING, noise())
