@@ -67,6 +67,8 @@ class ClassMeansDiscriminant(PrivateAlgorithm, OneSum):
     source: ClassVar[str] = "ours; noisy class means, after Fisher 1936"
     relations: ClassVar[tuple[Neighbours, ...]] = (Neighbours.REPLACE_ONE, Neighbours.REPLACE_SPECIAL)
     budgets: ClassVar[tuple[type[Loss], ...]] = GAUSSIAN_BUDGETS
+    measured: ClassVar[str] = "the rows of each class and their number times a, summed, in l2"
+    norm: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -78,6 +80,14 @@ class ClassMeansDiscriminant(PrivateAlgorithm, OneSum):
         super().check(setting)
         if setting.classes < 2:
             raise ParameterError("class means need classes; real labels need another trainer: sufficient-statistics")
+
+    def sensitivity(self, setting: Setting) -> float:
+        """Return how far one record moves the statistic."""
+        return self._sums(setting).sensitivity(setting.neighbours) / self._sums(setting).scale
+
+    def statistic(self, rows: Rows, setting: Setting) -> Floats:
+        """Return the party's exact sums, in units of the rows."""
+        return np.asarray(self._sums(setting).total(rows, setting) / self._sums(setting).scale)
 
     def guarantee(self, setting: Setting) -> Guarantee:
         """Return the budget."""

@@ -118,6 +118,8 @@ class DiscriminantDescent(PrivateAlgorithm):
     source: ClassVar[str] = "ours; noisy gradient descent from noisy class means"
     relations: ClassVar[tuple[Neighbours, ...]] = (Neighbours.REPLACE_ONE, Neighbours.REPLACE_SPECIAL)
     budgets: ClassVar[tuple[type[Loss], ...]] = GAUSSIAN_BUDGETS
+    measured: ClassVar[str] = "the rows of each class and their number times a, summed, in l2"
+    norm: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -141,6 +143,14 @@ class DiscriminantDescent(PrivateAlgorithm):
             raise ParameterError(
                 "class means need classes; real labels need another trainer: noisy-gd with loss=squared"
             )
+
+    def sensitivity(self, setting: Setting) -> float:
+        """Return how far one record moves the class sums; the gradient sums are those of ``noisy-gd``."""
+        return self._class_sums(setting).sensitivity(setting.neighbours) / self._class_sums(setting).scale
+
+    def statistic(self, rows: Rows, setting: Setting) -> Floats:
+        """Return the party's exact class sums, in units of the rows."""
+        return np.asarray(self._class_sums(setting).total(rows, setting) / self._class_sums(setting).scale)
 
     def guarantee(self, setting: Setting) -> Guarantee:
         """Return the budget."""

@@ -55,7 +55,11 @@ PARAMETERS: dict[tuple[str, str], list[dict[str, Any]]] = {
     ("trainers", "mpc-gp"): [{"budget": APPROXIMATE, "iterations": 5}],
     ("trainers", "mpc-op"): [{"budget": EPSILON}],
     ("trainers", "class-means"): [{"budget": MU}, {"budget": MU, "count_weight": 0.5}],
-    ("trainers", "discriminant-gd"): [{"budget": MU, "iterations": 0}, {"budget": MU, "iterations": 4}],
+    ("trainers", "discriminant-gd"): [
+        {"budget": MU, "iterations": 0},
+        # Sums of equal sensitivity, as test_sensitivities supposes.
+        {"budget": MU, "iterations": 4, "first_share": 0.2},
+    ],
     ("trainers", "noisy-gd"): [
         {"budget": MU, "iterations": 5},
         {"budget": MU, "iterations": 4, "loss": "squared", "intercept_scaling": 1.0},
