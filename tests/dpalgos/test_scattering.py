@@ -130,7 +130,9 @@ def test_small_changes_count_alike_and_large_ones_come_first(whitened: WhitenedF
     def turned(images: Floats) -> Floats:
         rows = images.reshape(300, -1)
         norms = np.linalg.norm(rows, axis=1, keepdims=True)
-        return (whitened.map.transform(rows / np.where(norms > 0, norms, 1.0)) - whitened.mean) @ whitened.basis
+        return np.asarray(
+            (whitened.map.transform(rows / np.where(norms > 0, norms, 1.0)) - whitened.mean) @ whitened.basis
+        )
 
     first, second = turned(deformed(strokes, random)), turned(deformed(strokes, random))
     within = ((first - second) ** 2).mean(axis=0) / 2
