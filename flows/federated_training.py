@@ -14,6 +14,7 @@ from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 from flows.secure_rounds import in_rounds
 from storage.errors import RefusedError
 from storage.refs import DatasetRef, ReleaseRef, ShardRef
+from tasks.accounts.budget import relation_of
 from tasks.aggregation import aggregate
 from tasks.charging import charge
 from tasks.evaluation import evaluate
@@ -56,7 +57,7 @@ def chain(config: TrainingConfig) -> Chained:
     ingested = find_dataset(config.dataset)
     dataset = normalise(ingested, resolve_normalisation(config, default_normalisation(config.dataset)))
     shards = partition(dataset, config)
-    plan = plan_run(config, shards.training, shards.held_out)
+    plan = plan_run(config, shards.training, shards.held_out, relation=relation_of(config.dataset))
     charge(plan, shards)
     made: dict[str, Future[ReleaseRef]] = {}
     for release in plan.projections:

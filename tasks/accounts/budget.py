@@ -23,7 +23,15 @@ from tasks.accounts.books import open_books, open_catalog
 from tasks.ingestion import find_dataset
 from tasks.runtime.settings import current_layout
 
-__all__ = ["AccountingPolicy", "budget_report", "nights_left", "open_ledger", "raise_cap", "verify_books"]
+__all__ = [
+    "AccountingPolicy",
+    "budget_report",
+    "nights_left",
+    "open_ledger",
+    "raise_cap",
+    "relation_of",
+    "verify_books",
+]
 
 _NO_TERMS = AccountTerms()
 History = list[tuple[str, Mapping[str, PlanCost]]]
@@ -123,6 +131,11 @@ def _history(plans: Sequence[PlanRecord]) -> History:
         (plan.partition, {party: PlanCost.from_json(dict(cost)) for party, cost in plan.costs.items()})
         for plan in plans
     ]
+
+
+def relation_of(dataset: str) -> Neighbours:
+    """Return the neighbouring relation of a data set's account, fixed at opening."""
+    return Neighbours(open_catalog().account_of(dataset).relation)
 
 
 def open_ledger() -> Ledger:

@@ -129,9 +129,11 @@ class TrainingConfig(BaseModel):
         Field(description="Trust model (local, secagg, central); the algorithm's first if empty."),
     ] = None
     neighbours: Annotated[
-        Neighbours,
-        Field(description="Neighbouring relation: replace-one, or replace-special (one row against a null record)."),
-    ] = Neighbours.REPLACE_ONE
+        Neighbours | None,
+        Field(
+            description="Relation: replace-one, or replace-special (a row against a null one); the account's if empty."
+        ),
+    ] = None
     secure: Annotated[
         SecureSettings, Field(description="What the parties tolerate where sums are formed securely (secagg).")
     ] = SecureSettings()
@@ -172,8 +174,8 @@ class TrainingConfig(BaseModel):
 
     @field_validator("neighbours")
     @classmethod
-    def _relation_in_force(cls, neighbours: Neighbours) -> Neighbours:
-        return neighbours.in_force()
+    def _relation_in_force(cls, neighbours: Neighbours | None) -> Neighbours | None:
+        return neighbours and neighbours.in_force()
 
     @model_validator(mode="before")
     @classmethod

@@ -11,7 +11,7 @@ from dpalgos.accounting.calibration import Allocation, allocate
 from dpalgos.accounting.composition import compose
 from dpalgos.accounting.scaling import scaled
 from dpalgos.errors import ParameterError
-from dpalgos.guarantees import GaussianMu, Loss, Setting, Trust, loss_to_json
+from dpalgos.guarantees import GaussianMu, Loss, Neighbours, Setting, Trust, loss_to_json
 from dpalgos.registry import AlgorithmSpec, lookup
 from dpalgos.systems.system import Scope
 from storage.errors import InputError
@@ -36,7 +36,13 @@ class _Reducing(Protocol):
     def output_dimension(self, dimension: int) -> int: ...
 
 
-def plan_run(config: TrainingConfig, shards: Sequence[ShardRef], held_out: ShardRef | None = None) -> RunPlan:
+def plan_run(
+    config: TrainingConfig,
+    shards: Sequence[ShardRef],
+    held_out: ShardRef | None = None,
+    *,
+    relation: Neighbours = Neighbours.REPLACE_ONE,
+) -> RunPlan:
     """Return the plan of one run over the parties' shards.
 
     Parameters
@@ -46,6 +52,8 @@ def plan_run(config: TrainingConfig, shards: Sequence[ShardRef], held_out: Shard
         The parties' training shards, in order; the same partition.
     held_out : ShardRef, optional
         Rows a charged evaluation may read.
+    relation : Neighbours
+        The account's, in force where the configuration names none.
 
     Raises
     ------
@@ -56,7 +64,14 @@ def plan_run(config: TrainingConfig, shards: Sequence[ShardRef], held_out: Shard
     """
     resolved = resolve(config, shards[0].dataset.dimension, shards[0].dataset.label_range)
     trust = resolve_trust(config, resolved.trust)
-    draft = _Draft(config=config, resolved=resolved, trust=trust, shards=tuple(shards), held_out=held_out)
+    draft = _Draft(
+        config=config,
+        resolved=resolved,
+        trust=trust,
+        shards=tuple(shards),
+        held_out=held_out,
+        neighbours=config.neighbours or relation,
+    )
     accepted = {part: lookup(spec.kind, spec.name).budgets for part, spec in resolved.parts.items() if part in _STAGES}
     stages = {stage: accepted[stage][0] for stage in _STAGES if accepted.get(stage)}
     if not stages:
@@ -140,6 +155,7 @@ class _Draft:
     trust: AlgorithmSpec
     shards: tuple[ShardRef, ...]
     held_out: ShardRef | None
+    neighbours: Neighbours
 
     def plan(self, budgets: Budgets, split: dict[str, Any]) -> RunPlan:
         """Return the plan under these budgets."""
@@ -238,7 +254,7 @@ class _Draft:
                 sizes=tuple(shard.rows for shard in group),
                 dimension=dimension,
                 classes=self._classes,
-                neighbours=self.config.neighbours,
+                neighbours=self.neighbours,
                 trust=self.resolved.trust,
                 noise_factor=self.trust.build().noise_factor(len(group)),
             )
@@ -285,7 +301,7 @@ class _Draft:
             sizes=(held_out.rows,),
             dimension=1 if self._classes == 2 else self._classes,
             classes=self._classes,
-            neighbours=config.neighbours,
+            neighbours=self.neighbours,
             trust=Trust.CENTRAL,
         )
         path = [*models[0].upstream, model.key if model else models[0].key]

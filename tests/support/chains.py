@@ -10,7 +10,7 @@ from typing import Any
 from flows.federated_training import chain_inline
 from storage.refs import DatasetRef, ReleaseRef, Visibility
 from storage.releases import ReleaseStore
-from tasks.accounts.budget import open_ledger
+from tasks.accounts.budget import open_ledger, relation_of
 from tasks.aggregation import aggregate
 from tasks.ingestion import IngestRequest, default_normalisation, find_dataset, ingest
 from tasks.normalisation import normalise
@@ -85,7 +85,7 @@ def prepare(dataset: str = "clinic", **config: Any) -> Prepared:
     name = resolve_normalisation(settings, default_normalisation(dataset))
     mapped = normalise.fn(find_dataset(dataset), name)
     shards = partition.fn(mapped, settings)
-    return Prepared(mapped, shards, plan_run(settings, shards.training, shards.held_out))
+    return Prepared(mapped, shards, plan_run(settings, shards.training, shards.held_out, relation=relation_of(dataset)))
 
 
 def followed(dataset: str = "clinic", **config: Any) -> RunResult:

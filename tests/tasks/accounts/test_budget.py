@@ -16,7 +16,15 @@ from dpalgos.guarantees import GaussianMu, Guarantee, Neighbours
 from storage.charges import AccountTerms, Cap, Decision, PlanRecord, ReleaseCharge
 from storage.errors import InputError, OverspendError, RefusedError
 from storage.releases import ReleaseStore
-from tasks.accounts.budget import AccountingPolicy, budget_report, nights_left, open_ledger, raise_cap, verify_books
+from tasks.accounts.budget import (
+    AccountingPolicy,
+    budget_report,
+    nights_left,
+    open_ledger,
+    raise_cap,
+    relation_of,
+    verify_books,
+)
 from tasks.ingestion import IngestRequest, find_dataset, ingest
 from tasks.runtime.settings import current_layout
 from tests.support.chains import charges, ingest_private, prepare
@@ -361,3 +369,29 @@ def test_charges_of_old_under_add_remove_cost_a_replaced_row_and_an_account_over
     after = AccountingPolicy().decide([old], [small], partition="p", delta=1e-5, cap=Cap(2.0, 1e-4))
     assert not after.admitted
     assert re.search(r"above the cap of epsilon 2 .*left 0 .*nothing of this kind fits", after.reason)
+
+
+def test_runs_keep_the_accounts_relation_unless_they_name_their_own(root: Path, tmp_path: Path) -> None:
+    """Under replace-special less noise is drawn, a run proves it, and one under replace-one is refused, uncharged."""
+    open_ledger().open_account("clinic", cap=Cap(2.0, 1e-4), relation="replace-special")
+    ingest_private(tmp_path / "input", epsilon_cap=2.0)
+    assert relation_of("clinic") is Neighbours.REPLACE_SPECIAL
+    prepared = prepare(**NOISY)
+    (release,) = {planned.setting.neighbours for planned in prepared.plan.releases if planned.reads_rows}
+    assert release is Neighbours.REPLACE_SPECIAL
+    prepared.make()
+    one = spent()
+    assert one == pytest.approx(compose(prepared.plan.releases[0].guarantee().losses).epsilon(1e-4), rel=1e-6)
+    with pytest.raises(ValueError, match="choose neighbours=replace-special"):
+        prepare(**NOISY, neighbours="replace-one").charge()
+    assert spent() == one
+
+
+def test_a_run_under_replace_special_pays_twice_where_the_account_keeps_replace_one(clinic: PrivateRows) -> None:
+    direct = prepare(**NOISY)
+    direct.charge()
+    special = prepare(**NOISY, neighbours="replace-special", repetition=1)
+    outcome = AccountingPolicy().decide([], priced(special.plan), partition="p", delta=1e-5, cap=None).costs
+    before = AccountingPolicy().decide([], priced(direct.plan), partition="p", delta=1e-5, cap=None).costs
+    for party, cost in before.items():
+        assert outcome[party]["mu_squared"] == pytest.approx(4 * cost["mu_squared"], rel=1e-6)
