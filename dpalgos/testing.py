@@ -8,8 +8,8 @@ One call in a test of yours checks an algorithm that your distribution registers
         check_algorithm("trainers", "my-trainer", {"budget": GaussianMu(0.8)})
 
 Parameters are for rows of :data:`DIMENSION` features and :data:`CLASSES` classes (decision values, for an evaluator). A
-broken contract raises AssertionError. What no general check can find is whether the noise is enough: derive the
-sensitivity, and test it on ``neighbouring_pair``.
+broken contract raises AssertionError; :func:`check_trust_model` does the same for a trust model. What no general check
+can find is whether the noise is enough: derive the sensitivity, and test it on ``neighbouring_pair``.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import numpy as np
 
 from dpalgos.algorithms import Algorithm, ProjectionAlgorithm, fit, is_sum_algorithm
 from dpalgos.errors import ParameterError
+from dpalgos.evaluators.confusion_matrix import ConfusionMatrix
 from dpalgos.guarantees import (
     ApproximateDP,
     Claim,
@@ -41,11 +42,14 @@ from dpalgos.guarantees import (
 )
 from dpalgos.keystream import KeyedNoise, public_secret
 from dpalgos.mechanisms.gaussian import delta_of_mu
-from dpalgos.models import Artefact, KernelModel, LinearModel, decode
+from dpalgos.models import Artefact, KernelModel, LinearModel, Statistic, decode
 from dpalgos.registry import construct, lookup
 from dpalgos.rows import ArrayRows, Floats, clip_to_unit_ball
+from dpalgos.summation import run_sums
+from dpalgos.systems.system import Scope
+from dpalgos.trust.model import EVERYONE, TrustModel
 
-__all__ = ["BUDGETS", "CLASSES", "DIMENSION", "KINDS", "blobs", "check_algorithm", "hostile_rows"]
+__all__ = ["BUDGETS", "CLASSES", "DIMENSION", "KINDS", "blobs", "check_algorithm", "check_trust_model", "hostile_rows"]
 
 DIMENSION, CLASSES = 6, 3
 KINDS = ("projections", "trainers", "evaluators")
@@ -318,3 +322,49 @@ def check_algorithm(kind: str, name: str, parameters: Mapping[str, object] | Non
     for check, concerns in _CHECKS.items():
         if concerns(case):
             check(case)
+
+
+def check_trust_model(name: str, settings: Mapping[str, object] | None = None) -> None:
+    """Check that a registered trust model forms sums of all parties' integers with their noise, and says who makes it.
+
+    Parameters
+    ----------
+    name : str
+        As registered under ``trusts``.
+    settings : mapping, optional
+        Its own settings.
+
+    Raises
+    ------
+    AssertionError
+        Saying which part of the contract is broken.
+    """
+    cls = lookup("trusts", name)
+    _require(issubclass(cls, TrustModel), f"{name} is no TrustModel")
+    _require(cls.summary.endswith("."), "no summary of one sentence")
+    model = construct(cls, name, settings or {})
+    parties = [blobs(1000, CLASSES, CLASSES, seed) for seed in range(1 if cls.scope is Scope.PARTY else 3)]
+    setting = Setting(sizes=(1000,) * len(parties), dimension=CLASSES, classes=CLASSES, trust=name)
+    members = tuple(str(index) for index in range(len(parties)))
+    makers = model.noise_makers(members)
+    _require(makers and set(makers) <= {*members, EVERYONE}, "noise is made by nobody, or by a stranger")
+    _require(model.owner(members) in {*members, EVERYONE}, "the release belongs to a stranger")
+    _require(model.noise_factor(len(parties)) >= 1.0, "less noise than the law's")
+    algorithm = ConfusionMatrix(budget=GaussianMu(2.0))
+    model.require(algorithm, setting)
+    own, guarantee = algorithm.guarantee(setting), model.guarantee(algorithm, setting)
+    _require(guarantee.losses[: len(own.losses)] == own.losses, "another loss than the algorithm's own")
+    _require(set(own.assumptions) <= set(guarantee.assumptions), "an assumption of the algorithm is forgotten")
+
+    def summed(seed: int) -> Floats:
+        noises = [KeyedNoise(public_secret(seed), f"contract/{maker}") for maker in makers]
+        summation = model.summation(algorithm, setting, noises, "contract", None)
+        counts: Statistic = run_sums(algorithm, parties, setting, summation)
+        return counts.values
+
+    empty = algorithm.initial(setting)
+    exact = sum(algorithm.contribution(empty, rows, setting) for rows in parties)
+    deviation = model.noise_factor(len(parties)) * algorithm.law(setting).sigma
+    _require(np.abs(summed(0) - exact).max() <= 10.0 * deviation, "not the sum of all parties' integers")
+    _require(np.array_equal(summed(0), summed(0)), "not the same again under the same noise")
+    _require(not np.array_equal(summed(0), summed(1)), "no noise")

@@ -73,7 +73,12 @@ class TrustModel:
         return False
 
     def summation(
-        self, algorithm: SumAlgorithm, setting: Setting, noises: Sequence[NoiseSource], identity: str, record: SumRecord
+        self,
+        algorithm: SumAlgorithm,
+        setting: Setting,
+        noises: Sequence[NoiseSource],
+        identity: str,
+        record: SumRecord | None,
     ) -> Summation:
         """Return how the sums of a release are formed.
 
@@ -85,7 +90,8 @@ class TrustModel:
             One for each of :meth:`noise_makers`.
         identity : str
             The release's.
-        record : SumRecord
+        record : SumRecord or None
+            None keeps nothing: for simulations that release nothing.
         """
         del algorithm, setting, identity, record
         return TrustedSummation(noises[0])

@@ -131,7 +131,12 @@ class SecureAggregation(TrustModel):
         return graph_for(self.tolerance(len(setting.sizes))) is None and _sums(algorithm).steps(setting) == 1
 
     def summation(
-        self, algorithm: SumAlgorithm, setting: Setting, noises: Sequence[NoiseSource], identity: str, record: SumRecord
+        self,
+        algorithm: SumAlgorithm,
+        setting: Setting,
+        noises: Sequence[NoiseSource],
+        identity: str,
+        record: SumRecord | None,
     ) -> Summation:
         """Return the protocol in one process, parties and server simulated message by message."""
         return SecureSummation(

@@ -6,7 +6,7 @@ from typing import Any
 
 from dpalgos.guarantees import ApproximateDP, GaussianMu, PureEpsilon
 
-__all__ = ["PARAMETERS"]
+__all__ = ["PARAMETERS", "TRUSTS"]
 
 MU, EPSILON, APPROXIMATE = GaussianMu(0.8), PureEpsilon(1.5), ApproximateDP(0.9, 1e-4)
 
@@ -82,4 +82,11 @@ PARAMETERS: dict[tuple[str, str], list[dict[str, Any]]] = {
     ("trainers", "sufficient-statistics"): [{"budget": MU}, {"budget": MU, "intercept_scaling": 1.0}],
     ("trainers", "svm-laplace-published"): [{"budget": EPSILON}],
     ("trainers", "truex"): [{"budget": MU, "iterations": 5}, {"budget": MU, "iterations": 4, "honest": 2}],
+}
+
+# Settings of every registered trust model, for three parties.
+TRUSTS: dict[str, dict[str, Any]] = {
+    "central": {},
+    "local": {},
+    "secagg": {"dropouts": 0, "colluders": 1},
 }

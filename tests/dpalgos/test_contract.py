@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import ClassVar
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -18,9 +19,11 @@ from dpalgos.models import Statistic
 from dpalgos.neighbouring import NeighbouringPair
 from dpalgos.registry import AlgorithmSpec, lookup, names
 from dpalgos.rows import Ints, Rows
+from dpalgos.summation import TrustedSummation
 from dpalgos.systems.system import Arrangement, Scope, System
-from dpalgos.testing import BUDGETS, KINDS, check_algorithm
-from tests.dpalgos.parameters import PARAMETERS
+from dpalgos.testing import BUDGETS, KINDS, check_algorithm, check_trust_model
+from dpalgos.trust.central import Central
+from tests.dpalgos.parameters import PARAMETERS, TRUSTS
 
 REGISTERED = [(kind, name) for kind in KINDS for name in names(kind)]
 CASES = [
@@ -124,6 +127,39 @@ def test_the_contract_catches(broken: str, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setitem(registry._ENTRIES, ("evaluators", "mutant"), mutants()[broken])
     with pytest.raises(AssertionError):
         check_algorithm("evaluators", "mutant", {"budget": GaussianMu(0.5)})
+
+
+def test_every_trust_model_has_settings_to_test() -> None:
+    assert set(TRUSTS) == set(names("trusts"))
+
+
+@pytest.mark.parametrize("name", sorted(TRUSTS))
+def test_contract_of_trust_models(name: str) -> None:
+    check_trust_model(name, TRUSTS[name])
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Lossy(Central):
+    """Forgets a party."""
+
+    def summation(self, *args: Any, **kwargs: Any) -> Any:
+        whole = TrustedSummation(args[2][0])
+        return SimpleNamespace(release=lambda step, parts, law: whole.release(step, parts[:-1], law))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Noiseless(Central):
+    """Forgets the noise."""
+
+    def summation(self, *args: Any, **kwargs: Any) -> Any:
+        return SimpleNamespace(release=lambda step, parts, law: sum(parts))
+
+
+@pytest.mark.parametrize("mutant", [_Lossy, _Noiseless])
+def test_the_contract_of_trust_models_catches(mutant: type[Central], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(registry._ENTRIES, ("trusts", "mutant"), mutant)
+    with pytest.raises(AssertionError, match=r"not the sum|no noise"):
+        check_trust_model("mutant")
 
 
 @pytest.mark.parametrize("name", names("systems"))
