@@ -132,5 +132,6 @@ class NoisyGradientDescent(GradientSumTrainer[DescentState]):
     def _step_size(self, setting: Setting) -> float:
         if self.step_size is not None:
             return self.step_size
-        deviation = self.sensitivity(setting) * math.sqrt(self.iterations) / (self.mu().mu * max(setting.rows, 1))
+        mean_mu = self.mu().mu * max(setting.rows, 1)
+        deviation = setting.noise_factor * self.sensitivity(setting) * math.sqrt(self.iterations) / mean_mu
         return min(_LARGEST_STEP, _WALK / (math.sqrt(self.iterations) * deviation))

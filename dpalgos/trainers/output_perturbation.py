@@ -192,7 +192,8 @@ class OutputPerturbation(PrivateAlgorithm, _WeightedMinimiserSum):
     def result(self, state: Ints, setting: Setting) -> LinearModel:
         """Return the weighted mean of the parties' minimisers, with the noise of the sum, shrunken."""
         grid = self._unit(setting) / max(setting.rows, 1)
-        return self.task.model(_shrunken(np.asarray(state * grid), (self.law(setting).sigma * grid) ** 2), setting)
+        deviation = setting.noise_factor * self.law(setting).sigma * grid
+        return self.task.model(_shrunken(np.asarray(state * grid), deviation**2), setting)
 
 
 @register("trainers", "output-perturbation-radial")

@@ -138,7 +138,8 @@ class SufficientStatistics(PrivateAlgorithm, OneSum):
         gram, moments = sums[:width, :width], sums[:width, width:] / self.target_weight
         values, vectors = np.linalg.eigh(gram)
         strength = max(setting.rows, 1) * self.regularisation
-        deviation = self.law(setting).sigma / math.sqrt(2.0) / self._scale(setting) ** 2 * scaling
+        sigma = setting.noise_factor * self.law(setting).sigma
+        deviation = sigma / math.sqrt(2.0) / self._scale(setting) ** 2 * scaling
         strength = max(strength, self.noise_regularisation * 2.0 * deviation * math.sqrt(width))
         weights: Floats = vectors @ ((vectors.T @ moments) / (np.maximum(values, 0.0) + strength)[:, None])
         return self._task().model(weights.T, setting)
