@@ -74,7 +74,12 @@ class Distributed(TrustModel):
             raise ParameterError(f"{len(setting.sizes)} parties; at most {self.most} take part")
 
     def summation(
-        self, algorithm: SumAlgorithm, setting: Setting, noises: Sequence[NoiseSource], identity: str, record: SumRecord
+        self,
+        algorithm: SumAlgorithm,
+        setting: Setting,
+        noises: Sequence[NoiseSource],
+        identity: str,
+        record: SumRecord | None,
     ) -> Summation:
         return EachAddsAll(noises)
 
