@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ from storage.entries import Entries, Entry, Kind, reading, require_name, writing
 from storage.errors import InputError, RefusedError
 from storage.refs import Visibility
 
-__all__ = ["Catalog", "Registration"]
+__all__ = ["Catalog", "Disjoint", "Registration", "overlap_refusal"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +46,22 @@ class Registration:
     recorded_at: str
 
 
+@dataclass(frozen=True, slots=True)
+class Disjoint:
+    """A declaration that an account's people are others than those of some accounts.
+
+    Parameters
+    ----------
+    accounts : tuple of str
+    reason : str
+    recorded_at : str
+    """
+
+    accounts: tuple[str, ...]
+    reason: str
+    recorded_at: str
+
+
 class Catalog:
     """Data sets by name, in the ledger's database and its chain of entries.
 
@@ -67,7 +83,8 @@ class Catalog:
         normalisation: str = "none",
         account: str | None = None,
         cap: Cap | None = None,
-        disjoint_people: bool = False,
+        disjoint_people: str = "",
+        overlapping: Sequence[str] = (),
         group_size: int | None = None,
         idealised_allowed: bool | None = None,
         relation: str | None = None,
@@ -85,8 +102,11 @@ class Catalog:
             The population. By default the account of the name's versions so far, and the name itself for a new name.
         cap : Cap, optional
             Needed when a private account is opened; afterwards it must be left out or equal the cap in force.
-        disjoint_people : bool
-            The owner's declaration that nobody in this version is in the name's earlier ones. Needs a new `account`.
+        disjoint_people : str
+            The owner's declaration, with its reason, that nobody in this version is in the name's earlier ones (which
+            needs a new `account`) or in the overlapping accounts; empty where nothing is declared.
+        overlapping : sequence of str
+            Other accounts under which some of these rows are stored.
         group_size : int, optional
             The most rows one person has; 1 by default, and fixed once the account is open.
         idealised_allowed : bool, optional
@@ -113,7 +133,10 @@ class Catalog:
             same = [found for found in earlier if (found.version, found.normalisation) == (version, normalisation)]
             repeated = bool(same) and same[-1].account == chosen
             if not repeated:
-                _require_account(entries, name, chosen, given=account, disjoint=disjoint_people, earlier=earlier)
+                _require_account(
+                    entries, name, chosen, disjoint=bool(disjoint_people), overlapping=overlapping, earlier=earlier
+                )
+            _declare_disjoint(entries, name, chosen, disjoint_people, [*overlapping, *(one.account for one in earlier)])
             opened = find_account(entries, chosen)
             if opened is None:
                 _require_cap_where_private(chosen, visibility, cap)
@@ -121,7 +144,7 @@ class Catalog:
                     entries,
                     chosen,
                     cap,
-                    disjoint_people=disjoint_people,
+                    disjoint_people=bool(disjoint_people),
                     disjoint_from=tuple(dict.fromkeys(one.account for one in earlier)) if disjoint_people else (),
                     group_size=1 if group_size is None else group_size,
                     idealised_allowed=bool(idealised_allowed),
@@ -142,11 +165,28 @@ class Catalog:
                         "visibility": str(visibility),
                         "normalisation": normalisation,
                         "manifest": manifest,
-                        "disjoint_people": disjoint_people and not repeated,
+                        "disjoint_people": bool(disjoint_people) and not repeated,
                         "fingerprints": fingerprints,
                     },
                 )
             )
+
+    def disjoint_from(self, account: str) -> list[Disjoint]:
+        """Return the declarations that an account's people are others than some other accounts', oldest first."""
+        with reading(self._database) as entries:
+            found = entries.find(Kind.DISJOINT, account=account)
+        return [Disjoint(tuple(entry.content["from"]), entry.content["reason"], entry.recorded_at) for entry in found]
+
+    def undeclared(self, account: str, others: Sequence[str]) -> list[str]:
+        """Return those of other accounts that no declaration says are disjoint from this one."""
+        with reading(self._database) as entries:
+            known = disjoint_accounts(entries, account)
+        return [other for other in others if other != account and other not in known]
+
+    def record_refusal(self, name: str, account: str, visibility: Visibility) -> None:
+        """Record that rows were refused because they are private rows of this root."""
+        with writing(self._database) as entries:
+            entries.append(Kind.REFUSAL, account=account, subject=name, content={"visibility": str(visibility)})
 
     def get(self, name: str, *, version: str | None = None, normalisation: str | None = None) -> Registration:
         """Return the newest registration of a name, narrowed to a version or a normalisation where given.
@@ -221,15 +261,51 @@ def _require_visibility(
         )
 
 
+def _declare_disjoint(entries: Entries, name: str, account: str, reason: str, others: Sequence[str]) -> None:
+    known = disjoint_accounts(entries, account)
+    declared = [other for other in dict.fromkeys(others) if other != account and other not in known]
+    if declared and reason:
+        content = {"from": declared, "reason": reason}
+        entries.append(Kind.DISJOINT, account=account, subject=name, content=content)
+
+
+def disjoint_accounts(entries: Entries, account: str) -> set[str]:
+    """Return the accounts whose people, on their owner's word, are others than this one's."""
+    found = find_account(entries, account)
+    declared = set(found.disjoint_from) if found is not None else set()
+    for entry in entries.find(Kind.DISJOINT):
+        if entry.account == account:
+            declared.update(entry.content["from"])
+        elif account in entry.content["from"]:
+            declared.add(entry.account)
+    return declared
+
+
+def overlap_refusal(name: str, accounts: Sequence[str]) -> str:
+    """Return why rows that are stored under other accounts are refused, and the ways out."""
+    return (
+        f"rows of {name} are private rows of account {', '.join(map(repr, accounts))}, and a new name does not refill "
+        f"a budget; give --account {accounts[0]}, or declare on record that the people differ: "
+        '--disjoint-people "reason"'
+    )
+
+
 def _require_account(
-    entries: Entries, name: str, chosen: str, *, given: str | None, disjoint: bool, earlier: list[Registration]
+    entries: Entries,
+    name: str,
+    chosen: str,
+    *,
+    disjoint: bool,
+    overlapping: Sequence[str],
+    earlier: list[Registration],
 ) -> None:
-    if disjoint and (given is None or find_account(entries, chosen) is not None):
+    moves = bool(earlier) and chosen != earlier[-1].account
+    if disjoint and (find_account(entries, chosen) is not None if moves else not overlapping):
         raise InputError(
             f"disjoint people need a new account of their own, and {chosen!r} is not one; "
             "name one that does not exist yet"
         )
-    if earlier and chosen != earlier[-1].account and not disjoint:
+    if moves and not disjoint:
         raise RefusedError(
             f"data set {name!r} spends from account {earlier[-1].account!r} and cannot move to {chosen!r}; leave the "
             "account out, or declare that the people are disjoint"

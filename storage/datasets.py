@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets as randomness
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,18 +16,20 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from storage import manifests
-from storage.atomic import Staging, staging, writing
+from storage.atomic import Staging, locked_directory, staging, writing
 from storage.errors import FormatVersionError, InputError, RefusedError, StorageError
+from storage.fingerprints import Fingerprints, overlapping_versions, private_versions
 from storage.layout import FINGERPRINTS, Layout, path_component
 from storage.readers.source import Block, Source, canonical_label, undeclared
 from storage.refs import DatasetRef, Labels, Visibility
-from storage.rowfiles import Features, RowFormat, RowWriter, StoredRows, WrittenRows, file_digest, row_fingerprints
+from storage.rowfiles import Features, RowFormat, RowWriter, StoredRows, WrittenRows, file_digest
 from storage.secrets import root_secret
 
 __all__ = [
     "FORMAT_VERSION",
     "MANIFEST",
     "IngestionReport",
+    "StagedDataset",
     "dataset_ref",
     "fingerprints_digest",
     "ingestion_report",
@@ -34,7 +37,7 @@ __all__ = [
     "is_complete",
     "open_dataset",
     "origins",
-    "overlap_with_private",
+    "staged_dataset",
     "transform_dataset",
     "write_dataset",
 ]
@@ -43,59 +46,8 @@ FORMAT_VERSION = 1
 MANIFEST = "dataset.json"
 _PARTS = ("train", "test")
 _SPARSE_FROM = 1024
-_ADMITTED_OVERLAP = 0.01
 
 RowMap = Callable[[NDArray[np.float64]], NDArray[np.float64]]
-
-
-class _Fingerprints:
-    """The distinct keyed fingerprints of rows as they pass."""
-
-    def __init__(self, key: bytes) -> None:
-        self._key = key
-        self._parts: list[NDArray[np.uint64]] = []
-        self._pending = 0
-
-    def add(self, features: Features) -> None:
-        prints = row_fingerprints(features, self._key)
-        self._parts.append(prints)
-        self._pending += len(prints)
-        if self._pending > 1 << 22:
-            self._parts = [np.unique(np.concatenate(self._parts))]
-            self._pending = 0
-
-    def distinct(self) -> NDArray[np.uint64]:
-        if not self._parts:
-            return np.zeros(0, dtype=np.uint64)
-        return np.unique(np.concatenate(self._parts))
-
-
-def _private_fingerprints(layout: Layout) -> list[Path]:
-    return sorted(layout.datasets.glob(f"[!.]*/{FINGERPRINTS}"))
-
-
-def _overlap(layout: Layout, distinct: NDArray[np.uint64]) -> float:
-    if not len(distinct):
-        return 0.0
-    known = np.zeros(len(distinct), dtype=bool)
-    for path in _private_fingerprints(layout):
-        try:
-            known |= np.isin(distinct, np.load(path, allow_pickle=False))
-        except (OSError, ValueError) as error:
-            raise StorageError(f"{path} is damaged: {error}; ingest that private set again") from error
-    return float(known.mean())
-
-
-def overlap_with_private(layout: Layout, blocks: Iterable[Features]) -> float:
-    """Return which share of the distinct rows of ``blocks`` is stored as private rows in this root.
-
-    Rows are compared as float32 by fingerprints keyed with the root's secret (two different rows meet with
-    probability 2⁻⁶⁴); labels are left out, so that new labels do not make private rows public.
-    """
-    prints = _Fingerprints(root_secret(layout))
-    for features in blocks:
-        prints.add(features)
-    return _overlap(layout, prints.distinct())
 
 
 def into_unit_ball(features: NDArray[np.float64]) -> NDArray[np.float32]:
@@ -206,7 +158,7 @@ class _Ingested:
     labels_seen: set[int]
 
 
-def _ingest_part(folder: Path, layout: RowFormat, source: Source, part: str, prints: _Fingerprints | None) -> _Ingested:
+def _ingest_part(folder: Path, layout: RowFormat, source: Source, part: str, prints: Fingerprints | None) -> _Ingested:
     writer = RowWriter(folder, layout)
     found: list[tuple[str, int]] = []
     seen: set[int] = set()
@@ -231,16 +183,68 @@ def _ingest_part(folder: Path, layout: RowFormat, source: Source, part: str, pri
         writer.abandon()
 
 
-def write_dataset(
-    layout: Layout,
-    source: Source,
-    *,
-    name: str,
-    account: str,
-    visibility: Visibility,
-    previous: Sequence[DatasetRef] = (),
-) -> DatasetRef:
-    """Store a source as a version, streaming; nothing is left behind where it fails.
+@dataclass(slots=True)
+class StagedDataset:
+    """A source that has been read and checked and lies beside the stored versions, to be published or dropped.
+
+    Whoever compares, publishes and registers does all three under the lock of the root's private folder, so that of two
+    that bring in the same rows the second finds those of the first.
+    """
+
+    layout: Layout
+    visibility: Visibility
+    place: str
+    _stage: Staging
+    _body: dict[str, Any]
+    _prints: Fingerprints | None
+
+    @property
+    def private(self) -> bool:
+        """Whether the rows are private."""
+        return self.visibility is Visibility.PRIVATE
+
+    def overlapping_accounts(self) -> tuple[str, ...]:
+        """Return the accounts under which more than 1 % of these rows, or of their own, are stored as private rows."""
+        if self._prints is None:
+            return ()
+        found = overlapping_versions(self.layout, self._prints)
+        return tuple(dict.fromkeys(str(_load(self.layout, version)["account"]) for version in found))
+
+    def publish(self, previous: Sequence[DatasetRef] = ()) -> DatasetRef:
+        """Store the rows as a version.
+
+        Parameters
+        ----------
+        previous : sequence of DatasetRef
+            Versions of the same name. If one of them holds the same rows in the same order, that version is returned:
+            ingesting a private file twice makes one version. (A public version is named by its content anyway.)
+
+        Raises
+        ------
+        RefusedError
+            If public rows are private rows of this root.
+        """
+        if not self.private and self.overlapping_accounts():
+            raise RefusedError(
+                f"rows of {self.place} are private rows of this root: what was private cannot be registered as public; "
+                "use the private set"
+            )
+        content = _content(self._body)
+        if not self.private:
+            return _publish(self.layout, self._stage, content[:32], self._body, None)
+        mac = hmac.new(root_secret(self.layout), content.encode(), hashlib.sha256).hexdigest()
+        for older in previous:
+            if older.private and _same_content(self.layout, older, mac):
+                return older
+        body = {**self._body, "content_mac": mac}
+        return _publish(self.layout, self._stage, randomness.token_hex(16), body, self._prints)
+
+
+@contextmanager
+def staged_dataset(
+    layout: Layout, source: Source, *, name: str, account: str, visibility: Visibility
+) -> Iterator[StagedDataset]:
+    """Read and check a source, streaming, into files that are removed on leaving unless they are published.
 
     Parameters
     ----------
@@ -251,21 +255,11 @@ def write_dataset(
         What its owner calls the set and the population.
     visibility : Visibility
         For private rows, dimension and classes must be declared.
-    previous : sequence of DatasetRef
-        Versions of the same name. If one of them holds the same rows in the same order, that version is returned:
-        ingesting a private file twice makes one version. (A public version is named by its content anyway.)
-
-    Returns
-    -------
-    DatasetRef
-        Public versions are named by their content (the same rows have the same name in every root), private ones at
-        random.
 
     Raises
     ------
     RefusedError
-        If private rows would have been looked at for their dimension or classes, or if more than 1 % of the distinct
-        rows of a public set are private rows of this root.
+        If private rows would have been looked at for their dimension or classes.
     InputError
         For a bad row (naming line or row, value, bound and way out), an empty set, a public set of one class.
     StorageError
@@ -279,9 +273,7 @@ def write_dataset(
         raise undeclared(source.found, source.place)
     labels = Labels.CLASSES if source.label_range is None else Labels.REAL
     row_format = RowFormat(source.dimension, labels, source.sparse and source.dimension >= _SPARSE_FROM)
-    prints = None
-    if private or _private_fingerprints(layout):
-        prints = _Fingerprints(root_secret(layout))
+    prints = Fingerprints(root_secret(layout)) if private or private_versions(layout) else None
     with staging(layout.datasets) as stage, writing(stage.path):
         ingested = {
             part: _ingest_part(stage.path / part, row_format, source, part, prints)
@@ -298,14 +290,6 @@ def write_dataset(
                 f"{source.place} holds rows of one class only ({only!r}); a classifier needs at least two: "
                 "add rows of another class"
             )
-        if not private and prints is not None:
-            share = _overlap(layout, prints.distinct())
-            if share > _ADMITTED_OVERLAP:
-                raise RefusedError(
-                    f"{100 * share:.1f} % of the distinct rows of {source.place} are private rows of this root (at "
-                    f"most {100 * _ADMITTED_OVERLAP:g} % are admitted): what was private cannot be registered as "
-                    "public; use the private set"
-                )
         body: dict[str, Any] = {
             "name": name,
             "account": account,
@@ -319,16 +303,31 @@ def write_dataset(
             "origins": [[origin, rows] for origin, rows in train.origins],
             "counts": {part: tally.to_json() for part, tally in source.tallies.items()},
         }
-        content = _content(body)
-        if private:
-            body["content_mac"] = hmac.new(root_secret(layout), content.encode(), hashlib.sha256).hexdigest()
-            for older in previous:
-                if older.private and _same_content(layout, older, body["content_mac"]):
-                    return older
-            version = randomness.token_hex(16)
-        else:
-            version = content[:32]
-        return _publish(layout, stage, version, body, prints if private else None)
+        yield StagedDataset(layout, visibility, source.place, stage, body, prints)
+
+
+def write_dataset(
+    layout: Layout,
+    source: Source,
+    *,
+    name: str,
+    account: str,
+    visibility: Visibility,
+    previous: Sequence[DatasetRef] = (),
+) -> DatasetRef:
+    """Store a source as a version, without registering it: see :func:`staged_dataset` and its ``publish``.
+
+    Returns
+    -------
+    DatasetRef
+        Public versions are named by their content (the same rows have the same name in every root), private ones at
+        random.
+    """
+    with (
+        staged_dataset(layout, source, name=name, account=account, visibility=visibility) as staged,
+        locked_directory(layout.private),
+    ):
+        return staged.publish(previous)
 
 
 def _content(body: Mapping[str, Any]) -> str:
@@ -345,11 +344,10 @@ def _same_content(layout: Layout, ref: DatasetRef, mac: str) -> bool:
 
 
 def _publish(
-    layout: Layout, stage: Staging, version: str, body: dict[str, Any], prints: _Fingerprints | None
+    layout: Layout, stage: Staging, version: str, body: dict[str, Any], prints: Fingerprints | None
 ) -> DatasetRef:
     if prints is not None:
-        with (stage.path / FINGERPRINTS).open("wb") as file:
-            np.save(file, prints.distinct(), allow_pickle=False)
+        prints.save(stage.path)
     (stage.path / MANIFEST).write_bytes(manifests.dump({**body, "version": version}, version=FORMAT_VERSION))
     target = layout.dataset(version)
     # Of two writers of the same version the faster one's files stay, for both hold the same rows; a damaged version
@@ -511,7 +509,7 @@ def transform_dataset(
     body = _load(layout, ref.version)
     old_format = RowFormat.from_json(body["format"])
     row_format = RowFormat(size, old_format.labels, old_format.sparse and size >= _SPARSE_FROM)
-    prints = _Fingerprints(root_secret(layout)) if ref.private else None
+    prints = Fingerprints(root_secret(layout)) if ref.private else None
     written = {}
     with staging(layout.datasets) as stage, writing(stage.path):
         for part in [part for part in _PARTS if part in body["parts"]]:

@@ -10,12 +10,14 @@ from pathlib import Path
 from storage.atomic import sweep_once, write_bytes, writing
 from storage.errors import FormatVersionError, InputError, StorageError
 
-__all__ = ["FINGERPRINTS", "FORMAT_VERSION", "ROOT_KEY", "Layout", "path_component"]
+__all__ = ["FINGERPRINTS", "FORMAT_VERSION", "PATTERNS", "ROOT_KEY", "Layout", "path_component"]
 
 FORMAT_VERSION = 1
 ROOT_KEY = "root.key"
 FINGERPRINTS = "fingerprints.npy"
 """File of a private version's keyed row fingerprints."""
+PATTERNS = "patterns.npy"
+"""File of those that do not depend on the order of columns or on scale."""
 _COMPONENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 

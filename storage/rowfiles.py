@@ -6,7 +6,6 @@ import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,6 @@ __all__ = [
     "StoredRows",
     "WrittenRows",
     "file_digest",
-    "row_fingerprints",
     "verify_file",
 ]
 
@@ -130,32 +128,6 @@ class RowFormat:
         )
         parts = (values.flatten().to_numpy(), indices.flatten().to_numpy(), pointers)
         return sparse.csr_matrix(parts, shape=(len(batch), self.dimension)), labels
-
-
-def row_fingerprints(features: Features, key: bytes) -> NDArray[np.uint64]:
-    """Return eight keyed bytes a row: equal for equal float32 rows however they are stored.
-
-    BLAKE2b keyed with the root's secret over the non-zero entries and their places. Without the key they tell
-    nothing, so that a stolen file of them is no oracle for guessed rows.
-    """
-    if sparse.issparse(features):
-        matrix = sparse.csr_matrix(features, dtype=np.float32)
-        matrix.sum_duplicates()
-        matrix.eliminate_zeros()
-        pointers, columns, values = matrix.indptr, matrix.indices, matrix.data
-    else:
-        dense = np.asarray(features, dtype=np.float32)
-        rows, columns = np.nonzero(dense)
-        values = dense[rows, columns]
-        pointers = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=len(dense)))])
-    places = np.ascontiguousarray(columns, dtype="<i4").tobytes()
-    numbers = np.ascontiguousarray(values, dtype="<f4").tobytes()
-    bounds = (4 * pointers.astype(np.int64)).tolist()
-    digests = b"".join(
-        hashlib.blake2b(places[start:stop] + numbers[start:stop], key=key, digest_size=8).digest()
-        for start, stop in pairwise(bounds)
-    )
-    return np.frombuffer(digests, dtype="<u8").astype(np.uint64)
 
 
 class _ContentDigest:

@@ -90,8 +90,11 @@ def ingest(
         bool, typer.Option(help="Admit algorithms proved in real arithmetic only (idealised numerics).")
     ] = False,
     disjoint_people: Annotated[
-        bool, typer.Option(help="Declare, on record, that nobody in these rows is in the earlier account.")
-    ] = False,
+        str, typer.Option(help="Declare, on record and for this reason, that the people are others than before.")
+    ] = "",
+    relation: Annotated[
+        str | None, typer.Option(help="Neighbouring relation of a new account: replace-one or replace-special.")
+    ] = None,
     group_size: Annotated[int, typer.Option(help="Rows one person may have.")] = 1,
     root: RootOption = None,
     json: JsonFlag = False,
@@ -119,6 +122,7 @@ def ingest(
             parties=_parties(party or []),
             allow_idealised=allow_idealised,
             disjoint_people=disjoint_people,
+            relation=relation,
             group_size=group_size,
         )
     )

@@ -173,6 +173,11 @@ def budget_report(dataset: str) -> dict[str, Any]:
         "epsilon_left": max(cap.epsilon - total.epsilon, 0.0) if cap else None,
         "filter": total.filter,
         "group_size": account.group_size,
+        "relation": account.relation,
+        "disjoint": [
+            {"from": list(one.accounts), "reason": one.reason, "recorded_at": one.recorded_at}
+            for one in open_catalog().disjoint_from(account.name)
+        ],
         "parties": [
             {
                 "party": party,

@@ -140,7 +140,7 @@ class TestVisibility:
         with pytest.raises(RefusedError, match="what was private stays private"):
             _public(catalog, "clinic", "v2")
         with pytest.raises(RefusedError, match="what was private stays private"):
-            _public(catalog, "clinic", "v2", account="fresh", disjoint_people=True)
+            _public(catalog, "clinic", "v2", account="fresh", disjoint_people="another clinic")
         with pytest.raises(RefusedError, match="account 'patients' is private"):
             _public(catalog, "another name", "v2", account="patients")
         with pytest.raises(RefusedError, match="what was private stays private"):
@@ -179,25 +179,25 @@ class TestAccounts:
 
     def test_disjoint_people_open_another_and_it_is_on_record(self, catalog: Catalog, ledger: Ledger) -> None:
         _private(catalog, "clinic", "v1", cap=CAP, account="2025")
-        declared = _private(catalog, "clinic", "v2", cap=CAP, account="2026", disjoint_people=True)
+        declared = _private(catalog, "clinic", "v2", cap=CAP, account="2026", disjoint_people="another clinic")
         assert declared.disjoint_people
         assert declared.account == "2026"
         account = ledger.account("2026")
         assert account.disjoint_people
         assert account.disjoint_from == ("2025",)
-        assert _private(catalog, "clinic", "v2", cap=CAP, account="2026", disjoint_people=True) == declared
+        assert _private(catalog, "clinic", "v2", cap=CAP, account="2026", disjoint_people="another clinic") == declared
         assert _private(catalog, "clinic", "v3").account == "2026"
 
     def test_disjoint_people_need_an_account_of_their_own(self, catalog: Catalog) -> None:
         _private(catalog, "clinic", "v1", cap=CAP)
         _private(catalog, "hospital", "h1", cap=CAP)
         with pytest.raises(InputError, match="need a new account of their own"):
-            _private(catalog, "clinic", "v2", cap=CAP, disjoint_people=True)
+            _private(catalog, "clinic", "v2", cap=CAP, disjoint_people="another clinic")
         for taken in ("clinic", "hospital"):
             with pytest.raises(InputError, match="need a new account of their own"):
-                _private(catalog, "clinic", "v2", account=taken, disjoint_people=True)
+                _private(catalog, "clinic", "v2", account=taken, disjoint_people="another clinic")
         with pytest.raises(RefusedError, match="give it a cap"):
-            _private(catalog, "clinic", "v2", account="fresh", disjoint_people=True)
+            _private(catalog, "clinic", "v2", account="fresh", disjoint_people="another clinic")
         assert [found.version for found in catalog.versions("clinic")] == ["v1"]
 
     def test_nothing_refills_an_account(self, catalog: Catalog, ledger: Ledger) -> None:

@@ -12,9 +12,9 @@ from sklearn.datasets import load_digits
 from storage.datasets import open_dataset
 from storage.errors import InputError, RefusedError, StorageError
 from storage.refs import Visibility
-from tasks import ingestion
 from tasks.accounts.books import open_catalog
 from tasks.accounts.budget import open_ledger
+from tasks.datasets import registration
 from tasks.ingestion import IngestRequest, default_normalisation, describe_datasets, find_dataset, ingest, query
 from tasks.runtime.settings import current_layout
 from tests.support.chains import ingest_private, prepare
@@ -117,14 +117,14 @@ def test_rows_that_could_not_be_registered_are_not_kept(rows: PrivateRows, monke
         raise StorageError("the ledger cannot be written")
 
     with monkeypatch.context() as patch:
-        patch.setattr(ingestion, "_register", fail)
+        patch.setattr(registration, "_register", fail)
         with pytest.raises(StorageError):
             ingest(request(rows))
     assert versions() == []
     reference = ingest(request(rows))
     # What is registered already is not thrown away by a later failure.
     with monkeypatch.context() as patch:
-        patch.setattr(ingestion, "_register", fail)
+        patch.setattr(registration, "_register", fail)
         with pytest.raises(StorageError):
             ingest(request(rows))
     assert versions() == [reference.version]

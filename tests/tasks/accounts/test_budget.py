@@ -183,7 +183,7 @@ def test_only_a_recorded_declaration_opens_another_account(clinic: PrivateRows) 
     prepare(**NOISY, epsilon=1.9).make()
     with pytest.raises(RefusedError, match="disjoint"):
         again(changed_row(clinic), account="others", epsilon_cap=2.0, delta_cap=1e-4)
-    again(changed_row(clinic), account="others", epsilon_cap=2.0, delta_cap=1e-4, disjoint_people=True)
+    again(changed_row(clinic), account="others", epsilon_cap=2.0, delta_cap=1e-4, disjoint_people="another clinic")
     prepare(**NOISY, epsilon=1.9).charge()
     assert open_ledger().account("others").disjoint_people
     assert len(charges("clinic")) == len(charges("others")) == 1

@@ -1,0 +1,179 @@
+"""Keyed fingerprints of private rows: they tell rows that come back, under another name or as public ones.
+
+Two kinds are kept of every private version, without labels and without an order, as 8-byte BLAKE2b values keyed with
+the root's secret (without which they tell nothing about a guessed row):
+
+*exact*
+    of the non-zero float32 values and their columns: equal for equal rows however they are stored;
+*pattern*
+    of the values alone, sorted, so that permuted columns do not matter; where a row has five different values or more,
+    of their ratios to the largest, rounded, so that a row scaled by a constant (pixels by 255, rows to unit norm)
+    mostly has the same one.
+
+Sets overlap when more than 1 % of the distinct rows of either are rows of the other. Not caught: rows whose values were
+perturbed, shifted or mapped column by column; permuted or scaled rows of fewer than two different values (0/1 tables).
+Two populations may overlap by chance where rows are coarse (few columns, few values): their owner declares that they
+are disjoint.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from storage.errors import StorageError
+from storage.layout import FINGERPRINTS, PATTERNS, Layout
+
+__all__ = ["ADMITTED_SHARE", "Fingerprints", "overlapping_versions", "row_fingerprints", "row_patterns"]
+
+ADMITTED_SHARE = 0.01
+"""The share of distinct rows of either set above which two sets overlap; a public constant."""
+
+_SCALED_FROM = 5
+_SPREAD_AT = 1 << 22
+_Prints = NDArray[np.uint64]
+
+
+def _nonzero(features: Any) -> tuple[NDArray[np.int64], NDArray[np.integer[Any]], NDArray[np.float32]]:
+    """Return where each row begins, and columns and values of its entries that are not zero."""
+    if sparse.issparse(features):
+        matrix = sparse.csr_matrix(features, dtype=np.float32)
+        matrix.sum_duplicates()
+        matrix.eliminate_zeros()
+        return matrix.indptr.astype(np.int64), matrix.indices, matrix.data
+    dense = np.asarray(features, dtype=np.float32)
+    rows, columns = np.nonzero(dense)
+    starts = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=len(dense)))]).astype(np.int64)
+    return starts, columns, dense[rows, columns]
+
+
+def _hashed(parts: Iterator[bytes], key: bytes) -> _Prints:
+    digests = b"".join(hashlib.blake2b(part, key=key, digest_size=8).digest() for part in parts)
+    return np.frombuffer(digests, dtype="<u8").astype(np.uint64)
+
+
+def row_fingerprints(features: Any, key: bytes) -> _Prints:
+    """Return the exact fingerprint of each row: equal for equal float32 rows however they are stored.
+
+    Parameters
+    ----------
+    features : array or CSR matrix of shape (m, d)
+    key : bytes
+        The root's secret.
+    """
+    starts, columns, values = _nonzero(features)
+    places = np.ascontiguousarray(columns, dtype="<i4").tobytes()
+    numbers = np.ascontiguousarray(values, dtype="<f4").tobytes()
+    bounds = pairwise((4 * starts).tolist())
+    return _hashed((places[start:stop] + numbers[start:stop] for start, stop in bounds), key)
+
+
+def row_patterns(features: Any, key: bytes) -> _Prints:
+    """Return the patterns of those rows that have two different values or more, in no particular order.
+
+    A ratio computed from float32 values is off by about 2.4e-7 at most, so of k values rounded to multiples of 2⁻ᵇ
+    about ``k 2ᵇ⁻²²`` fall on the other side of a boundary; with ``b = 20 − log2 k`` (8 to 16) most rows keep theirs.
+    """
+    starts, _, values = _nonzero(features)
+    sizes = np.diff(starts)
+    rows = np.repeat(np.arange(len(sizes)), sizes)
+    largest = np.zeros(len(sizes), dtype=np.float64)
+    np.maximum.at(largest, rows, np.abs(values.astype(np.float64)))
+    exact = values.view(np.int32).astype(np.int64)
+    bits = np.clip(20 - np.ceil(np.log2(np.maximum(sizes, 1))), 8, 16)
+    ratios = np.rint(values / largest[rows] * np.exp2(bits)[rows]).astype(np.int64)
+    # One sort for all rows: the row in the upper bits, the value in the lower.
+    different = np.bincount(np.unique(rows << 34 | exact + (1 << 32)) >> 34, minlength=len(sizes))
+    scaled = different >= _SCALED_FROM
+    within = np.sort(rows << 34 | np.where(scaled[rows], ratios, exact) + (1 << 32)) & (1 << 34) - 1
+    data = within.astype("<i8").tobytes()
+    bounds = list(pairwise((8 * starts).tolist()))
+    worth = np.flatnonzero(different >= 2).tolist()
+    return _hashed((data[slice(*bounds[row])] + (b"s" if scaled[row] else b"e") for row in worth), key)
+
+
+class _Distinct:
+    """The distinct ones of what passes."""
+
+    def __init__(self) -> None:
+        self._parts: list[_Prints] = []
+        self._pending = 0
+
+    def add(self, prints: _Prints) -> None:
+        self._parts.append(prints)
+        self._pending += len(prints)
+        if self._pending > _SPREAD_AT:
+            self._parts = [np.unique(np.concatenate(self._parts))]
+            self._pending = 0
+
+    def found(self) -> _Prints:
+        return np.unique(np.concatenate(self._parts)) if self._parts else np.zeros(0, dtype=np.uint64)
+
+
+class Fingerprints:
+    """The distinct fingerprints of rows as they pass.
+
+    Parameters
+    ----------
+    key : bytes
+        The root's secret.
+    """
+
+    def __init__(self, key: bytes) -> None:
+        self._key = key
+        self._exact, self._patterns = _Distinct(), _Distinct()
+
+    def add(self, features: Any) -> None:
+        """Take note of a block of rows."""
+        self._exact.add(row_fingerprints(features, self._key))
+        self._patterns.add(row_patterns(features, self._key))
+
+    def save(self, folder: Path) -> None:
+        """Write both kinds beside the rows."""
+        for name, prints in ((FINGERPRINTS, self._exact), (PATTERNS, self._patterns)):
+            with (folder / name).open("wb") as file:
+                np.save(file, prints.found(), allow_pickle=False)
+
+    def kinds(self) -> tuple[_Prints, _Prints]:
+        """Return the distinct exact fingerprints and the distinct patterns, sorted."""
+        return self._exact.found(), self._patterns.found()
+
+
+def _load(path: Path) -> _Prints:
+    try:
+        found: _Prints = np.load(path, allow_pickle=False)
+    except (OSError, ValueError) as error:
+        raise StorageError(
+            f"{path} is damaged: {error}; put it back from its back-up, or make it again: unitball doctor --clean"
+        ) from error
+    return found
+
+
+def private_versions(layout: Layout) -> list[str]:
+    """Return the stored versions that have fingerprints: the private ones, derived ones included."""
+    return sorted(path.parent.name for path in layout.datasets.glob(f"[!.]*/{FINGERPRINTS}"))
+
+
+def overlapping_versions(layout: Layout, prints: Fingerprints) -> list[str]:
+    """Return the private versions of this root that overlap with rows: yes or no, never how much.
+
+    A version that was stored before patterns were kept is compared by exact fingerprints alone.
+    """
+    exact, patterns = prints.kinds()
+    found = []
+    for version in private_versions(layout):
+        folder = layout.dataset(version)
+        known = _load(folder / FINGERPRINTS)
+        shared = len(np.intersect1d(exact, known, assume_unique=True))
+        if (folder / PATTERNS).exists():
+            shared = max(shared, len(np.intersect1d(patterns, _load(folder / PATTERNS), assume_unique=True)))
+        if shared > ADMITTED_SHARE * min(len(exact), len(known)):
+            found.append(version)
+    return found

@@ -1,0 +1,1 @@
+"""Data sets as their owner knows them: registered, described, queried."""

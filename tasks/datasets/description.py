@@ -1,0 +1,80 @@
+"""What there is to say of data sets: public words and public numbers only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from storage.catalog import Registration
+from storage.datasets import ingestion_report
+from storage.readers.bundled import BUNDLED
+from storage.refs import DatasetRef, Visibility
+from tasks.accounts.books import open_catalog
+from tasks.datasets.registration import BUNDLED_FORMAT, IngestRequest, ingest
+from tasks.runtime.settings import current_layout
+
+__all__ = ["counts_of", "default_normalisation", "describe_datasets", "find_dataset"]
+
+
+def _registered(name: str) -> Registration:
+    catalog = open_catalog()
+    if not catalog.has(name) and name in BUNDLED:
+        ingest(IngestRequest(name=name, visibility=Visibility.PUBLIC))
+    return catalog.get(name)
+
+
+def find_dataset(name: str) -> DatasetRef:
+    """Return the newest version of a data set; sets that scikit-learn brings along are registered at first use.
+
+    Raises
+    ------
+    InputError
+        If there is no such set.
+    """
+    return DatasetRef.model_validate(_registered(name).manifest["reference"])
+
+
+def default_normalisation(name: str) -> str | None:
+    """Return the map that the owner declared for runs on a set, if any."""
+    return _registered(name).manifest.get("default_normalisation")
+
+
+def describe_datasets(name: str | None = None) -> list[dict[str, Any]]:
+    """Return what there is to say of each data set, or of one; public words and public numbers only."""
+    catalog = open_catalog()
+    known = {entry.name: entry for entry in catalog.datasets()}
+    names = [name] if name is not None else sorted({*known, *BUNDLED})
+    described = []
+    for one in names:
+        if one not in known and one in BUNDLED and name is None:
+            described.append(_not_yet(one))
+            continue
+        entry = _registered(one)
+        reference = DatasetRef.model_validate(entry.manifest["reference"])
+        described.append(
+            {
+                "name": one,
+                "format": entry.manifest["format"],
+                "rows": reference.rows,
+                "test_rows": reference.test_rows,
+                "dimension": reference.dimension,
+                "classes": len(reference.classes) or "real",
+                "visibility": str(reference.visibility),
+                "account": entry.account,
+                "versions": len(catalog.versions(one)),
+                "version": reference.version,
+                "class_names": list(reference.classes),
+            }
+        )
+    return described
+
+
+def _not_yet(name: str) -> dict[str, Any]:
+    blank: dict[str, Any] = dict.fromkeys(("rows", "test_rows", "dimension", "classes", "version"), "–")
+    known = {"name": name, "format": BUNDLED_FORMAT, "visibility": "public", "account": name}
+    return {**blank, **known, "versions": 0, "class_names": []}
+
+
+def counts_of(reference: DatasetRef) -> Mapping[str, Mapping[str, int]]:
+    """Return how many rows ingestion left out or changed: for the owner's eyes."""
+    return ingestion_report(current_layout(), reference).counts

@@ -1,0 +1,23 @@
+"""Questions in SQL about public data sets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from storage.results import query_dataset
+from tasks.datasets.description import find_dataset
+from tasks.runtime.settings import current_layout
+
+__all__ = ["query"]
+
+
+def query(name: str, sql: str) -> list[dict[str, Any]]:
+    """Run DuckDB SQL over a public set's views ``train`` and ``test``.
+
+    Raises
+    ------
+    RefusedError
+        If the set is private.
+    """
+    table = query_dataset(current_layout(), find_dataset(name), sql)
+    return list(table.to_pylist())

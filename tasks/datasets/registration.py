@@ -1,0 +1,183 @@
+"""Bringing rows in: read, check, compare with private rows, store, register under an account."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict
+
+from dpalgos.guarantees import Neighbours
+from storage.accounts import require_cap, require_small_delta
+from storage.atomic import discard, locked_directory
+from storage.catalog import Catalog, overlap_refusal
+from storage.charges import Cap
+from storage.datasets import StagedDataset, dataset_ref, fingerprints_digest, staged_dataset
+from storage.errors import InputError, RefusedError
+from storage.readers.registry import read_source, reader_names
+from storage.readers.source import OnViolation, ReadOptions, Source, concatenate
+from storage.refs import DatasetRef, Visibility
+from tasks.accounts.books import open_catalog
+from tasks.planning.resolution import admitted_normalisation
+from tasks.runtime.events import announce
+from tasks.runtime.settings import current_layout
+
+__all__ = ["BUNDLED_FORMAT", "IngestRequest", "ingest"]
+
+BUNDLED_FORMAT = "sklearn"
+"""The format of sets that scikit-learn brings along."""
+
+
+class IngestRequest(BaseModel):
+    """What the owner says of rows that come in; see ``unitball ingest --help``."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    format: str | None = None
+    path: Path | None = None
+    visibility: Visibility = Visibility.PRIVATE
+    account: str | None = None
+    epsilon_cap: float | None = None
+    delta_cap: float | None = None
+    dimension: int | None = None
+    classes: tuple[str, ...] | None = None
+    label_range: tuple[float, float] | None = None
+    normalisation: str | None = None
+    schema_path: Path | None = None
+    on_violation: OnViolation = OnViolation.REFUSE
+    parties: Mapping[str, Path] = {}
+    test_path: Path | None = None
+    allow_idealised: bool = False
+    disjoint_people: str = ""
+    relation: Neighbours | None = None
+    group_size: int = 1
+
+    def cap(self) -> Cap | None:
+        """Return the declared cap.
+
+        Raises
+        ------
+        InputError
+            If only one half of it is given.
+        """
+        if self.epsilon_cap is None and self.delta_cap is None:
+            return None
+        if self.epsilon_cap is None or self.delta_cap is None:
+            raise InputError("a cap has two numbers: give both --epsilon-cap and --delta-cap")
+        return Cap(epsilon=self.epsilon_cap, delta=self.delta_cap)
+
+
+def _source(request: IngestRequest) -> Source:
+    bundled = request.path is None and not request.parties
+    format_name = request.format or (BUNDLED_FORMAT if bundled else None)
+    if format_name is None:
+        raise InputError(f"say what format the file has: --format {', '.join(reader_names())}")
+    options = ReadOptions(
+        dimension=request.dimension,
+        classes=request.classes,
+        label_range=request.label_range,
+        discover=request.visibility is Visibility.PUBLIC,
+        schema=request.schema_path,
+        on_violation=request.on_violation,
+        test=request.test_path,
+    )
+    if request.parties:
+        return concatenate({name: read_source(format_name, path, options) for name, path in request.parties.items()})
+    return read_source(format_name, request.path or request.name, options)
+
+
+def ingest(request: IngestRequest) -> DatasetRef:
+    """Read rows, check them, store them as a version and register it; nothing half-made is left behind.
+
+    Raises
+    ------
+    InputError
+        For bad data or arguments, naming the place.
+    RefusedError
+        If private rows come without a cap or with a delta of 1/n or more, if public rows are private rows of this
+        root, or if private rows are stored under another account and nobody declared the people disjoint.
+    """
+    layout = current_layout()
+    catalog = open_catalog()
+    cap = request.cap()
+    known = catalog.versions(request.name)
+    opened = catalog.account(request.account) if request.account else None
+    if request.visibility is Visibility.PRIVATE and cap is None and not known and opened is None:
+        raise RefusedError(
+            f"{request.name} is private, so its account needs a cap: give --epsilon-cap and --delta-cap "
+            f"(or say --public if the rows are nobody's secret)"
+        )
+    if request.visibility is Visibility.PUBLIC and cap is not None:
+        raise InputError("a cap is for private rows; leave --epsilon-cap and --delta-cap out, or leave --public out")
+    if cap is not None:
+        require_cap(cap)
+    if request.normalisation is not None:
+        admitted_normalisation(request.normalisation, request.name, private=request.visibility is Visibility.PRIVATE)
+    account = request.account or (known[-1].account if known else request.name)
+    previous = [dataset_ref(layout, version.version) for version in known if version.normalisation == "none"]
+    with (
+        staged_dataset(
+            layout, _source(request), name=request.name, account=account, visibility=request.visibility
+        ) as staged,
+        # Compared, published and registered under one lock: of two that bring in the same rows, one finds the other's.
+        locked_directory(layout.private),
+    ):
+        overlapping = _overlapping(catalog, request, account, staged)
+        stored = staged.publish(previous)
+        try:
+            _register(catalog, request, stored, cap, overlapping)
+        except Exception:
+            # Rows that were not taken on are not kept, and do not stand in the way of another registration.
+            if all(stored.version != one.version for one in catalog.registrations()):
+                discard(layout.dataset(stored.version))
+            raise
+    if known and all(stored.version != one.version for one in known):
+        # A first registration starts nothing: no budget is spent before somebody asked for a run on these rows.
+        announce("unitball.dataset.registered", f"unitball.dataset.{request.name}", {"dataset": request.name})
+    return stored
+
+
+def _overlapping(catalog: Catalog, request: IngestRequest, account: str, staged: StagedDataset) -> tuple[str, ...]:
+    """Return the other accounts under which some of the rows are stored; refuse, on record, where nothing admits it."""
+    others = tuple(other for other in staged.overlapping_accounts() if other != account or not staged.private)
+    undeclared = catalog.undeclared(account, others) if staged.private else list(others)
+    if not undeclared or (staged.private and request.disjoint_people):
+        return others
+    catalog.record_refusal(request.name, account, request.visibility)
+    if staged.private:
+        raise RefusedError(overlap_refusal(request.name, undeclared))
+    # Yes or no, never how much nor whose: the share of a set of one row is whether that row is there.
+    raise RefusedError(
+        f"rows of {request.name} are private rows of this root: what was private cannot be registered as public; "
+        "use the private set"
+    )
+
+
+def _register(
+    catalog: Catalog, request: IngestRequest, stored: DatasetRef, cap: Cap | None, overlapping: tuple[str, ...]
+) -> None:
+    # A new version may have more rows than the account's cap was declared for.
+    opened = catalog.account(request.account or stored.account)
+    in_force = cap or (opened.cap if opened else None)
+    if in_force is not None:
+        require_small_delta(in_force.delta, stored.rows)
+    catalog.register(
+        request.name,
+        stored.version,
+        visibility=request.visibility,
+        manifest={
+            "format": request.format or BUNDLED_FORMAT,
+            "reference": stored.model_dump(mode="json"),
+            "default_normalisation": request.normalisation,
+            "parties": list(request.parties),
+        },
+        account=request.account,
+        cap=cap,
+        disjoint_people=request.disjoint_people.strip(),
+        overlapping=overlapping,
+        relation=str(request.relation) if request.relation is not None else None,
+        group_size=request.group_size if request.group_size != 1 else None,
+        idealised_allowed=request.allow_idealised or None,
+        fingerprints=fingerprints_digest(current_layout(), stored),
+    )

@@ -1,0 +1,191 @@
+"""A careless or greedy owner: the same rows under a new name must not meet a new budget."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from numpy.typing import NDArray
+
+from storage.charges import Cap
+from storage.entries import Kind, reading
+from storage.errors import RefusedError
+from storage.fingerprints import row_patterns
+from tasks.accounts.books import open_books, open_catalog
+from tasks.accounts.budget import budget_report
+from tasks.datasets.registration import IngestRequest, ingest
+from tasks.runtime.settings import current_layout
+from tests.security.conftest import request_for, schema_for, write_csv
+from tests.support.command_line import CommandLine
+
+Rows = NDArray[np.float64]
+
+
+def _appended(rows: Rows, random: np.random.Generator) -> Rows:
+    fresh = random.normal(size=(4 * len(rows), rows.shape[1] - 1))
+    return np.concatenate([rows, np.column_stack([fresh, np.arange(len(fresh)) % 2])])
+
+
+def _shuffled(rows: Rows, random: np.random.Generator) -> Rows:
+    return random.permutation(rows)
+
+
+def _tenth(rows: Rows, random: np.random.Generator) -> Rows:
+    return random.permutation(rows)[: len(rows) // 10]
+
+
+def _float32(rows: Rows, random: np.random.Generator) -> Rows:
+    return np.asarray(rows.astype(np.float32), dtype=np.float64)
+
+
+def _relabelled(rows: Rows, random: np.random.Generator) -> Rows:
+    return np.column_stack([rows[:, :-1], random.permutation(rows[:, -1])])
+
+
+def _permuted(rows: Rows, random: np.random.Generator) -> Rows:
+    return np.column_stack([rows[:, random.permutation(rows.shape[1] - 1)], rows[:, -1]])
+
+
+def _all_at_once(rows: Rows, random: np.random.Generator) -> Rows:
+    return _shuffled(_relabelled(_permuted(_appended(rows, random), random), random), random)
+
+
+COPIES: dict[str, Callable[[Rows, np.random.Generator], Rows]] = {
+    "whole": lambda rows, random: rows,
+    "appended": _appended,
+    "shuffled": _shuffled,
+    "a tenth": _tenth,
+    "float32": _float32,
+    "relabelled": _relabelled,
+    "columns permuted": _permuted,
+    "all of these": _all_at_once,
+}
+
+
+def _write(path: Path, rows: Rows, form: str) -> Path:
+    if form == "csv":
+        return write_csv(path.with_suffix(".csv"), rows)
+    columns: dict[str, Any] = {f"x{column}": rows[:, column] for column in range(rows.shape[1] - 1)}
+    pq.write_table(pa.table({**columns, "label": rows[:, -1].astype(int).astype(str)}), path.with_suffix(".parquet"))
+    schema_for(path, rows.shape[1] - 1)
+    return path.with_suffix(".parquet")
+
+
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+@pytest.mark.parametrize("copy", COPIES)
+def test_a_copy_under_another_name_is_refused(
+    clinic: Path, rows: Rows, copy: str, form: str, tmp_path: Path, random: np.random.Generator
+) -> None:
+    path = _write(tmp_path / "copy", COPIES[copy](rows, random), form)
+    with pytest.raises(RefusedError, match=r"private rows of account 'clinic'.*--account clinic.*--disjoint-people"):
+        ingest(request_for(path, "other"))
+    with pytest.raises(RefusedError, match="what was private cannot be registered as public") as caught:
+        ingest(request_for(path, "open", visibility="public", epsilon_cap=None, delta_cap=None))
+    assert "%" not in str(caught.value)
+    assert [entry.name for entry in open_catalog().datasets()] == ["clinic"]
+    assert len(list(current_layout().datasets.iterdir())) == 1
+    with reading(open_books()) as entries:
+        refused = [(entry.subject, entry.content) for entry in entries.find(Kind.REFUSAL)]
+    assert refused == [("other", {"visibility": "private"}), ("open", {"visibility": "public"})]
+
+
+def test_pixels_scaled_to_one_and_rows_of_unit_norm_are_refused(
+    root: Path, tmp_path: Path, random: np.random.Generator
+) -> None:
+    """Copies whose rows are multiples of the registered ones; LIBSVM files are stored as they are."""
+
+    def pixels() -> Rows:
+        return np.where(random.random((300, 64)) < 0.4, random.integers(1, 256, (300, 64)), 0).astype(float)
+
+    rows = pixels()
+
+    def write(name: str, features: Rows) -> IngestRequest:
+        path = tmp_path / f"{name}.libsvm"
+        lines = []
+        for number, row in enumerate(features):
+            entries = (f"{place + 1}:{float(row[place])!r}" for place in np.flatnonzero(row).tolist())
+            lines.append(" ".join([str(number % 2), *entries]))
+        path.write_text("\n".join(lines) + "\n")
+        return request_for(path, name, schema_path=None, dimension=64, classes=("0", "1"))
+
+    ingest(write("pixels", rows))
+    for name, copy in {
+        "scaled": rows / 255,
+        "normed": (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32).astype(float),
+        "permuted": rows[:, random.permutation(64)] / 16,
+    }.items():
+        with pytest.raises(RefusedError, match="private rows of account 'pixels'"):
+            ingest(write(name, copy))
+    ingest(
+        write("fresh", np.where(random.random((300, 64)) < 0.4, random.integers(1, 256, (300, 64)), 0).astype(float))
+    )
+
+
+def test_most_rows_keep_their_pattern_when_they_are_scaled(random: np.random.Generator) -> None:
+    """The one percent needed is far away, in few columns and in many."""
+    for columns in (5, 20, 150, 784):
+        rows = random.normal(size=(500, columns)).astype(np.float32)
+        scaled = (rows.astype(np.float64) * 0.37).astype(np.float32)
+        kept = np.isin(row_patterns(scaled, b"k" * 32), row_patterns(rows, b"k" * 32)).mean()
+        assert kept > 0.5, (columns, kept)
+
+
+def test_other_rows_of_the_same_kind_are_taken_in(clinic: Path, tmp_path: Path, random: np.random.Generator) -> None:
+    fresh = np.column_stack([random.normal(size=(400, 8)), np.arange(400) % 2])
+    assert ingest(request_for(write_csv(tmp_path / "other.csv", fresh), "other")).account == "other"
+
+
+def test_the_same_account_takes_a_copy_in(clinic: Path, rows: Rows, tmp_path: Path) -> None:
+    path = write_csv(tmp_path / "copy.csv", rows[:300])
+    ingest(request_for(path, "part", account="clinic", epsilon_cap=None, delta_cap=None))
+    assert {entry.account for entry in open_catalog().datasets()} == {"clinic"}
+
+
+def test_a_declaration_is_recorded_and_shown(clinic: Path, rows: Rows, tmp_path: Path, commands: CommandLine) -> None:
+    path = write_csv(tmp_path / "twins.csv", rows[:200])
+    ingest(request_for(path, "twins", disjoint_people="rounded lab values agree by chance"))
+    (declared,) = budget_report("twins")["disjoint"]
+    assert declared["from"] == ["clinic"]
+    assert declared["reason"] == "rounded lab values agree by chance"
+    assert "rounded lab values agree by chance" in commands("budget", "twins").out
+    # The next version need not say it again, on either side; the cap stands for itself.
+    for source, name in ((rows[:150], "twins"), (rows, "clinic")):
+        ingest(request_for(write_csv(tmp_path / f"{name}-2.csv", source), name, epsilon_cap=None, delta_cap=None))
+    assert open_catalog().account_of("twins").cap == Cap(2.0, 1e-4)
+
+
+def test_of_two_that_bring_in_the_same_rows_at_once_one_is_refused(
+    root: Path, rows: Rows, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second is placed right after the first one's comparison has found nothing."""
+    path = write_csv(tmp_path / "rows.csv", rows)
+    errors: list[Exception] = []
+
+    def second() -> None:
+        try:
+            ingest(request_for(path, "second"))
+        except Exception as error:
+            errors.append(error)
+
+    other = threading.Thread(target=second)
+    compare = type(open_catalog()).undeclared
+
+    def compared(self: Any, *arguments: Any) -> list[str]:
+        monkeypatch.undo()
+        monkeypatch.setenv("UNITBALL_ROOT", str(root))
+        monkeypatch.setenv("UNITBALL_LEDGER_MARK", str(tmp_path / "marks"))
+        other.start()
+        other.join(1.0)
+        return compare(self, *arguments)
+
+    monkeypatch.setattr(type(open_catalog()), "undeclared", compared)
+    ingest(request_for(path, "first"))
+    other.join(60)
+    assert [type(error) for error in errors] == [RefusedError]
+    assert [entry.name for entry in open_catalog().datasets()] == ["first"]
