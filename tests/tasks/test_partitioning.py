@@ -153,8 +153,8 @@ def test_replacing_a_row_moves_no_other(root: Path, tmp_path: Path) -> None:
     second = tmp_path / "second.txt"
     second.write_text("\n".join([*lines[:40], "+1 1:0.987654", *lines[41:]]) + "\n")
     for name, path in (("one", first.path), ("two", second)):
-        cap = {"epsilon_cap": 1.0, "delta_cap": 1e-4}
-        ingest(IngestRequest(name=name, format="libsvm", path=path, dimension=DIMENSION, classes=CLASSES, **cap))
+        more = {"epsilon_cap": 1.0, "delta_cap": 1e-4, "disjoint_people": "" if name == "one" else "neighbours"}
+        ingest(IngestRequest(name=name, format="libsvm", path=path, dimension=DIMENSION, classes=CLASSES, **more))
         found.append(rows_of(deal(name, parties=3)))
     changed = [
         (place, row)
