@@ -13,6 +13,7 @@ __all__ = ["tightened"]
 
 # How close the composed epsilon comes to the target, from below, and how often that is tried.
 _TIGHT, _TRIES = 1e-4, 20
+_LEAST = 2.0**-20
 
 
 def tightened(
@@ -40,7 +41,8 @@ def tightened(
     Returns
     -------
     tuple of Loss
-        The budgets as they were where the bill meets the target already, or proves nothing.
+        The budgets as they were where the bill meets the target already, proves nothing, or is above the target with
+        any noise.
     """
 
     def at(factor: float) -> tuple[Loss, ...]:
@@ -54,13 +56,12 @@ def tightened(
         return tuple(budgets)
     if first > epsilon:
         # Costs grow about as the factor does, so twice the excess is nearly always enough.
-        step = 2 * (first / epsilon - 1)
-        while step < 1 and cost(1 - step) > epsilon:
-            step *= 2
-        if step >= 1:
-            return tuple(budgets)
-        low, high = 1 - step, 1.0
-        if step <= _TIGHT / 2:
+        low, high = max(1 - 2 * (first / epsilon - 1), 0.5), 1.0
+        while cost(low) > epsilon:
+            low, high = low / 2, low
+            if low < _LEAST:
+                return tuple(budgets)
+        if high - low <= _TIGHT / 2:
             return at(low)
     else:
         low, high = 1.0, 2.0

@@ -42,4 +42,4 @@ def test_what_meets_the_target_or_proves_nothing_stays() -> None:
     exact = (PureEpsilon(1.0),)
     assert tightened(exact, lambda budgets: [budgets], 1.0, 0.0) == exact
     assert tightened(exact, lambda budgets: [(*budgets, NoGuarantee("x"))], 1.0, D) == exact
-    assert tightened(exact, lambda budgets: [], 1.0, D) != ()
+    assert tightened(exact, lambda budgets: [(*budgets, PureEpsilon(2.0))], 1.0, D) == exact
