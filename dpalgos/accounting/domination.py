@@ -38,11 +38,10 @@ from dpalgos.rows import Floats
 
 __all__ = ["least_mu"]
 
-_CELLS = 512
+_CELLS = 256
 # Beyond this many products of atoms and nodes the closed form is taken.
 _MOST_TERMS = 2**22
-_RESOLUTION = 1e-5
-_STEPS = 60
+_RESOLUTION = 1e-4
 
 
 def least_mu(pure: Mapping[float, int], mu: float, slack: float) -> float:
@@ -62,7 +61,7 @@ def least_mu(pure: Mapping[float, int], mu: float, slack: float) -> float:
     -------
     float
         At most the root of ``mu^2 + sum of mu_of_pure(epsilon)^2``; never below the least, and relatively within about
-        1e-5 of it.
+        1e-4 of it.
 
     Notes
     -----
@@ -90,7 +89,7 @@ def _least_mu(pure: tuple[tuple[float, int], ...], mu: float, slack: float) -> f
 
 
 class _Curve:
-    """H at the nodes, and whether a mu dominates it."""
+    """H at the nodes, and how far a Gaussian's curve is from lying above it."""
 
     def __init__(self, pure: Mapping[float, int], mu: float, slack: float) -> None:
         atoms = product(pure_atoms(epsilon, count) for epsilon, count in pure.items())
@@ -101,11 +100,11 @@ class _Curve:
         self._values = AtomsProfile(atoms, mu=mu).deltas(self._nodes)
         self._slack = slack
 
-    def dominated(self, mu: float) -> bool:
-        """Whether ``H_t <= s + (1 - s) G_t`` for all t >= 1."""
+    def excess(self, mu: float) -> float:
+        """Return by how much ``s + (1 - s) G_t`` is too low for some t >= 1; it dominates where this is at most 0."""
         nodes, slack = self._nodes, self._slack
         if self._values[-1] > slack:
-            return False
+            return math.inf
         # The curve's error is relative in its tail and absolute where two terms of like size are subtracted.
         cancelled = np.where(nodes <= mu * mu / 2, 1e-13, 0.0)
         lower = np.maximum(gaussian_curve(mu, nodes) * (1 - 1e-9) - cancelled, 0.0)
@@ -116,15 +115,11 @@ class _Curve:
         gap = math.expm1(nodes[1] - nodes[0]) ** 2 / 8 * bend * (1 + 1e-9)
         ends = np.stack([lower[:-1], lower[1:]]) - gap
         values = np.stack([self._values[:-1], self._values[1:]])
-        return bool(np.all(values <= slack + (1 - slack) * np.maximum(ends, 0.0)))
+        return float(np.max(values - slack - (1 - slack) * np.maximum(ends, 0.0)))
 
     def least(self, low: float, high: float) -> float:
-        """Return the least mu that is found to dominate between two bounds; the upper one is known to."""
-        if self.dominated(low):
-            return low
-        for _ in range(_STEPS):
+        """Return nearly the least mu that is found to dominate between two bounds; the upper one is known to."""
+        while high - low > _RESOLUTION * high:
             middle = (low + high) / 2
-            if high - low <= _RESOLUTION * high:
-                break
-            low, high = (low, middle) if self.dominated(middle) else (middle, high)
+            low, high = (low, middle) if self.excess(middle) <= 0 else (middle, high)
         return high

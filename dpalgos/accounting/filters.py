@@ -57,8 +57,8 @@ the division this is false: a test shows a process that exceeds D.) Basic sums o
 so they need no part of delta.
 
 The parts may be any function of the account's first plan, since nothing was released when it was chosen. :func:`shares`
-gives 13/16 to the filter that would find the least epsilon after ten such plans and 3/32 to each other, which costs the
-favourite less than 3 % of its mu^2 at epsilon 1 and delta 1e-5, instead of 12 % with thirds.
+gives 7/8 to the filter that would find the least epsilon after ten such plans and 1/16 to each other, which costs the
+favourite less than 2 % of its mu^2 at epsilon 1 and delta 1e-5, instead of 12 % with thirds.
 
 A single plan
 -------------
@@ -93,7 +93,7 @@ __all__ = ["FILTERS", "Filter", "Totals", "least_epsilon", "shares", "within_any
 
 _SMALLEST_DELTA = 1e-300
 # Dyadic, so that the parts add up to 1 exactly.
-_FAVOURITE, _OTHER = 13 / 16, 3 / 32
+_FAVOURITE, _OTHER = 7 / 8, 1 / 16
 
 
 class Totals(NamedTuple):
@@ -195,8 +195,11 @@ FILTERS: Mapping[str, Filter] = {
 _EXPECTED = (10, 3, 1)
 
 
-def shares(first: Iterable[PlanCost], delta: float) -> Mapping[str, float]:
-    """Return each filter's part of delta, from what the account's first plan costs its parties; they add up to 1."""
+def shares(first: Iterable[PlanCost], delta: float, reserved: float = 0.0) -> Mapping[str, float]:
+    """Return each filter's part of delta, from what the account's first plan costs its parties.
+
+    They add up to 1, less what is ``reserved`` for later filters.
+    """
     one = functools.reduce(Totals.largest, (Totals.of([cost]) for cost in first), Totals())
     # Basic sums of pure epsilons hold with no delta at all, so they are nobody's favourite.
     candidates = [name for name in FILTERS if name != "basic" or one.delta > 0]
@@ -207,7 +210,7 @@ def shares(first: Iterable[PlanCost], delta: float) -> Mapping[str, float]:
         if math.isfinite(found[0]):
             break
     favourite = found[1]
-    return {name: _FAVOURITE if name == favourite else _OTHER for name in FILTERS}
+    return {name: (1 - reserved) * (_FAVOURITE if name == favourite else _OTHER) for name in FILTERS}
 
 
 def least_epsilon(totals: Totals, delta: float, parts: Mapping[str, float]) -> tuple[float, str]:

@@ -21,6 +21,7 @@ sums, with the filter that is best for it: that filter is chosen for the row's p
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -50,6 +51,16 @@ _ZERO = Totals()
 class Cap:
     """The most an account may spend over its life.
 
+    Parameters
+    ----------
+    epsilon : float
+    delta : float
+        What the filter in force may spend.
+    earlier : float
+        The part of epsilon that earlier filters hold (:mod:`dpalgos.accounting.successive`).
+    reserved : float
+        Share of delta that is kept for later filters: only a plan that is the only one of a row may use it.
+
     Raises
     ------
     ParameterError
@@ -58,10 +69,19 @@ class Cap:
 
     epsilon: float
     delta: float
+    earlier: float = 0.0
+    reserved: float = 0.0
 
     def __post_init__(self) -> None:
         require_epsilon(self.epsilon)
         require_delta(self.delta)
+        require_epsilon(self.earlier)
+        require_delta(self.reserved)
+
+    @property
+    def room(self) -> float:
+        """Epsilon of the filter in force, rounded down; below 0 where the cap was lowered below earlier filters."""
+        return math.nextafter(self.epsilon - self.earlier, -math.inf) if self.earlier > 0 else self.epsilon
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,7 +205,7 @@ class _Books:
     parts: Mapping[str, float]
 
     @classmethod
-    def of(cls, history: Iterable[tuple[str, Mapping[str, PlanCost]]], delta: float) -> _Books:
+    def of(cls, history: Iterable[tuple[str, Mapping[str, PlanCost]]], delta: float, reserved: float = 0.0) -> _Books:
         paid: dict[str, dict[str, list[PlanCost]]] = {}
         first: list[PlanCost] = []
         for partition, costs in history:
@@ -203,7 +223,7 @@ class _Books:
             for partition, entries in paid.items()
             if entries
         }
-        return cls(bills, shares(first, delta))
+        return cls(bills, shares(first, delta, reserved))
 
     def elsewhere(self, partition: str) -> _Bill:
         """Return the worst that a row may have paid in the other partitions."""
@@ -236,8 +256,8 @@ class _Candidate:
     parts: Mapping[str, float]
 
     @classmethod
-    def of(cls, books: _Books, partition: str, costs: Mapping[str, PlanCost], delta: float) -> _Candidate:
-        parts = books.parts if books.bills else shares(costs.values(), delta)
+    def of(cls, books: _Books, partition: str, costs: Mapping[str, PlanCost], cap: Cap) -> _Candidate:
+        parts = books.parts if books.bills else shares(costs.values(), cap.delta, cap.reserved)
         bills = books.bills.get(partition, {})
         # Parties that paid the same and are to pay the same stand and fall together: one of them is looked at.
         alike = {(bills.get(party), costs.get(party)): party for party in (*bills, *costs)}
@@ -251,11 +271,13 @@ class _Candidate:
 
     def fits(self, paid: Mapping[str, tuple[Totals, tuple[Loss, ...]]], cap: Cap, plans: int = 1) -> bool:
         """Whether plans that cost the parties this in all are within the cap; the losses matter where it is one."""
+        if cap.room < 0:
+            return False
         bills = dict(self.bills)
         for party, (totals, losses) in paid.items():
             bills[party] = bills.get(party, _Bill()).with_plans(totals, losses, plans)
         rows = set(bills.values()) if self.elsewhere.plans == 0 else {_largest(bills.values()).beside(self.elsewhere)}
-        return all(bill.within(cap.epsilon, cap.delta, self.parts) for bill in rows)
+        return all(bill.within(cap.room, cap.delta, self.parts) for bill in rows)
 
 
 def _largest(bills: Iterable[_Bill]) -> _Bill:
@@ -277,14 +299,19 @@ def _worst(bills: Iterable[_Bill]) -> _Bill:
     return total
 
 
-def spent(history: History, delta: float) -> Spent:
+def spent(history: History, delta: float, reserved: float = 0.0) -> Spent:
     """Return what a history costs at delta: every party, and the account as a whole.
+
+    A reading of what was charged, not a theorem: what is promised of an account is its cap, because a filter's
+    guarantee is for a number that was fixed before.
 
     Parameters
     ----------
     history : sequence of (partition, mapping of party to PlanCost)
         In the order in which the plans were charged.
     delta : float
+    reserved : float
+        Share of delta that is kept for later filters.
 
     Raises
     ------
@@ -292,7 +319,7 @@ def spent(history: History, delta: float) -> Spent:
         If delta is outside [0, 1).
     """
     require_delta(delta)
-    books = _Books.of(history, delta)
+    books = _Books.of(history, delta, reserved)
     parties = {}
     for partition, bills in books.bills.items():
         elsewhere = books.elsewhere(partition)
@@ -314,9 +341,16 @@ def worst_totals(history: History) -> Totals:
     return total
 
 
-def _whole(books: _Books, delta: float) -> Spent:
-    epsilon, name = books.epsilon(delta)
-    return Spent(epsilon=epsilon, delta=delta, filter=name, parties={})
+def _whole(books: _Books, cap: Cap) -> Spent:
+    epsilon, name = books.epsilon(cap.delta)
+    return Spent(epsilon=epsilon, delta=cap.delta, filter=name, parties={})
+
+
+def _with_earlier(found: Spent, cap: Cap) -> Spent:
+    """Add what earlier filters hold, rounded up."""
+    if cap.earlier == 0:
+        return found
+    return dataclasses.replace(found, epsilon=math.nextafter(cap.earlier + found.epsilon, math.inf))
 
 
 def standing(history: History, cap: Cap) -> Admission:
@@ -347,11 +381,12 @@ def admit(history: History, new: tuple[str, Mapping[str, PlanCost]], cap: Cap) -
 
 
 def _admission(history: History, new: tuple[str, Mapping[str, PlanCost]], cap: Cap) -> Admission:
-    books = _Books.of(history, cap.delta)
-    before = _whole(books, cap.delta)
+    books = _Books.of(history, cap.delta, cap.reserved)
+    found = _whole(books, cap)
     costs = {party: cost for party, cost in new[1].items() if not cost.is_zero}
-    after = _whole(_Books.of([*history, new], cap.delta), cap.delta) if costs else before
-    admitted = after.epsilon <= cap.epsilon or (bool(new[1]) and not costs)
+    reached = _whole(_Books.of([*history, new], cap.delta, cap.reserved), cap) if costs else found
+    admitted = reached.epsilon <= cap.room or (bool(new[1]) and not costs)
+    before, after = _with_earlier(found, cap), _with_earlier(reached, cap)
     left = max(cap.epsilon - before.epsilon, 0.0) if math.isfinite(before.epsilon) else 0.0
     at_delta = max((cost.delta for cost in costs.values()), default=0.0)
     fits = None if admitted else _largest_fitting(books, (new[0], costs), cap)
@@ -433,7 +468,7 @@ def largest_epsilon(history: History, new: tuple[str, Mapping[str, PlanCost]], c
         If the plan costs nothing, or its epsilon is infinite at its delta with any noise.
     """
     costs = {party: cost for party, cost in new[1].items() if not cost.is_zero}
-    fits = _largest_fitting(_Books.of(history, cap.delta), (new[0], costs), cap)
+    fits = _largest_fitting(_Books.of(history, cap.delta, cap.reserved), (new[0], costs), cap)
     if not costs or fits is None:
         raise ParameterError(
             "a plan that costs nothing, or whose epsilon is infinite at any noise, has no largest epsilon"
@@ -446,7 +481,7 @@ def _largest_fitting(books: _Books, new: tuple[str, Mapping[str, PlanCost]], cap
     partition, costs = new
     if not costs or any(unproved(cost) is not None for cost in costs.values()):
         return None
-    candidate = _Candidate.of(books, partition, costs, cap.delta)
+    candidate = _Candidate.of(books, partition, costs, cap)
     largest = max(_largest_by_noise(candidate, cap), _largest_by_basic(candidate, cap))
     # Infinite where the plan's own losses leave more delta than it states its epsilon at.
     return largest * (1 - 1e-8) if math.isfinite(largest) else None
@@ -532,7 +567,7 @@ def repeats_left(history: History, new: tuple[str, Mapping[str, PlanCost]], cap:
     partition, costs = new[0], {party: cost for party, cost in new[1].items() if not cost.is_zero}
     if not costs:
         return _MOST_REPEATS
-    candidate = _Candidate.of(_Books.of(history, cap.delta), partition, costs, cap.delta)
+    candidate = _Candidate.of(_Books.of(history, cap.delta, cap.reserved), partition, costs, cap)
 
     def fits(times: int) -> bool:
         paid = {

@@ -213,7 +213,7 @@ def test_a_single_plan_counts_tightly_at_the_full_delta() -> None:
 def test_two_gaussian_plans_are_one_gaussian_at_the_filters_part_of_delta() -> None:
     found = spent([("even", everyone(GaussianMu(0.03))), ("even", everyone(GaussianMu(0.04)))], D)
     assert found.filter == "gdp"
-    assert found.epsilon == pytest.approx(epsilon_of_mu(0.05, D * 13 / 16), rel=1e-9)
+    assert found.epsilon == pytest.approx(epsilon_of_mu(0.05, D * 7 / 8), rel=1e-9)
 
 
 def test_parties_of_one_partition_pay_in_parallel() -> None:
@@ -228,7 +228,7 @@ def test_parties_of_one_partition_pay_in_parallel() -> None:
 def test_partitions_add_up() -> None:
     history: History = [("even", everyone(GaussianMu(0.03))), ("by-site", everyone(GaussianMu(0.04), parties=["1"]))]
     found = spent(history, D)
-    assert found.epsilon == pytest.approx(epsilon_of_mu(0.05, D * 13 / 16), rel=1e-9)
+    assert found.epsilon == pytest.approx(epsilon_of_mu(0.05, D * 7 / 8), rel=1e-9)
     assert found.parties["by-site"]["1"] == pytest.approx(found.epsilon)
 
 

@@ -1,4 +1,4 @@
-"""Tightening: the dearest bill meets the target from below, whatever the stages are made of; others' bills count not."""
+"""Tightening: the dearest bill meets the target from below, whatever the stages are made of."""
 
 from __future__ import annotations
 
