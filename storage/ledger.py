@@ -21,6 +21,7 @@ from storage.accounts import (
 )
 from storage.charges import (
     DEFAULT_RELATION,
+    AccountTerms,
     Cap,
     CapChange,
     ChargePolicy,
@@ -250,7 +251,7 @@ class Ledger:
     def raise_cap(self, name: str, cap: Cap, *, by: str, why: str, terms: Mapping[str, Any] | None = None) -> Account:
         """Change an account's cap: an explicit act of its owner, itself recorded.
 
-        Lowering is possible down to what is spent: the policy must find the history within the new cap.
+        The policy must find the history within the new cap, the change itself counted among the account's.
 
         Parameters
         ----------
@@ -263,7 +264,7 @@ class Ledger:
         Raises
         ------
         OverspendError
-            If more than the new cap is spent already.
+            If the policy does not: more than the new cap is spent already, or nothing is left to raise it with.
         InputError
             If the account is public, or `by` or `why` is empty.
         """
@@ -276,13 +277,15 @@ class Ledger:
                 raise InputError(f"account {name!r} is public and has no cap; nothing is to be raised")
             if cap == account.cap:
                 return account
-            if cap.epsilon < account.cap.epsilon or cap.delta < account.cap.delta:
-                standing = self._decide(entries, account, (), partition="", delta=cap.delta, cap=cap)
-                if not standing.admitted:
-                    raise OverspendError(
-                        f"the cap of account {name!r} cannot be lowered to epsilon {cap.epsilon:g} at delta "
-                        f"{cap.delta:g}, because more is spent: {standing.reason}"
-                    )
+            change = CapChange(
+                cap=cap, before=account.cap, by=by, why=why, recorded_at="", sequence=entries.last().sequence + 1
+            )
+            standing = self._decide(entries, account, (), partition="", delta=cap.delta, cap=cap, change=change)
+            if not standing.admitted:
+                raise OverspendError(
+                    f"the cap of account {name!r} cannot become epsilon {cap.epsilon:g} at delta {cap.delta:g}: "
+                    f"{standing.reason}"
+                )
             entries.append(
                 Kind.CAP,
                 account=name,
@@ -296,6 +299,11 @@ class Ledger:
                 },
             )
             return get_account(entries, name)
+
+    def terms(self, name: str) -> AccountTerms:
+        """Return what an account agreed at opening, and how its cap has changed since."""
+        with reading(self._database) as entries:
+            return account_terms(entries, get_account(entries, name))
 
     def cap_changes(self, name: str) -> list[CapChange]:
         """Return how an account's cap was changed, oldest first."""
@@ -409,6 +417,7 @@ class Ledger:
         partition: str,
         delta: float,
         cap: Cap | None,
+        change: CapChange | None = None,
     ) -> Decision:
         policy = self._policy
         if account.group_size > 1:
@@ -420,6 +429,8 @@ class Ledger:
             policy = policy.for_group(account.group_size)
         history = [plan.record() for plan in _plans(entries, account.name)]
         terms = account_terms(entries, account)
+        if change is not None:
+            terms = replace(terms, changes=(*terms.changes, change))
         decision = policy.decide(history, new, partition=partition, delta=delta, cap=cap, terms=terms)
         unpriced = {party for release in new for party in release.parties} - set(decision.costs)
         if decision.admitted and unpriced:

@@ -22,18 +22,19 @@ def budget(
     verify: Annotated[
         bool, typer.Option("--verify", help="Check the ledger's hash chain and the stored releases.")
     ] = False,
-    raise_epsilon_cap: Annotated[float | None, typer.Option(help="Raise the cap; recorded for good.")] = None,
-    raise_delta_cap: Annotated[float | None, typer.Option(help="Raise the cap's delta; recorded for good.")] = None,
-    reason: Annotated[str, typer.Option(help="Why the cap is raised; recorded.")] = "",
+    raise_epsilon_cap: Annotated[
+        float | None, typer.Option(help="Raise the cap, or lower it; recorded for good. Its delta stays.")
+    ] = None,
+    reason: Annotated[str, typer.Option(help="Why the cap is changed; recorded.")] = "",
     root: RootOption = None,
     json: JsonFlag = False,
 ) -> None:
-    """Show cap, spent at the cap's delta, and left, per party, with the charges."""
-    from tasks.accounts.budget import budget_report, raise_cap, verify_books
+    """Show the cap, which is what is guaranteed, what was charged of it and what is left, per party."""
+    from tasks.accounts.budget import budget_report, change_cap, verify_books
 
     use_root(root)
-    if raise_epsilon_cap is not None or raise_delta_cap is not None:
-        raise_cap(dataset, raise_epsilon_cap, raise_delta_cap, reason)
+    if raise_epsilon_cap is not None:
+        change_cap(dataset, raise_epsilon_cap, reason)
     if verify:
         problems = verify_books()
         if json:

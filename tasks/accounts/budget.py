@@ -12,12 +12,12 @@ from dpalgos.accounting.costs import PlanCost, price
 from dpalgos.accounting.scaling import losses_under
 from dpalgos.accounting.spending import Admission, admit, repeats_left, spent, standing, worst_totals
 from dpalgos.accounting.spending import Cap as AccountingCap
+from dpalgos.accounting.successive import filter_in_force
 from dpalgos.guarantees import ApproximateDP, Guarantee, Loss, Neighbours, NoGuarantee
-from storage.accounts import require_cap, require_small_delta
+from storage.accounts import require_cap
 from storage.charges import AccountTerms, Cap, Decision, PlanRecord, ReleaseCharge
 from storage.errors import InputError, RefusedError
 from storage.ledger import Ledger
-from storage.refs import DatasetRef
 from storage.releases import ReleaseStore
 from tasks.accounts.books import open_books, open_catalog
 from tasks.ingestion import find_dataset
@@ -26,9 +26,9 @@ from tasks.runtime.settings import current_layout
 __all__ = [
     "AccountingPolicy",
     "budget_report",
+    "change_cap",
     "nights_left",
     "open_ledger",
-    "raise_cap",
     "relation_of",
     "verify_books",
 ]
@@ -82,13 +82,13 @@ class AccountingPolicy:
         if cap is None:
             return Decision(admitted=True, costs=written)
         before: History = _history(history)
-        limit = AccountingCap(cap.epsilon, cap.delta)
-        admission = admit(before, (partition, costs), limit) if new else standing(before, limit)
         after = [*before, (partition, costs)] if new else before
+        now = _Standing.of(history, cap, terms)
+        admission = admit(now.history, (partition, costs), now.limit) if new else standing(now.history, now.limit)
         return Decision(
-            admitted=admission.admitted,
+            admitted=admission.admitted and now.broken is None,
             costs=written,
-            reason=admission.reason,
+            reason=now.broken or admission.reason,
             details=_details(admission),
             totals={name: _finite(value) for name, value in worst_totals(after)._asdict().items()},
         )
@@ -138,6 +138,54 @@ def relation_of(dataset: str) -> Neighbours:
     return Neighbours(open_catalog().account_of(dataset).relation)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Standing:
+    """An account in its series of filters.
+
+    Parameters
+    ----------
+    limit : AccountingCap
+        What the filter in force admits.
+    history : History
+        The plans that were charged under it.
+    promised : float
+        The epsilon of the theorem: the highest cap so far.
+    broken : str or None
+        Why an earlier filter did not keep to its own delta.
+    """
+
+    limit: AccountingCap
+    history: History
+    promised: float
+    broken: str | None
+
+    @classmethod
+    def of(cls, plans: Sequence[PlanRecord], cap: Cap, terms: AccountTerms) -> _Standing:
+        changes = sorted(terms.changes, key=lambda change: change.sequence)
+        opening = changes[0].before if changes else cap
+        starts = [0, *(change.sequence for change in changes)]
+        # A delta that was lowered is kept to; one that was raised was never in the series.
+        found = filter_in_force(
+            [opening.epsilon, *(change.cap.epsilon for change in changes)], min(opening.delta, cap.delta)
+        )
+        bounds = [*(starts[closed.changes] for closed in found.earlier), starts[found.changes]]
+        broken = None
+        for closed, start, end in zip(found.earlier, bounds, bounds[1:], strict=False):
+            under = _history([plan for plan in plans if start <= plan.sequence < end])
+            held = standing(under, AccountingCap(closed.epsilon, closed.delta))
+            if not held.admitted:
+                broken = (
+                    "a raised cap opens a filter of its own, and what was charged before spends the delta that is kept "
+                    f"for it: {held.reason}; a first run at a smaller delta would have left it"
+                )
+        return cls(
+            limit=AccountingCap(cap.epsilon, found.delta, earlier=found.earlier_epsilon, reserved=found.reserved),
+            history=_history([plan for plan in plans if plan.sequence >= bounds[-1]]),
+            promised=found.promised,
+            broken=broken,
+        )
+
+
 def open_ledger() -> Ledger:
     """Open the ledger with the accountant behind it."""
     return Ledger(open_books(), AccountingPolicy())
@@ -146,6 +194,10 @@ def open_ledger() -> Ledger:
 def budget_report(dataset: str) -> dict[str, Any]:
     """Return cap, spent, left, and the charges of each party.
 
+    ``promised`` is the theorem: everything released from these rows, now and later under this cap, is (epsilon,
+    delta)-DP together, however runs were chosen in view of earlier ones. ``epsilon_spent`` is a reading of what was
+    charged, without a guarantee of its own: it was not fixed before.
+
     Public sets have no cap; what is shown is what their runs would have cost at delta 1e-5.
     """
     find_dataset(dataset)
@@ -153,9 +205,11 @@ def budget_report(dataset: str) -> dict[str, Any]:
     account = open_catalog().account_of(dataset)
     cap = account.cap
     delta = cap.delta if cap else 1e-5
-    plans = ledger.plans(account.name)
-    history = _history([plan.record() for plan in plans])
-    total = spent(history, delta)
+    plans = [plan.record() for plan in ledger.plans(account.name)]
+    now = _Standing.of(plans, cap, ledger.terms(account.name)) if cap else None
+    total = spent(now.history, now.limit.delta, now.limit.reserved) if now else spent(_history(plans), delta)
+    earlier = now.limit.earlier if now else 0.0
+    reading = earlier + total.epsilon
     charges = ledger.charges_by_party(account.name)
     # A joint release is every party's charge; it is told once and shown by all.
     each = {charge.sequence: charge for found in charges.values() for charge in found}
@@ -163,14 +217,15 @@ def budget_report(dataset: str) -> dict[str, Any]:
     worst: dict[str, float] = {}
     for parties in total.parties.values():
         for party, epsilon in parties.items():
-            worst[party] = max(worst.get(party, 0.0), epsilon)
+            worst[party] = max(worst.get(party, 0.0), earlier + epsilon)
     return {
         "dataset": dataset,
         "account": account.name,
         "cap": asdict(cap) if cap else None,
-        "epsilon_spent": _finite(total.epsilon),
+        "promised": {"epsilon": now.promised, "delta": delta} if now else None,
+        "epsilon_spent": _finite(reading),
         "delta_spent": delta,
-        "epsilon_left": max(cap.epsilon - total.epsilon, 0.0) if cap else None,
+        "epsilon_left": max(cap.epsilon - reading, 0.0) if cap else None,
         "filter": total.filter,
         "group_size": account.group_size,
         "relation": account.relation,
@@ -181,7 +236,7 @@ def budget_report(dataset: str) -> dict[str, Any]:
         "parties": [
             {
                 "party": party,
-                "epsilon_spent": _finite(worst.get(party, 0.0)),
+                "epsilon_spent": _finite(worst.get(party, earlier)),
                 "delta_spent": delta,
                 "charges": [told[charge.sequence] for charge in found],
             }
@@ -210,36 +265,33 @@ def nights_left(account: str) -> int | None:
     plans = ledger.plans(account)
     if cap is None or not plans:
         return None
-    history = _history([plan.record() for plan in plans])
-    return repeats_left(history, history[-1], AccountingCap(cap.epsilon, cap.delta))
+    records = [plan.record() for plan in plans]
+    now = _Standing.of(records, cap, ledger.terms(account))
+    return repeats_left(now.history, _history(records[-1:])[0], now.limit)
 
 
-def raise_cap(dataset: str, epsilon: float | None, delta: float | None, reason: str) -> None:
-    """Raise the cap of a data set's account, on record.
+def change_cap(dataset: str, epsilon: float, reason: str) -> None:
+    """Raise or lower the epsilon of the cap of a data set's account, on record.
+
+    A raised cap is the old one and a new filter beside it (:mod:`dpalgos.accounting.successive`); delta is fixed when
+    the account is opened, because the filters of all raises share it.
 
     Raises
     ------
     InputError
         Without a reason.
     RefusedError
-        For public sets, and for a delta of 1/n or more.
+        For public sets.
+    OverspendError
+        If more than a lower cap is spent, or the filters before a higher one did not keep to their deltas.
     """
     account = open_catalog().account_of(dataset)
     if account.cap is None:
         raise RefusedError(f"{dataset} is public and has no cap")
     if not reason.strip():
-        raise InputError("a cap is raised for good and on record: say why with --reason")
-    cap = Cap(
-        epsilon=account.cap.epsilon if epsilon is None else epsilon,
-        delta=account.cap.delta if delta is None else delta,
-    )
+        raise InputError("a cap is changed for good and on record: say why with --reason")
+    cap = Cap(epsilon=epsilon, delta=account.cap.delta)
     require_cap(cap)
-    most = max(
-        DatasetRef.model_validate(one.manifest["reference"]).rows
-        for one in open_catalog().registrations()
-        if one.account == account.name
-    )
-    require_small_delta(cap.delta, most)
     open_ledger().raise_cap(account.name, cap, by=getpass.getuser(), why=reason)
 
 

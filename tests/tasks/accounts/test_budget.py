@@ -19,9 +19,9 @@ from storage.releases import ReleaseStore
 from tasks.accounts.budget import (
     AccountingPolicy,
     budget_report,
+    change_cap,
     nights_left,
     open_ledger,
-    raise_cap,
     relation_of,
     verify_books,
 )
@@ -202,34 +202,70 @@ def test_several_rows_a_person_cost_more(root: Path, tmp_path: Path) -> None:
 
 def test_a_cap_is_raised_on_record_only(clinic: PrivateRows) -> None:
     with pytest.raises(InputError, match="--reason"):
-        raise_cap("clinic", 3.0, None, " ")
-    raise_cap("clinic", 3.0, None, "the board agreed on 1 May")
+        change_cap("clinic", 3.0, " ")
+    change_cap("clinic", 3.0, "the board agreed on 1 May")
     assert budget_report("clinic")["cap"] == {"epsilon": 3.0, "delta": 1e-4}
     (change,) = open_ledger().cap_changes("clinic")
     assert change.why == "the board agreed on 1 May"
-    with pytest.raises(RefusedError, match="1/n"):
-        raise_cap("clinic", None, 0.01, "why not")
     with pytest.raises(InputError, match="above 0"):
-        raise_cap("clinic", 0.0, None, "why not")
-    prepare(**NOISY, epsilon=2.5).charge()
-    with pytest.raises(OverspendError):
-        raise_cap("clinic", 1.0, None, "too late")
+        change_cap("clinic", 0.0, "why not")
     find_dataset("iris")
     with pytest.raises(RefusedError, match="public"):
-        raise_cap("iris", 1.0, None, "no")
+        change_cap("iris", 1.0, "no")
 
 
-def test_a_larger_version_must_still_fit_the_caps_delta(clinic: PrivateRows) -> None:
+def test_a_raised_cap_is_the_old_cap_and_a_new_filter(clinic: PrivateRows) -> None:
+    """Nothing unspent is carried over, a plan is within one filter, and the theorem is the cap."""
+    prepare(**NOISY, epsilon=0.5).charge()
+    before = spent()
+    change_cap("clinic", 3.0, "one more study")
+    report = budget_report("clinic")
+    # The first filter counts whole: 2 of 3, although a fraction of it was spent.
+    assert report["epsilon_spent"] == pytest.approx(2.0)
+    assert report["epsilon_left"] == pytest.approx(1.0)
+    assert report["promised"] == {"epsilon": 3.0, "delta": 1e-4}
+    assert before < 0.7
+    # 1.2 would have fitted beside what was spent, by a rule that carries rests over.
+    with pytest.raises(OverspendError, match="largest epsilon"):
+        prepare(**NOISY, epsilon=1.2, repetition=1).charge()
+    # The new filter has its own part of delta, a 32nd, so that less than 1 fits at the run's delta.
+    prepare(**NOISY, epsilon=0.6, repetition=1).charge()
+    assert 2.6 < spent() < 2.7
+    assert nights_left("clinic") == 1
+
+
+def test_a_cap_is_lowered_to_what_is_spent_and_the_theorem_stays(clinic: PrivateRows) -> None:
+    prepare(**NOISY, epsilon=1.0).charge()
+    with pytest.raises(OverspendError, match="cannot become"):
+        change_cap("clinic", 0.8, "prudence")
+    change_cap("clinic", 1.2, "prudence")
+    report = budget_report("clinic")
+    assert report["cap"]["epsilon"] == 1.2
+    assert report["promised"]["epsilon"] == 2.0
+    with pytest.raises(OverspendError):
+        prepare(**NOISY, epsilon=1.0, repetition=1).charge()
+    # Up to the old height no filter is opened, and what was charged counts as it did.
+    change_cap("clinic", 2.0, "less prudence")
+    assert spent() == pytest.approx(report["epsilon_spent"])
+    prepare(**NOISY, epsilon=0.9, repetition=1).charge()
+
+
+def test_a_first_plan_that_takes_the_whole_delta_leaves_nothing_to_raise_with(clinic: PrivateRows) -> None:
+    prepare(**NOISY, epsilon=2.0, delta=1e-4).charge()
+    with pytest.raises(OverspendError, match="delta that is kept"):
+        change_cap("clinic", 3.0, "one more study")
+    assert budget_report("clinic")["cap"]["epsilon"] == 2.0
+
+
+def test_a_larger_version_must_still_fit_the_caps_delta(root: Path, tmp_path: Path) -> None:
     """A delta below 1/200 may be above 1/n of the rows that come later."""
-    raise_cap("clinic", None, 4.5e-3, "200 rows allow it")
+    clinic = ingest_private(tmp_path / "input", epsilon_cap=2.0, delta_cap=4.5e-3)
     lines = clinic.path.read_text().splitlines()
     again(write(clinic, lines[:150], "fewer.txt"))
     kept = sorted(path.name for path in current_layout().datasets.iterdir())
     with pytest.raises(RefusedError, match="1/n"):
         again(write(clinic, [*lines, *lines[:100]], "more.txt"))
     assert sorted(path.name for path in current_layout().datasets.iterdir()) == kept
-    with pytest.raises(RefusedError, match="n = 200"):
-        raise_cap("clinic", None, 6e-3, "150 rows would allow it, the first version does not")
 
 
 # ── the books ────────────────────────────────────────────────────────────────────────────────────────────────────────

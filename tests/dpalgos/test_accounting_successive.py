@@ -1,0 +1,99 @@
+"""Raised caps: the series of deltas, which filter is in force, the worst pairs of every filter, readings."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from scipy.special import expit
+
+from dpalgos.accounting import Cap, PlanCost, admit, standing
+from dpalgos.accounting.successive import RESERVED, filter_in_force
+from dpalgos.errors import ParameterError
+from dpalgos.guarantees import GaussianMu, PureEpsilon
+from dpalgos.mechanisms.gaussian import mu_from_epsilon_delta
+
+D = 1e-5
+
+
+def worst(raises: int, deltas: list[float]) -> float:
+    """Return ∫ max(0, dP − e^E dQ) of filters that are each as bad as their (1, delta_j) allows, E their sum."""
+    likely = float(expit(1.0))
+    total = 0.0
+    for heads in itertools.product((0, 1, None), repeat=raises + 1):
+        p = math.prod(
+            delta if side is None else (1 - delta) * (likely if side else 1 - likely)
+            for side, delta in zip(heads, deltas, strict=True)
+        )
+        q = math.prod(
+            0.0 if side is None else (1 - delta) * (1 - likely if side else likely)
+            for side, delta in zip(heads, deltas, strict=True)
+        )
+        total += max(0.0, p - math.exp(raises + 1) * q)
+    return total
+
+
+@pytest.mark.parametrize("raises", [0, 1, 3])
+def test_the_worst_filters_together_keep_to_delta_and_whole_deltas_each_would_not(raises: int) -> None:
+    found = filter_in_force([float(cap) for cap in range(1, raises + 2)], 0.1)
+    own = [*(closed.delta for closed in found.earlier), found.delta * (1 - found.reserved)]
+    assert worst(raises, own) <= 0.1
+    assert worst(raises, own) > 0.08
+    if raises:
+        assert worst(raises, [0.1] * (raises + 1)) > 0.15
+
+
+def test_the_series_adds_up_whatever_the_number_of_raises() -> None:
+    for raises in (1, 5, 40):
+        found = filter_in_force([float(cap) for cap in range(1, raises + 2)], D)
+        deltas = [closed.delta for closed in found.earlier] + [found.delta]
+        assert deltas[0] == D * (1 - RESERVED)
+        assert math.fsum(deltas) <= D
+        assert found.promised == raises + 1
+        assert found.earlier_epsilon == raises
+        assert math.fsum(closed.epsilon for closed in found.earlier) <= raises
+
+
+def test_lowered_caps_open_no_filter() -> None:
+    lowered = filter_in_force([3.0, 2.0, 2.5, 3.0], D)
+    assert (lowered.promised, lowered.earlier, lowered.changes) == (3.0, (), 0)
+    raised = filter_in_force([3.0, 2.0, 4.0, 3.5], D)
+    assert (raised.promised, raised.earlier_epsilon, raised.changes) == (4.0, 3.0, 2)
+    assert raised.earlier[0].epsilon == 3.0
+    assert raised.delta == D / 32
+    with pytest.raises(ParameterError, match="cap at opening"):
+        filter_in_force([], D)
+
+
+def plan(mu: float) -> tuple[str, dict[str, PlanCost]]:
+    return "p", {"0": PlanCost.of([GaussianMu(mu)], D)}
+
+
+def test_only_a_single_plan_may_use_the_reserved_delta() -> None:
+    cap = Cap(1.0, D, reserved=RESERVED)
+    whole = plan(mu_from_epsilon_delta(1.0, D))
+    assert admit([], whole, cap).admitted
+    assert not standing([whole], Cap(1.0, D * (1 - RESERVED))).admitted
+    halves = plan(mu_from_epsilon_delta(1.0, D * 7 / 8 * (1 - RESERVED)) / math.sqrt(2) * (1 - 1e-9))
+    assert admit([halves], halves, cap).admitted
+    more = plan(mu_from_epsilon_delta(1.0, D * 7 / 8) / math.sqrt(2) * (1 - 1e-9))
+    assert not admit([more], more, cap).admitted
+    assert admit([more], more, Cap(1.0, D)).admitted
+
+
+def test_what_earlier_filters_hold_is_counted_whole() -> None:
+    cap = Cap(3.0, D, earlier=2.0)
+    pure = ("p", {"0": PlanCost.of([PureEpsilon(0.9)], D)})
+    found = admit([], pure, cap)
+    assert found.admitted
+    assert found.before.epsilon == pytest.approx(2.0)
+    assert found.after.epsilon == pytest.approx(2.9, abs=0.01)
+    refused = admit([pure], pure, cap)
+    assert not refused.admitted
+    assert refused.fits == pytest.approx(0.1, rel=0.05)
+    assert "cap of epsilon 3" in refused.reason
+    # Lowered below what earlier filters hold: nothing is admitted.
+    assert not admit([], ("p", {"0": PlanCost.of([PureEpsilon(1e-9)], D)}), Cap(1.5, D, earlier=2.0)).admitted
+    assert np.isfinite(standing([pure], cap).after.epsilon)
