@@ -35,7 +35,8 @@ from dpalgos.neighbouring import one_row_apart
 from dpalgos.registry import AlgorithmSpec, lookup, names
 from dpalgos.rows import NULL_LABEL, ArrayRows, Floats
 from dpalgos.sensitivities import Calibrated, attained, moved
-from dpalgos.trainers.gradient_descent import NoisyGradientDescent
+from dpalgos.trainers.descent import GradientSumTrainer
+from dpalgos.trainers.gradient_descent import DescentState, NoisyGradientDescent
 from dpalgos.trainers.objective_perturbation import ObjectivePerturbation
 from tests.dpalgos.parameters import PARAMETERS
 
@@ -170,6 +171,50 @@ def test_no_neighbours_move_the_statistic_by_more_and_its_own_pair_nearly_by_as_
     share, sensitivity = attained(algorithm, setting), algorithm.sensitivity(setting)
     assert largest_move(algorithm, name, setting) <= sensitivity * (1 + 1e-9)
     assert share_of(name, given, classes) <= share <= 1 + 1e-9
+
+
+DESCENTS = pytest.mark.parametrize(
+    ("name", "given"),
+    [
+        pytest.param(row[1], row[2], id=f"{row[1]}-{index}")
+        for index, row in enumerate(TABLE)
+        if issubclass(lookup(row[0], row[1]), GradientSumTrainer)
+    ],
+)
+
+
+@pytest.mark.parametrize("relation", RELATIONS)
+@pytest.mark.parametrize("classes", [2, 3])
+@DESCENTS
+def test_gradients_attain_their_clip_at_some_weights_and_exceed_it_at_none(
+    name: str, given: dict[str, Any], classes: int, relation: Neighbours
+) -> None:
+    """Whatever was released before: at large weights slopes are at their ends, at others classes are out of the way."""
+    algorithm: Any = AlgorithmSpec("trainers", name, given).build()
+    setting, random = setting_of(name, classes, relation), np.random.default_rng(3)
+    zero = algorithm.initial(setting)
+    shape = algorithm.weights(zero).shape
+    aside, steep = np.zeros((2, *shape))
+    aside[2:] = -1e3
+    steep[:, 0] = 1e3
+    # Rows on the wrong side by a little are antipodal but for that.
+    slanted = [np.array([lean, side, -side, 0.0, 0.0, 0.0]) for lean in (0.05, -0.05) for side in (0.706, -0.706)]
+    records = [(row, label) for row in slanted for label in (0.0, 1.0)]
+    records += [*corners(DIMENSION, classes, 0), (np.ones(DIMENSION), 0.0), (np.ones(DIMENSION), 1.0)]
+    found = 0.0
+    for weights in (aside, steep, *(scale * random.normal(size=shape) for scale in (1.0, 30.0))):
+        state = dataclasses.replace(zero, weights=weights) if isinstance(zero, DescentState) else weights
+
+        def value(record: Record, state: Any = state) -> Floats:
+            total = algorithm.contribution(state, party(record, name), setting)
+            return np.asarray(algorithm.sums(setting).decode(total)).ravel()
+
+        values = [value(record) for record in records]
+        others = values if relation is Neighbours.REPLACE_ONE else []
+        moves = [float(np.linalg.norm(one)) for one in values]
+        moves += [float(np.linalg.norm(one - two)) for one, two in itertools.combinations(others, 2)]
+        found = max(found, *moves)
+    assert 0.97 * algorithm.sensitivity(setting) <= found <= algorithm.sensitivity(setting) * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("relation", RELATIONS)
