@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, cast
 
 from dpalgos.accounting.calibration import Allocation, allocate
-from dpalgos.accounting.composition import compose
-from dpalgos.accounting.scaling import scaled
+from dpalgos.accounting.tightening import tightened
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import GaussianMu, Loss, Neighbours, Setting, Trust, loss_to_json
 from dpalgos.registry import AlgorithmSpec, lookup
@@ -24,8 +22,6 @@ from tasks.planning.resolution import Resolved, resolve, resolve_trust
 __all__ = ["plan_run"]
 
 _STAGES = ("projection", "trainer")
-# How close the run's composed epsilon comes to the one asked for, from below, and how often that is tried.
-_TIGHT, _TRIES = 1e-4, 20
 
 Budgets = Mapping[str, Loss]
 
@@ -100,50 +96,20 @@ def _allocate(
 
 
 def _tightened(draft: _Draft, budgets: dict[str, Loss], allocation: Allocation) -> dict[str, Loss]:
-    """Scale the stages together until what the releases really cost meets the target from below.
+    """Scale the stages together until what the training parties pay meets the target from below.
 
-    A stage may cost less than its budget looks: ten pure releases of a tenth each compose with a Gaussian more tightly
-    than one pure release. Or more: the sparse graph of a secure sum may fail, which is charged on top. A plan that
-    meets the target, or proves nothing, stays as it is. So does a paper's own system, which adds its paper's noise for
-    its paper's claim.
+    A paper's own system stays as it is: it adds its paper's noise for its paper's claim.
     """
     if draft.resolved.claim is not None:
         return budgets
+    training = {shard.party for shard in draft.shards}
 
-    def cost(factor: float) -> float:
-        plan = draft.plan({stage: scaled(loss, factor) for stage, loss in budgets.items()}, {})
-        return _composed(plan, allocation.delta_spent)
+    def bills(losses: tuple[Loss, ...]) -> list[tuple[Loss, ...]]:
+        plan = draft.plan(dict(zip(budgets, losses, strict=True)), {})
+        return [bill for party, bill in plan.bills().items() if party in training]
 
-    first = cost(1.0)
-    if not math.isfinite(first) or allocation.epsilon * (1 - _TIGHT) <= first <= allocation.epsilon:
-        return budgets
-    if first > allocation.epsilon:
-        # Costs grow about as the factor does, so twice the excess is nearly always enough.
-        step = 2 * (first / allocation.epsilon - 1)
-        while step < 1 and cost(1 - step) > allocation.epsilon:
-            step *= 2
-        if step >= 1:
-            return budgets
-        low, high = 1 - step, 1.0
-        if step <= _TIGHT / 2:
-            return {stage: scaled(loss, low) for stage, loss in budgets.items()}
-    else:
-        low, high = 1.0, 2.0
-        while cost(high) <= allocation.epsilon and high < 64:
-            low, high = high, 2 * high
-    for _ in range(_TRIES):
-        middle = (low + high) / 2
-        spent = cost(middle)
-        low, high = (middle, high) if spent <= allocation.epsilon else (low, middle)
-        if allocation.epsilon * (1 - _TIGHT) <= spent <= allocation.epsilon:
-            break
-    return {stage: scaled(loss, low) for stage, loss in budgets.items()}
-
-
-def _composed(plan: RunPlan, delta: float) -> float:
-    """Return a plan's epsilon at delta for the party that pays most; infinite where nothing is proved."""
-    bills = plan.bills()
-    return max((compose(bill).epsilon(delta) for bill in set(bills.values())), default=0.0)
+    found = tightened(list(budgets.values()), bills, allocation.epsilon, allocation.delta_spent)
+    return dict(zip(budgets, found, strict=True))
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

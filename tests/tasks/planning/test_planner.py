@@ -212,6 +212,19 @@ def test_a_charged_evaluation_is_part_of_the_plan_and_pays_from_the_held_out_row
         planned(shards, held_out, algorithm="dpml", evaluate_privately=True)
 
 
+@pytest.mark.parametrize("name", ["mod-sulq-dpsvm", "dpdr-noisy-gd", "sufficient-statistics"])
+def test_a_charged_evaluation_costs_the_training_nothing(name: str) -> None:
+    """The held-out rows pay for it with a budget of their own; the training's noise is what it is without one."""
+    dataset = dataset_of(visibility=Visibility.PRIVATE)
+    shards = shards_of(dataset)
+    held_out = ShardRef(dataset=dataset, partition="p", party="test", rows=100)
+    alone = planned(shards, held_out, algorithm=name)
+    evaluated = planned(shards, held_out, algorithm=name, evaluate_privately=True)
+    assert evaluated.evaluations
+    assert evaluated.models[0].budget == alone.models[0].budget
+    assert compose(evaluated.bills()["0"]).epsilon(1e-5) >= 0.999
+
+
 def test_names_and_parameters_that_do_not_fit() -> None:
     with pytest.raises(ValidationError, match=r"nearest: .*fed-dpdr-dpml"):
         planned(algorithm="fed-dpdr-dmpl")
