@@ -19,6 +19,7 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import MappingProxyType
+from typing import cast
 
 import numpy as np
 
@@ -44,8 +45,9 @@ from dpalgos.keystream import KeyedNoise, public_secret
 from dpalgos.mechanisms.gaussian import delta_of_mu
 from dpalgos.models import Artefact, KernelModel, LinearModel, Statistic, decode
 from dpalgos.registry import construct, lookup
-from dpalgos.rows import ArrayRows, Floats, clip_to_unit_ball
-from dpalgos.summation import run_sums
+from dpalgos.rows import NULL_LABEL, ArrayRows, Floats, clip_to_unit_ball
+from dpalgos.sensitivities import Calibrated, attained
+from dpalgos.summation import SumAlgorithm, run_sums
 from dpalgos.systems.system import Scope
 from dpalgos.trust.model import EVERYONE, TrustModel
 
@@ -209,6 +211,33 @@ def _names_neighbours(case: _Case) -> None:
     _require(differ.sum() == 1, "neighbours differ in one row")
 
 
+def _is_calibrated_to_its_pair(case: _Case) -> None:
+    algorithm = case.build()
+    for relation in algorithm.relations:
+        setting = dataclasses.replace(case.setting, neighbours=relation)
+        if algorithm.guarantee(setting).proved:
+            _require(isinstance(algorithm, Calibrated), "what is proved has no sensitivity and no statistic")
+            assert isinstance(algorithm, Calibrated)
+            share = attained(algorithm, setting)
+            _require(share <= 1.0 + 1e-9, f"the pair of neighbours moves the statistic by {share} sensitivities")
+            _require(share > 0.0, "the pair of neighbours moves nothing")
+
+
+def _sums_nothing_of_null_records(case: _Case) -> None:
+    algorithm = cast(SumAlgorithm, case.build())
+    rows, null = blobs(_ROWS, case.setting.dimension, CLASSES, 3), np.full(_ROWS, NULL_LABEL)
+    some = np.where(np.arange(_ROWS) < _ROWS // 2, rows.labels, null)
+    bare = np.where((some == null)[:, None], 0.0, rows.features)
+    empty = algorithm.initial(case.setting)
+    every, first, second, nothing = (
+        algorithm.contribution(empty, ArrayRows(features, labels), case.setting)
+        for features, labels in ((rows.features, rows.labels), (rows.features, some), (bare, some), (bare, null))
+    )
+    _require(not np.array_equal(every, first), "rows contribute nothing")
+    _require(np.array_equal(first, second), "the features of null records contribute")
+    _require(not nothing.any(), "null records contribute")
+
+
 def _validates_its_budget(case: _Case) -> None:
     accepted = case.cls.budgets
     for loss_type, budget in BUDGETS.items():
@@ -281,6 +310,10 @@ def _where_noise_is_drawn(case: _Case) -> bool:
     return bool(case.cls.budgets)
 
 
+def _of_sums(case: _Case) -> bool:
+    return is_sum_algorithm(case.cls)
+
+
 def _for_trainers(case: _Case) -> bool:
     return case.kind == "trainers"
 
@@ -291,6 +324,8 @@ _CHECKS: Mapping[Callable[[_Case], None], Callable[[_Case], bool]] = MappingProx
         _runs_one_way: _always,
         _guarantees_what_it_claims: _always,
         _names_neighbours: _always,
+        _is_calibrated_to_its_pair: _where_noise_is_drawn,
+        _sums_nothing_of_null_records: _of_sums,
         _validates_its_budget: _where_noise_is_drawn,
         _is_total_and_repeatable: _always,
         _has_public_shapes: _always,

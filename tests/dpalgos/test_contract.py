@@ -16,9 +16,9 @@ from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Claim, GaussianMu, Guarantee, Loss, Numerics, Setting, Trust, nothing_proved
 from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
 from dpalgos.models import Statistic
-from dpalgos.neighbouring import NeighbouringPair
+from dpalgos.neighbouring import NeighbouringPair, one_row_apart
 from dpalgos.registry import AlgorithmSpec, lookup, names
-from dpalgos.rows import Ints, Rows
+from dpalgos.rows import Floats, Ints, Rows, gather
 from dpalgos.summation import TrustedSummation
 from dpalgos.systems.system import Arrangement, Scope, System
 from dpalgos.testing import BUDGETS, KINDS, check_algorithm, check_trust_model
@@ -51,15 +51,17 @@ def test_unknown_parameters_are_named() -> None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Count(PrivateAlgorithm, OneSum):
-    """How many rows there are, with noise: as simple as an algorithm can be.
+    """How many rows are of class 0, with noise: as simple as an algorithm can be.
 
     Guarantee
     ---------
-    The budget: one row moves the count by at most 1. (Replaced rows do not move it at all.)
+    The budget: one row moves the count by at most 1.
     """
 
     source: ClassVar[str] = "the tests"
     budgets: ClassVar[tuple[type[Loss], ...]] = (GaussianMu,)
+    measured: ClassVar[str] = "count"
+    norm: ClassVar[int] = 2
     budget: GaussianMu
 
     def guarantee(self, setting: Setting) -> Guarantee:
@@ -68,11 +70,21 @@ class Count(PrivateAlgorithm, OneSum):
     def sum_shape(self, setting: Setting) -> tuple[int, ...]:
         return (1,)
 
+    def sensitivity(self, setting: Setting) -> float:
+        return 1.0
+
+    def statistic(self, rows: Rows, setting: Setting) -> Floats:
+        return self.contribution(self.initial(setting), rows, setting).astype(np.float64)
+
+    def neighbouring_pair(self, setting: Setting) -> NeighbouringPair:
+        row = np.eye(1, setting.dimension)[0]
+        return one_row_apart(setting, row, row, labels=(0, 1))
+
     def law(self, setting: Setting) -> RoundedGaussian:
-        return RoundedGaussian(1.0 / self.budget.mu)
+        return RoundedGaussian(self.sensitivity(setting) / self.budget.mu)
 
     def contribution(self, state: Ints, rows: Rows, setting: Setting) -> Ints:
-        return np.array([rows.count], dtype=np.int64)
+        return np.array([(gather(rows, setting.classes)[1] == 0).sum()])
 
     def result(self, state: Ints, setting: Setting) -> Statistic:
         return Statistic(values=state.astype(np.float64))
@@ -94,7 +106,7 @@ def mutants() -> dict[str, type]:
 
     def raising(self: Count, state: Ints, rows: Rows, setting: Setting) -> Ints:
         assert rows.count, "no rows"
-        return np.array([rows.count])
+        return Count.contribution(self, state, rows, setting)
 
     def telling(self: Count, state: Ints, rows: Rows, setting: Setting) -> Ints:
         return np.zeros(1 + any(labels.any() for _, labels in rows.blocks()), dtype=np.int64)
@@ -103,7 +115,12 @@ def mutants() -> dict[str, type]:
         pair = Count.neighbouring_pair(self, setting)
         return dataclasses.replace(pair, right=pair.left)
 
+    def counting_all(self: Count, state: Ints, rows: Rows, setting: Setting) -> Ints:
+        return np.array([sum((np.asarray(labels, dtype=np.float64) <= 0).sum() for _, labels in rows.blocks())])
+
     return {
+        "sensitivity": made(sensitivity=lambda self, setting: 0.5),
+        "null records": made(contribution=counting_all),
         "docstring": made(__doc__="Nothing is said."),
         "frozen": type("Mutant", (Count,), {"__doc__": Count.__doc__}),
         "sound counterpart": made(guarantee=silent),

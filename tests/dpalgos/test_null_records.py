@@ -15,7 +15,7 @@ from dpalgos.guarantees import ApproximateDP, GaussianMu, PureEpsilon, Setting, 
 from dpalgos.linear import LinearTask
 from dpalgos.losses import HuberHinge, Squared
 from dpalgos.normalisation import Clip, UnitNorm
-from dpalgos.registry import AlgorithmSpec, lookup, names
+from dpalgos.registry import AlgorithmSpec, lookup
 from dpalgos.rows import NULL_LABEL, ArrayRows, null_records, sanitise
 from dpalgos.trainers.gradient_descent import DescentState
 from tests.dpalgos.parameters import PARAMETERS
@@ -60,7 +60,6 @@ TABLE: list[tuple[str, str, dict[str, Any]]] = [
     for given in table
     if lookup(kind, name).reads_rows and name not in NOISE_A_RECORD
 ]
-TABLE += [("evaluators", name, {"budget": GaussianMu(1.0)}) for name in names("evaluators")]
 
 
 def setting_for(kind: str, count: int, trust: Trust) -> Setting:

@@ -89,7 +89,6 @@ TABLE: list[tuple[str, str, dict[str, Any]]] = [
     (kind, name, given) for (kind, name), rows in PARAMETERS.items() for given in rows if proved(kind, name, given)
 ]
 TABLE += [("trainers", name, given) for name, given in MORE]
-TABLE += [("evaluators", name, {"budget": MU}) for name in names("evaluators")]
 EVERY = pytest.mark.parametrize(
     ("kind", "name", "given"), [pytest.param(*row, id=f"{row[1]}-{index}") for index, row in enumerate(TABLE)]
 )

@@ -62,14 +62,14 @@ def _idx(folder: Path) -> Sample:
     return Sample(folder / "idx", 4, 6, options, features=np.ones((4, 6)).tolist(), labels=[0, 1, 1, 0])
 
 
-def _libsvm(folder: Path) -> Sample:
-    (folder / "rows").write_text("0 1:1 2:0.5\n1 1:2\n0 1:3 2:1\n")
-    return Sample(folder / "rows", features=FEATURES, labels=LABELS)
+def _file(name: str, write: Callable[[Path], object]) -> Callable[[Path], Sample]:
+    """Return what makes a sample of one file that holds ``FEATURES`` and ``LABELS``."""
 
+    def make(folder: Path) -> Sample:
+        write(folder / name)
+        return Sample(folder / name, features=FEATURES, labels=LABELS)
 
-def _parquet(folder: Path) -> Sample:
-    pq.write_table(pa.table({"features": pa.array(FEATURES), "label": LABELS}), folder / "rows.parquet")
-    return Sample(folder / "rows.parquet", features=FEATURES, labels=LABELS)
+    return make
 
 
 def _sklearn(folder: Path) -> Sample:
@@ -80,7 +80,7 @@ SAMPLES: dict[str, Callable[[Path], Sample]] = {
     "cifar10": _cifar10,
     "csv": _csv,
     "idx": _idx,
-    "libsvm": _libsvm,
-    "parquet": _parquet,
+    "libsvm": _file("rows", lambda path: path.write_text("0 1:1 2:0.5\n1 1:2\n0 1:3 2:1\n")),
+    "parquet": _file("a.parquet", lambda path: pq.write_table(pa.table({"features": FEATURES, "label": LABELS}), path)),
     "sklearn": _sklearn,
 }

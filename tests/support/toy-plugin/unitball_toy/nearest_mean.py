@@ -9,12 +9,12 @@ import numpy as np
 
 from dpalgos.algorithms import OneSum, PrivateAlgorithm
 from dpalgos.gaussian_sums import GAUSSIAN_BUDGETS, gaussian_guarantee, gaussian_law
-from dpalgos.guarantees import Guarantee, Loss, Setting
+from dpalgos.guarantees import RELATIONS, Guarantee, Loss, Neighbours, Setting
 from dpalgos.mechanisms.fixed_point import encode_rows, encoded_radius
 from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
 from dpalgos.models import LinearModel
 from dpalgos.registry import register
-from dpalgos.rows import Ints, Rows, sanitise
+from dpalgos.rows import Floats, Ints, Rows, sanitise
 from unitball_toy.grid import SCALE
 
 
@@ -25,8 +25,9 @@ class NearestMean(PrivateAlgorithm, OneSum):
 
     Guarantee
     ---------
-    The budget, under replace-one: a row, of norm at most R on the grid, is added to the sum of one class, so replacing
-    it moves the sums by at most 2R in l2 (within one class, x by −x). Sums and noise are integers: numerics exact.
+    The budget: a row, of norm at most R on the grid, is added to the sum of one class, so it moves the sums by at most
+    R in l2 against a null record, and by 2R where it is replaced (within one class, x by −x). Sums and noise are
+    integers: numerics exact.
 
     Parameters
     ----------
@@ -34,7 +35,10 @@ class NearestMean(PrivateAlgorithm, OneSum):
     """
 
     source: ClassVar[str] = "class means; sensitivity as in its docstring"
+    relations: ClassVar[tuple[Neighbours, ...]] = RELATIONS
     budgets: ClassVar[tuple[type[Loss], ...]] = GAUSSIAN_BUDGETS
+    measured: ClassVar[str] = "sums by class, l2"
+    norm: ClassVar[int] = 2
 
     def guarantee(self, setting: Setting) -> Guarantee:
         """Return the budget."""
@@ -45,9 +49,17 @@ class NearestMean(PrivateAlgorithm, OneSum):
         """Return (classes, features)."""
         return max(setting.classes, 2), setting.dimension
 
+    def sensitivity(self, setting: Setting) -> float:
+        """Return the records that neighbours differ in, each of norm 1."""
+        return float(setting.neighbours.records)
+
+    def statistic(self, rows: Rows, setting: Setting) -> Floats:
+        """Return the party's sums, exact but for the grid."""
+        return np.asarray(self.contribution(self.initial(setting), rows, setting) / SCALE)
+
     def law(self, setting: Setting) -> RoundedGaussian:
         """Return the noise of each entry."""
-        return gaussian_law(self.budget, 2.0 * encoded_radius(1.0, SCALE))
+        return gaussian_law(self.budget, self.sensitivity(setting) * encoded_radius(1.0, SCALE))
 
     def contribution(self, state: Ints, rows: Rows, setting: Setting) -> Ints:
         """Return the party's sums, by class."""
