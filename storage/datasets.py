@@ -39,6 +39,7 @@ __all__ = [
     "origins",
     "staged_dataset",
     "transform_dataset",
+    "transformed_ref",
     "write_dataset",
 ]
 
@@ -465,6 +466,25 @@ def ingestion_report(layout: Layout, ref: DatasetRef) -> IngestionReport:
     return IngestionReport(_load(layout, ref.version)["counts"], publishable=not ref.private)
 
 
+def transformed_ref(
+    layout: Layout,
+    ref: DatasetRef,
+    *,
+    normalisation: str,
+    recipe: str = "",
+    dimension: int | None = None,
+    unit_ball: bool = True,
+) -> DatasetRef:
+    """Return the reference that :func:`transform_dataset` would return, whether or not that version is stored."""
+    size = ref.dimension if dimension is None else dimension
+    words = manifests.canonical(["derived", ref.version, normalisation, recipe, size, unit_ball])
+    if ref.private:
+        version = hmac.new(root_secret(layout), words, hashlib.sha256).hexdigest()[:32]
+    else:
+        version = hashlib.sha256(words).hexdigest()[:32]
+    return ref.model_copy(update={"version": version, "normalisation": normalisation, "dimension": size})
+
+
 def transform_dataset(
     layout: Layout,
     ref: DatasetRef,
@@ -498,12 +518,9 @@ def transform_dataset(
         of private sets are keyed with the root's secret.
     """
     size = ref.dimension if dimension is None else dimension
-    words = manifests.canonical(["derived", ref.version, normalisation, recipe, size, unit_ball])
-    if ref.private:
-        version = hmac.new(root_secret(layout), words, hashlib.sha256).hexdigest()[:32]
-    else:
-        version = hashlib.sha256(words).hexdigest()[:32]
-    target = ref.model_copy(update={"version": version, "normalisation": normalisation, "dimension": size})
+    target = transformed_ref(
+        layout, ref, normalisation=normalisation, recipe=recipe, dimension=dimension, unit_ball=unit_ball
+    )
     if is_complete(layout, target):
         return target
     body = _load(layout, ref.version)
@@ -533,7 +550,7 @@ def transform_dataset(
             "recipe": recipe,
         }
         kept = {key: value for key, value in body.items() if key != "content_mac"}
-        return _publish(layout, stage, version, {**kept, **changed}, prints)
+        return _publish(layout, stage, target.version, {**kept, **changed}, prints)
 
 
 def _mapped(rows: NDArray[np.float64], shape: tuple[int, int], name: str, *, unit_ball: bool) -> NDArray[np.float32]:

@@ -345,11 +345,31 @@ class Ledger:
             new = _unpaid(entries, plan)
             if not new:
                 return _outcome(plan, (), None)
-            decision = self._decide(entries, account, new, partition=plan.partition, delta=plan.delta, cap=account.cap)
-            if not decision.admitted:
-                raise OverspendError(decision.reason or f"account {account.name!r} has too little left for this plan")
+            decision = self._require_admitted(entries, account, plan, new)
             number = _append_plan(entries, plan, new, decision, key_ids, Kind.CHARGE)
             return _outcome(plan, new, number, decision.details)
+
+    def require_affordable(self, plan: PlanRequest) -> None:
+        """Refuse what :meth:`charge` would refuse now, and write nothing.
+
+        Raises
+        ------
+        OverspendError, RefusedError, InputError
+            As :meth:`charge` does.
+        """
+        _require_plan(plan)
+        with reading(self._database) as entries:
+            account = get_account(entries, plan.account)
+            if new := _unpaid(entries, plan):
+                self._require_admitted(entries, account, plan, new)
+
+    def _require_admitted(
+        self, entries: Entries, account: Account, plan: PlanRequest, new: Sequence[ReleaseCharge]
+    ) -> Decision:
+        decision = self._decide(entries, account, new, partition=plan.partition, delta=plan.delta, cap=account.cap)
+        if not decision.admitted:
+            raise OverspendError(decision.reason or f"account {account.name!r} has too little left for this plan")
+        return decision
 
     def is_charged(self, key: str) -> bool:
         """Whether a release was charged."""

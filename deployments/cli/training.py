@@ -79,13 +79,11 @@ def compare(
 
 
 def _run(configs: Sequence[TrainingConfig], title: str) -> list[RunResult]:
-    from tasks.ingestion import find_dataset
-    from tasks.planning.resolution import resolve
+    from tasks.release.preflight import require_feasible
     from tasks.runtime.engine import prepare_engine, quick_flows
 
     for config in configs:
-        # Names and numbers that do not fit are told at once, before the engine has started.
-        resolve(config, find_dataset(config.dataset).dimension)
+        require_feasible(config)
     if not os.environ.get("UNITBALL_DEBUG"):
         # Prefect shows what it catches with a traceback; the command says it in one line.
         os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")

@@ -8,17 +8,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dpalgos.errors import ParameterError
 from dpalgos.registry import AlgorithmSpec, lookup
 from storage.datasets import open_dataset, origins
 from storage.errors import InputError, RefusedError, StorageError
-from storage.refs import DatasetRef
+from storage.refs import DatasetRef, ShardRef
 from storage.shards import open_shard, write_shards
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.identity import identity
 from tasks.planning.plans import Shards
 from tasks.runtime.settings import current_layout
 
-__all__ = ["HELD_OUT", "OWN_FILES", "are_stored_whole", "deal_rows"]
+__all__ = ["HELD_OUT", "OWN_FILES", "are_stored_whole", "deal_rows", "planned_shards"]
 
 HELD_OUT = "test"
 OWN_FILES = "own"
@@ -37,6 +38,41 @@ def deal_rows(dataset: DatasetRef, config: TrainingConfig) -> Shards:
     InputError
         If there are not enough rows.
     """
+    name, assignment = _assigned(dataset, config)
+    layout = current_layout()
+    shards = write_shards(layout, dataset, assignment, name)
+    training = tuple(shard for shard in shards if shard.party != HELD_OUT)
+    held_out = next((shard for shard in shards if shard.party == HELD_OUT), None)
+    if dataset.test_rows:
+        everything = {HELD_OUT: np.arange(dataset.test_rows, dtype=np.int64)}
+        held_out = write_shards(layout, dataset, everything, f"{name}", part="test")[0]
+    return Shards(training=training, held_out=held_out)
+
+
+def planned_shards(dataset: DatasetRef, config: TrainingConfig) -> Shards | None:
+    """Return the references that :func:`deal_rows` would return; no row is read.
+
+    None where the partition depends on what rows contain.
+
+    Raises
+    ------
+    RefusedError, InputError
+        As :func:`deal_rows` does.
+    """
+    spec = _spec(dataset, config)
+    if spec is not None and spec.build().content_dependent:
+        return None
+    name, assignment = _assigned(dataset, config)
+    sizes = {party: len(positions) for party, positions in assignment.items()}
+    if dataset.test_rows:
+        sizes[HELD_OUT] = dataset.test_rows
+    shards = {party: ShardRef(dataset=dataset, partition=name, party=party, rows=rows) for party, rows in sizes.items()}
+    held_out = shards.pop(HELD_OUT, None)
+    return Shards(training=tuple(shards.values()), held_out=held_out)
+
+
+def _assigned(dataset: DatasetRef, config: TrainingConfig) -> tuple[str, dict[str, NDArray[np.int64]]]:
+    """Return the partition's identity and each party's row positions."""
     held, kept = _split(dataset, config)
     spec = _spec(dataset, config)
     own = origins(current_layout(), dataset) if config.partition == OWN_FILES else ()
@@ -47,16 +83,7 @@ def deal_rows(dataset: DatasetRef, config: TrainingConfig) -> Shards:
         held_out=[config.test_fraction, config.partition_seed] if len(held) else None,
     )[:32]
     assignment = _own(own, kept) if spec is None else _deal(dataset, spec, kept)
-    layout = current_layout()
-    if len(held):
-        assignment = {**assignment, HELD_OUT: held}
-    shards = write_shards(layout, dataset, assignment, name)
-    training = tuple(shard for shard in shards if shard.party != HELD_OUT)
-    held_out = next((shard for shard in shards if shard.party == HELD_OUT), None)
-    if dataset.test_rows:
-        everything = {HELD_OUT: np.arange(dataset.test_rows, dtype=np.int64)}
-        held_out = write_shards(layout, dataset, everything, f"{name}", part="test")[0]
-    return Shards(training=training, held_out=held_out)
+    return name, {**assignment, **({HELD_OUT: held} if len(held) else {})}
 
 
 def _split(dataset: DatasetRef, config: TrainingConfig) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -94,7 +121,10 @@ def _spec(dataset: DatasetRef, config: TrainingConfig) -> AlgorithmSpec | None:
     given = {name: value for name, value in offered.items() if name in fields and value is not None}
     for name, value in config.parameters.items():
         owner, _, field = name.rpartition(".")
-        if owner == "partition" and field in fields:
+        if owner == "partition":
+            if field not in fields:
+                known = ", ".join(sorted(fields))
+                raise ParameterError(f"the partition {config.partition!r} has no parameter {field!r}; it has: {known}")
             given[field] = value
     if "sizes" in fields and "sizes" not in given:
         raise InputError(f"the partition {config.partition!r} needs the parties' sizes: --sizes 50,100,500")

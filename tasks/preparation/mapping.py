@@ -4,13 +4,26 @@ from __future__ import annotations
 
 from dpalgos.normalisation import RowMap
 from dpalgos.registry import AlgorithmSpec
-from storage.datasets import is_complete, open_dataset, transform_dataset
+from storage.datasets import is_complete, open_dataset, transform_dataset, transformed_ref
 from storage.refs import DatasetRef
 from tasks.planning.identity import identity, source_of
 from tasks.planning.resolution import admitted_normalisation
 from tasks.runtime.settings import current_layout
 
-__all__ = ["is_stored_whole", "map_rows", "row_map"]
+__all__ = ["is_stored_whole", "map_rows", "mapped_ref", "row_map"]
+
+
+def mapped_ref(dataset: DatasetRef, name: str) -> DatasetRef:
+    """Return the reference that :func:`map_rows` would return; no row is read.
+
+    Raises
+    ------
+    RefusedError
+        If a map that looks at other rows is asked for on private data.
+    """
+    cls = admitted_normalisation(name, dataset.name, private=dataset.private)
+    recipe = identity(source=source_of(cls))
+    return transformed_ref(current_layout(), dataset, normalisation=name, recipe=recipe, unit_ball=cls.unit_ball)
 
 
 def map_rows(dataset: DatasetRef, name: str) -> DatasetRef:

@@ -13,11 +13,11 @@ from storage.refs import DatasetRef, ReleaseRef, ShardRef
 from storage.shards import open_shard
 from tasks.accounts.budget import open_ledger
 from tasks.planning.fields import Json
-from tasks.planning.plans import PlannedCombination, PlannedRelease
+from tasks.planning.plans import PlannedCombination, PlannedRelease, RunPlan
 from tasks.release.noise import key_identifiers
 from tasks.runtime.settings import current_layout
 
-__all__ = ["admit", "require_upstream"]
+__all__ = ["admit", "require_admissible", "require_upstream"]
 
 
 def admit(
@@ -58,6 +58,37 @@ def admit(
     ledger = open_ledger()
     by_party = {shard.party: shard for shard in shards}
     _require_stored(shards)
+    readers = _admissible(ledger, releases, shards, run, sound_counterpart)
+    if all(by_party.keys() >= set(release.parties) for release in readers):
+        return _charge(ledger, readers, run)
+    for release in readers:
+        _require_charged(release, ledger)
+    return {}
+
+
+def require_admissible(plan: RunPlan, shards: Sequence[ShardRef]) -> None:
+    """Refuse what :func:`admit` would refuse of a whole plan, from references alone; nothing is charged.
+
+    Raises
+    ------
+    RefusedError, ParameterError
+        As :func:`admit` does.
+    """
+    ledger = open_ledger()
+    readers = _admissible(ledger, plan.releases, shards, plan.system, plan.sound_counterpart)
+    if readers:
+        ledger.require_affordable(_request({release.key: release for release in readers}, plan.system))
+
+
+def _admissible(
+    ledger: Ledger,
+    releases: Sequence[PlannedRelease],
+    shards: Sequence[ShardRef],
+    run: str,
+    sound_counterpart: str | None,
+) -> list[PlannedRelease]:
+    """Return those of the releases that read rows, after all checks that need neither the rows nor the charges."""
+    by_party = {shard.party: shard for shard in shards}
     for release in releases:
         _require_bound(release, by_party)
     readers = [release for release in releases if release.reads_rows]
@@ -66,11 +97,7 @@ def admit(
     private = next((shard.dataset for shard in shards if shard.dataset.private), None)
     if private is not None:
         _require_private(readers, private, ledger, run, sound_counterpart)
-    if all(by_party.keys() >= set(release.parties) for release in readers):
-        return _charge(ledger, readers, run)
-    for release in readers:
-        _require_charged(release, ledger)
-    return {}
+    return readers
 
 
 def require_upstream(planned: PlannedRelease | PlannedCombination, upstream: Sequence[ReleaseRef]) -> None:
@@ -184,23 +211,27 @@ def _require_charged(release: PlannedRelease, ledger: Ledger) -> None:
 def _charge(ledger: Ledger, releases: Sequence[PlannedRelease], run: str) -> Json:
     if not releases:
         return {"charged": 0, "already_charged": 0}
-    first = releases[0]
     keyed = {release.key: release for release in releases}
-    request = PlanRequest(
-        account=first.account,
-        partition=first.partition,
-        releases=tuple(
-            ReleaseCharge(
-                key=key, parties=release.parties, guarantee=release.guarantee().to_json(), label=release.label
-            )
-            for key, release in keyed.items()
-        ),
-        delta=first.delta,
-        run=run,
-    )
+    request = _request(keyed, run)
     # Only what is still to be paid names secrets: a lost one must not be made anew for a release already charged.
     unpaid = [release for key, release in keyed.items() if not ledger.is_charged(key)]
     makers = list(dict.fromkeys(maker for release in unpaid for maker in release.noise_makers))
     identifiers = key_identifiers(unpaid[0].seed, makers) if unpaid else {}
     outcome = ledger.charge(request, identifiers)
     return {"charged": len(outcome.charged), "already_charged": len(outcome.already_charged), **outcome.details}
+
+
+def _request(releases: Mapping[str, PlannedRelease], run: str) -> PlanRequest:
+    first = next(iter(releases.values()))
+    return PlanRequest(
+        account=first.account,
+        partition=first.partition,
+        releases=tuple(
+            ReleaseCharge(
+                key=key, parties=release.parties, guarantee=release.guarantee().to_json(), label=release.label
+            )
+            for key, release in releases.items()
+        ),
+        delta=first.delta,
+        run=run,
+    )

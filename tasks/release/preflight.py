@@ -1,0 +1,112 @@
+"""What a run would be refused for, told from configuration, registry, catalogue and ledger before anything starts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from dpalgos.errors import ParameterError
+from dpalgos.guarantees import ApproximateDP, GaussianMu, Loss, PureEpsilon, ZeroConcentrated
+from dpalgos.registry import AlgorithmSpec, lookup
+from dpalgos.secure.errors import SecureAggregationError
+from storage.errors import InputError, RefusedError
+from storage.refs import DatasetRef
+from tasks.ingestion import default_normalisation, find_dataset
+from tasks.planning.configuration import TrainingConfig
+from tasks.planning.planner import plan_run
+from tasks.planning.resolution import Resolved, resolve, resolve_normalisation
+from tasks.preparation.dealing import planned_shards
+from tasks.preparation.mapping import mapped_ref
+from tasks.release.admission import require_admissible
+
+__all__ = ["require_feasible"]
+
+_T = TypeVar("_T")
+# Any budget of each kind: parameters are checked before it is known how the run's budget is split.
+_BUDGETS: dict[type[Loss], Loss] = {
+    PureEpsilon: PureEpsilon(1.0),
+    GaussianMu: GaussianMu(0.25),
+    ZeroConcentrated: ZeroConcentrated(0.03),
+    ApproximateDP: ApproximateDP(1.0, 1e-5),
+}
+
+
+class _Faults:
+    """Collects what is wrong, each thing once."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, Exception] = {}
+
+    def of(self, check: Callable[[], _T]) -> _T | None:
+        try:
+            return check()
+        except (InputError, ParameterError, RefusedError, SecureAggregationError) as error:
+            self.found.setdefault(str(error), error)
+            return None
+
+    def raise_all(self) -> None:
+        """Raise what was found as one error: bad input where there is any, otherwise the refusal."""
+        errors = list(self.found.values())
+        if len(errors) == 1:
+            raise errors[0]
+        if errors:
+            refused = all(isinstance(error, RefusedError) for error in errors)
+            raise (RefusedError if refused else InputError)("; ".join(self.found))
+
+
+def require_feasible(config: TrainingConfig) -> None:
+    """Refuse a run for whatever can be told without reading rows and without an engine, all of it at once.
+
+    Checked are the data set, names, parameters and their ranges, what does not fit the number of rows or features, what
+    may not touch private rows, and whether the account has enough left. What only the rows' content decides (a
+    partition by label) is left to the run.
+
+    Raises
+    ------
+    InputError, ParameterError
+        Naming every fault.
+    RefusedError
+        If there is nothing else to say against it than that it may not touch private rows, or is too dear.
+    """
+    faults = _Faults()
+    dataset = faults.of(lambda: find_dataset(config.dataset))
+    if dataset is None:
+        return faults.raise_all()
+    _check_parts(config, dataset, faults)
+    name = resolve_normalisation(config, default_normalisation(config.dataset))
+    mapped = faults.of(lambda: mapped_ref(dataset, name))
+    shards = faults.of(lambda: planned_shards(mapped or dataset, config))
+    if shards is not None and not faults.found:
+        plan = faults.of(lambda: plan_run(config, shards.training, shards.held_out))
+        if plan is not None:
+            faults.of(lambda: require_admissible(plan, shards.all))
+    return faults.raise_all()
+
+
+def _check_parts(config: TrainingConfig, dataset: DatasetRef, faults: _Faults) -> None:
+    """Look at each part and at each of its parameters alone, so that one fault does not hide another."""
+    bare = config.model_copy(update={"parameters": {}, "dimension": None})
+    resolved = faults.of(lambda: resolve(bare, dataset.dimension, dataset.label_range))
+    if resolved is None:
+        return
+    faults.of(lambda: resolve(bare.model_copy(update={"dimension": config.dimension}), dataset.dimension))
+    if config.epsilon is None and any(lookup(part.kind, part.name).budgets for part in _noisy(resolved)):
+        faults.of(lambda: _missing_budget(resolved))
+    for field, value in config.parameters.items():
+        if not field.startswith("partition."):
+            faults.of(lambda field=field, value=value: _check_parameter(bare, dataset, field, value))  # type: ignore[misc]
+
+
+def _noisy(resolved: Resolved) -> list[AlgorithmSpec]:
+    return [part for name, part in resolved.parts.items() if name in ("projection", "trainer")]
+
+
+def _missing_budget(resolved: Resolved) -> None:
+    raise ParameterError(f"{resolved.name} draws noise: give a total budget, for example --epsilon 1")
+
+
+def _check_parameter(config: TrainingConfig, dataset: DatasetRef, field: str, value: object) -> None:
+    alone = config.model_copy(update={"parameters": {field: value}})
+    for part in resolve(alone, dataset.dimension, dataset.label_range).parts.values():
+        budgets = getattr(lookup(part.kind, part.name), "budgets", ())
+        part.with_parameters(**({"budget": _BUDGETS[budgets[0]]} if budgets else {})).build()
