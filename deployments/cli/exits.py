@@ -67,4 +67,4 @@ def printable(text: str) -> str:
 
 def _usage(error: Any) -> str:
     where = f" (see: {error.ctx.command_path} --help)" if error.ctx else ""
-    return f"{printable(error.format_message())}{where}"
+    return f"{printable(error.format_message().replace('Value error, ', ''))}{where}"

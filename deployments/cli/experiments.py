@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import shlex
+import socket
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
+from urllib.parse import urlsplit
 
 import typer
 from rich.box import SIMPLE
@@ -27,6 +29,7 @@ _Dask = Annotated[str | None, typer.Option(help="`local`, or a Dask scheduler's 
 
 # A terminal holds no more; the page has them all.
 _COLUMNS = 8
+_SCHEDULER_SECONDS = 5.0
 
 
 def _command(words: Sequence[str]) -> str:
@@ -44,6 +47,7 @@ def sweep(
 ) -> None:
     """Run a grid over any parameters: side by side, each point once, failures recorded."""
     from tasks.experiments.specification import SweepSpec, load
+    from tasks.ingestion import find_dataset
     from tasks.runtime.engine import prepare_engine, quick_flows
 
     use_root(root)
@@ -54,15 +58,14 @@ def sweep(
             console().print(point.words, soft_wrap=True)
         print_root()
         return
+    for dataset in {point.config.dataset for point in points}:
+        find_dataset(dataset)
+    _require_scheduler(dask)
     prepare_engine(current_root())
     with progress(f"sweep {spec.name}", stages=["points"]), quick_flows():
-        from flows.reproduction import missing_of, report_sweep
+        from flows.reproduction import report_sweep
         from flows.sweep import run_sweep
 
-        if missing := missing_of(points):
-            raise ParameterError(
-                f"{specification}: " + "; ".join(f"{label}: {what}" for label, what in missing.items())
-            )
         result = run_sweep(spec, workers=workers, dask=dask)
         experiment = report_sweep(spec, result, _command(["sweep", str(specification)]))
     if json:
@@ -107,6 +110,7 @@ def reproduce(
     if path is not None and scale == "quick":
         raise ParameterError("--scale quick runs on bundled data and takes no --path; use --scale full")
     _require_scale(name, scale)
+    _require_scheduler(dask)
     prepare_engine(current_root())
     with progress(f"{name} ({scale})", stages=["points"]), quick_flows():
         from flows.reproduction import reproduce as run
@@ -130,6 +134,21 @@ def reproduce(
         print_root()
     if experiment.failed:
         raise typer.Exit(1)
+
+
+def _require_scheduler(address: str | None) -> None:
+    """Say that no Dask scheduler answers before an engine is started."""
+    if address in (None, "local"):
+        return
+    place = urlsplit(str(address))
+    try:
+        if not (place.scheme and place.hostname and place.port):
+            raise ValueError("it is not SCHEME://HOST:PORT")
+        socket.create_connection((place.hostname, place.port), timeout=_SCHEDULER_SECONDS).close()
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"--dask {address!r}: no Dask scheduler answers there ({error}); or say --dask local"
+        ) from None
 
 
 def _require_scale(name: str, scale: str) -> None:

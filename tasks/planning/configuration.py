@@ -27,6 +27,8 @@ from dpalgos.guarantees import Neighbours
 __all__ = ["RegisteredName", "SecureSettings", "TrainingConfig"]
 
 _MOST_NAMES = 6
+# Result tables hold 64-bit integers.
+_MOST = 10**18
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -156,13 +158,19 @@ class TrainingConfig(BaseModel):
     test_fraction: Annotated[
         float, Field(ge=0, lt=1, description="Share of rows held out where the set has no test rows of its own.")
     ] = 0.2
-    partition_seed: Annotated[int, Field(ge=0, description="Seed of the public permutation that deals rows.")] = 0
+    partition_seed: Annotated[
+        int, Field(ge=0, le=_MOST, description="Seed of the public permutation that deals rows.")
+    ] = 0
     seed: Annotated[
-        int | None, Field(ge=0, description="Public noise seed, for papers and tests: public data only.")
+        int | None, Field(ge=0, le=_MOST, description="Public noise seed, for papers and tests: public data only.")
     ] = None
     repetition: Annotated[
         int,
-        Field(ge=0, description="Equal parameters name the same releases; a new number: a fresh release and charge."),
+        Field(
+            ge=0,
+            le=_MOST,
+            description="Equal parameters name the same releases; a new number: a fresh release and charge.",
+        ),
     ] = 0
     evaluate_privately: Annotated[
         bool, Field(description="Release a noisy confusion matrix of private hold-out rows, charged to them.")
