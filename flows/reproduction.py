@@ -6,20 +6,20 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 from prefect import flow
 
 from dpalgos.errors import ParameterError
-from dpalgos.registry import names
 from flows.specs import load_reproduction
 from flows.sweep import SweepResult, errors_of, run_sweep
 from storage.errors import InputError
 from storage.refs import Visibility
-from tasks.experiments.boundaries import make_narrow, plane_of
+from tasks.experiments.boundaries import decision_boundaries, ingest_features
 from tasks.experiments.computed import COMPUTED
-from tasks.experiments.figures import Drawing, draw, draw_plane
+from tasks.experiments.figures import Drawing, draw, draw_boundaries
 from tasks.experiments.pages import page
-from tasks.experiments.points import Row, compare_with_paper, derive, row_of, verdicts
+from tasks.experiments.points import PointResult, compare_with_paper, derive, point_result, verdicts
 from tasks.experiments.records import Experiment, Table, versions, write
 from tasks.experiments.risk import Risk
 from tasks.experiments.specification import DataNeed, Point, Reproduction, Scale, SweepSpec
@@ -31,25 +31,7 @@ from tasks.tracking.artifacts import show_figure
 from tasks.tracking.results import RunResult
 from tasks.tracking.sweeps import attach_files
 
-__all__ = ["missing_of", "report_sweep", "reproduce"]
-
-
-def missing_of(points: Sequence[Point]) -> dict[str, str]:
-    """Return what the points name and nothing is registered under: label to what is missing."""
-    known = {kind: set(names(kind)) for kind in ("systems", "trainers", "projections", "aggregators")}
-    missing: dict[str, str] = {}
-    for point in points:
-        config = point.config
-        asked = {
-            "systems": None if config.trainer else config.algorithm,
-            "trainers": config.trainer,
-            "projections": config.projection,
-            "aggregators": config.aggregation,
-        }
-        for kind, name in asked.items():
-            if name is not None and name not in known[kind]:
-                missing[point.label] = f"{kind.removesuffix('s')} {name} is not registered"
-    return missing
+__all__ = ["report_sweep", "reproduce"]
 
 
 def _data(scale: Scale, dataset: str | None, path: Path | None) -> tuple[list[DataNeed], list[str]]:
@@ -71,7 +53,7 @@ def _data(scale: Scale, dataset: str | None, path: Path | None) -> tuple[list[Da
             _bring_in(one, path)
     for one in wanted:
         if one.of is not None and _is_there(one.of):
-            make_narrow(one.of, one.features, one.name)
+            ingest_features(one.of, one.features, one.name)
     registered = {entry["name"] for entry in describe_datasets()}
     there = [one for one in wanted if one.name in registered]
     missing = [f"{one.name}: not there; it needs {one.files or 'to be ingested'}" for one in wanted if one not in there]
@@ -105,32 +87,39 @@ def _bring_in(need: DataNeed, path: Path) -> None:
     )
 
 
-def _setting(spec: SweepSpec, data: Sequence[DataNeed]) -> dict[str, str]:
-    listed = {name: str(value) for name, value in spec.set.items()}
-    grids = {
-        name: values for grid in (spec.grid, *(block.grid for block in spec.blocks)) for name, values in grid.items()
+def _about(asked: Reproduction | SweepSpec, result: SweepResult | None, command: str) -> dict[str, Any]:
+    """Return what a page states of any experiment."""
+    return {
+        **asked.model_dump(include={"name", "paper", "figure", "title", "question"}),
+        "failed": errors_of(result.outcomes) if result else [],
+        "command": command,
+        "versions": versions(),
+        "mlflow_run_id": result.mlflow_run_id if result else "",
     }
-    listed |= {name: ", ".join(str(value) for value in values) for name, values in grids.items()}
-    sizes = []
-    for one in data:
-        reference = find_dataset(one.name)
-        tests = f" + {reference.test_rows} test rows" if reference.test_rows else ""
-        sizes.append(
-            f"{one.name}: {reference.rows} rows{tests} × {reference.dimension}, {len(reference.classes)} classes"
-        )
-    return {"data": "; ".join(sizes), **listed}
 
 
-def _lines(repro: Reproduction, rows: Sequence[Row]) -> Drawing | None:
+def _size(name: str) -> str:
+    found = find_dataset(name)
+    tests = f" + {found.test_rows} test rows" if found.test_rows else ""
+    return f"{name}: {found.rows} rows{tests} × {found.dimension}, {len(found.classes)} classes"
+
+
+def _setting(spec: SweepSpec, data: Sequence[DataNeed]) -> dict[str, str]:
+    listed = {"data": "; ".join(_size(one.name) for one in data)} if data else {}
+    listed |= {name: str(value) for name, value in spec.set.items()}
+    return listed | {name: ", ".join(str(value) for value in values) for name, values in spec.grids()}
+
+
+def _lines(repro: Reproduction, results: Sequence[PointResult]) -> Drawing | None:
     assert repro.plot is not None
-    return draw(repro.plot, rows, f"{repro.title} ({repro.paper}, {repro.figure})")
+    return draw(repro.plot, results, f"{repro.title} ({repro.paper}, {repro.figure})")
 
 
-def _boundary(repro: Reproduction, rows: Sequence[Row]) -> Drawing | None:
-    return draw_plane(plane_of(rows), f"{repro.title} ({repro.paper}, {repro.figure})")
+def _boundary(repro: Reproduction, results: Sequence[PointResult]) -> Drawing | None:
+    return draw_boundaries(decision_boundaries(results), f"{repro.title} ({repro.paper}, {repro.figure})")
 
 
-_DRAWN: Mapping[str, Callable[[Reproduction, Sequence[Row]], Drawing | None]] = MappingProxyType(
+_DRAWN: Mapping[str, Callable[[Reproduction, Sequence[PointResult]], Drawing | None]] = MappingProxyType(
     {"lines": _lines, "bars": _lines, "boundary": _boundary}
 )
 
@@ -146,7 +135,7 @@ def reproduce(
     workers: int | None = None,
     dask: str | None = None,
 ) -> Experiment:
-    """Run a reproduction and write rows, figure, verdict and page.
+    """Run a reproduction and write results, figure, verdict and page.
 
     Parameters
     ----------
@@ -175,50 +164,37 @@ def reproduce(
     data, missing = _data(scales[scale], dataset, path)
     spec = repro.sweep(scales[scale], data)
     tables: list[Table] = []
-    rows: list[Row] = []
+    results: list[PointResult] = []
     result: SweepResult | None = None
     if repro.computed is not None:
-        rows, tables = COMPUTED[repro.computed](spec.points())
+        results, tables = COMPUTED[repro.computed](spec.points())
     else:
-        absent = missing_of(spec.points())
-        missing += [f"{label}: {what}" for label, what in absent.items()]
-        kept = [block for block in spec.blocks if _label(spec, block.label, block.set) not in absent]
-        if not kept:
-            raise InputError(f"{name} cannot be reproduced: " + "; ".join(missing))
-        result = run_sweep(spec.model_copy(update={"blocks": kept}), workers=workers, dask=dask)
+        result = run_sweep(spec, workers=workers, dask=dask)
         finished = [(one.point, one.result) for one in result.outcomes if one.result is not None]
-        rows = derive(_with_risks(repro, finished), repro.derived)
-        tables = [means_table(rows, repro.columns, repro.table)] if rows else []
-    drawing = _DRAWN[repro.plot.kind](repro, rows) if repro.plot is not None and rows else None
+        results = derive(_with_risks(repro, finished), repro.derived)
+        tables = [means_table(results, repro.columns, repro.table)] if results else []
+    drawing = _DRAWN[repro.plot.kind](repro, results) if repro.plot is not None and results else None
     experiment = Experiment(
-        name=name,
+        **_about(repro, result, command),
         scale=scale if dataset is None else f"{scale}-{dataset}",
-        paper=repro.paper,
-        figure=repro.figure,
-        title=repro.title,
-        question=repro.question,
         paper_says=repro.paper_says,
         differs=repro.differs,
         setting=_setting(spec, data),
-        rows=rows,
+        results=results,
         tables=tables,
-        verdicts=verdicts(rows, repro.checks),
-        compared=compare_with_paper(rows, repro.paper_values),
-        failed=errors_of(result.outcomes) if result else [],
+        verdicts=verdicts(results, repro.checks),
+        compared=compare_with_paper(results, repro.paper_values),
         missing=missing,
-        command=command,
-        versions=versions(),
         seconds=round(time.monotonic() - started, 1),
-        mlflow_run_id=result.mlflow_run_id if result else "",
     )
     _publish(experiment, drawing, out)
     return experiment
 
 
-def _with_risks(repro: Reproduction, finished: Sequence[tuple[Point, RunResult]]) -> list[Row]:
-    rows = [row_of(point, result) for point, result in finished]
+def _with_risks(repro: Reproduction, finished: Sequence[tuple[Point, RunResult]]) -> list[PointResult]:
+    results = [point_result(point, result) for point, result in finished]
     if repro.risk is None:
-        return rows
+        return results
     # One after another: the rows of one partition are held in memory for all models trained on them.
     risks: dict[str, Risk] = {}
     for number, (point, _) in enumerate(finished):
@@ -229,14 +205,11 @@ def _with_risks(repro: Reproduction, finished: Sequence[tuple[Point, RunResult]]
         )
         if place not in risks:
             risks = {place: Risk(config, loss=repro.risk.loss, regularisation=repro.risk.regularisation)}
-        value = risks[place].of(rows[number].releases[-1])
-        rows[number] = rows[number].model_copy(update={"metrics": {**rows[number].metrics, "objective": value}})
-    return rows
-
-
-def _label(spec: SweepSpec, label: str | None, settings: Mapping[str, object]) -> str:
-    merged = {**spec.set, **settings}
-    return label or str(merged.get("algorithm", "noisy-gd"))
+        value = risks[place].of(results[number].releases[-1])
+        results[number] = results[number].model_copy(
+            update={"metrics": {**results[number].metrics, "objective": value}}
+        )
+    return results
 
 
 def _publish(experiment: Experiment, drawing: Drawing | None, out: Path | None) -> None:
@@ -261,27 +234,18 @@ def verdict_text(experiment: Experiment) -> str:
 
 
 def report_sweep(spec: SweepSpec, result: SweepResult, command: str) -> Experiment:
-    """Keep a sweep as an experiment, so that it has rows, tables and a page like a reproduction."""
+    """Keep a sweep as an experiment, so that it has results, tables and a page like a reproduction."""
     finished = [(one.point, one.result) for one in result.outcomes if one.result is not None]
-    rows = [row_of(point, done) for point, done in finished]
-    axes = list(dict.fromkeys(name for grid in (spec.grid, *(block.grid for block in spec.blocks)) for name in grid))
+    results = [point_result(point, done) for point, done in finished]
+    axes = dict.fromkeys(name for name, _ in spec.grids())
     columns = [name for name in axes if name not in ("dataset", "algorithm", "seeds", "seed", "partition_seed")]
     experiment = Experiment(
-        name=spec.name,
+        **_about(spec, result, command),
         scale="sweep",
-        paper=spec.paper,
-        figure=spec.figure,
-        title=spec.title,
-        question=spec.question,
-        setting={name: str(value) for name, value in spec.set.items()}
-        | {name: ", ".join(str(value) for value in values) for name, values in spec.grid.items()},
-        rows=rows,
-        tables=[means_table(rows, columns, ["accuracy", "epsilon_spent", "seconds"])] if rows else [],
-        failed=errors_of(result.outcomes),
-        command=command,
-        versions=versions(),
+        setting=_setting(spec, ()),
+        results=results,
+        tables=[means_table(results, columns, ["accuracy", "epsilon_spent", "seconds"])] if results else [],
         seconds=result.seconds,
-        mlflow_run_id=result.mlflow_run_id,
     )
     write(experiment, None, page(experiment, None))
     return experiment

@@ -34,7 +34,7 @@ _POINTS_A_WRITE = 25
 
 
 class Finished(BaseModel):
-    """A finished point: its result, and what MLflow is told of it."""
+    """A finished point: its result, and its run in MLflow."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -76,14 +76,14 @@ def finish_point(config: TrainingConfig, name: str, root: str) -> Finished:
         raise InputError(f"this worker's root is {current_root()}, the sweep's is {root}: start it with --root {root}")
     dataset, plan, result, _ = chain_inline(config)
     append_result(config, result)
-    told = describe(config, dataset, plan, result)
+    report = describe(config, dataset, plan, result)
     tracked = TrackedPoint(
         key=identity(config=config, code=code_version()),
         name=name,
-        facts=told.all_facts(),
-        params={key: str(value) for key, value in told.params.items()},
-        metrics=dict(told.metrics),
-        tags={key: str(value) for key, value in told.tags.items()},
+        facts=report.all_facts(),
+        params={key: str(value) for key, value in report.params.items()},
+        metrics=dict(report.metrics),
+        tags={key: str(value) for key, value in report.tags.items()},
     )
     return Finished(result=result, tracked=tracked)
 
@@ -101,11 +101,11 @@ class _Board:
         self._failed += failed
         self._reused += reused
         left = self._points - self._done - self._failed
-        words = f"{self._done} done, {self._failed} failed, {left} left"
+        text = f"{self._done} done, {self._failed} failed, {left} left"
         run = self._done + self._failed - self._reused
         if left and run:
-            words += f", about {_duration((time.monotonic() - self._started) / run * left)}"
-        return words
+            text += f", about {_duration((time.monotonic() - self._started) / run * left)}"
+        return text
 
     @property
     def seconds(self) -> float:
@@ -146,7 +146,9 @@ def sweep(spec: SweepSpec) -> SweepResult:
         axes=spec.varied(),
     )
     board = _Board(len(points))
-    futures = {finish_point.submit(point.config, point.words, root): number for number, point in enumerate(points)}
+    futures = {
+        finish_point.submit(point.config, point.description, root): number for number, point in enumerate(points)
+    }
     outcomes: dict[int, Outcome] = {}
     waiting: list[TrackedPoint] = []
     for future, number in _in_order_of_end(futures):
@@ -167,7 +169,7 @@ def sweep(spec: SweepSpec) -> SweepResult:
         seconds=round(board.seconds, 3),
     )
     tracker.close(metrics=board.metrics(), files={"sweep.json": spec.model_dump_json(indent=2)}, note=spec.question)
-    show_sweep(spec.name, [(outcome.point.words, outcome.result, outcome.error) for outcome in result.outcomes])
+    show_sweep(spec.name, [(outcome.point.description, outcome.result, outcome.error) for outcome in result.outcomes])
     return result
 
 
@@ -182,7 +184,7 @@ def _outcome(point: Point, future: PrefectFuture[Any]) -> tuple[Outcome, Tracked
         return Outcome(point=point, result=finished.result), finished.tracked
     error = " ".join(f"{type(finished).__name__}: {finished}".split())
     params = {key: str(value) for key, value in point.axes.items()}
-    tracked = TrackedPoint(key=point.key, name=point.words, params=params, error=error)
+    tracked = TrackedPoint(key=point.key, name=point.description, params=params, error=error)
     return Outcome(point=point, error=error), tracked
 
 
@@ -211,12 +213,12 @@ def run_sweep(spec: SweepSpec, *, workers: int | None = None, dask: str | None =
         ``"local"``, or the address of a scheduler whose workers see the same root.
     """
     runner = _runner(workers or spec.workers, dask)
-    with _failures_told_once():
+    with _failures_reported_once():
         return sweep.with_options(task_runner=runner)(spec)
 
 
 @contextmanager
-def _failures_told_once() -> Iterator[None]:
+def _failures_reported_once() -> Iterator[None]:
     """Keep failing points off the console: the sweep counts and lists them, the engine's pages hold the details."""
     consoles = [one for one in logging.getLogger().handlers if type(one).__name__ == "PrefectConsoleHandler"]
 
@@ -234,4 +236,4 @@ def _failures_told_once() -> Iterator[None]:
 
 def errors_of(outcomes: Sequence[Outcome]) -> list[str]:
     """Return one line a failed point."""
-    return [f"{outcome.point.words}: {outcome.error}" for outcome in outcomes if outcome.error is not None]
+    return [f"{outcome.point.description}: {outcome.error}" for outcome in outcomes if outcome.error is not None]

@@ -55,7 +55,7 @@ def sweep(
     points = spec.points()
     if dry_run:
         for point in points:
-            console().print(point.words, soft_wrap=True)
+            console().print(point.description, soft_wrap=True)
         print_root()
         return
     for dataset in {point.config.dataset for point in points}:

@@ -9,17 +9,17 @@ from pathlib import Path
 from storage.datasets import open_dataset
 from storage.errors import InputError, RefusedError
 from storage.refs import ReleaseRef, Visibility
-from tasks.experiments.figures import Plane
-from tasks.experiments.points import Row
+from tasks.experiments.figures import DecisionBoundaries
+from tasks.experiments.points import PointResult
 from tasks.ingestion import IngestRequest, find_dataset, ingest
 from tasks.normalisation import normalise
 from tasks.release.storing import read_release
 from tasks.runtime.settings import current_layout
 
-__all__ = ["make_narrow", "plane_of"]
+__all__ = ["decision_boundaries", "ingest_features"]
 
 
-def make_narrow(source: str, features: Sequence[int], name: str) -> None:
+def ingest_features(source: str, features: Sequence[int], name: str) -> None:
     """Register some features of a public set as a set of its own.
 
     Raises
@@ -47,7 +47,7 @@ def make_narrow(source: str, features: Sequence[int], name: str) -> None:
         )
 
 
-def plane_of(rows: Sequence[Row]) -> Plane:
+def decision_boundaries(results: Sequence[PointResult]) -> DecisionBoundaries:
     """Return the rows of a public set of two features as the models saw them, and each series' first model's line.
 
     Raises
@@ -55,19 +55,19 @@ def plane_of(rows: Sequence[Row]) -> Plane:
     InputError
         If the set is private or has other than two features.
     """
-    dataset = find_dataset(rows[0].dataset)
+    dataset = find_dataset(results[0].dataset)
     if dataset.private or dataset.dimension != 2:
         raise InputError(f"{dataset.name} has {dataset.dimension} features; the picture is of public rows with two")
-    dataset = normalise.fn(dataset, str(rows[0].axes.get("normalisation", "unit-norm")))
+    dataset = normalise.fn(dataset, str(results[0].axes.get("normalisation", "unit-norm")))
     shown = [
         (float(row[0]), float(row[1]), int(label))
         for features, labels in open_dataset(current_layout(), dataset).blocks()
         for row, label in zip(features, labels, strict=True)
     ]
     lines = []
-    for label in dict.fromkeys(row.label for row in rows):
-        row = next(row for row in rows if row.label == label)
-        model = read_release(ReleaseRef(key=row.releases[-1], kind="model", party="all"))
+    # The first of each series.
+    for result in {one.label: one for one in reversed(results)}.values():
+        model = read_release(ReleaseRef(key=result.releases[-1], kind="model", party="all"))
         a, b = (float(weight) for weight in model.weights[0])
-        lines.append((label, row.status, a, b, float(model.intercept[0])))
-    return Plane(rows=shown, lines=lines)
+        lines.append((result.label, result.status, a, b, float(model.intercept[0])))
+    return DecisionBoundaries(rows=shown, lines=lines[::-1])

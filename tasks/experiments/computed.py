@@ -1,4 +1,4 @@
-"""Tables and curves that are worked out from the registry and from public rows, without training private models."""
+"""Tables and curves that are computed from the registry and from public rows, without training private models."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from types import MappingProxyType
 from dpalgos.errors import ParameterError, UnknownNameError
 from dpalgos.guarantees import ApproximateDP, Loss, PureEpsilon, Setting, Trust
 from dpalgos.registry import AlgorithmSpec, lookup
-from tasks.experiments.points import Row
+from tasks.experiments.points import PointResult
 from tasks.experiments.records import Table
 from tasks.experiments.risk import Risk, curvature_along_descent
 from tasks.experiments.specification import Point
@@ -23,10 +23,10 @@ _MODELS: Mapping[str, str] = MappingProxyType(
 )
 _PHASES = MappingProxyType({"projection": "reduction", "trainer": "training"})
 
-Worked = tuple[list[Row], list[Table]]
+Computed = tuple[list[PointResult], list[Table]]
 
 
-def noise_phases(points: list[Point]) -> Worked:
+def noise_phases(points: list[Point]) -> Computed:
     """Return, for each system, where it adds noise and what is proved of it, read off the registry."""
     head = ["mechanism", "system model", "noise in", "noise mechanism", "proved", "claimed", "flaw"]
     body = []
@@ -67,7 +67,7 @@ _BUDGETS: Mapping[type[Loss], Callable[[float, float], Loss]] = MappingProxyType
 )
 
 
-def noise_scales(points: list[Point]) -> Worked:
+def noise_scales(points: list[Point]) -> Computed:
     """Return the scale of the noise each mechanism adds at public n, d, ε and δ, as its paper has it."""
     head = ["data set", "mechanism", "n", "d", "epsilon", "delta", "noise scale"]
     body = []
@@ -94,16 +94,16 @@ def noise_scales(points: list[Point]) -> Worked:
     return [], [Table(title="Noise scales at public sizes", head=head, body=body)]
 
 
-def curvature(points: list[Point]) -> Worked:
+def curvature(points: list[Point]) -> Computed:
     """Return average and minimum curvature of the regularised logistic risk along gradient descent without noise."""
-    rows = []
+    results = []
     for point in points:
         own = point.config.parameters
         regularisation = float(own.get("regularisation", 1e-3))
         risk = Risk(point.config, loss="logistic", regularisation=regularisation)
         path = curvature_along_descent(risk.problem, float(own.get("step_size", 1.0)), int(own.get("iterations", 1000)))
-        rows += [
-            Row(
+        results += [
+            PointResult(
                 label=point.label,
                 dataset=point.config.dataset,
                 algorithm="gradient descent",
@@ -114,9 +114,9 @@ def curvature(points: list[Point]) -> Worked:
             )
             for step in path
         ]
-    return rows, []
+    return results, []
 
 
-COMPUTED: Mapping[str, Callable[[list[Point]], Worked]] = MappingProxyType(
+COMPUTED: Mapping[str, Callable[[list[Point]], Computed]] = MappingProxyType(
     {"curvature": curvature, "noise-phases": noise_phases, "noise-scales": noise_scales}
 )

@@ -1,4 +1,4 @@
-"""Figures in one style: colour-blind safe, spread over seeds shown, proved and unproved told apart at a glance."""
+"""Figures in one style: colour-blind safe, spread over seeds shown, proved and unproved distinct at a glance."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
-from tasks.experiments.points import Row
+from tasks.experiments.points import PointResult
 from tasks.experiments.specification import Plot
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["Drawing", "Plane", "draw", "draw_plane", "wording"]
+__all__ = ["DecisionBoundaries", "Drawing", "axis_label", "draw", "draw_boundaries"]
 
 # Okabe and Ito's palette without its black (no privacy) and its yellow (too pale on paper).
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#7F3C8D", "#5F6A6A")
 _MARKERS = ("o", "s", "^", "D", "v", "P", "h", "*")
-_WORDS = MappingProxyType(
+_AXIS_LABELS = MappingProxyType(
     {
         "accuracy": "accuracy",
         "auc": "area under the ROC curve",
@@ -61,6 +61,7 @@ _RC = MappingProxyType(
         "svg.hashsalt": "unitball",
     }
 )
+_SUFFIXES = MappingProxyType({"proved": "", "unproved": " ✗ not proved", "non-private": " (no privacy)"})
 # Inches; a panel alone is wider. A letter's width is that of the legend's and the ticks' small print.
 _PANEL_WIDTH, _ONLY_PANEL_WIDTH, _PANEL_HEIGHT, _LEGEND_LINE = 4.6, 6.4, 3.1, 0.19
 _LETTER, _HANDLE = 0.073, 0.55
@@ -75,7 +76,7 @@ class Drawing(BaseModel):
     svg: bytes
 
 
-class Plane(BaseModel):
+class DecisionBoundaries(BaseModel):
     """Rows of two features and the lines that models draw through them.
 
     Attributes
@@ -91,9 +92,9 @@ class Plane(BaseModel):
     axes: tuple[str, str] = ("first feature", "second feature")
 
 
-def wording(name: str) -> str:
+def axis_label(name: str) -> str:
     """Return how an axis or a metric is called for people."""
-    return _WORDS.get(name, name.removeprefix("param.").replace("_", " "))
+    return _AXIS_LABELS.get(name, name.removeprefix("param.").replace("_", " "))
 
 
 def _family(label: str) -> str:
@@ -104,9 +105,9 @@ def _family(label: str) -> str:
 class _Style:
     """How each series looks: colour by family, everything else by what is proved."""
 
-    def __init__(self, rows: Sequence[Row]) -> None:
-        self.labels = list(dict.fromkeys(row.label for row in rows))
-        self.status = {row.label: row.status for row in rows}
+    def __init__(self, results: Sequence[PointResult]) -> None:
+        self.labels = list(dict.fromkeys(result.label for result in results))
+        self.status = {result.label: result.status for result in results}
         # One line without privacy is the black reference; several among themselves need colours like others.
         plain = [one for one in self.labels if self.status[one] == "non-private"]
         self._black = plain[0] if plain else None
@@ -135,9 +136,8 @@ class _Style:
         hatch = "" if self.status[label] == "non-private" else "////"
         return {"facecolor": "white", "edgecolor": colour, "hatch": hatch, "linewidth": 1.2}
 
-    def words(self, label: str) -> str:
-        suffix = {"proved": "", "unproved": " ✗ not proved", "non-private": " (no privacy)"}
-        return f"{label}{suffix[self.status[label]]}"
+    def legend_label(self, label: str) -> str:
+        return f"{label}{_SUFFIXES[self.status[label]]}"
 
 
 def _is_number(value: Any) -> bool:
@@ -152,20 +152,20 @@ def _text(value: Any) -> str:
     return f"{value:g}" if _is_number(value) else str(value)
 
 
-def _series(rows: Sequence[Row], x: str, y: str) -> list[tuple[Any, list[float]]]:
-    """Return the values at each place of an axis, in its order; None stands for rows the axis does not concern."""
+def _series(results: Sequence[PointResult], x: str, y: str) -> list[tuple[Any, list[float]]]:
+    """Return the values at each place of an axis, in its order; None stands for results the axis does not concern."""
     found: dict[str, tuple[Any, list[float]]] = {}
-    for row in rows:
-        if y in row.metrics and np.isfinite(row.metrics[y]):
-            place = row.value(x)
-            found.setdefault(_text(place) if place is not None else "", (place, []))[1].append(row.metrics[y])
+    for result in results:
+        if y in result.metrics and np.isfinite(result.metrics[y]):
+            place = result.value(x)
+            found.setdefault(_text(place) if place is not None else "", (place, []))[1].append(result.metrics[y])
     places = list(found.values())
     return sorted(places, key=lambda item: item[0]) if all(_is_number(place) for place, _ in places) else places
 
 
-def _positions(rows: Sequence[Row], x: str) -> tuple[dict[str, float], bool]:
-    places = list(dict.fromkeys(_text(row.value(x)) for row in rows if row.value(x) is not None))
-    values = {_text(row.value(x)): row.value(x) for row in rows if row.value(x) is not None}
+def _positions(results: Sequence[PointResult], x: str) -> tuple[dict[str, float], bool]:
+    places = list(dict.fromkeys(_text(result.value(x)) for result in results if result.value(x) is not None))
+    values = {_text(result.value(x)): result.value(x) for result in results if result.value(x) is not None}
     if all(_is_number(value) for value in values.values()):
         return {text: float(value) for text, value in values.items()}, True
     return {text: float(number) for number, text in enumerate(places)}, False
@@ -180,19 +180,19 @@ def _name_places(axes: Axes, texts: Sequence[str], across: int) -> None:
         axes.set_xticks(range(len(texts)), texts, fontsize=7, rotation=30, ha="right", rotation_mode="anchor")
 
 
-def _draw_lines(axes: Axes, rows: Sequence[Row], plot: Plot, y: str, style: _Style, across: int) -> None:
-    positions, numeric = _positions(rows, plot.x)
+def _draw_lines(axes: Axes, results: Sequence[PointResult], plot: Plot, y: str, style: _Style, across: int) -> None:
+    positions, numeric = _positions(results, plot.x)
     for label in style.labels:
-        series = _series([row for row in rows if row.label == label], plot.x, y)
+        series = _series([result for result in results if result.label == label], plot.x, y)
         if not series:
             continue
         if any(place is None for place, _ in series):
             values = [value for _, found in series for value in found]
-            axes.axhline(fmean(values), label=style.words(label), **{**style.line(label), "marker": ""})
+            axes.axhline(fmean(values), label=style.legend_label(label), **{**style.line(label), "marker": ""})
             axes.axhspan(min(values), max(values), color=style.colour(label), alpha=0.08, linewidth=0)
             continue
         xs = [positions[_text(place)] for place, _ in series]
-        axes.plot(xs, [fmean(values) for _, values in series], label=style.words(label), **style.line(label))
+        axes.plot(xs, [fmean(values) for _, values in series], label=style.legend_label(label), **style.line(label))
         low, high = [min(values) for _, values in series], [max(values) for _, values in series]
         axes.fill_between(xs, low, high, color=style.colour(label), alpha=0.15, linewidth=0)
     if numeric and plot.log_x:
@@ -204,26 +204,26 @@ def _draw_lines(axes: Axes, rows: Sequence[Row], plot: Plot, y: str, style: _Sty
         axes.margins(x=0.08)
 
 
-def _draw_bars(axes: Axes, rows: Sequence[Row], plot: Plot, y: str, style: _Style, across: int) -> None:
-    places = list(dict.fromkeys(_text(row.value(plot.x)) for row in rows if row.value(plot.x) is not None)) or [""]
-    labels = [label for label in style.labels if any(row.label == label and y in row.metrics for row in rows)]
+def _draw_bars(axes: Axes, results: Sequence[PointResult], plot: Plot, y: str, style: _Style, across: int) -> None:
+    measured = [result for result in results if y in result.metrics]
+    found = dict.fromkeys(_text(place) for result in results if (place := result.value(plot.x)) is not None)
+    places = list(found) or [""]
+    labels = [label for label in style.labels if any(result.label == label for result in measured)]
     width = 0.8 / max(len(labels), 1)
     for number, label in enumerate(labels):
-        mine = [row for row in rows if row.label == label]
-        everywhere = any(row.value(plot.x) is None for row in mine)
-        first = True
+        mine = [result for result in measured if result.label == label]
+        everywhere = any(result.value(plot.x) is None for result in mine)
+        legend: str | None = style.legend_label(label)
         for place, text in enumerate(places):
-            values = [
-                row.metrics[y] for row in mine if y in row.metrics and (everywhere or _text(row.value(plot.x)) == text)
-            ]
-            if not values:
+            at = [result.metrics[y] for result in mine if everywhere or _text(result.value(plot.x)) == text]
+            if not at:
                 continue
-            middle, centre = fmean(values), place - 0.4 + width * (number + 0.5)
+            middle, centre = fmean(at), place - 0.4 + width * (number + 0.5)
             # The mean of equal values can be off by its last bit, and matplotlib refuses a whisker below nothing.
-            spread = [[max(middle - min(values), 0.0)], [max(max(values) - middle, 0.0)]]
-            axes.bar(centre, middle, width * 0.9, label=style.words(label) if first else None, **style.bar(label))
+            spread = [[max(middle - min(at), 0.0)], [max(max(at) - middle, 0.0)]]
+            axes.bar(centre, middle, width * 0.9, label=legend, **style.bar(label))
             axes.errorbar(centre, middle, yerr=spread, color="#333333", linewidth=0.9, capsize=2)
-            first = False
+            legend = None
     _name_places(axes, places, across)
     axes.grid(axis="x", visible=False)
 
@@ -231,8 +231,8 @@ def _draw_bars(axes: Axes, rows: Sequence[Row], plot: Plot, y: str, style: _Styl
 _KINDS = MappingProxyType({"lines": _draw_lines, "bars": _draw_bars})
 
 
-def draw(plot: Plot, rows: Sequence[Row], title: str) -> Drawing:
-    """Draw rows: a panel for each data set (or whatever the plot says) and metric.
+def draw(plot: Plot, results: Sequence[PointResult], title: str) -> Drawing:
+    """Draw results: a panel for each data set (or whatever the plot says) and metric.
 
     A solid line and a filled marker are proved; a dashed line with an open marker is not; dotted black has no privacy.
     Bands and whiskers go from the smallest to the largest value over seeds.
@@ -240,30 +240,30 @@ def draw(plot: Plot, rows: Sequence[Row], title: str) -> Drawing:
     Parameters
     ----------
     plot : Plot
-    rows : sequence of Row
+    results : sequence of PointResult
         At least one with one of the plot's metrics.
     title : str
     """
     from matplotlib import rc_context
 
-    style = _Style(rows)
+    style = _Style(results)
     panels = [
         (panel, y)
         for y in plot.y
-        for panel in dict.fromkeys(_text(row.value(plot.panels)) for row in rows if y in row.metrics)
+        for panel in dict.fromkeys(_text(result.value(plot.panels)) for result in results if y in result.metrics)
     ]
     across = min(len(panels), 4) or 1
     down = -(-len(panels) // across) or 1
     with rc_context(dict(_RC)):
-        figure, grid = _figure(across, down, [style.words(label) for label in style.labels], title)
+        figure, grid = _figure(across, down, [style.legend_label(label) for label in style.labels], title)
         for axes, (panel, y) in zip(grid, panels, strict=False):
-            mine = [row for row in rows if _text(row.value(plot.panels)) == panel]
+            mine = [result for result in results if _text(result.value(plot.panels)) == panel]
             _KINDS[plot.kind](axes, mine, plot, y, style, across)
-            axes.set_title(panel if plot.panels == "dataset" else f"{wording(plot.panels)}: {panel}", fontsize=9)
-            axes.set_xlabel(plot.x_title or wording(plot.x))
-            axes.set_ylabel(plot.y_title or wording(y))
+            axes.set_title(panel if plot.panels == "dataset" else f"{axis_label(plot.panels)}: {panel}", fontsize=9)
+            axes.set_xlabel(plot.x_title or axis_label(plot.x))
+            axes.set_ylabel(plot.y_title or axis_label(y))
             if y in plot.log_y:
-                _use_log_y(axes, [row.metrics[y] for row in mine if y in row.metrics])
+                _use_log_y(axes, [result.metrics[y] for result in mine if y in result.metrics])
         for axes in grid[len(panels) :]:
             axes.set_visible(False)
         return _finish(figure, grid[: len(panels)], across)
@@ -284,50 +284,46 @@ def _use_log_y(axes: Axes, values: Sequence[float]) -> None:
     axes.tick_params(axis="y", which="minor", labelsize=7)
 
 
-def draw_plane(plane: Plane, title: str) -> Drawing:
+def draw_boundaries(boundaries: DecisionBoundaries, title: str) -> Drawing:
     """Draw rows of two features and each model's line, with the margins dotted."""
     from matplotlib import rc_context
 
     with rc_context(dict(_RC)):
-        series = ["class 0", "class 1", *(_line_words(label, status) for label, status, *_ in plane.lines)]
+        series = ["class 0", "class 1", *(f"{label}{_SUFFIXES[status]}" for label, status, *_ in boundaries.lines)]
         figure, (axes, *_) = _figure(1, 1, series, title)
-        rows: NDArray[np.float64] = np.array(plane.rows, dtype=np.float64)
+        rows: NDArray[np.float64] = np.array(boundaries.rows, dtype=np.float64)
         for number, name in enumerate(("class 0", "class 1")):
             mine = rows[rows[:, 2] == number]
             axes.scatter(mine[:, 0], mine[:, 1], s=12, marker="ox"[number], color="#999999", label=name, linewidths=0.8)
         low, high = rows[:, :2].min(axis=0) - 0.1, rows[:, :2].max(axis=0) + 0.1
         xs, ys = np.meshgrid(np.linspace(low[0], high[0], 200), np.linspace(low[1], high[1], 200))
-        for number, (label, status, a, b, c) in enumerate(plane.lines):
+        for number, (label, status, a, b, c) in enumerate(boundaries.lines):
             colour = "#000000" if status == "non-private" else _COLOURS[number % len(_COLOURS)]
             dashes = {"non-private": "dotted", "unproved": "dashed", "proved": "solid"}[status]
             axes.contour(
                 xs, ys, a * xs + b * ys + c, levels=[0.0], colors=[colour], linestyles=[dashes], linewidths=1.6
             )
-            axes.plot([], [], color=colour, linestyle=dashes, label=_line_words(label, status))
-        axes.set_xlabel(plane.axes[0])
-        axes.set_ylabel(plane.axes[1])
+            axes.plot([], [], color=colour, linestyle=dashes, label=f"{label}{_SUFFIXES[status]}")
+        axes.set_xlabel(boundaries.axes[0])
+        axes.set_ylabel(boundaries.axes[1])
         return _finish(figure, [axes], 1)
-
-
-def _line_words(label: str, status: str) -> str:
-    return f"{label} ✗ not proved" if status == "unproved" else label
 
 
 def _width(across: int) -> float:
     return _ONLY_PANEL_WIDTH if across == 1 else _PANEL_WIDTH * across
 
 
-def _columns(across: int, words: Sequence[str]) -> int:
+def _columns(across: int, labels: Sequence[str]) -> int:
     """Return how many columns of a legend fit into a figure."""
-    return max(1, int(_width(across) / (_HANDLE + _LETTER * max(map(len, words), default=1))))
+    return max(1, int(_width(across) / (_HANDLE + _LETTER * max(map(len, labels), default=1))))
 
 
-def _figure(across: int, down: int, words: Sequence[str], title: str) -> tuple[Figure, list[Axes]]:
+def _figure(across: int, down: int, labels: Sequence[str], title: str) -> tuple[Figure, list[Axes]]:
     from matplotlib.figure import Figure
 
     # A title never ends outside the figure: about twelve letters go to an inch.
     title = textwrap.fill(title, int(12 * _width(across)))
-    legend = _LEGEND_LINE * -(-len(words) // _columns(across, words)) + 0.25
+    legend = _LEGEND_LINE * -(-len(labels) // _columns(across, labels)) + 0.25
     figure = Figure(figsize=(_width(across), _PANEL_HEIGHT * down + legend + 0.35), layout="constrained")
     figure.suptitle(title, fontsize=10, x=0.01, ha="left")
     return figure, list(np.atleast_1d(figure.subplots(down, across, squeeze=False)).flat)
@@ -336,8 +332,8 @@ def _figure(across: int, down: int, words: Sequence[str], title: str) -> tuple[F
 def _finish(figure: Figure, panels: Sequence[Axes], across: int) -> Drawing:
     found: dict[str, Any] = {}
     for axes in panels:
-        for handle, words in zip(*axes.get_legend_handles_labels(), strict=True):
-            found.setdefault(words, handle)
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
+            found.setdefault(label, handle)
     columns = _columns(across, list(found))
     figure.legend(list(found.values()), list(found), loc="outside lower left", ncols=columns, fontsize=8)
     pictures: Mapping[str, io.BytesIO] = {"png": io.BytesIO(), "svg": io.BytesIO()}

@@ -1,4 +1,4 @@
-"""Rows of an experiment: a finished point as figures, tables and checks see it."""
+"""Results of an experiment's points as figures, tables and checks see them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict
 from tasks.experiments.specification import Check, Derived, PaperValue, Point
 from tasks.tracking.results import RunResult
 
-__all__ = ["Compared", "Row", "Verdict", "compare_with_paper", "derive", "row_of", "verdicts"]
+__all__ = ["Compared", "PointResult", "Verdict", "compare_with_paper", "derive", "point_result", "verdicts"]
 
 NOISE_AXES = ("seeds", "seed", "partition_seed", "repetition")
 """Axes that repeat a point rather than ask another question."""
@@ -21,7 +21,7 @@ NOISE_AXES = ("seeds", "seed", "partition_seed", "repetition")
 Status = Literal["proved", "unproved", "non-private"]
 
 
-class Row(BaseModel):
+class PointResult(BaseModel):
     """One finished point.
 
     Attributes
@@ -51,17 +51,17 @@ class Row(BaseModel):
     releases: tuple[str, ...] = ()
 
     def asks(self, where: Mapping[str, Any]) -> bool:
-        """Whether the row is at these values of its axes (or of label, data set, algorithm, trust)."""
+        """Whether the result is at these values of its axes (or of label, data set, algorithm, trust)."""
         return all(self.value(name) == value for name, value in where.items())
 
     def value(self, axis: str) -> Any:
-        """Return where the row is on an axis; None where the axis does not concern it."""
+        """Return where the result is on an axis; None where the axis does not concern it."""
         if axis in ("label", "dataset", "algorithm", "trust", "status"):
             return getattr(self, axis)
         return self.axes.get(axis)
 
     def question(self, ignoring: Sequence[str] = ()) -> str:
-        """Return what is asked without who answers: equal for the rows that are compared with each other."""
+        """Return what is asked without who answers: equal for the results that are compared with each other."""
         own = ("algorithm", "trainer", "projection", "aggregation", "trust", *NOISE_AXES, *ignoring)
         asked = {name: value for name, value in self.axes.items() if name not in own}
         return json.dumps([self.dataset, asked], sort_keys=True, default=str)
@@ -73,8 +73,8 @@ def _status(result: RunResult) -> Status:
     return "unproved" if result.claim is not None or result.split else "non-private"
 
 
-def row_of(point: Point, result: RunResult) -> Row:
-    """Return a finished point as a row."""
+def point_result(point: Point, result: RunResult) -> PointResult:
+    """Return a finished point as a result."""
     proved, claim = result.proved, result.claim or {}
     measured = {
         "epsilon_spent": result.epsilon_spent,
@@ -82,7 +82,7 @@ def row_of(point: Point, result: RunResult) -> Row:
         "seconds": result.seconds,
         "releasing_seconds": result.releasing_seconds,
     }
-    return Row(
+    return PointResult(
         label=point.label,
         dataset=result.dataset,
         algorithm=result.algorithm,
@@ -109,21 +109,21 @@ _HOW: Mapping[str, Callable[[float, float], float]] = MappingProxyType(
 )
 
 
-def derive(rows: Sequence[Row], wanted: Sequence[Derived]) -> list[Row]:
-    """Add metrics that compare each row with the mean of its reference's rows; without a reference there is none."""
-    result = list(rows)
+def derive(results: Sequence[PointResult], wanted: Sequence[Derived]) -> list[PointResult]:
+    """Add metrics that compare each result with the mean of its reference's; without a reference there is none."""
+    found = list(results)
     for one in wanted:
         references: dict[tuple[Any, ...], list[float]] = {}
-        for row in result:
-            if row.asks(one.against) and one.metric in row.metrics:
-                place = tuple(str(row.value(name)) for name in one.match)
-                references.setdefault(place, []).append(row.metrics[one.metric])
-        for number, row in enumerate(result):
-            known = references.get(tuple(str(row.value(name)) for name in one.match))
-            if known and one.metric in row.metrics:
-                value = _HOW[one.how](row.metrics[one.metric], fmean(known))
-                result[number] = row.model_copy(update={"metrics": {**row.metrics, one.name: value}})
-    return result
+        for result in found:
+            if result.asks(one.against) and one.metric in result.metrics:
+                place = tuple(str(result.value(name)) for name in one.match)
+                references.setdefault(place, []).append(result.metrics[one.metric])
+        for number, result in enumerate(found):
+            known = references.get(tuple(str(result.value(name)) for name in one.match))
+            if known and one.metric in result.metrics:
+                value = _HOW[one.how](result.metrics[one.metric], fmean(known))
+                found[number] = result.model_copy(update={"metrics": {**result.metrics, one.name: value}})
+    return found
 
 
 class Verdict(BaseModel):
@@ -149,18 +149,18 @@ class Verdict(BaseModel):
         return {True: "holds", False: "does not hold", None: "not measured"}[self.holds]
 
 
-def verdicts(rows: Sequence[Row], checks: Sequence[Check]) -> list[Verdict]:
+def verdicts(results: Sequence[PointResult], checks: Sequence[Check]) -> list[Verdict]:
     """Return the verdict of each check."""
-    return [_verdict(rows, check) for check in checks]
+    return [_verdict(results, check) for check in checks]
 
 
-def _verdict(rows: Sequence[Row], check: Check) -> Verdict:
-    mine = _means([row for row in rows if row.label == check.of and row.asks(check.where)], check)
+def _verdict(results: Sequence[PointResult], check: Check) -> Verdict:
+    mine = _means([result for result in results if result.label == check.of and result.asks(check.where)], check)
     if check.against is None:
         values = [value for _, value in mine.items()]
     else:
-        others = [row for row in rows if row.label == check.against]
-        theirs = _means([row for row in others if _fits(row, check.where)], check)
+        others = [result for result in results if result.label == check.against]
+        theirs = _means([result for result in others if _fits(result, check.where)], check)
         # A reference without the axis (no noise, hence no epsilon) stands beside every point of its data set.
         values = [
             _HOW[check.how](value, other)
@@ -179,30 +179,30 @@ def _verdict(rows: Sequence[Row], check: Check) -> Verdict:
     return Verdict(says=check.says, measured=measured, wanted=wanted, holds=holds, points=len(values))
 
 
-def _fits(row: Row, where: Mapping[str, Any]) -> bool:
-    return all(row.value(name) in (None, value) for name, value in where.items())
+def _fits(result: PointResult, where: Mapping[str, Any]) -> bool:
+    return all(result.value(name) in (None, value) for name, value in where.items())
 
 
-def _means(rows: Sequence[Row], check: Check) -> dict[str, float]:
+def _means(results: Sequence[PointResult], check: Check) -> dict[str, float]:
     found: dict[str, list[float]] = {}
-    for row in rows:
-        if check.metric in row.metrics:
-            found.setdefault(row.question(check.ignoring), []).append(row.metrics[check.metric])
+    for result in results:
+        if check.metric in result.metrics:
+            found.setdefault(result.question(check.ignoring), []).append(result.metrics[check.metric])
     return {question: fmean(values) for question, values in found.items()}
 
 
-def _other(theirs: Mapping[str, float], others: Sequence[Row], question: str, check: Check) -> float | None:
+def _other(theirs: Mapping[str, float], others: Sequence[PointResult], question: str, check: Check) -> float | None:
     if question in theirs:
         return theirs[question]
     dataset, asked = json.loads(question)
     near = [
-        row.metrics[check.metric]
-        for row in others
-        if row.dataset == dataset
-        and check.metric in row.metrics
+        result.metrics[check.metric]
+        for result in others
+        if result.dataset == dataset
+        and check.metric in result.metrics
         and all(
             json.loads(json.dumps(value, default=str)) == asked.get(name)
-            for name, value in row.axes.items()
+            for name, value in result.axes.items()
             if name in asked and value is not None
         )
     ]
@@ -220,11 +220,12 @@ class Compared(BaseModel):
     measured: float
 
 
-def compare_with_paper(rows: Sequence[Row], values: Sequence[PaperValue]) -> list[Compared]:
+def compare_with_paper(results: Sequence[PointResult], values: Sequence[PaperValue]) -> list[Compared]:
     """Return what the paper prints beside what was measured, where there is anything to compare."""
     found = []
     for value in values:
-        same = [row.metrics[value.metric] for row in rows if row.asks(value.where) and value.metric in row.metrics]
+        asked = [result.metrics for result in results if result.asks(value.where)]
+        same = [metrics[value.metric] for metrics in asked if value.metric in metrics]
         if same:
             found.append(Compared(where=value.where, metric=value.metric, paper=value.value, measured=fmean(same)))
     return found

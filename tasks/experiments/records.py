@@ -1,4 +1,4 @@
-"""Experiments on disk: rows, figure, verdict and page of each, in a folder of its own under the root."""
+"""Experiments on disk: results, figure, verdict and page of each, in a folder of its own under the root."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import io
 import json
 import platform
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pydantic import BaseModel, ConfigDict
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 
 from storage.atomic import write_bytes
 from storage.errors import InputError
 from storage.layout import path_component
 from tasks.experiments.figures import Drawing
-from tasks.experiments.points import Compared, Row, Verdict
+from tasks.experiments.points import Compared, PointResult, Verdict
 from tasks.runtime.settings import current_layout
 
 __all__ = ["Experiment", "Table", "experiments_folder", "load_experiment", "stored_experiments", "versions", "write"]
@@ -55,7 +55,7 @@ class Experiment(BaseModel):
     paper_says: list[str] = []
     differs: list[str] = []
     setting: dict[str, str] = {}
-    rows: list[Row] = []
+    results: Annotated[list[PointResult], Field(validation_alias=AliasChoices("results", "rows"))] = []
     tables: list[Table] = []
     verdicts: list[Verdict] = []
     compared: list[Compared] = []
@@ -78,21 +78,21 @@ def experiments_folder() -> Path:
     return current_layout().root / "experiments"
 
 
-def _plain_row(row: Row) -> dict[str, Any]:
-    fixed = row.model_dump(mode="json", exclude={"axes", "metrics", "releases"})
+def _flat(result: PointResult) -> dict[str, Any]:
+    fixed = result.model_dump(mode="json", exclude={"axes", "metrics", "releases"})
     axes = {
         f"axis_{name}": json.dumps(value) if isinstance(value, (list, tuple, dict)) else value
-        for name, value in row.axes.items()
+        for name, value in result.axes.items()
     }
-    return {**fixed, **axes, **{f"metric_{name}": value for name, value in row.metrics.items()}}
+    return {**fixed, **axes, **{f"metric_{name}": value for name, value in result.metrics.items()}}
 
 
-def _parquet(rows: list[Row]) -> bytes:
-    plain = [_plain_row(row) for row in rows]
-    columns = list(dict.fromkeys(name for row in plain for name in row))
+def _parquet(results: list[PointResult]) -> bytes:
+    plain = [_flat(result) for result in results]
+    columns = list(dict.fromkeys(name for result in plain for name in result))
     table: dict[str, Any] = {}
     for name in columns:
-        values = [row.get(name) for row in plain]
+        values = [result.get(name) for result in plain]
         kinds = {type(value) for value in values if value is not None}
         mixed = len(kinds) > 1 and not kinds <= {int, float}
         table[name] = pa.array([None if value is None else str(value) for value in values] if mixed else values)
@@ -111,8 +111,8 @@ def write(experiment: Experiment, drawing: Drawing | None, page: str, folder: Pa
     """
     place = folder or experiments_folder() / path_component(f"{experiment.name}-{experiment.scale}", "experiment")
     write_bytes(place / "experiment.json", experiment.model_dump_json(indent=2).encode())
-    if experiment.rows:
-        write_bytes(place / "rows.parquet", _parquet(experiment.rows))
+    if experiment.results:
+        write_bytes(place / "results.parquet", _parquet(experiment.results))
     if drawing is not None:
         write_bytes(place / "figure.png", drawing.png)
         write_bytes(place / "figure.svg", drawing.svg)

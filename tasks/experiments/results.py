@@ -1,4 +1,4 @@
-"""SQL over everything that may be told: runs, metrics, releases and charges."""
+"""SQL over what is public: runs, metrics, releases and charges."""
 
 from __future__ import annotations
 

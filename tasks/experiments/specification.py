@@ -102,7 +102,7 @@ class Point(_Specification):
         return identity(config=self.config)
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         """What the point asks, for people."""
         asked = {name: value for name, value in self.axes.items() if name not in ("dataset", "algorithm")}
         listed = ", ".join(f"{name}={value}" for name, value in asked.items())
@@ -173,14 +173,18 @@ class SweepSpec(_Specification):
                 found.setdefault(f"{point.label}/{point.key}", point)
         return list(found.values())
 
+    def grids(self) -> Iterator[tuple[str, list[Any]]]:
+        """Yield every axis that is varied somewhere, with its values there."""
+        for grid in (self.grid, *(block.grid for block in self.blocks)):
+            yield from grid.items()
+
     def varied(self) -> list[str]:
         """Return which parameters differ between points, as runs call them; repetitions by another seed are none.
 
         A parameter that only some parts have (``param.NAME`` without the part) has no single name there.
         """
-        grids = (self.grid, *(block.grid for block in self.blocks))
         found = []
-        for name in dict.fromkeys(name for grid in grids for name in grid):
+        for name in dict.fromkeys(name for name, _ in self.grids()):
             called = name.removeprefix("param.")
             if name not in _REPEATING and (called == name or "." in called):
                 found.append(called)

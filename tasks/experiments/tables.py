@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import fmean
 
-from tasks.experiments.points import Row
+from tasks.experiments.points import PointResult
 from tasks.experiments.records import Table
 
 __all__ = ["means_table"]
@@ -26,15 +26,17 @@ def _cell(value: object) -> str:
     return ", ".join(str(part) for part in value) if isinstance(value, (list, tuple)) else str(value)
 
 
-def means_table(rows: Sequence[Row], columns: Sequence[str], metrics: Sequence[str], title: str = "") -> Table:
+def means_table(
+    results: Sequence[PointResult], columns: Sequence[str], metrics: Sequence[str], title: str = ""
+) -> Table:
     """Return the mean of each metric, with the smallest and largest over seeds where they differ."""
-    groups: dict[tuple[str, ...], list[Row]] = {}
-    for row in rows:
-        place = (row.dataset, row.label, _PROVED[row.status], *(_cell(row.value(name)) for name in columns))
-        groups.setdefault(place, []).append(row)
-    shown = [name for name in metrics if any(name in row.metrics for row in rows)]
+    groups: dict[tuple[str, ...], list[PointResult]] = {}
+    for result in results:
+        place = (result.dataset, result.label, _PROVED[result.status], *(_cell(result.value(name)) for name in columns))
+        groups.setdefault(place, []).append(result)
+    shown = [name for name in metrics if any(name in result.metrics for result in results)]
     body = []
     for place, mine in groups.items():
-        values = [[row.metrics[name] for row in mine if name in row.metrics] for name in shown]
+        values = [[result.metrics[name] for result in mine if name in result.metrics] for name in shown]
         body.append([*place, *(_spread(found) if found else "–" for found in values), str(len(mine))])
     return Table(title=title, head=["data set", "series", "proved", *columns, *shown, "runs"], body=body)

@@ -1,1 +1,1 @@
-"""What MLflow and Prefect are told of runs, models and sweeps."""
+"""Runs, models and sweeps in MLflow, artifacts in Prefect."""

@@ -1,4 +1,4 @@
-"""What a flow run shows of itself in Prefect: progress, budget and result, in public words and numbers only."""
+"""What a flow run shows of itself in Prefect: progress, budget and result, nothing of private rows."""
 
 from __future__ import annotations
 
@@ -55,14 +55,14 @@ def show_budget(dataset: DatasetRef, charged: dict[str, Any]) -> None:
         {"what": "releases charged before", "value": _number(charged["already_charged"])},
     ]
     if dataset.private:
-        for words, name in (
+        for title, name in (
             ("epsilon spent before", "spent_before"),
             ("epsilon spent after", "spent_after"),
             ("epsilon left before this run", "left"),
             ("composed by", "filter"),
         ):
             if charged.get(name) is not None:
-                rows.append({"what": words, "value": _number(charged[name])})
+                rows.append({"what": title, "value": _number(charged[name])})
         rows.append({"what": "more runs like this that fit", "value": _number(nights_left(dataset.account))})
     create_table_artifact(table=rows, key="budget", description=f"Budget of account {dataset.account}")
 
@@ -85,12 +85,12 @@ def show_sweep(name: str, points: Sequence[tuple[str, RunResult | None, str | No
     """Show every point of a sweep, with its error where it failed."""
     rows = [
         {
-            "point": words,
+            "point": description,
             "proved": _proved(result),
             "accuracy": "–" if result is None or result.accuracy is None else _number(result.accuracy),
             "error": error or "",
         }
-        for words, result, error in points
+        for description, result, error in points
     ]
     create_table_artifact(table=rows, key="sweep", description=f"Points of {name}")
 

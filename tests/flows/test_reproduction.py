@@ -29,8 +29,8 @@ def test_a_quick_reproduction_writes_rows_figure_verdict_and_page(unitball: Comm
     if name in WORKED_OUT:
         assert experiment["tables"][0]["body"]
         return
-    rows = pq.read_table(folder / "rows.parquet")
-    assert rows.num_rows == len(experiment["rows"]) > 0
+    rows = pq.read_table(folder / "results.parquet")
+    assert rows.num_rows == len(experiment["results"]) > 0
     assert (folder / "figure.png").read_bytes().startswith(b"\x89PNG")
     assert b"<svg" in (folder / "figure.svg").read_bytes()
     assert experiment["verdicts"]
@@ -38,19 +38,6 @@ def test_a_quick_reproduction_writes_rows_figure_verdict_and_page(unitball: Comm
     before = page
     assert unitball("report", f"{name}-quick").code == 0
     assert (folder / "report.html").read_text("utf-8") == before
-
-
-def test_a_system_that_is_not_registered_is_said_to_be_missing() -> None:
-    from flows.reproduction import missing_of
-    from tasks.experiments.specification import SweepSpec
-
-    spec = SweepSpec.model_validate(
-        {
-            "name": "a",
-            "blocks": [{"set": {"algorithm": "truex-2099"}}, {"set": {"algorithm": "noisy-gd", "epsilon": 1}}],
-        }
-    )
-    assert missing_of(spec.points()) == {"truex-2099": "system truex-2099 is not registered"}
 
 
 def test_files_that_are_not_there_are_named(root: Path) -> None:
@@ -65,10 +52,10 @@ def test_files_that_are_not_there_are_named(root: Path) -> None:
 
 def test_some_features_of_a_private_set_are_no_set_of_their_own(root: Path, tmp_path: Path) -> None:
     from storage.errors import RefusedError
-    from tasks.experiments.boundaries import make_narrow
+    from tasks.experiments.boundaries import ingest_features
     from tasks.ingestion import IngestRequest, find_dataset, ingest
 
-    make_narrow("iris", [2, 0], "iris-two")
+    ingest_features("iris", [2, 0], "iris-two")
     assert find_dataset("iris-two").dimension == 2
     file = tmp_path / "rows.libsvm"
     file.write_text("".join(f"{row % 2} 1:0.{row % 9} 2:0.1\n" for row in range(300)))
@@ -78,4 +65,4 @@ def test_some_features_of_a_private_set_are_no_set_of_their_own(root: Path, tmp_
         )
     )
     with pytest.raises(RefusedError, match="private"):
-        make_narrow("clinic", [0], "copy")
+        ingest_features("clinic", [0], "copy")

@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from tasks.experiments.figures import Drawing, Plane, _Style, _use_log_y, draw, draw_plane
+from tasks.experiments.figures import DecisionBoundaries, Drawing, _Style, _use_log_y, draw, draw_boundaries
 from tasks.experiments.pages import page
-from tasks.experiments.points import Row, Verdict
+from tasks.experiments.points import PointResult, Verdict
 from tasks.experiments.records import Experiment, Table
 from tasks.experiments.specification import Plot
 
 
-def a_row(label: str, status: Any, accuracy: float, **axes: Any) -> Row:
-    return Row(
+def a_row(label: str, status: Any, accuracy: float, **axes: Any) -> PointResult:
+    return PointResult(
         label=label, dataset="digits", algorithm=label, trust="local", status=status, axes=axes,
         metrics={"accuracy": accuracy}, proved="(1, 1e-05)-DP" if status == "proved" else None,
         claim="(epsilon, delta)-DP" if status == "unproved" else None,
@@ -27,7 +27,7 @@ def a_row(label: str, status: Any, accuracy: float, **axes: Any) -> Row:
     )  # fmt: skip
 
 
-ROWS = [
+RESULTS = [
     a_row(label, status, accuracy + seed / 50, epsilon=epsilon, seeds=seed)
     for label, status, accuracy in (("fed", "proved", 0.6), ("fed-published", "unproved", 0.5))
     for epsilon in (0.1, 1.0)
@@ -36,7 +36,7 @@ ROWS = [
 
 
 def test_proved_and_unproved_differ_in_more_than_colour() -> None:
-    style = _Style(ROWS)
+    style = _Style(RESULTS)
     sound, published, plain = (style.line(label) for label in ("fed", "fed-published", "plain"))
     assert sound["color"] == published["color"], "a published system and its counterpart share a colour"
     assert len({sound["linestyle"], published["linestyle"], plain["linestyle"]}) == 3
@@ -44,8 +44,8 @@ def test_proved_and_unproved_differ_in_more_than_colour() -> None:
     assert "markerfacecolor" not in sound
     assert style.bar("fed-published")["hatch"]
     assert not style.bar("fed").get("hatch")
-    assert "not proved" in style.words("fed-published")
-    assert style.words("fed") == "fed"
+    assert "not proved" in style.legend_label("fed-published")
+    assert style.legend_label("fed") == "fed"
 
 
 def contrast(colour: str) -> float:
@@ -64,18 +64,19 @@ def test_colours_are_different_and_visible_on_white() -> None:
 @pytest.mark.parametrize("kind", ["lines", "bars"])
 def test_a_figure_is_png_and_svg_and_the_same_every_time(kind: Any) -> None:
     plot = Plot(kind=kind, log_x=True)
-    first, second = draw(plot, ROWS, "title"), draw(plot, ROWS, "title")
+    first, second = draw(plot, RESULTS, "title"), draw(plot, RESULTS, "title")
     assert first.png.startswith(b"\x89PNG")
     assert b"<svg" in first.svg
     assert first.svg == second.svg
-    moved = [*ROWS[:-1], a_row("plain", "non-private", 0.2)]
+    moved = [*RESULTS[:-1], a_row("plain", "non-private", 0.2)]
     assert draw(plot, moved, "title").svg != first.svg
 
 
 def test_the_spread_over_seeds_is_drawn() -> None:
-    still = [row.model_copy(update={"metrics": {"accuracy": 0.5}}) for row in ROWS]
+    still = [row.model_copy(update={"metrics": {"accuracy": 0.5}}) for row in RESULTS]
     spread = [
-        row.model_copy(update={"metrics": {"accuracy": 0.5 + 0.2 * (row.axes.get("seeds", 0) - 0.5)}}) for row in ROWS
+        row.model_copy(update={"metrics": {"accuracy": 0.5 + 0.2 * (row.axes.get("seeds", 0) - 0.5)}})
+        for row in RESULTS
     ]
     assert draw(Plot(), still, "t").svg != draw(Plot(), spread, "t").svg
 
@@ -125,10 +126,10 @@ def test_a_logarithmic_axis_has_plain_numbers_from_a_power_of_ten() -> None:
     assert {"2", "5"} <= {label.get_text() for label in axes.yaxis.get_ticklabels(minor=True)}
 
 
-def test_a_plane_shows_each_line() -> None:
-    plane = Plane(rows=[(0.0, 0.0, 0), (1.0, 1.0, 1)], lines=[("a", "proved", 1.0, 1.0, -1.0)])
-    other = plane.model_copy(update={"lines": [("a", "unproved", 1.0, 1.0, -1.0)]})
-    assert draw_plane(plane, "t").svg != draw_plane(other, "t").svg
+def test_each_models_line_is_drawn() -> None:
+    boundaries = DecisionBoundaries(rows=[(0.0, 0.0, 0), (1.0, 1.0, 1)], lines=[("a", "proved", 1.0, 1.0, -1.0)])
+    other = boundaries.model_copy(update={"lines": [("a", "unproved", 1.0, 1.0, -1.0)]})
+    assert draw_boundaries(boundaries, "t").svg != draw_boundaries(other, "t").svg
 
 
 class _Links(HTMLParser):
@@ -163,7 +164,7 @@ def a_page(drawing: Drawing | None = None, **changes: Any) -> str:
         paper_says=["It is good."],
         differs=["It is not."],
         setting={"epsilon": "0.1, 1"},
-        rows=ROWS,
+        results=RESULTS,
         tables=[Table(head=["data set", "accuracy"], body=[["digits", "0.61 (0.6 – 0.62)"]])],
         verdicts=[
             Verdict(says="good", measured=0.1, wanted=">= 0.5", holds=False, points=2),
@@ -177,7 +178,7 @@ def a_page(drawing: Drawing | None = None, **changes: Any) -> str:
 
 
 def test_a_page_is_self_contained_and_says_everything() -> None:
-    text = a_page(draw(Plot(), ROWS, "title"))
+    text = a_page(draw(Plot(), RESULTS, "title"))
     parser = _Links()
     parser.feed(text)
     assert parser.fetched == []
@@ -189,6 +190,12 @@ def test_a_page_is_self_contained_and_says_everything() -> None:
         "unitball reproduce x-fig1", "(1, 1e-05)-DP", "(epsilon, delta)-DP", "<svg",
     ):  # fmt: skip
         assert words in text, words
+
+
+def test_an_experiment_that_an_earlier_version_stored_is_read() -> None:
+    stored = Experiment(name="x", scale="quick", results=RESULTS).model_dump(mode="json")
+    stored["rows"] = stored.pop("results")
+    assert Experiment.model_validate(stored).results == RESULTS
 
 
 def test_what_is_shown_is_escaped() -> None:
@@ -203,7 +210,7 @@ def test_what_is_missing_stands_on_top() -> None:
 
 
 def test_the_pages_picture_fits_any_width() -> None:
-    opening = re.search(r"<svg[^>]*>", a_page(draw(Plot(), ROWS, "title")))
+    opening = re.search(r"<svg[^>]*>", a_page(draw(Plot(), RESULTS, "title")))
     assert opening
     assert "viewBox" in opening.group()
     assert not re.search(r'\s(width|height)="', opening.group())

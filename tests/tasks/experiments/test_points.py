@@ -1,4 +1,4 @@
-"""Derived metrics, verdicts and comparison with the paper's numbers, on rows made by hand."""
+"""Derived metrics, verdicts and comparison with the paper's numbers, on results made by hand."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from typing import Any
 
 import pytest
 
-from tasks.experiments.points import Row, compare_with_paper, derive, verdicts
+from tasks.experiments.points import PointResult, compare_with_paper, derive, verdicts
 from tasks.experiments.specification import Check, Derived, PaperValue
 from tasks.experiments.tables import means_table
 
 
-def a_row(label: str, accuracy: float, *, dataset: str = "d", status: Any = "proved", **axes: Any) -> Row:
-    return Row(
+def a_row(label: str, accuracy: float, *, dataset: str = "d", status: Any = "proved", **axes: Any) -> PointResult:
+    return PointResult(
         label=label, dataset=dataset, algorithm=label, trust="local", status=status, axes=axes,
         metrics={"accuracy": accuracy},
     )  # fmt: skip
 
 
-ROWS = [
+RESULTS = [
     a_row("ours", 0.6, epsilon=1.0, seeds=0),
     a_row("ours", 0.8, epsilon=1.0, seeds=1),
     a_row("ours", 0.9, epsilon=2.0, seeds=0),
@@ -29,12 +29,12 @@ ROWS = [
 
 
 def measured(**check: Any) -> tuple[float | None, bool | None, int]:
-    (verdict,) = verdicts(ROWS, [Check(says="it", **check)])
+    (verdict,) = verdicts(RESULTS, [Check(says="it", **check)])
     return verdict.measured, verdict.holds, verdict.points
 
 
 def test_seeds_are_averaged_before_points_are() -> None:
-    # Mean over (0.6, 0.8) and 0.9, not over the three rows (0.7667).
+    # Mean over (0.6, 0.8) and 0.9, not over the three results (0.7667).
     value, holds, points = measured(of="ours", how="value", at_least=0.8)
     assert value == pytest.approx(0.8)
     assert (holds, points) == (True, 2)
@@ -63,10 +63,10 @@ def test_where_chooses_points() -> None:
 
 
 def test_two_points_that_differ_on_purpose_are_compared_if_told_so() -> None:
-    rows = [a_row("low", 0.2, epsilon=0.1), a_row("high", 0.4, epsilon=1.0)]
+    results = [a_row("low", 0.2, epsilon=0.1), a_row("high", 0.4, epsilon=1.0)]
     check = Check(says="it", of="low", against="high", how="ratio", at_least=0.9)
-    assert verdicts(rows, [check])[0].holds is None
-    told = verdicts(rows, [check.model_copy(update={"ignoring": ["epsilon"]})])[0]
+    assert verdicts(results, [check])[0].holds is None
+    told = verdicts(results, [check.model_copy(update={"ignoring": ["epsilon"]})])[0]
     assert told.measured == pytest.approx(0.5)
     assert told.holds is False
 
@@ -77,14 +77,16 @@ def test_nothing_measured_is_no_verdict() -> None:
 
 
 def test_derived_metrics_are_against_the_reference_of_the_same_match() -> None:
-    rows = [*ROWS, a_row("plain", 0.5, dataset="e"), a_row("ours", 0.75, dataset="e", epsilon=1.0)]
+    results = [*RESULTS, a_row("plain", 0.5, dataset="e"), a_row("ours", 0.75, dataset="e", epsilon=1.0)]
     wanted = Derived(name="loss", metric="accuracy", against={"label": "plain"}, match=["dataset"], how="difference")
-    derived = derive(rows, [wanted])
-    assert [row.metrics["loss"] for row in derived if row.label == "ours"] == pytest.approx([-0.4, -0.2, -0.1, 0.25])
-    absolute = derive(rows, [wanted.model_copy(update={"how": "absolute-difference"})])
-    assert min(row.metrics["loss"] for row in absolute) == 0.0
-    lost = derive([row for row in rows if row.label != "plain"], [wanted])
-    assert not any("loss" in row.metrics for row in lost)
+    derived = derive(results, [wanted])
+    assert [result.metrics["loss"] for result in derived if result.label == "ours"] == pytest.approx(
+        [-0.4, -0.2, -0.1, 0.25]
+    )
+    absolute = derive(results, [wanted.model_copy(update={"how": "absolute-difference"})])
+    assert min(result.metrics["loss"] for result in absolute) == 0.0
+    without = derive([result for result in results if result.label != "plain"], [wanted])
+    assert not any("loss" in result.metrics for result in without)
 
 
 def test_the_papers_numbers_stand_beside_the_mean_of_the_same_rows() -> None:
@@ -92,13 +94,13 @@ def test_the_papers_numbers_stand_beside_the_mean_of_the_same_rows() -> None:
         PaperValue(where={"label": "ours", "epsilon": 1.0}, metric="accuracy", value=0.71),
         PaperValue(where={"label": "ours", "dataset": "other"}, metric="accuracy", value=0.5),
     ]
-    (found,) = compare_with_paper(ROWS, values)
+    (found,) = compare_with_paper(RESULTS, values)
     assert found.paper == 0.71
     assert found.measured == pytest.approx(0.7)
 
 
 def test_a_table_has_a_line_a_question_and_the_spread_over_seeds() -> None:
-    table = means_table(ROWS, ["epsilon"], ["accuracy", "auc"])
+    table = means_table(RESULTS, ["epsilon"], ["accuracy", "auc"])
     assert table.head == ["data set", "series", "proved", "epsilon", "accuracy", "runs"]
     assert ["d", "ours", "proved", "1.0", "0.7 (0.6 – 0.8)", "2"] in table.body
     assert ["d", "plain", "no privacy", "–", "1", "1"] in table.body

@@ -80,6 +80,7 @@ def test_every_field_of_a_run_may_be_set(name: str) -> None:
         ("name: a\ngrid: {epsilon: [1, 1]}", ["epsilon has the value 1 twice"]),
         ("name: a\ngrid: {epsilon: 1}", ["grid.epsilon", "list", "1"]),
         ("name: a\ngrid: {epsilon: [0.5, -1]}", ["a: point (epsilon=-1)", "epsilon", "greater than 0", "-1"]),
+        ("name: a\nset: {algorithm: truex-2099}", ["algorithm", "'truex-2099'", "nearest: truex"]),
         ("name: a\nset: {parties: many}", ["parties", "'many'"]),
         ("name: a\nset: {sizes: [3, 4], rows_per_party: 5}", ["`sizes` or `rows_per_party`"]),
         ("name: a\nworkers: 0", ["workers", "0"]),

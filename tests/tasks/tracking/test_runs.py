@@ -18,7 +18,6 @@ import pytest
 
 from dpalgos.models import LinearModel, Projection
 from storage.layout import Layout
-from tasks.runtime.engine import prepare_tracking
 from tasks.runtime.tracking_server import own_database
 from tasks.tracking import runs as tracking
 from tasks.tracking.runs import (
@@ -33,6 +32,7 @@ from tasks.tracking.runs import (
 )
 from tasks.tracking.sklearn_export import to_sklearn
 from tasks.tracking.views import VIEW_NAME, VIEW_TAG
+from tests.support.engines import Engine
 from tests.support.untraced import quickest
 
 CLASSES = ("zero", "one", "two")
@@ -72,19 +72,11 @@ def a_report(**changes: Any) -> RunReport:
     return replace(report, **changes)
 
 
-@pytest.fixture(scope="session")
-def made_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("tracking") / "root"
-    prepare_tracking(root)
-    return root
-
-
 @pytest.fixture
-def root(made_database: Path, tmp_path: Path) -> Path:
-    """A root of its own, its database a copy of one made before."""
-    layout = Layout(tmp_path / "root").prepare()
-    layout.mlflow_database.write_bytes(Layout(made_database).mlflow_database.read_bytes())
-    return layout.root
+def root(engine: Engine, tmp_path: Path) -> Path:
+    """A root of its own, its database a copy of an empty one: migrations take ten seconds."""
+    engine.prepare(tmp_path / "root")
+    return tmp_path / "root"
 
 
 def client(root: Path) -> Any:
@@ -255,22 +247,20 @@ def _check_killed_after(root: Path, after: int) -> None:
 
 
 @pytest.mark.parametrize("after", [3, 9, 20, -1])
-def test_killed_in_the_middle_and_logged_again(root: Path, tmp_path: Path, made_database: Path, after: int) -> None:
+def test_killed_in_the_middle_and_logged_again(root: Path, tmp_path: Path, engine: Engine, after: int) -> None:
     """A killed writer leaves something half-written; the next one with its key leaves one whole run and no remains."""
     if after < 0:
-        counting = Layout(tmp_path / "counting").prepare()
-        counting.mlflow_database.write_bytes(Layout(made_database).mlflow_database.read_bytes())
-        # Right before the parent run is said to be finished.
-        after += writes_of_one_run(counting.root)
+        engine.prepare(tmp_path / "counting")
+        # Right before the parent run is marked as finished.
+        after += writes_of_one_run(tmp_path / "counting")
     _check_killed_after(root, after)
 
 
 @pytest.mark.nightly
-def test_killed_before_every_call(tmp_path: Path, made_database: Path) -> None:
+def test_killed_before_every_call(tmp_path: Path, engine: Engine) -> None:
     def fresh(name: str) -> Path:
-        layout = Layout(tmp_path / name).prepare()
-        layout.mlflow_database.write_bytes(Layout(made_database).mlflow_database.read_bytes())
-        return layout.root
+        engine.prepare(tmp_path / name)
+        return tmp_path / name
 
     for after in range(writes_of_one_run(fresh("counting"))):
         _check_killed_after(fresh(f"root-{after}"), after)

@@ -20,6 +20,7 @@ from tasks.runtime.engine import prepare_tracking
 from tasks.runtime.tracking_server import TrackingError, server_address
 from tasks.tracking.runs import comparison_path, track_run
 from tasks.tracking.sweeps import SweepTracker, TrackedPoint
+from tests.support.engines import Engine
 from tests.support.processes import clean_environment
 from tests.tasks.tracking.test_runs import a_report
 
@@ -28,11 +29,11 @@ NAMES = ("MLFLOW_TRACKING_URI", "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PAS
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
+def server(tmp_path_factory: pytest.TempPathFactory, engine: Engine) -> Iterator[tuple[str, Path]]:
     """Start a server as its documentation says; return its address and folder."""
     pytest.importorskip("flask_wtf", reason="needs MLflow's authentication: pip install 'mlflow[auth]'")
     folder = tmp_path_factory.mktemp("server")
-    prepare_tracking(folder / "made")
+    engine.prepare(folder / "made")
     settings = folder / "auth.ini"
     settings.write_text(
         f"[mlflow]\ndefault_permission = READ\ndatabase_uri = sqlite:///{folder}/users.db\nadmin_username = admin\n"
