@@ -24,6 +24,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from typing import TypedDict
 
 import numpy as np
 from scipy.special import ndtr, ndtri
@@ -34,7 +36,7 @@ from dpalgos.guarantees import Loss
 from dpalgos.rounding import rounded_down
 from dpalgos.rows import Floats
 
-__all__ = ["TYPE_I_ERRORS", "gaussian_mu", "trade_off"]
+__all__ = ["TYPE_I_ERRORS", "gaussian_mu", "trade_off", "whole_promise"]
 
 TYPE_I_ERRORS = (0.001, 0.01, 0.05, *(round(0.1 * tenth, 1) for tenth in range(1, 10)))
 """Where curves are stated: what a careful test allows itself, and tenths."""
@@ -57,7 +59,10 @@ def gaussian_mu(losses: Sequence[Loss]) -> float | None:
     return None if parts.pure or parts.rhos or parts.slacks or parts.unproved is not None else parts.mu
 
 
-def _of_profile(losses: tuple[Loss, ...], alphas: Floats) -> Floats:
+# Parties of one plan mostly make releases that cost the same.
+@lru_cache(maxsize=256)
+def _of_profile(losses: tuple[Loss, ...], levels: tuple[float, ...]) -> Floats:
+    alphas = np.array(levels)
     profile, corner = compose(losses), components(losses).epsilon
     finite = (epsilon for delta in _DELTAS if math.isfinite(epsilon := profile.epsilon(delta)))
     # The sum of pure epsilons is a corner of the curve; other points lie evenly up to the widest epsilon.
@@ -99,5 +104,19 @@ def trade_off(bills: Iterable[Sequence[Loss]], alphas: Sequence[float] = TYPE_I_
         # Curves of larger mu lie below; both functions err by a few units in the last place.
         curve = np.minimum(curve, ndtr(-ndtri(levels) - max(gaussian.values())) * (1 - 1e-12))
     for losses in distinct - gaussian.keys():
-        curve = np.minimum(curve, _of_profile(losses, levels) - 1e-15)
+        curve = np.minimum(curve, _of_profile(losses, tuple(alphas)) - 1e-15)
     return np.array([max(rounded_down(value, _DIGITS), 0.0) for value in curve.tolist()])
+
+
+class Promise(TypedDict):
+    """What a release promises beyond any one (epsilon, delta), for its manifest."""
+
+    mu: float | None
+    trade_off: list[tuple[float, float]] | None
+
+
+def whole_promise(losses: Sequence[Loss]) -> Promise:
+    """Return mu, where all is Gaussian, and the curve as pairs of errors; None where nothing is proved."""
+    proved = components(losses).unproved is None
+    curve = list(zip(TYPE_I_ERRORS, trade_off([losses]).tolist(), strict=True)) if proved else None
+    return Promise(mu=gaussian_mu(losses), trade_off=curve)

@@ -15,9 +15,21 @@ from tasks.runtime.settings import current_layout
 
 __all__ = ["query_results"]
 
-_RELEASES = ("key", "label", "kind", "algorithm", "artefact", "parties", "reads_rows", "budget", "losses", "numerics")
+_RELEASES = (
+    "key",
+    "label",
+    "kind",
+    "algorithm",
+    "artefact",
+    "parties",
+    "reads_rows",
+    "budget",
+    "losses",
+    "mu",
+    "numerics",
+)
 _CHARGES = ("account", "party", "key", "label", "run", "partition", "plan", "recharge", "losses", "recorded_at")
-_TYPES = {"reads_rows": pa.bool_(), "recharge": pa.bool_(), "plan": pa.int64()}
+_TYPES = {"reads_rows": pa.bool_(), "recharge": pa.bool_(), "plan": pa.int64(), "mu": pa.float64()}
 
 
 def query_results(sql: str) -> list[dict[str, Any]]:
@@ -64,6 +76,7 @@ def _release(key: str, manifest: Mapping[str, Any]) -> dict[str, Any]:
         "reads_rows": bool(manifest.get("reads_rows", False)),
         "budget": _text(manifest.get("budget")),
         "losses": _text(guarantee["losses"] if guarantee else None),
+        "mu": manifest.get("mu"),
         "numerics": guarantee["numerics"] if guarantee else None,
     }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from dpalgos.accounting.trade_off import whole_promise
 from dpalgos.models import Artefact, decode
 from storage.refs import ReleaseRef
 from storage.releases import ReleaseStore
@@ -75,7 +76,7 @@ def store_combination(combination: PlannedCombination, artefact: Artefact) -> Re
 
 
 def _manifest(key: str, release: PlannedRelease, kind: str, diagnostics: Mapping[str, float]) -> Json:
-    algorithm = release.build()
+    algorithm, guarantee = release.build(), release.guarantee()
     claim = algorithm.claim
     # All that the identity is made of, so that whoever reads the manifest can check it.
     planned = release.model_dump(mode="json", exclude={"account", "delta", "seed"})
@@ -85,7 +86,8 @@ def _manifest(key: str, release: PlannedRelease, kind: str, diagnostics: Mapping
         "artefact": kind,
         "reads_rows": release.reads_rows,
         **planned,
-        "guarantee": release.guarantee().to_json(),
+        "guarantee": guarantee.to_json(),
+        **whole_promise(guarantee.losses),
         "claim": None
         if claim is None
         else {"statement": claim.statement, "theorem": claim.theorem, "flaw": claim.flaw},

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import math
 
 import numpy as np
 import pytest
 from scipy.stats import norm
 
-from dpalgos.accounting.trade_off import TYPE_I_ERRORS, gaussian_mu, trade_off
+from dpalgos.accounting.trade_off import TYPE_I_ERRORS, gaussian_mu, trade_off, whole_promise
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import ApproximateDP, GaussianMu, Loss, NoGuarantee, PureEpsilon, ZeroConcentrated
 from dpalgos.rounding import rounded_down, rounded_up
@@ -79,6 +80,15 @@ def test_nothing_proved_bounds_nothing_and_no_release_bounds_all() -> None:
     np.testing.assert_allclose(trade_off([]), 1 - ALPHAS, rtol=1e-5)
     with pytest.raises(ParameterError, match="between 0 and 1"):
         trade_off([], [1.5])
+
+
+def test_the_promise_of_a_manifest_is_json() -> None:
+    promise = whole_promise([GaussianMu(0.5)])
+    assert promise["mu"] == 0.5
+    assert promise["trade_off"] == list(zip(TYPE_I_ERRORS, trade_off([[GaussianMu(0.5)]]), strict=True))
+    assert json.loads(json.dumps(promise))["mu"] == 0.5
+    assert whole_promise([PureEpsilon(1.0)])["mu"] is None
+    assert whole_promise([NoGuarantee("no")]) == {"mu": None, "trade_off": None}
 
 
 @pytest.mark.parametrize("value", [1e-5, 0.99999999, 1.00001, 123456.789, 0.0, math.inf])

@@ -12,12 +12,15 @@ import pytest
 from scipy.stats import norm
 
 from dpalgos.accounting.composition import compose
+from dpalgos.accounting.trade_off import trade_off
 from dpalgos.errors import ParameterError
+from dpalgos.guarantees import Guarantee
 from dpalgos.mechanisms.gaussian import delta_of_mu
 from dpalgos.models import LinearModel
 from flows.federated_training import chain_inline
 from storage.datasets import open_dataset
 from storage.layout import Layout
+from storage.releases import ReleaseStore
 from storage.shards import open_shard
 from tasks.experiments.results import query_results
 from tasks.ingestion import find_dataset
@@ -185,6 +188,13 @@ def test_charges_and_releases_are_views(root: Path, tmp_path: Path) -> None:
         {"kind": "projections", "n": 2},
         {"kind": "trainers", "n": 2},
     ]
+    mus = query_results("SELECT kind, mu FROM releases WHERE reads_rows ORDER BY kind, key")
+    assert [one["mu"] is not None for one in mus] == [True, True, False, False], "covariances are Gaussian, models pure"
+    store = ReleaseStore(current_layout())
+    manifests = [store.manifest(key) for key in store.keys()]  # noqa: SIM118
+    for manifest in (one for one in manifests if one.get("reads_rows")):
+        losses = Guarantee.from_json(manifest["guarantee"]).losses
+        assert [missed for _, missed in manifest["trade_off"]] == trade_off([losses]).tolist()
     free = query_results("SELECT count(*) AS n FROM releases WHERE NOT reads_rows AND losses IS NULL")
     assert free == [{"n": 2}]
 
