@@ -48,7 +48,6 @@ class ScoreLoss(Protocol):
     name: ClassVar[str]
     separable: ClassVar[bool]
     """Whether the loss is a sum over weight rows, so that each row is a problem of its own."""
-    twice_differentiable: ClassVar[bool]
 
     @property
     def curvature_bound(self) -> float:
@@ -132,7 +131,6 @@ class HuberHinge(_Margin):
 
     width: float = 0.5
     name: ClassVar[str] = "huber-hinge"
-    twice_differentiable: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         _require_width(self.width)
@@ -168,7 +166,6 @@ class SmoothedHinge(_Margin):
 
     width: float = 0.5
     name: ClassVar[str] = "smoothed-hinge"
-    twice_differentiable: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         _require_width(self.width)
@@ -208,7 +205,6 @@ class Logistic(_Margin):
     """The logistic loss log(1 + e^{−z}), one-vs-rest; slope at most 1, curvature at most 1/4."""
 
     name: ClassVar[str] = "logistic"
-    twice_differentiable: ClassVar[bool] = True
 
     @property
     def curvature_bound(self) -> float:
@@ -238,7 +234,6 @@ class Squared:
 
     name: ClassVar[str] = "squared"
     separable: ClassVar[bool] = True
-    twice_differentiable: ClassVar[bool] = True
 
     @property
     def curvature_bound(self) -> float:
@@ -276,7 +271,6 @@ class Softmax:
 
     name: ClassVar[str] = "softmax"
     separable: ClassVar[bool] = False
-    twice_differentiable: ClassVar[bool] = True
 
     @property
     def curvature_bound(self) -> float:

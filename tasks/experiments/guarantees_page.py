@@ -154,7 +154,6 @@ def render() -> str:
         lines += _lines(describe_system(name), "")
     titles = {
         "projections": "Projections",
-        "features": "Feature maps",
         "trainers": "Trainers",
         "evaluators": "Evaluations",
     }

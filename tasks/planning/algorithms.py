@@ -23,7 +23,7 @@ from dpalgos.systems.system import Arrangement, System
 
 __all__ = ["describe_all", "describe_part", "describe_system"]
 
-PARTS = ("projections", "features", "trainers", "evaluators")
+PARTS = ("projections", "trainers", "evaluators")
 _EXAMPLES: dict[type[Loss], Loss] = {
     PureEpsilon: PureEpsilon(1.0),
     GaussianMu: GaussianMu(0.25),

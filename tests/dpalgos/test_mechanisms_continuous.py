@@ -13,7 +13,6 @@ from scipy.special import betainc, gammainc
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Numerics
 from dpalgos.keystream import KeyedNoise, public_secret
-from dpalgos.mechanisms.exponential import ExponentialMechanism
 from dpalgos.mechanisms.laplace import Laplace
 from dpalgos.mechanisms.radial import RadialLaplace
 from tests.support.statistics import rejects_independence, rejects_law, rejects_probability
@@ -102,58 +101,3 @@ class TestRadial:
         assert law.epsilon(math.sqrt(2)) == pytest.approx(0.1)
         assert law.epsilon(0.0) == 0.0
         assert law.numerics is Numerics.IDEALISED
-
-
-class TestExponential:
-    def test_frequencies_are_the_stated_probabilities(self) -> None:
-        mechanism = ExponentialMechanism(epsilon=2.0, sensitivity=0.5)
-        scores = np.array([0.0, 0.5, 1.0, -1.0, 0.9])
-        expected = np.exp(2.0 * scores)
-        probabilities = mechanism.probabilities(scores)
-        assert np.allclose(probabilities, expected / expected.sum(), rtol=1e-14)
-        noise = KeyedNoise(public_secret(6), "selection")
-        chosen = [mechanism.select(scores, noise.stream(f"{i}", scores)) for i in range(8000)]
-        counts = np.bincount(chosen, minlength=5)
-        mutant = ExponentialMechanism(epsilon=4.0, sensitivity=0.5).probabilities(scores)
-        for count, probability in zip(counts, probabilities, strict=True):
-            assert not rejects_probability(int(count), 8000, float(probability), 1e-9 / 5)
-        assert any(
-            rejects_probability(int(count), 8000, float(wrong), 1e-9 / 5)
-            for count, wrong in zip(counts, mutant, strict=True)
-        )
-
-    def test_the_ratio_of_neighbours_is_at_most_epsilon_and_nearly_attained(self) -> None:
-        mechanism = ExponentialMechanism(epsilon=1.0, sensitivity=1.0)
-        first, second = np.zeros(10_000), np.ones(10_000)
-        first[0], second[0] = 1.0, 0.0
-        loss = np.log(mechanism.probabilities(first) / mechanism.probabilities(second))
-        assert 0.999 < loss.max() <= 1.0
-        # Without the factor 2 the same neighbours lose 2 epsilon.
-        mutant = ExponentialMechanism(epsilon=2.0, sensitivity=1.0)
-        assert np.log(mutant.probabilities(first) / mutant.probabilities(second)).max() > 1.99
-        assert Fraction(mechanism.rho()) >= Fraction(1, 8)
-        assert mechanism.rho() == pytest.approx(1 / 8)
-
-    @pytest.mark.parametrize("scale", [1e-300, 1.0, 1e300])
-    def test_any_size_of_score_is_safe(self, scale: float) -> None:
-        mechanism = ExponentialMechanism(epsilon=1.0, sensitivity=1.0)
-        scores = scale * np.array([1.0, -1.0, 0.5])
-        probabilities = mechanism.probabilities(scores)
-        assert probabilities.sum() == pytest.approx(1.0)
-        assert 0 <= mechanism.select(scores, seeded(7)) < 3
-        assert np.allclose(mechanism.probabilities(scores / scale + 1e6), mechanism.probabilities(scores / scale))
-
-    def test_total_in_the_scores(self) -> None:
-        mechanism = ExponentialMechanism(epsilon=1e9, sensitivity=1e-9)
-        assert mechanism.select(np.array([math.nan, 0.0, -math.inf]), seeded(8)) == 1
-        assert mechanism.select(np.array([math.nan, math.nan]), seeded(8)) in (0, 1)
-        assert mechanism.select(np.array([0.0, math.inf]), seeded(8)) == 1
-        assert np.isfinite(mechanism.probabilities(np.array([math.inf, -math.inf, math.nan]))).all()
-
-    def test_parameters_out_of_range_are_refused(self) -> None:
-        with pytest.raises(ParameterError, match="epsilon is"):
-            ExponentialMechanism(epsilon=0.0, sensitivity=1.0)
-        with pytest.raises(ParameterError, match="sensitivity is"):
-            ExponentialMechanism(epsilon=1.0, sensitivity=math.inf)
-        with pytest.raises(ParameterError, match="candidates"):
-            ExponentialMechanism(epsilon=1.0, sensitivity=1.0).select(np.zeros(0), seeded(9))

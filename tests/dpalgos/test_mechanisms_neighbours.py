@@ -18,7 +18,6 @@ from dpalgos.audit.clopper_pearson import epsilon_lower_bound
 from dpalgos.guarantees import Neighbours
 from dpalgos.mechanisms.discrete_gaussian import DiscreteGaussian
 from dpalgos.mechanisms.discrete_laplace import DiscreteLaplace
-from dpalgos.mechanisms.exponential import ExponentialMechanism
 from dpalgos.mechanisms.fixed_point import (
     encode_rows,
     encoded_radius,
@@ -85,13 +84,6 @@ def laplace_for_l2(first: bool, mutant: bool, seed: int) -> Any:
     return (np.abs(noisy) - np.abs(noisy - shift)).sum(axis=1) / scale
 
 
-def exponential(first: bool, mutant: bool, seed: int) -> Any:
-    """One score falls and all others rise; the mutant forgets the factor 2."""
-    mechanism = ExponentialMechanism(epsilon=4.0 if mutant else 2.0, sensitivity=1.0)
-    scores, stream = np.where(np.arange(20) == 0, 1.0, 0.0), seeded(seed)
-    return np.array([mechanism.select(scores if first else 1.0 - scores, stream) == 0 for _ in range(FEW)])
-
-
 SCALE = 2.0**10
 RADIUS = encoded_radius(1.0, SCALE)
 PAIR = np.array([[1.0, 1.0]]) / math.sqrt(2), np.array([[1.0, -1.0]]) / math.sqrt(2)
@@ -156,7 +148,6 @@ EXPERIMENTS = {
     "Laplace": Experiment(scalar(Laplace, 1.0), 1.0, Laplace(1.0).epsilon(1.0), 0.0, 0.9),
     "Laplace, l1 and l2": Experiment(laplace_for_l2, 2.0, 1.0, 0.0, 0.0),
     "radial": Experiment(radial, 3.0, RadialLaplace(1.0).epsilon(3.0), 0.0, 1.5),
-    "exponential": Experiment(exponential, 0.5, 2.0, 0.0, 1.0),
     "covariance": Experiment(
         covariance(lambda s: SymmetricRoundedGaussian(s, DIMENSION), None), 0.75, GAUSSIAN, DELTA, 0.8
     ),
