@@ -22,11 +22,13 @@ from types import MappingProxyType
 from typing import cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dpalgos.algorithms import Algorithm, ProjectionAlgorithm, fit, is_sum_algorithm
 from dpalgos.errors import ParameterError
 from dpalgos.evaluators.confusion_matrix import ConfusionMatrix
 from dpalgos.guarantees import (
+    RELATIONS,
     ApproximateDP,
     Claim,
     GaussianMu,
@@ -51,7 +53,17 @@ from dpalgos.summation import SumAlgorithm, run_sums
 from dpalgos.systems.system import Scope
 from dpalgos.trust.model import EVERYONE, TrustModel
 
-__all__ = ["BUDGETS", "CLASSES", "DIMENSION", "KINDS", "blobs", "check_algorithm", "check_trust_model", "hostile_rows"]
+__all__ = [
+    "BUDGETS",
+    "CLASSES",
+    "DIMENSION",
+    "KINDS",
+    "blobs",
+    "check_algorithm",
+    "check_trust_model",
+    "hostile_rows",
+    "with_null_records",
+]
 
 DIMENSION, CLASSES = 6, 3
 KINDS = ("projections", "trainers", "evaluators")
@@ -65,7 +77,7 @@ BUDGETS: Mapping[type[Loss], Loss] = MappingProxyType(
     }
 )
 """One budget of each type."""
-_ROWS = 40
+_ROWS, _NULLS = 40, 7
 
 
 def blobs(count: int, dimension: int, classes: int, seed: int, spread: float = 0.3) -> ArrayRows:
@@ -97,6 +109,38 @@ def hostile_rows(dimension: int = DIMENSION) -> dict[str, ArrayRows]:
         "as-many-rows-as-features": (features[:dimension], labels[:dimension]),
     }
     return {name: ArrayRows(*arrays, block=16) for name, arrays in given.items()}
+
+
+class _UnkeyedRows(ArrayRows):
+    """Rows whose noise does not depend on what they hold, so that releases can be compared bit for bit."""
+
+    def fingerprint(self) -> NDArray[np.uint8]:
+        return np.zeros(4, dtype=np.uint8)
+
+
+def with_null_records(rows: ArrayRows) -> dict[str, ArrayRows]:
+    """Return the rows with as many null records among them, at the same places, by what makes these null."""
+    random = np.random.default_rng(5)
+    features = random.normal(size=(_NULLS, rows.dimension))
+    known = random.integers(0, CLASSES, _NULLS).astype(np.float64)
+    infinite = features.copy()
+    infinite[:, -1] = [np.nan, np.inf, -np.inf, *[np.nan] * (_NULLS - 3)]
+    null = np.full(_NULLS, float(NULL_LABEL))
+    given = {
+        "stored": (np.zeros_like(features), null),
+        "mapped": (features, null),
+        "features": (infinite, known),
+        "labels": (features, np.array([np.nan, -1.0, float(CLASSES), 0.5, np.inf, -np.inf, 1e300])),
+    }
+    places = random.permutation(rows.count + _NULLS)
+    return {
+        name: _UnkeyedRows(
+            np.concatenate([rows.features, more])[places],
+            np.concatenate([rows.labels.astype(np.float64), labels])[places],
+            block=16,
+        )
+        for name, (more, labels) in given.items()
+    }
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -238,6 +282,25 @@ def _sums_nothing_of_null_records(case: _Case) -> None:
     _require(not nothing.any(), "null records contribute")
 
 
+def _keeps_its_relations(case: _Case) -> None:
+    """Require guarantees under the relation asked for, and refusals of the relations that they are not derived for."""
+    algorithm = case.build()
+    for relation in RELATIONS:
+        setting = dataclasses.replace(case.setting, neighbours=relation)
+        if relation in case.cls.relations:
+            _require(algorithm.guarantee(setting).neighbours is relation, "another neighbouring relation")
+        else:
+            with _refused(f"a setting under {relation}"):
+                algorithm.guarantee(setting)
+
+
+def _leaves_null_records_out(case: _Case) -> None:
+    rows = with_null_records(blobs(_ROWS, case.setting.dimension, CLASSES, 3))
+    made = {name: case.run(each, Trust.LOCAL) for name, each in rows.items()}
+    for name, artefact in made.items():
+        _require(_same(artefact, made["stored"]), f"a null record by its {name} shows in the release")
+
+
 def _validates_its_budget(case: _Case) -> None:
     accepted = case.cls.budgets
     for loss_type, budget in BUDGETS.items():
@@ -306,6 +369,10 @@ def _always(case: _Case) -> bool:
     return True
 
 
+def _where_something_is_proved(case: _Case) -> bool:
+    return case.cls.reads_rows and case.build().guarantee(case.setting).proved
+
+
 def _where_noise_is_drawn(case: _Case) -> bool:
     return bool(case.cls.budgets)
 
@@ -326,6 +393,8 @@ _CHECKS: Mapping[Callable[[_Case], None], Callable[[_Case], bool]] = MappingProx
         _names_neighbours: _always,
         _is_calibrated_to_its_pair: _where_noise_is_drawn,
         _sums_nothing_of_null_records: _of_sums,
+        _keeps_its_relations: _always,
+        _leaves_null_records_out: _where_something_is_proved,
         _validates_its_budget: _where_noise_is_drawn,
         _is_total_and_repeatable: _always,
         _has_public_shapes: _always,

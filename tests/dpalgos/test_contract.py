@@ -65,6 +65,7 @@ class Count(PrivateAlgorithm, OneSum):
     budget: GaussianMu
 
     def guarantee(self, setting: Setting) -> Guarantee:
+        self.check(setting)
         return Guarantee(losses=(self.budget,), neighbours=setting.neighbours, numerics=Numerics.EXACT)
 
     def sum_shape(self, setting: Setting) -> tuple[int, ...]:
@@ -111,6 +112,9 @@ def mutants() -> dict[str, type]:
     def telling(self: Count, state: Ints, rows: Rows, setting: Setting) -> Ints:
         return np.zeros(1 + any(labels.any() for _, labels in rows.blocks()), dtype=np.int64)
 
+    def unchecked(self: Count, setting: Setting) -> Guarantee:
+        return Guarantee(losses=(self.budget,), neighbours=setting.neighbours, numerics=Numerics.EXACT)
+
     def equal(self: Count, setting: Setting) -> NeighbouringPair:
         pair = Count.neighbouring_pair(self, setting)
         return dataclasses.replace(pair, right=pair.left)
@@ -119,6 +123,7 @@ def mutants() -> dict[str, type]:
         return np.array([sum((np.asarray(labels, dtype=np.float64) <= 0).sum() for _, labels in rows.blocks())])
 
     return {
+        "relations": made(guarantee=unchecked),
         "sensitivity": made(sensitivity=lambda self, setting: 0.5),
         "null records": made(contribution=counting_all),
         "docstring": made(__doc__="Nothing is said."),

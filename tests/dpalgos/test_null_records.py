@@ -17,43 +17,16 @@ from dpalgos.losses import HuberHinge, Squared
 from dpalgos.normalisation import Clip, UnitNorm
 from dpalgos.registry import AlgorithmSpec, lookup
 from dpalgos.rows import NULL_LABEL, ArrayRows, null_records, sanitise
+from dpalgos.testing import CLASSES, DIMENSION, blobs, with_null_records
 from dpalgos.trainers.gradient_descent import DescentState
 from tests.dpalgos.parameters import PARAMETERS
-from tests.support.training import blobs, noise
+from tests.support.training import noise
 
-DIMENSION, CLASSES, NULLS = 6, 3, 7
+ROWS, NULLS = 30, 7
 # Adds noise to each record, null or not, and proves nothing.
 NOISE_A_RECORD = {"dpsvd"}
 
 
-class FixedRows(ArrayRows):
-    """Rows whose noise does not depend on what they hold, so that releases can be compared bit for bit."""
-
-    def fingerprint(self) -> NDArray[np.uint8]:
-        return np.zeros(4, dtype=np.uint8)
-
-
-def with_nulls(rows: ArrayRows, kind: str) -> ArrayRows:
-    """Return the rows with null records of one kind among them."""
-    random = np.random.default_rng(5)
-    features = random.normal(size=(NULLS, DIMENSION))
-    labels = np.full(NULLS, float(NULL_LABEL))
-    if kind == "features":
-        labels = random.integers(0, CLASSES, NULLS).astype(np.float64)
-        features[:, 2] = [np.nan, np.inf, -np.inf, *[np.nan] * (NULLS - 3)]
-    elif kind == "labels":
-        labels = np.array([np.nan, -1.0, float(CLASSES), 0.5, np.inf, -np.inf, 1e300])
-    elif kind == "zero":
-        features[:] = 0.0
-    places = np.random.default_rng(6).permutation(rows.count + NULLS)
-    return FixedRows(
-        np.concatenate([rows.features, features])[places],
-        np.concatenate([rows.labels.astype(np.float64), labels])[places],
-        block=16,
-    )
-
-
-KINDS = ("stored", "features", "labels", "zero")
 TABLE: list[tuple[str, str, dict[str, Any]]] = [
     (kind, name, given)
     for (kind, name), table in PARAMETERS.items()
@@ -70,16 +43,13 @@ def setting_for(kind: str, count: int, trust: Trust) -> Setting:
 
 @pytest.mark.parametrize(("kind", "name", "given"), TABLE)
 def test_what_a_null_record_holds_is_of_no_account(kind: str, name: str, given: dict[str, Any]) -> None:
-    """Four ways to be null, one release, for everything that reads rows."""
-    rows, algorithm = blobs(30, DIMENSION, CLASSES, 0), AlgorithmSpec(kind, name, given).build()
-    setting = setting_for(kind, rows.count + NULLS, algorithm.trusts[0])
-    made = []
-    for each in KINDS:
-        given_rows = with_nulls(rows, each)
-        given_rows = dataclasses.replace(given_rows, features=given_rows.features[:, : setting.dimension])
-        made.append(fit(algorithm, [given_rows], setting, noise()).arrays())
-    for other in made[1:]:
-        for key, array in made[0].items():
+    """Four ways to be null, one release, for everything that reads rows, whether it is proved or not."""
+    algorithm = AlgorithmSpec(kind, name, given).build()
+    setting = setting_for(kind, ROWS + NULLS, algorithm.trusts[0])
+    rows = with_null_records(blobs(ROWS, setting.dimension, CLASSES, 0))
+    first, *others = (fit(algorithm, [each], setting, noise()).arrays() for each in rows.values())
+    for other in others:
+        for key, array in first.items():
             np.testing.assert_array_equal(array, other[key])
 
 
@@ -100,11 +70,10 @@ SUMS = [row for row in TABLE if is_sum_algorithm(lookup(*row[:2])) and row[1] no
 
 @pytest.mark.parametrize(("kind", "name", "given"), SUMS)
 def test_a_null_record_adds_zero_to_every_sum(kind: str, name: str, given: dict[str, Any]) -> None:
-    rows, algorithm = blobs(30, DIMENSION, CLASSES, 0), AlgorithmSpec(kind, name, given).build()
-    setting = setting_for(kind, rows.count + NULLS, algorithm.trusts[0])
-    scored = with_nulls(rows, "stored")
-    if kind == "evaluators":
-        rows, scored = (ArrayRows(each.features[:, :CLASSES], each.labels) for each in (rows, scored))
+    algorithm = AlgorithmSpec(kind, name, given).build()
+    setting = setting_for(kind, ROWS + NULLS, algorithm.trusts[0])
+    rows = blobs(ROWS, setting.dimension, CLASSES, 0)
+    scored = with_null_records(rows)["mapped"]
     for state in states(algorithm, setting):
         without, among = (algorithm.contribution(state, each, setting) for each in (rows, scored))
         np.testing.assert_array_equal(without, among)
@@ -121,7 +90,7 @@ def test_a_null_record_leaves_the_gradient_of_a_risk_alone_and_n_counts_it(loss:
     count = rows.count + NULLS
     with_null = AlgorithmSpec("trainers", "erm", {**shared, "regularisation": 0.01}).build()
     without = AlgorithmSpec("trainers", "erm", {**shared, "regularisation": 0.01 * count / rows.count}).build()
-    first = fit(with_null, [with_nulls(rows, "stored")], setting_for("trainers", count, Trust.CENTRAL), noise())
+    first = fit(with_null, [with_null_records(rows)["mapped"]], setting_for("trainers", count, Trust.CENTRAL), noise())
     second = fit(without, [rows], setting_for("trainers", rows.count, Trust.CENTRAL), noise())
     np.testing.assert_allclose(first.weights, second.weights, atol=1e-7)
     np.testing.assert_allclose(first.intercept, second.intercept, atol=1e-7)
@@ -134,7 +103,7 @@ def test_the_machine_of_rows_with_null_records_is_that_of_the_rows() -> None:
         "trainers", "smo-output-perturbation", {"budget": GaussianMu(1e9), "tolerance": 1e-6, "intercept_scaling": 1.0}
     ).build()
     setting = Setting(sizes=(rows.count + NULLS,), dimension=DIMENSION, classes=2)
-    first = fit(machine, [with_nulls(rows, "stored")], setting, noise())
+    first = fit(machine, [with_null_records(rows)["mapped"]], setting, noise())
     second = fit(machine, [rows], setting, noise())
     np.testing.assert_allclose(first.weights, second.weights, atol=1e-4)
     np.testing.assert_allclose(first.intercept, second.intercept, atol=1e-4)
