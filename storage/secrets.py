@@ -127,9 +127,8 @@ def require_secret(layout: Layout, party: str) -> Secret:
     found = _from_environment(party) or _read(layout.party_secret(party))
     if found is None:
         raise SecretError(
-            f"the secret of party {party!r} is missing: neither {layout.party_secret(party)} nor "
-            f"{environment_name(party)} is there, and a release was already charged under it; restore it from its "
-            "backup, or ask for a new release with --repetition"
+            f"the secret is missing: neither {layout.party_secret(party)} nor {environment_name(party)} is there; "
+            "restore it from its backup"
         )
     return found
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
+from typing import Any
 
 from dpalgos.errors import ParameterError, UnknownNameError
 from dpalgos.guarantees import ApproximateDP, Loss, PureEpsilon, Setting, Trust
@@ -98,7 +99,7 @@ def curvature(points: list[Point]) -> Computed:
     """Return average and minimum curvature of the regularised logistic risk along gradient descent without noise."""
     results = []
     for point in points:
-        own = point.config.parameters
+        own: dict[str, Any] = point.config.parameters
         regularisation = float(own.get("regularisation", 1e-3))
         risk = Risk(point.config, loss="logistic", regularisation=regularisation)
         path = curvature_along_descent(risk.problem, float(own.get("step_size", 1.0)), int(own.get("iterations", 1000)))

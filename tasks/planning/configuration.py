@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import (
     BaseModel,
@@ -62,10 +62,10 @@ class RegisteredName:
             raise UnknownNameError(f"no {self.kind.rstrip('s')} is called {name!r}; nearest: {', '.join(near)}")
         return name
 
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+    def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
         return core_schema.no_info_after_validator_function(self._check, handler(source))
 
-    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, object]:
         return {**handler(schema), "enum": list(self.names())}
 
 
@@ -176,7 +176,7 @@ class TrainingConfig(BaseModel):
         bool, Field(description="Release a noisy confusion matrix of private hold-out rows, charged to them.")
     ] = False
     parameters: Annotated[
-        dict[str, Any],
+        dict[str, object],
         Field(description="Fields of the parts, dotted where ambiguous.", examples=[{"trainer.regularisation": 0.01}]),
     ] = {}
 
@@ -187,10 +187,10 @@ class TrainingConfig(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _dependent_defaults(cls, given: Any) -> Any:
+    def _dependent_defaults(cls, given: object) -> object:
         if not isinstance(given, dict):
             return given
-        defaults: dict[str, Any] = {}
+        defaults: dict[str, object] = {}
         if given.get("trainer") is not None:
             defaults["algorithm"] = None
         if given.get("sizes") is not None:

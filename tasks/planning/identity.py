@@ -8,7 +8,6 @@ import json
 import threading
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from pydantic import BaseModel
 
@@ -17,7 +16,7 @@ from tasks.planning.code_version import code_version
 __all__ = ["canonical", "code_version", "identity", "package_digest", "source_of"]
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     if isinstance(value, BaseModel):
         return value.model_dump(mode="json")
     if isinstance(value, (set, frozenset)):
@@ -27,12 +26,12 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"cannot digest a {type(value).__name__}")
 
 
-def canonical(value: Any) -> str:
+def canonical(value: object) -> str:
     """Return the one JSON text of a value: keys sorted, no spaces, exact floats; NaN refused."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), default=_plain, allow_nan=False)
 
 
-def identity(**parts: Any) -> str:
+def identity(**parts: object) -> str:
     """Return the SHA-256 digest (64 hex digits) of named parts."""
     return hashlib.sha256(canonical(parts).encode()).hexdigest()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, cast
+from typing import Protocol, TypedDict, cast
 
 from dpalgos.accounting.calibration import Allocation, allocate
 from dpalgos.accounting.tightening import tightened
@@ -15,6 +15,7 @@ from dpalgos.systems.system import Scope
 from storage.errors import InputError
 from storage.refs import ShardRef
 from tasks.planning.configuration import TrainingConfig
+from tasks.planning.fields import Json
 from tasks.planning.identity import code_version, identity
 from tasks.planning.plans import PlannedCombination, PlannedRelease, RunPlan
 from tasks.planning.resolution import Resolved, resolve, resolve_trust
@@ -24,6 +25,15 @@ __all__ = ["plan_run"]
 _STAGES = ("projection", "trainer")
 
 Budgets = Mapping[str, Loss]
+
+
+class _Common(TypedDict):
+    """What every identity of a run holds."""
+
+    partition: str
+    dataset: str
+    repetition: int
+    seed: int | None
 
 
 class _Reducing(Protocol):
@@ -123,7 +133,7 @@ class _Draft:
     held_out: ShardRef | None
     neighbours: Neighbours
 
-    def plan(self, budgets: Budgets, split: dict[str, Any]) -> RunPlan:
+    def plan(self, budgets: Budgets, split: Json) -> RunPlan:
         """Return the plan under these budgets."""
         parts, arrangement, dataset = self.resolved.parts, self.resolved.arrangement, self.shards[0].dataset
         projections: tuple[PlannedRelease, ...] = ()
@@ -171,8 +181,7 @@ class _Draft:
     def _classes(self) -> int:
         return max(len(self.shards[0].dataset.classes), 1)
 
-    def _common(self) -> dict[str, Any]:
-        """Return what every identity of the run holds."""
+    def _common(self) -> _Common:
         return {
             "partition": self.shards[0].partition,
             "dataset": self.shards[0].dataset.version,

@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 import difflib
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from dpalgos.algorithms import Algorithm
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Claim
+from dpalgos.normalisation import Normalisation
 from dpalgos.registry import AlgorithmSpec, lookup, names
 from dpalgos.systems.system import Arrangement, Scope, System
 from storage.errors import InputError, RefusedError
@@ -120,7 +120,7 @@ def _fields(spec: AlgorithmSpec) -> set[str]:
     return {field.name for field in dataclasses.fields(lookup(spec.kind, spec.name)) if field.init} - {"budget"}
 
 
-def _with_parameters(parts: dict[str, AlgorithmSpec], given: Mapping[str, Any]) -> dict[str, AlgorithmSpec]:
+def _with_parameters(parts: dict[str, AlgorithmSpec], given: Mapping[str, object]) -> dict[str, AlgorithmSpec]:
     """Hand each ``NAME`` or ``part.NAME`` to the part that has such a field."""
     result = dict(parts)
     for name, value in given.items():
@@ -157,13 +157,13 @@ def resolve_system(config: TrainingConfig) -> tuple[str, System | None, str, Arr
             f"{config.algorithm} does not run under trust {trust}; it runs under: {', '.join(supported)}"
         )
     arrangement = supported[trust]
-    changes: dict[str, Any] = {}
+    changes: dict[str, AlgorithmSpec] = {}
     if config.projection is not None:
         changes["projection"] = AlgorithmSpec("projections", config.projection)
     if config.aggregation is not None:
         changes["model_aggregation"] = AlgorithmSpec("aggregators", config.aggregation)
-    arrangement = dataclasses.replace(arrangement, **changes)
-    name = "+".join([str(config.algorithm), *(str(value.name) for value in changes.values())])
+    arrangement = dataclasses.replace(arrangement, **changes)  # type: ignore[arg-type]
+    name = "+".join([str(config.algorithm), *(value.name for value in changes.values())])
     # With a part exchanged the paper's claim for the whole no longer speaks of what runs.
     return name, (dataclasses.replace(system, claim=None) if changes else system), trust, arrangement
 
@@ -177,7 +177,7 @@ def resolve_normalisation(config: TrainingConfig, declared: str | None) -> str:
     return UNIT_NORM if config.trainer is not None else str(lookup("systems", str(config.algorithm)).normalisation)
 
 
-def admitted_normalisation(name: str, dataset: str, *, private: bool) -> Any:
+def admitted_normalisation(name: str, dataset: str, *, private: bool) -> type[Normalisation]:
     """Return the class of a normalisation that may run on a data set.
 
     Raises

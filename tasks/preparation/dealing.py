@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -111,7 +110,7 @@ def _spec(dataset: DatasetRef, config: TrainingConfig) -> AlgorithmSpec | None:
             f"the partition {config.partition!r} depends on what rows contain and {dataset.name} is private; "
             f"use even, sized or the parties' own files"
         )
-    offered: dict[str, Any] = {
+    offered: dict[str, object] = {
         "parties": config.parties,
         "sizes": list(config.sizes) if config.sizes else None,
         "rows_per_party": config.rows_per_party,

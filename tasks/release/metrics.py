@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
 from dpalgos.evaluators.score_histogram import area_under_curve
 from dpalgos.metrics import classification_metrics, metrics_of_confusion, regression_metrics
 from dpalgos.models import Statistic
-from dpalgos.rows import Rows, null_records
+from dpalgos.rows import Floats, Rows, null_records
 from storage.refs import Labels, ReleaseRef, ShardRef
 from tasks.planning.plans import RunPlan, Shards
 from tasks.release.door import make_release
@@ -31,7 +31,7 @@ class Evaluation(BaseModel):
     measured_on: str | None = None
 
 
-def _scored(rows: Rows) -> tuple[Any, Any]:
+def _scored(rows: Rows) -> tuple[Floats, NDArray[np.generic]]:
     scores, labels = zip(*rows.blocks(), strict=True)
     return np.concatenate(scores), np.concatenate(labels)
 

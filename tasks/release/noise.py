@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from dpalgos.keystream import KeyedNoise, key_identifier, public_secret
 from storage.errors import SecretError
+from storage.layout import Layout
 from storage.ledger import Ledger
-from storage.secrets import party_secret, require_secret
+from storage.secrets import environment_name, party_secret, require_secret
 from tasks.planning.plans import EVERYONE, PlannedRelease
 from tasks.runtime.settings import current_layout
 
@@ -19,7 +20,7 @@ _SECRETS_AT_ONCE = 16
 
 def key_identifiers(seed: int | None, makers: Sequence[str]) -> dict[str, str]:
     """Return one-way identifiers of the secrets that key these makers' noise; secrets are made where there are none."""
-    return dict(zip(makers, map(key_identifier, _secrets_of(seed, makers, create=True)), strict=True))
+    return dict(zip(makers, map(key_identifier, _secrets_of(seed, makers, party_secret)), strict=True))
 
 
 def noises_of(release: PlannedRelease, key: str, makers: Sequence[str], ledger: Ledger) -> list[KeyedNoise]:
@@ -30,19 +31,13 @@ def noises_of(release: PlannedRelease, key: str, makers: Sequence[str], ledger: 
     SecretError
         If one of their secrets is lost or another by now: noise is never drawn anew for a charged release.
     """
-    charged_under = ledger.charge_of(key).key_ids if release.reads_rows else None
-    try:
-        secrets = _secrets_of(release.seed, makers, create=charged_under is None)
-    except SecretError as error:
-        raise SecretError(f"{release.label} ({key[:12]}) was charged and cannot be drawn again: {error}") from error
-    for maker, secret in zip(makers, secrets, strict=True):
-        if charged_under is not None and key_identifier(secret) != charged_under[maker]:
-            whose = "the curator" if maker == EVERYONE else f"party {maker}"
-            raise SecretError(
-                f"{release.label} ({key[:12]}) was charged and cannot be drawn again: {whose} has another secret now "
-                f"than the one that it was charged under. Restore that secret ({current_layout().party_secret(maker)}),"
-                " or ask for a fresh release and a fresh charge with another --repetition"
-            )
+    if not release.reads_rows:
+        secrets = _secrets_of(release.seed, makers, party_secret)
+    else:
+        charged_under = ledger.charge_of(key).key_ids
+        secrets = _secrets_of(
+            release.seed, makers, lambda layout, maker: _charged_secret(layout, maker, charged_under[maker], release)
+        )
     alone = len(release.noise_makers) == 1
     # With a public seed all secrets are one, so the maker is part of what keys the noise.
     return [
@@ -50,13 +45,30 @@ def noises_of(release: PlannedRelease, key: str, makers: Sequence[str], ledger: 
     ]
 
 
-def _secrets_of(seed: int | None, makers: Sequence[str], *, create: bool) -> list[bytes]:
+def _charged_secret(layout: Layout, maker: str, identifier: str, release: PlannedRelease) -> bytes:
+    """Return the secret that a release was charged under, as long as it is there."""
+    whose = "the curator's secret" if maker == EVERYONE else f"the secret of party {maker}"
+    way_out = (
+        f"Its noise is never drawn from another: restore {layout.party_secret(maker)} (or {environment_name(maker)}), "
+        "or ask for a fresh release and a fresh charge with another --repetition"
+    )
+    try:
+        found = require_secret(layout, maker)
+    except SecretError as error:
+        raise SecretError(
+            f"{release.label} was charged under {whose}, which cannot be read: {error}. {way_out}"
+        ) from error
+    if key_identifier(found) != identifier:
+        raise SecretError(f"{release.label} was charged under {whose} as it was then, and now it is another. {way_out}")
+    return found
+
+
+def _secrets_of(seed: int | None, makers: Sequence[str], find: Callable[[Layout, str], bytes]) -> list[bytes]:
     """Return the secrets that key these makers' noise: public where a public seed was asked for."""
     if seed is not None:
         # Public noise still differs from party to party.
         return [public_secret(seed)] * len(makers)
     layout = current_layout()
-    find = party_secret if create else require_secret
     # A fresh secret waits for the disk; the waits of many parties overlap.
     with ThreadPoolExecutor(_SECRETS_AT_ONCE) as pool:
         return list(pool.map(lambda maker: find(layout, maker), makers))

@@ -174,8 +174,8 @@ def test_each_party_draws_from_its_own_secret(clinic: Path) -> None:
 # ── secrets ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("trust", ["central", "secagg"])
-def test_a_lost_secret_never_redraws_noise(trust: str, clinic: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("trust", "whose"), [("central", "the curator's secret"), ("secagg", "the secret of party 1")])
+def test_a_lost_secret_never_redraws_noise(trust: str, whose: str, clinic: Path, tmp_path: Path) -> None:
     prepared = prepare(**NOISY, trust=trust)
     prepared.charge()
     kept = prepared.make()
@@ -185,13 +185,13 @@ def test_a_lost_secret_never_redraws_noise(trust: str, clinic: Path, tmp_path: P
     forget(only(prepared).key)
     for _ in range(2):
         prepared.charge()
-        with pytest.raises(SecretError, match=r"missing.*--repetition"):
+        with pytest.raises(SecretError, match=f"of all parties was charged under {whose}.*missing.*--repetition"):
             prepared.make()
         assert not path.exists(), "a new secret in the lost one's place would hide the loss"
     # Another secret in its place is not the one that the charge remembers.
     path.write_bytes(bytes(32))
     path.chmod(0o600)
-    with pytest.raises(SecretError, match="another secret"):
+    with pytest.raises(SecretError, match=f"{whose} as it was then, and now it is another"):
         prepared.make()
     assert digests() == {}
     path.unlink()
