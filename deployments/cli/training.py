@@ -14,6 +14,7 @@ from deployments.cli.common import JsonFlag, RootOption, print_json, progress, r
 from deployments.cli.options import options_of
 from deployments.cli.run_results import show_results
 from dpalgos.errors import ParameterError
+from storage.errors import InputError, RefusedError
 from tasks.planning.configuration import TrainingConfig
 from tasks.runtime.settings import current_root
 
@@ -51,7 +52,12 @@ def _ingest(name: str, path: Path, format: str | None, public: bool) -> None:
     from tasks.ingestion import IngestRequest, ingest
 
     visibility = Visibility.PUBLIC if public else Visibility.PRIVATE
-    ingest(IngestRequest(name=name, path=require_readable(path, "--path"), format=format, visibility=visibility))
+    request = IngestRequest(name=name, path=require_readable(path, "--path"), format=format, visibility=visibility)
+    try:
+        ingest(request)
+    except (InputError, RefusedError) as error:
+        # What is advised are options of that command; it declares more than there is room for here.
+        raise type(error)(f"unitball ingest {name}: {error}") from None
 
 
 @app.command(epilog="Example: unitball compare --dataset digits --epsilon 1")

@@ -142,7 +142,9 @@ def _deal(dataset: DatasetRef, spec: AlgorithmSpec, kept: NDArray[np.int64]) -> 
 
 def _own(files: Sequence[tuple[str, int]], kept: NDArray[np.int64]) -> dict[str, NDArray[np.int64]]:
     if not files:
-        raise InputError("this data set has one owner; ingest the parties' own files with --party NAME=PATH")
+        raise InputError(
+            "this data set has one owner; ingest the parties' own files: unitball ingest NAME --party PARTY=PATH"
+        )
     assignment = {}
     start = 0
     for party, rows in files:

@@ -195,7 +195,7 @@ def _require_private(
         if guarantee.numerics is Numerics.IDEALISED and not ledger.account(dataset.account).idealised_allowed:
             raise RefusedError(
                 f"{release.name} is proved in real arithmetic only (idealised) and the account {dataset.account} does "
-                f"not admit that; ingest with --allow-idealised, or choose an exact algorithm such as noisy-gd"
+                f"not admit that; unitball ingest … --allow-idealised, or an exact algorithm such as noisy-gd"
             )
 
 

@@ -172,6 +172,11 @@ def bad_inputs(folder: Path) -> Iterator[tuple[str, list[str]]]:
         )
         yield f"sweep from {name}", ["sweep", path, "--dry-run"]
         yield f"train from {name}", ["train", "--public", "--dataset=mine", "--format=csv", f"--path={path}"]
+    for name, content in BYTES.items():
+        for format in ("csv", "libsvm", "parquet"):
+            given = ["--dataset=mine", f"--format={format}", "--path", file(f"train {name} {format}", content)]
+            yield f"train on {format}: {name}", ["train", "--epsilon=1", "--public", *given]
+            yield f"train on private {format}: {name}", ["train", "--epsilon=1", *given]
     for name, text in SCHEMAS.items():
         given = ["--format=csv", f"--path={rows}", "--schema", file(f"schema {name}", text.encode(), ".yaml")]
         yield f"schema: {name}", ["ingest", "mine", "--public", *given]
