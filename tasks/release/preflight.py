@@ -11,6 +11,7 @@ from dpalgos.registry import AlgorithmSpec, lookup
 from dpalgos.secure.errors import SecureAggregationError
 from storage.errors import InputError, RefusedError
 from storage.refs import DatasetRef
+from tasks.accounts.budget import relation_of
 from tasks.ingestion import default_normalisation, find_dataset
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.planner import plan_run
@@ -77,7 +78,8 @@ def require_feasible(config: TrainingConfig) -> None:
     mapped = faults.of(lambda: mapped_ref(dataset, name))
     shards = faults.of(lambda: planned_shards(mapped or dataset, config))
     if shards is not None and not faults.found:
-        plan = faults.of(lambda: plan_run(config, shards.training, shards.held_out))
+        relation = relation_of(config.dataset)
+        plan = faults.of(lambda: plan_run(config, shards.training, shards.held_out, relation=relation))
         if plan is not None:
             faults.of(lambda: require_admissible(plan, shards.all))
     return faults.raise_all()

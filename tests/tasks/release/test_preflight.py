@@ -1,0 +1,126 @@
+"""What is told before a run starts: all faults at once, and exactly what the run would be refused for."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dpalgos.errors import ParameterError
+from storage.errors import InputError, OverspendError, RefusedError
+from tasks.accounts.budget import open_ledger
+from tasks.ingestion import find_dataset
+from tasks.planning.configuration import TrainingConfig
+from tasks.preparation.dealing import deal_rows, planned_shards
+from tasks.preparation.mapping import map_rows, mapped_ref
+from tasks.release.preflight import require_feasible
+from tasks.runtime.settings import current_layout
+from tests.support.chains import charges, ingest_private, prepare
+
+pytestmark = pytest.mark.usefixtures("root")
+
+
+def check(dataset: str = "iris", **config: Any) -> None:
+    given: dict[str, Any] = {"dataset": dataset, "epsilon": 1.0, "parties": 2, **config}
+    require_feasible(TrainingConfig(**given))
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {},
+        {"sizes": (20, 40)},
+        {"rows_per_party": 30},
+        {"test_fraction": 0.0},
+        {"normalisation": "clip"},
+        {"partition_seed": 3},
+    ],
+)
+@pytest.mark.parametrize("private", [False, True])
+def test_references_are_those_that_the_run_makes(config: dict[str, Any], private: bool, tmp_path: Path) -> None:
+    """Otherwise a release that was charged before would look new, and its plan too dear."""
+    if private:
+        ingest_private(tmp_path / "rows", 120, name="iris")
+    settings = TrainingConfig(dataset="iris", epsilon=1.0, **{"parties": 2, **config})
+    dataset = find_dataset("iris")
+    mapped = mapped_ref(dataset, settings.normalisation or "unit-norm")
+    assert mapped == map_rows(dataset, settings.normalisation or "unit-norm")
+    assert planned_shards(mapped, settings) == deal_rows(mapped, settings)
+
+
+def test_what_the_rows_decide_is_left_to_the_run() -> None:
+    check(partition="by-label")
+    assert planned_shards(find_dataset("iris"), TrainingConfig(dataset="iris", partition="by-label")) is None
+
+
+def test_all_faults_at_once() -> None:
+    parameters = {"clip": -1, "iterations": 0, "nonsense": 3, "partition.nonsense": 1}
+    with pytest.raises(InputError) as caught:
+        check(trust="central", dimension=9, epsilon=None, rows_per_party=500, parameters=parameters)
+    for part in ("dimension 9", "--epsilon", "clip is -1", "iterations is 0", "'nonsense'", "no parameter 'nonsense'"):
+        assert part in str(caught.value), part
+    with pytest.raises(InputError) as caught:
+        check(trust="local", rows_per_party=500)
+    for part in ("does not run under trust local", "1000 rows"):
+        assert part in str(caught.value), part
+
+
+def test_one_fault_keeps_its_own_class() -> None:
+    with pytest.raises(ParameterError, match="clip is -1"):
+        check(parameters={"clip": -1})
+    with pytest.raises(InputError, match="no data set"):
+        check(dataset="nothere")
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ({"algorithm": "fed-dpdr-dpml-published"}, "not proved"),
+        ({"algorithm": "fed-dpdr-dpml"}, "idealised"),
+        ({"normalisation": "minmax"}, "minmax"),
+        ({"partition": "by-label"}, "by-label"),
+        ({"seed": 3}, "seed"),
+        ({"delta": 0.1}, "1/n"),
+    ],
+)
+def test_what_may_not_touch_private_rows(config: dict[str, Any], words: str, tmp_path: Path) -> None:
+    ingest_private(tmp_path / "rows")
+    with pytest.raises(RefusedError, match=words):
+        check("clinic", **config)
+
+
+def test_a_refusal_does_not_hide_bad_input(tmp_path: Path) -> None:
+    ingest_private(tmp_path / "rows")
+    with pytest.raises(InputError) as caught:
+        check("clinic", normalisation="minmax", rows_per_party=5000)
+    assert "minmax" in str(caught.value)
+    assert "10000 rows" in str(caught.value)
+
+
+def test_what_the_account_cannot_pay_is_refused_and_what_is_paid_is_not(tmp_path: Path) -> None:
+    ingest_private(tmp_path / "rows", epsilon_cap=1.0)
+    before = sorted(current_layout().root.rglob("*"))
+    check("clinic")
+    assert sorted(current_layout().root.rglob("*")) == before, "nothing is made"
+    assert charges() == []
+    prepare("clinic").charge()
+    paid = charges()
+    # Asked again it costs nothing; a new repetition would.
+    check("clinic")
+    with pytest.raises(OverspendError, match="would still fit"):
+        check("clinic", repetition=1)
+    assert charges() == paid
+    assert open_ledger().verify({}) == []
+
+
+def test_no_engine_is_imported() -> None:
+    """Prefect reads its settings when it is imported, and takes seconds."""
+    import subprocess
+
+    from tests.support.processes import clean_environment
+
+    code = "import sys, tasks.release.preflight; print([name for name in ('prefect', 'mlflow') if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=clean_environment())
+    assert done.stdout.strip() == "[]", done
