@@ -15,7 +15,7 @@ from dpalgos.mechanisms.discrete_laplace import DiscreteLaplace
 from dpalgos.models import LinearModel
 from dpalgos.registry import register
 from dpalgos.rows import Floats, Ints, Rows
-from dpalgos.trainers.output_perturbation import SOLVER_ASSUMPTION, MinimiserSum, slope_at_minimum, solver_tolerance
+from dpalgos.trainers.output_perturbation import SOLVER_ASSUMPTION, MinimiserSum, slope_at_minimum
 
 __all__ = ["Pathak", "PublishedMultiPartyOutputPerturbation"]
 
@@ -50,7 +50,7 @@ class _MinimiserMean(PureAlgorithm, MinimiserSum):
     def sensitivity(self, setting: Setting) -> float:
         """Return m√p times the change of one classifier: how far one record moves the sum of minimisers, in l1."""
         classes, width = self.task.shape(setting)
-        return classes * math.sqrt(width) * self._change(setting, solver_tolerance(setting))
+        return classes * math.sqrt(width) * self._change(setting, self.solver_tolerance(setting))
 
     def statistic(self, rows: Rows, setting: Setting) -> Floats:
         """Return the party's minimiser."""
@@ -58,7 +58,7 @@ class _MinimiserMean(PureAlgorithm, MinimiserSum):
 
     def law(self, setting: Setting) -> DiscreteLaplace:
         """Return the noise of the sum: N times the paper's, and what the grid and the solver's tolerance add."""
-        reach = self._multiple(setting) * self._change(setting, solver_tolerance(setting)) / self._unit(setting)
+        reach = self._multiple(setting) * self._change(setting, self.solver_tolerance(setting)) / self._unit(setting)
         classes, width = self.task.shape(setting)
         return DiscreteLaplace((reach + classes * width) / self.budget.epsilon * _MARGIN)
 

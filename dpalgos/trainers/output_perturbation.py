@@ -18,7 +18,7 @@ from dpalgos.models import LinearModel
 from dpalgos.registry import register
 from dpalgos.rows import Floats, Ints, Rows
 from dpalgos.secure.noise_shares import RoundedRadial
-from dpalgos.solvers import Problem, minimise
+from dpalgos.solvers import Problem, certified_minimiser, rounding_bound
 from dpalgos.summation import IntegerNoise
 from dpalgos.trainers.linear import LinearTrainer
 from dpalgos.validation import require_positive
@@ -29,16 +29,15 @@ __all__ = [
     "OutputPerturbation",
     "RadialOutputPerturbation",
     "slope_at_minimum",
-    "solver_tolerance",
 ]
 
-# The solver is asked for half of this; rounding errors of the gradient it certifies stay far below the other half.
+# What is charged for the solver at least; it is small against any slope.
 _TOLERANCE = 1e-9
 _TOLERANCE_ROWS = 1e5
 # Grid units per sensitivity: rounding K·d weights then adds about 10⁻⁵ of it.
 _FINENESS = 24
-SOLVER_ASSUMPTION = "the float64 gradients that certify the solver are right to half of the tolerance charged"
-"""What guarantees assume that charge :func:`solver_tolerance`."""
+SOLVER_ASSUMPTION = "IEEE arithmetic, and elementary functions that are right to 2^-50, in the solver's certificate"
+"""What guarantees assume that charge :meth:`MinimiserSum.solver_tolerance`."""
 
 
 def slope_at_minimum(loss: ScoreLoss, classes: int, regularisation: float) -> float:
@@ -50,14 +49,6 @@ def slope_at_minimum(loss: ScoreLoss, classes: int, regularisation: float) -> fl
     if isinstance(loss, Squared):
         return math.sqrt(outputs(classes)) * (1.0 + 1.0 / math.sqrt(regularisation))
     return loss.slope_norm(outputs(classes))
-
-
-def solver_tolerance(setting: Setting) -> float:
-    """Return γ, the gradient norm that is charged for; it grows with the rounding error of means over very many rows.
-
-    The solver is asked for half of it.
-    """
-    return _TOLERANCE * max(1.0, max(setting.sizes, default=0) / _TOLERANCE_ROWS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +75,29 @@ class MinimiserSum(LinearTrainer, OneSum):
         """Return the weights (m, p) that minimise the party's own regularised risk."""
         features, targets = self.task.gather([rows], setting)
         problem = Problem(features=features, targets=targets, loss=self.task.loss, regularisation=self.regularisation)
-        return minimise(problem, 0.5 * solver_tolerance(setting)).weights
+        return certified_minimiser(problem, self.solver_tolerance(setting))
+
+    def solver_tolerance(self, setting: Setting) -> float:
+        """Return γ, the norm of the exact gradient that every party's minimiser is certified to; public.
+
+        At least what :func:`~dpalgos.solvers.certified_minimiser` is proved to reach on any rows.
+        """
+        loss, rows = self.task.loss, max(setting.sizes, default=0)
+        weights, width = self.task.shape(setting)
+        problem = Problem(
+            features=np.broadcast_to(0.0, (rows, width)),
+            targets=np.broadcast_to(0.0, (rows, weights)),
+            loss=loss,
+            regularisation=self.regularisation,
+        )
+        slope = slope_at_minimum(loss, 2 if loss.separable else setting.classes, self.regularisation)
+        # The risk at the minimiser is at most the risk at 0.
+        label = loss.targets(np.zeros(1, dtype=np.int64), max(setting.classes, 2))
+        at_zero = float(np.max(loss.value(np.zeros((1, weights)), label)))
+        weight = math.sqrt(2.0 * at_zero / self.regularisation)
+        error = float(rounding_bound(problem, slope=np.array([slope]), weight=np.array([weight]))[0])
+        provable = 4.0 * (problem.smoothness / self.regularisation + 1.0) * error
+        return max(_TOLERANCE * max(1.0, rows / _TOLERANCE_ROWS), provable)
 
 
 class _WeightedMinimiserSum(MinimiserSum):
@@ -98,7 +111,7 @@ class _WeightedMinimiserSum(MinimiserSum):
         """Return how far one record moves the exact Σ nᵢθᵢ, plus the solver's tolerance, in l2."""
         loss = self.task.loss
         problems = outputs(setting.classes) if loss.separable else 1
-        tolerance = math.sqrt(problems) * solver_tolerance(setting) * max(setting.sizes, default=0)
+        tolerance = math.sqrt(problems) * self.solver_tolerance(setting) * max(setting.sizes, default=0)
         slope = slope_at_minimum(loss, setting.classes, self.regularisation)
         return (setting.neighbours.records * slope + 2.0 * tolerance) / self.regularisation
 
@@ -152,11 +165,12 @@ class OutputPerturbation(PrivateAlgorithm, _WeightedMinimiserSum):
     other parties' terms do not move. (2G is reached: x and −x with one label and all slopes at their ends.)
     Under replace-special one of the two gradients is zero, whatever the weights, and G takes the place of 2G; nᵢ counts
     null records, whose losses are constant, so the risk stays λ-strongly convex and its mean is over the same nᵢ.
-    *Tolerance.* The solver certifies ‖∇‖ ≤ γ, so it is off by at most γ/λ on both neighbours: 2nᵢγ/λ more, for the
-    largest party. With one-vs-rest each class is certified alone, which makes it √m times as much.
+    *Tolerance.* Each minimiser comes with a certificate that its exact gradient has norm at most γ
+    (:func:`~dpalgos.solvers.certified_minimiser`), so it is off by at most γ/λ on both neighbours: 2nᵢγ/λ more, for the
+    largest party. With one-vs-rest each class is certified alone, which makes it √m times as much. γ is public and at
+    least what the solver is proved to reach on any rows; the certificate is the computed norm and its rounding error.
     *Integers.* nᵢθ̃ᵢ is rounded to a grid of step u (a power of two), which adds at most √(m d) steps; noise is added
-    to the integer sum. Numerics are exact given the certified gradient: its float64 error, by the standard bounds at
-    most (n + d c ‖w‖) 2⁻⁵² with ‖w‖ ≤ √(2/λ) a class, lies within the half of γ that the solver leaves unused.
+    to the integer sum. Numerics are exact.
     *Shrinkage.* From four classes on, what is returned is the positive-part James–Stein estimate of how the classes
     differ in each feature, from the noisy sum and the public variance of its noise alone: post-processing.
 

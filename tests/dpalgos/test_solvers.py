@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import mpmath
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from dpalgos.losses import loss_names, make_loss
+from dpalgos import solvers
+from dpalgos.losses import HuberHinge, loss_names, make_loss
 from dpalgos.rows import clip_to_unit_ball
-from dpalgos.solvers import Problem, _accelerated, minimise
+from dpalgos.solvers import Problem, Solution, _accelerated, certified_minimiser, minimise, rounding_bound
 
 Array = NDArray[np.float64]
 
@@ -127,3 +129,76 @@ def test_classes_are_solved_as_if_each_were_alone() -> None:
     for label in range(3):
         alone = minimise(problem("huber-hinge", features, (labels == label).astype(np.int64), 2, 1e-4), 1e-11)
         np.testing.assert_allclose(alone.weights[0], together[label], atol=1e-6)
+
+
+# ── the certificate ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def exact_norms(given: Problem, weights: Array) -> list[float]:
+    """Return the norm of each weight row's gradient in 60 digits, from the float64 numbers as they are."""
+    with mpmath.workdps(60):
+        mpf, found = mpmath.mpf, []
+        for row, target in zip(weights, given.targets.T, strict=True):
+            total = [mpf(given.regularisation) * mpf(float(w)) for w in row]
+            for x, y in zip(given.features, target, strict=True):
+                margin = mpf(float(y)) * mpmath.fsum(mpf(float(a)) * mpf(float(b)) for a, b in zip(x, row, strict=True))
+                if isinstance(given.loss, HuberHinge):
+                    inside = (1 + mpf(given.loss.width) - margin) / (2 * mpf(given.loss.width))
+                    slope = -min(max(inside, mpf(0)), mpf(1))
+                else:
+                    slope = -1 / (1 + mpmath.exp(margin))
+                total = [
+                    t + mpf(float(y)) * slope * mpf(float(a)) / len(given.features)
+                    for t, a in zip(total, x, strict=True)
+                ]
+            found.append(float(mpmath.sqrt(mpmath.fsum(t * t for t in total))))
+        return found
+
+
+@pytest.mark.parametrize("loss", ["huber-hinge", "logistic"])
+@pytest.mark.parametrize("scale", [0.0, 1.0, 1e6])
+def test_the_certificate_bounds_the_exact_gradient(loss: str, scale: float) -> None:
+    """At the minimiser, where all digits cancel, near it and far away, where the scores lose theirs."""
+    given = problem(loss, *rows(60, 7, 3), 3, 1e-3)
+    weights = minimise(given, 1e-13).weights + scale * np.random.default_rng(5).normal(size=given.shape)
+    _, bounds = given.certified_gradient(weights)
+    exact = exact_norms(given, weights)
+    assert (np.asarray(exact) <= bounds).all()
+    assert (bounds <= np.asarray(exact) * (1 + 1e-9) + 1e-9 * (1 + scale * 1e-3)).all()
+
+
+def test_without_the_rounding_error_it_would_not() -> None:
+    """The mutant: the computed norm alone, which is often below the exact one."""
+    below = 0
+    for seed in range(6):
+        given = problem("huber-hinge", *rows(60, 7, 3, seed), 3, 1e-3)
+        weights = minimise(given, 1e-16).weights
+        computed = np.linalg.norm(given.gradient(weights), axis=1)
+        below += int((computed < exact_norms(given, weights)).sum())
+    assert below > 0
+
+
+def test_the_certificate_is_reached_whatever_the_fast_methods_return(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = problem("huber-hinge", *rows(200, 5, 3), 3, 1e-2)
+    exact = minimise(given, 1e-12).weights
+    far = np.full(given.shape, 3.0)
+    monkeypatch.setattr(solvers, "minimise", lambda *_: Solution(weights=far, gradient_norms=np.zeros(3)))
+    found = certified_minimiser(given, 1e-9)
+    assert (given.certified_gradient(found)[1] <= 1e-9).all()
+    np.testing.assert_allclose(found, exact, atol=1e-6)
+
+
+def test_blocks_keep_the_bound_small() -> None:
+    """Twenty times the rows may not cost twenty times the rounding error."""
+    few, many = (
+        rounding_bound(
+            problem("logistic", np.zeros((count, 3)), np.zeros(count, dtype=np.int64), 2, 0.1),
+            slope=np.ones(1),
+            weight=np.ones(1),
+        )[0]
+        for count in (5_000, 100_000)
+    )
+    assert few <= many <= 1.1 * few
+    given = problem("logistic", *rows(9_000, 3, 2), 2, 0.1)
+    weights = np.ones(given.shape)
+    np.testing.assert_allclose(given.certified_gradient(weights)[0], given.gradient(weights), rtol=1e-12)
