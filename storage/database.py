@@ -27,6 +27,7 @@ from sqlalchemy.pool import NullPool
 from storage.atomic import locked_directory
 from storage.chain import Chain
 from storage.errors import FormatVersionError, InputError, SecretError, StorageError
+from storage.layout import FINGERPRINTS
 from storage.migrations import MIGRATIONS
 from storage.secrets import Secret, ledger_key
 from storage.tables import meta, metadata
@@ -272,6 +273,12 @@ def _create_sqlite_file(path: Path, head: Path, key: Path | Secret) -> None:
         raise StorageError(
             f"ledger {path} is missing but {head.name} is there, so what was spent would be forgotten; "
             f"put the ledger back (or, if it is to begin anew, remove {head.name} as well)"
+        )
+    kept = next(path.parent.glob(f"private/datasets/[!.]*/{FINGERPRINTS}"), None)
+    if kept is not None:
+        raise StorageError(
+            f"private rows are stored (in {kept.parent}) and their ledger is missing, so what was spent would be "
+            f"forgotten; put {path} back from its newest back-up"
         )
     try:
         with locked_directory(path.parent):

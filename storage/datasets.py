@@ -19,7 +19,7 @@ from storage import manifests
 from storage.atomic import Staging, locked_directory, staging, writing
 from storage.errors import FormatVersionError, InputError, RefusedError, StorageError
 from storage.fingerprints import Fingerprints, overlapping_versions, private_versions
-from storage.layout import FINGERPRINTS, Layout, path_component
+from storage.layout import FINGERPRINTS, PATTERNS, Layout, path_component
 from storage.readers.source import Block, Source, canonical_label, undeclared
 from storage.refs import DatasetRef, Labels, Visibility
 from storage.rowfiles import Features, RowFormat, RowWriter, StoredRows, WrittenRows, file_digest
@@ -30,6 +30,7 @@ __all__ = [
     "MANIFEST",
     "IngestionReport",
     "StagedDataset",
+    "confirm_registered",
     "dataset_ref",
     "fingerprints_digest",
     "ingestion_report",
@@ -37,14 +38,17 @@ __all__ = [
     "is_complete",
     "open_dataset",
     "origins",
+    "remake_fingerprints",
     "staged_dataset",
     "transform_dataset",
     "transformed_ref",
+    "unregistered_versions",
     "write_dataset",
 ]
 
 FORMAT_VERSION = 1
 MANIFEST = "dataset.json"
+_UNREGISTERED = "unregistered"
 _PARTS = ("train", "test")
 _SPARSE_FROM = 1024
 
@@ -208,6 +212,10 @@ class StagedDataset:
         """Return the accounts under which more than 1 % of these rows, or of their own, are stored as private rows."""
         if self._prints is None:
             return ()
+        for version in private_versions(self.layout):
+            # Versions that were stored before patterns were kept get theirs now.
+            if not (self.layout.dataset(version) / PATTERNS).exists():
+                remake_fingerprints(self.layout, version)
         found = overlapping_versions(self.layout, self._prints)
         return tuple(dict.fromkeys(str(_load(self.layout, version)["account"]) for version in found))
 
@@ -231,6 +239,7 @@ class StagedDataset:
                 "use the private set"
             )
         content = _content(self._body)
+        (self._stage.path / _UNREGISTERED).touch(mode=0o600)
         if not self.private:
             return _publish(self.layout, self._stage, content[:32], self._body, None)
         mac = hmac.new(root_secret(self.layout), content.encode(), hashlib.sha256).hexdigest()
@@ -239,6 +248,31 @@ class StagedDataset:
                 return older
         body = {**self._body, "content_mac": mac}
         return _publish(self.layout, self._stage, randomness.token_hex(16), body, self._prints)
+
+
+def remake_fingerprints(layout: Layout, version: str) -> bool:
+    """Make a private version's fingerprints again from its rows; return False where the rows are not whole."""
+    try:
+        body = _load(layout, version)
+        prints = Fingerprints(root_secret(layout))
+        for part in _PARTS:
+            if part in body["parts"]:
+                for features, _ in _open_part(layout, version, body, part).blocks():
+                    prints.add(features)
+    except StorageError:
+        return False
+    prints.save(layout.dataset(version))
+    return True
+
+
+def unregistered_versions(layout: Layout) -> list[str]:
+    """Return the versions that were published and whose registration has not been confirmed."""
+    return sorted(path.parent.name for path in layout.datasets.glob(f"[!.]*/{_UNREGISTERED}"))
+
+
+def confirm_registered(layout: Layout, version: str) -> None:
+    """Take away the note that a version is still to be registered."""
+    (layout.dataset(version) / _UNREGISTERED).unlink(missing_ok=True)
 
 
 @contextmanager
@@ -328,7 +362,9 @@ def write_dataset(
         staged_dataset(layout, source, name=name, account=account, visibility=visibility) as staged,
         locked_directory(layout.private),
     ):
-        return staged.publish(previous)
+        stored = staged.publish(previous)
+        confirm_registered(layout, stored.version)
+        return stored
 
 
 def _content(body: Mapping[str, Any]) -> str:

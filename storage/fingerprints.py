@@ -19,6 +19,7 @@ are disjoint.
 from __future__ import annotations
 
 import hashlib
+import io
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -28,10 +29,18 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from storage.atomic import write_bytes
 from storage.errors import StorageError
 from storage.layout import FINGERPRINTS, PATTERNS, Layout
 
-__all__ = ["ADMITTED_SHARE", "Fingerprints", "overlapping_versions", "row_fingerprints", "row_patterns"]
+__all__ = [
+    "ADMITTED_SHARE",
+    "Fingerprints",
+    "overlapping_versions",
+    "private_versions",
+    "row_fingerprints",
+    "row_patterns",
+]
 
 ADMITTED_SHARE = 0.01
 """The share of distinct rows of either set above which two sets overlap; a public constant."""
@@ -137,9 +146,10 @@ class Fingerprints:
 
     def save(self, folder: Path) -> None:
         """Write both kinds beside the rows."""
-        for name, prints in ((FINGERPRINTS, self._exact), (PATTERNS, self._patterns)):
-            with (folder / name).open("wb") as file:
-                np.save(file, prints.found(), allow_pickle=False)
+        for name, prints in zip((FINGERPRINTS, PATTERNS), self.kinds(), strict=True):
+            data = io.BytesIO()
+            np.save(data, prints, allow_pickle=False)
+            write_bytes(folder / name, data.getvalue(), mode=0o600)
 
     def kinds(self) -> tuple[_Prints, _Prints]:
         """Return the distinct exact fingerprints and the distinct patterns, sorted."""
@@ -162,18 +172,14 @@ def private_versions(layout: Layout) -> list[str]:
 
 
 def overlapping_versions(layout: Layout, prints: Fingerprints) -> list[str]:
-    """Return the private versions of this root that overlap with rows: yes or no, never how much.
-
-    A version that was stored before patterns were kept is compared by exact fingerprints alone.
-    """
+    """Return the private versions of this root that overlap with rows: yes or no, never how much."""
     exact, patterns = prints.kinds()
     found = []
     for version in private_versions(layout):
         folder = layout.dataset(version)
         known = _load(folder / FINGERPRINTS)
-        shared = len(np.intersect1d(exact, known, assume_unique=True))
-        if (folder / PATTERNS).exists():
-            shared = max(shared, len(np.intersect1d(patterns, _load(folder / PATTERNS), assume_unique=True)))
+        alike = len(np.intersect1d(patterns, _load(folder / PATTERNS), assume_unique=True))
+        shared = max(len(np.intersect1d(exact, known, assume_unique=True)), alike)
         if shared > ADMITTED_SHARE * min(len(exact), len(known)):
             found.append(version)
     return found

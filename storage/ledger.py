@@ -580,7 +580,7 @@ class Ledger:
             else {}
         )
         partition = f"restored-{entries.last().sequence}"
-        record = PlanRecord(partition, {"every row": cost})
+        record = PlanRecord(partition, {"every row": cost}, sequence=entries.last().sequence + 1)
         terms = account_terms(entries, account)
         delta = account.cap.delta if account.cap is not None else 0.0
         stands = self._policy.decide(
@@ -632,9 +632,11 @@ class Ledger:
         stored : mapping of key to digest, optional
             The releases found in the store that had to be charged, with the digests of their bytes as they are now.
         """
-        problems = check_chain(self._database)
-        if not stored:
-            return problems
+        return [*check_chain(self._database), *self.verify_releases(stored or {})]
+
+    def verify_releases(self, stored: Mapping[str, str]) -> list[str]:
+        """Return what the ledger does not know of stored releases, one sentence each; see :meth:`verify`."""
+        problems = []
         try:
             with reading(self._database) as entries:
                 charged = {entry.subject for entry in entries.find(Kind.CHARGE)}
@@ -642,7 +644,7 @@ class Ledger:
                 for entry in entries.find(Kind.OUTPUT):
                     outputs.setdefault(entry.subject, set()).add(entry.content["digest"])
         except StorageError as error:
-            return [*problems, str(error)]
+            return [str(error)]
         for key, digest in sorted(stored.items()):
             if key not in charged:
                 problems.append(

@@ -34,9 +34,9 @@ def _recorded(layout: Layout, entries: Entries, *, shared: bool) -> Iterator[tup
             yield version, layout.dataset(version) / FINGERPRINTS, digest or adopted.get(version)
 
 
-def missing_material(layout: Layout, entries: Entries, *, shared: bool = False) -> list[str]:
-    """Return what is missing or changed, one sentence each."""
-    problems = []
+def missing_material(layout: Layout, entries: Entries, *, shared: bool = False) -> dict[str, str]:
+    """Return the private versions whose key material is missing or changed, each with one sentence."""
+    problems = {}
     for version, path, digest in _recorded(layout, entries, shared=shared):
         try:
             if digest is not None:
@@ -45,7 +45,7 @@ def missing_material(layout: Layout, entries: Entries, *, shared: bool = False) 
                 raise DamagedError(f"{path} is missing")
         except DamagedError as error:
             reason = str(error).partition(";")[0]
-            problems.append(
+            problems[version] = (
                 f"the fingerprints of private rows are lost ({reason}): put {path.name} of version {version} back from "
                 "its back-up, or make it again from the stored rows: unitball doctor --clean"
             )
@@ -67,7 +67,7 @@ def guard_material(layout: Layout, *, shared: bool = False) -> Guard:
     def guard(entries: Entries) -> None:
         problems = missing_material(layout, entries, shared=shared)
         if problems:
-            raise StorageError(f"{problems[0]}. Nothing was charged")
+            raise StorageError(f"{next(iter(problems.values()))}. Nothing was charged")
         for version, path, digest in list(_recorded(layout, entries, shared=shared)):
             if digest is None:
                 entries.append(Kind.MATERIAL, account="", subject=version, content={"digest": file_digest(path)})

@@ -13,7 +13,7 @@ from dpalgos.accounting.scaling import losses_under
 from dpalgos.accounting.spending import Admission, admit, repeats_left, spent, standing, worst_totals
 from dpalgos.accounting.spending import Cap as AccountingCap
 from dpalgos.accounting.successive import filter_in_force
-from dpalgos.guarantees import ApproximateDP, Guarantee, Loss, Neighbours, NoGuarantee
+from dpalgos.guarantees import ApproximateDP, GaussianMu, Guarantee, Loss, Neighbours, NoGuarantee, ZeroConcentrated
 from storage.accounts import require_cap
 from storage.charges import AccountTerms, Cap, Decision, PlanRecord, ReleaseCharge
 from storage.errors import InputError, RefusedError
@@ -27,9 +27,11 @@ __all__ = [
     "AccountingPolicy",
     "budget_report",
     "change_cap",
+    "check_releases",
     "nights_left",
     "open_ledger",
     "relation_of",
+    "restore_ledger",
     "verify_books",
 ]
 
@@ -95,21 +97,30 @@ class AccountingPolicy:
 
     def lacking(self, history: Sequence[PlanRecord], totals: Mapping[str, Any]) -> dict[str, Any]:
         """Return the cost of one plan, paid by every row, that brings a history at least to these running totals."""
-        now = worst_totals(_history(history))
+        now = worst_totals(_history(history))._asdict()
         wanted = {name: math.inf if value is None else float(value) for name, value in totals.items()}
+        # A difference is rounded up; from nothing it is exact.
         lacks = {
-            name: math.nextafter(max(wanted[name] - value, 0.0), math.inf) for name, value in now._asdict().items()
+            name: math.nextafter(wanted[name] - spent, math.inf) if 0 < spent < wanted[name] else wanted[name] - spent
+            for name, spent in now.items()
         }
-        loss: Loss = (
-            ApproximateDP(lacks["epsilon"], lacks["delta"])
-            if math.isfinite(lacks["epsilon"]) and lacks["delta"] < 1
-            else NoGuarantee("the plans of a lost ledger")
-        )
-        return PlanCost(losses=(loss,), **lacks).to_json()
+        lacks = {name: max(value, 0.0) if not math.isnan(value) else math.inf for name, value in lacks.items()}
+        return PlanCost(losses=_losses(lacks), **lacks).to_json()
 
     def stated(self, epsilon: float, delta: float) -> dict[str, Any]:
         """Return the cost of a plan of which nothing is known but (epsilon, delta)."""
         return PlanCost.of([ApproximateDP(epsilon, delta)], delta).to_json()
+
+
+def _losses(lacks: Mapping[str, float]) -> tuple[Loss, ...]:
+    """Return what plans cost that are known by their sums alone, by the first filter under which these are finite."""
+    if math.isfinite(lacks["mu_squared"]) and lacks["slack"] < 1:
+        return GaussianMu(math.nextafter(math.sqrt(lacks["mu_squared"]), math.inf)), ApproximateDP(0.0, lacks["slack"])
+    if math.isfinite(lacks["rho"]) and lacks["slack"] < 1:
+        return ZeroConcentrated(lacks["rho"]), ApproximateDP(0.0, lacks["slack"])
+    if math.isfinite(lacks["epsilon"]) and lacks["delta"] < 1:
+        return (ApproximateDP(lacks["epsilon"], lacks["delta"]),)
+    return (NoGuarantee("the plans of a lost ledger"),)
 
 
 def _finite(value: float) -> float | None:
@@ -297,6 +308,11 @@ def change_cap(dataset: str, epsilon: float, reason: str) -> None:
 
 def verify_books() -> list[str]:
     """Check the ledger's chain and every stored release against it; one sentence a problem."""
+    return [*open_ledger().verify(), *check_releases()]
+
+
+def check_releases() -> list[str]:
+    """Check every stored release against its digests and the ledger's; one sentence a problem."""
     store = ReleaseStore(current_layout())
     problems = []
     stored = {}
@@ -310,4 +326,27 @@ def verify_books() -> list[str]:
         # Post-processing and maps made from public parameters were never charged, and need not be.
         if "post_processing" not in manifest and manifest.get("reads_rows", True):
             stored[key] = store.digest_of(manifest, arrays)
-    return problems + open_ledger().verify(stored)
+    return problems + open_ledger().verify_releases(stored)
+
+
+def restore_ledger(reason: str, epsilon: float | None, delta: float | None) -> tuple[str, ...]:
+    """Accept a ledger older than its high-water marks, by booking what it lacks as spent; return the accounts.
+
+    Parameters
+    ----------
+    reason : str
+        Recorded.
+    epsilon, delta : float, optional
+        What the owner says was spent beyond this ledger, where no mark says it.
+
+    Raises
+    ------
+    InputError
+        Without a reason, with half of a statement, or where there is nothing to restore.
+    """
+    if (epsilon is None) != (delta is None):
+        raise InputError("what was spent has two numbers: give both --epsilon and --delta")
+    stated = None if epsilon is None or delta is None else Cap(epsilon, delta)
+    if stated is not None:
+        require_cap(stated)
+    return open_ledger().restore(by=getpass.getuser(), why=reason, stated=stated)

@@ -12,7 +12,7 @@ from storage.accounts import require_cap, require_small_delta
 from storage.atomic import discard, locked_directory
 from storage.catalog import Catalog, overlap_refusal
 from storage.charges import Cap
-from storage.datasets import StagedDataset, dataset_ref, fingerprints_digest, staged_dataset
+from storage.datasets import StagedDataset, confirm_registered, dataset_ref, fingerprints_digest, staged_dataset
 from storage.errors import InputError, RefusedError
 from storage.readers.registry import read_source, reader_names
 from storage.readers.source import OnViolation, ReadOptions, Source, concatenate
@@ -21,6 +21,7 @@ from tasks.accounts.books import open_catalog
 from tasks.planning.resolution import admitted_normalisation
 from tasks.runtime.events import announce
 from tasks.runtime.settings import current_layout
+from tasks.upkeep.sweeping import sweep_unregistered
 
 __all__ = ["BUNDLED_FORMAT", "IngestRequest", "ingest"]
 
@@ -100,6 +101,7 @@ def ingest(request: IngestRequest) -> DatasetRef:
     """
     layout = current_layout()
     catalog = open_catalog()
+    sweep_unregistered(layout, catalog)
     cap = request.cap()
     known = catalog.versions(request.name)
     opened = catalog.account(request.account) if request.account else None
@@ -132,6 +134,7 @@ def ingest(request: IngestRequest) -> DatasetRef:
             if all(stored.version != one.version for one in catalog.registrations()):
                 discard(layout.dataset(stored.version))
             raise
+        confirm_registered(layout, stored.version)
     if known and all(stored.version != one.version for one in known):
         # A first registration starts nothing: no budget is spent before somebody asked for a run on these rows.
         announce("unitball.dataset.registered", f"unitball.dataset.{request.name}", {"dataset": request.name})

@@ -1,0 +1,34 @@
+"""``unitball ledger``: what an owner may do with a ledger besides charging it."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from deployments.cli.app import app
+from deployments.cli.common import JsonFlag, RootOption, console, print_json, use_root
+
+ledger = typer.Typer(name="ledger", help="Restore a root's privacy ledger from a back-up.", no_args_is_help=True)
+app.add_typer(ledger)
+
+
+@ledger.command(epilog='Example: unitball ledger restore --reason "disk lost, back-up of Monday"')
+def restore(
+    reason: Annotated[str, typer.Option(help="Why; recorded.")],
+    epsilon: Annotated[
+        float | None, typer.Option(help="The most that was spent beyond this back-up, where no mark says it.")
+    ] = None,
+    delta: Annotated[float | None, typer.Option(help="The delta of that.")] = None,
+    root: RootOption = None,
+    json: JsonFlag = False,
+) -> None:
+    """Accept a ledger that is older than its high-water marks: what it lacks is booked as spent, on record."""
+    from tasks.accounts.budget import restore_ledger
+
+    use_root(root)
+    accounts = restore_ledger(reason, epsilon, delta)
+    if json:
+        print_json({"booked": list(accounts)})
+    else:
+        console().print(f"restored; booked what was lacking for {', '.join(accounts) or 'no account'}")

@@ -1,0 +1,155 @@
+"""The checks of ``unitball doctor``: what is wrong with a root, and the way out of each."""
+
+from __future__ import annotations
+
+import shutil
+import stat
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from storage import marks
+from storage.atomic import PREFIX
+from storage.datasets import dataset_ref, is_complete, unregistered_versions
+from storage.entries import check_chain, lacking, reading
+from storage.errors import InputError, RefusedError, StorageError
+from storage.layout import Layout
+from storage.material import missing_material
+from tasks.accounts.books import open_books
+from tasks.accounts.budget import check_releases
+from tasks.runtime.settings import current_root, ledger_url, marks_folder
+
+__all__ = ["Finding", "check_root"]
+
+_FREE_BYTES = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What a check found.
+
+    Parameters
+    ----------
+    check : str
+    problem : str or None
+        None where all is well.
+    way_out : str
+        What to do about it.
+    """
+
+    check: str
+    problem: str | None = None
+    way_out: str = ""
+
+
+Check = Callable[[Layout], Iterator[tuple[str, str]]]
+_CHECKS: dict[str, Check] = {}
+
+
+def _check(name: str) -> Callable[[Check], Check]:
+    def register(check: Check) -> Check:
+        _CHECKS[name] = check
+        return check
+
+    return register
+
+
+def check_root() -> list[Finding]:
+    """Run every check of the current root; each gives one finding a problem, or one that all is well.
+
+    Returns
+    -------
+    list of Finding
+        A check that cannot be made is a problem, never an exception.
+    """
+    layout = Layout(current_root())
+    findings = []
+    for name, check in _CHECKS.items():
+        try:
+            problems = list(check(layout))
+        except (StorageError, InputError, RefusedError, OSError) as error:
+            problems = [(" ".join(str(error).split()), "see the message")]
+        findings += [Finding(name, *problem) for problem in problems] or [Finding(name)]
+    return findings
+
+
+@_check("permissions")
+def _permissions(layout: Layout) -> Iterator[tuple[str, str]]:
+    secret = [layout.private, layout.root_secret, *layout.parties.glob("*/secret.key")]
+    closed = [layout.root, layout.ledger, *secret]
+    for path in closed:
+        mode = stat.S_IMODE(path.stat().st_mode) if path.exists() else 0
+        if mode & 0o077:
+            yield f"{path} has mode {mode:04o}: others than its owner can reach it", f"chmod go-rwx {path}"
+
+
+@_check("keys")
+def _keys(layout: Layout) -> Iterator[tuple[str, str]]:
+    if not layout.ledger.exists() and ledger_url() is None:
+        return
+    with reading(open_books()) as entries:
+        for problem in missing_material(layout, entries, shared=ledger_url() is not None).values():
+            told, _, way_out = problem.partition(": ")
+            yield told, way_out
+
+
+@_check("chain")
+def _chain(layout: Layout) -> Iterator[tuple[str, str]]:
+    if layout.ledger.exists() or ledger_url() is not None:
+        for problem in check_chain(replace(open_books(), marks=())):
+            yield problem, "put back the newest back-up of the ledger, then: unitball ledger restore"
+
+
+@_check("mark")
+def _mark(layout: Layout) -> Iterator[tuple[str, str]]:
+    if not layout.ledger.exists() and ledger_url() is None:
+        return
+    database = open_books()
+    with reading(database) as entries:
+        began = entries.last().sequence > 0
+        for path in database.marks:
+            mark = marks.read(path, database.chain)
+            problem = lacking(entries, mark)
+            if problem is not None:
+                yield f"{path}: {problem}", "put back the newest back-up of the ledger, or: unitball ledger restore"
+            elif mark is None and began and path.parent == marks_folder():
+                yield f"there is no high-water mark {path}", "it is written with the next charge; keep its folder"
+
+
+@_check("releases")
+def _releases(layout: Layout) -> Iterator[tuple[str, str]]:
+    for problem in check_releases() if layout.ledger.exists() or ledger_url() is not None else ():
+        yield problem, "restore it from a back-up, or ask for a new one with --repetition"
+
+
+@_check("data sets")
+def _data_sets(layout: Layout) -> Iterator[tuple[str, str]]:
+    for folder in sorted(layout.datasets.glob("[!.]*")):
+        if not is_complete(layout, dataset_ref(layout, folder.name)):
+            yield f"version {folder.name} is damaged", "restore it from a back-up, or ingest its file again"
+
+
+@_check("orphans")
+def _orphans(layout: Layout) -> Iterator[tuple[str, str]]:
+    unfinished = sum(1 for path in layout.root.rglob(f"{PREFIX}*") if not path.parent.name.startswith(PREFIX))
+    if unfinished:
+        yield f"{unfinished} unfinished files or folders, perhaps of processes that run", "unitball doctor --clean"
+    if unregistered := unregistered_versions(layout):
+        yield f"{len(unregistered)} copies of rows that were never registered", "unitball doctor --clean"
+
+
+@_check("versions")
+def _versions(layout: Layout) -> Iterator[tuple[str, str]]:
+    # Opening them refuses what a newer Unitball wrote.
+    if not layout.marker.exists():
+        yield f"{layout.root} is no root of Unitball", "name one with --root, or begin one by any command that writes"
+    else:
+        layout.prepare()
+        if layout.ledger.exists() or ledger_url() is not None:
+            open_books()
+
+
+@_check("free disk")
+def _free_disk(layout: Layout) -> Iterator[tuple[str, str]]:
+    free = shutil.disk_usage(layout.root).free
+    if free < _FREE_BYTES:
+        yield f"{free / 1e6:.0f} MB are free where {layout.root} lies", "free some space: charges need it"

@@ -1,0 +1,214 @@
+"""Somebody who may write the root, or a careless owner: lost keys, edited ledgers, older states put back."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from dpalgos.guarantees import GaussianMu, Guarantee, Neighbours
+from storage.charges import Cap, PlanRequest, ReleaseCharge
+from storage.entries import Kind, reading
+from storage.errors import InputError, OverspendError, SecretError, StorageError
+from storage.layout import FINGERPRINTS, PATTERNS
+from storage.ledger import ChargeOutcome
+from tasks.accounts.books import open_books, open_catalog
+from tasks.accounts.budget import budget_report, open_ledger, restore_ledger
+from tasks.datasets.registration import ingest
+from tasks.runtime.settings import current_layout, current_root, marks_folder
+from tests.security.conftest import request_for
+from tests.support.command_line import CommandLine
+
+
+def charge(key: str, mu: float = 0.1, account: str = "clinic", partition: str = "even") -> ChargeOutcome:
+    guarantee = Guarantee(losses=(GaussianMu(mu),), neighbours=Neighbours.REPLACE_ONE).to_json()
+    release = ReleaseCharge(key=key, parties=("0",), guarantee=guarantee)
+    return open_ledger().charge(PlanRequest(account, partition, (release,), 1e-5), {})
+
+
+def spent(account: str = "clinic") -> float:
+    return float(budget_report(account)["epsilon_spent"])
+
+
+def _version() -> str:
+    return open_catalog().get("clinic").version
+
+
+def _lose_root_key() -> None:
+    current_layout().root_secret.unlink()
+
+
+def _change_root_key() -> None:
+    current_layout().root_secret.write_bytes(b"x" * 32)
+
+
+def _lose_fingerprints() -> None:
+    (current_layout().dataset(_version()) / FINGERPRINTS).unlink()
+
+
+def _change_fingerprints() -> None:
+    path = current_layout().dataset(_version()) / FINGERPRINTS
+    path.write_bytes(path.read_bytes()[:-8] + b"12345678")
+
+
+@pytest.mark.parametrize(
+    ("lose", "told"),
+    [
+        (_lose_root_key, "root.key is missing"),
+        (_change_root_key, "not the key"),
+        (_lose_fingerprints, "fingerprints of private rows are lost"),
+        (_change_fingerprints, "fingerprints of private rows are lost"),
+    ],
+)
+def test_lost_key_material_stops_ingestion_and_charging(
+    clinic: Path, lose: Callable[[], None], told: str, commands: CommandLine
+) -> None:
+    charge("before")
+    kept = shutil.copytree(current_layout().private, clinic.parent / "back-up")
+    lose()
+    attempts: list[Callable[[], object]] = [
+        lambda: charge("after"),
+        lambda: ingest(request_for(clinic, "open", visibility="public", epsilon_cap=None, delta_cap=None)),
+        lambda: ingest(request_for(clinic, "other")),
+    ]
+    for attempt in attempts:
+        with pytest.raises((StorageError, SecretError), match=told):
+            attempt()
+    examined = commands("doctor", "--json")
+    assert examined.code == 1
+    assert told in examined.out
+    shutil.copytree(kept, current_layout().private, dirs_exist_ok=True)
+    assert charge("after").charged == ("after",)
+    assert charge("before").already_charged == ("before",)
+
+
+def test_a_ledger_that_is_gone_is_not_begun_anew_over_private_rows(clinic: Path) -> None:
+    charge("before")
+    for name in ("ledger.sqlite", "ledger.head"):
+        (current_root() / name).unlink()
+    with pytest.raises(StorageError, match=r"private rows are stored .* their ledger is missing"):
+        charge("after")
+
+
+def test_fingerprints_are_made_again_from_the_rows(clinic: Path, commands: CommandLine) -> None:
+    folder = current_layout().dataset(_version())
+    before = (folder / FINGERPRINTS).read_bytes()
+    (folder / FINGERPRINTS).unlink()
+    (folder / PATTERNS).unlink()
+    assert any("again from its rows" in done for done in commands.succeeds("doctor", "--clean")["cleaned"])
+    assert (folder / FINGERPRINTS).read_bytes() == before
+    assert (folder / PATTERNS).exists()
+    charge("after")
+
+
+def _back_up(place: Path) -> None:
+    shutil.copytree(current_root(), place)
+
+
+def _put_back(place: Path, *names: str) -> None:
+    if not names:
+        shutil.rmtree(current_root())
+        shutil.copytree(place, current_root())
+    for name in names:
+        shutil.copy(place / name, current_root() / name)
+
+
+@pytest.mark.parametrize("names", [(), ("ledger.sqlite", "ledger.head"), ("ledger.sqlite",)])
+def test_an_older_state_is_refused_and_restored_at_its_price(
+    clinic: Path, tmp_path: Path, names: tuple[str, ...], commands: CommandLine
+) -> None:
+    """A whole old root, an old ledger with its old mark, an old ledger alone."""
+    charge("first", 0.1)
+    _back_up(tmp_path / "back-up")
+    charge("second", 0.3)
+    charge("third", 0.2, partition="another")
+    before = spent()
+    _put_back(tmp_path / "back-up", *names)
+    for attempt in (lambda: charge("fourth"), lambda: ingest(request_for(clinic, "more", account="clinic"))):
+        with pytest.raises(StorageError, match="older back-up was restored"):
+            attempt()
+    assert commands("doctor").code == 1
+    with pytest.raises(InputError, match="why"):
+        restore_ledger(" ", None, None)
+    assert commands.succeeds("ledger", "restore", "--reason", "the disk was lost")["booked"] == ["clinic"]
+    # Booked as plans of unknown shape: never less than what was spent, and not twice as much either.
+    assert before <= spent() <= 1.3 * before
+    with reading(open_books()) as entries:
+        (restored,) = entries.find(Kind.RESTORE)
+    assert restored.content["why"] == "the disk was lost"
+    assert charge("fourth", 0.05).charged == ("fourth",)
+    assert spent() > before
+    with pytest.raises(InputError, match="nothing to restore"):
+        restore_ledger("again", None, None)
+
+
+def test_restoring_does_not_refill(clinic: Path, tmp_path: Path) -> None:
+    """Whoever puts the same back-up back again and again spends no more than the cap in all."""
+    _back_up(tmp_path / "back-up")
+
+    def charged_until_refused() -> int:
+        for number in range(50):
+            try:
+                charge(f"release {number}", 0.3)
+            except OverspendError:
+                return number
+            _put_back(tmp_path / "back-up", "ledger.sqlite", "ledger.head")
+            restore_ledger("again", None, None)
+        return 50
+
+    assert 1 <= charged_until_refused() < 10
+
+
+def test_an_account_that_the_back_up_lacks_is_opened_again(
+    root: Path, clinic: Path, tmp_path: Path, random: object
+) -> None:
+    charge("first")
+    _back_up(tmp_path / "back-up")
+    open_ledger().open_account("later", Cap(1.0, 1e-5))
+    charge("second", 0.2, account="later")
+    _put_back(tmp_path / "back-up", "ledger.sqlite", "ledger.head")
+    assert restore_ledger("the disk was lost", None, None) == ("clinic", "later")
+    assert open_ledger().account("later").cap == Cap(1.0, 1e-5)
+    assert open_ledger().standing("later").details["spent_before"] > 0
+
+
+def test_without_any_mark_only_the_owners_statement_is_booked(clinic: Path, tmp_path: Path) -> None:
+    charge("first", 0.1)
+    before = spent()
+    shutil.rmtree(marks_folder())
+    (current_root() / "ledger.head").unlink()
+    with pytest.raises(InputError, match="--epsilon and --delta"):
+        restore_ledger("marks are lost as well", None, None)
+    with pytest.raises(InputError, match="both"):
+        restore_ledger("marks are lost as well", 0.5, None)
+    assert restore_ledger("marks are lost as well", 0.5, 1e-5) == ("clinic",)
+    assert spent() >= before + 0.4
+
+
+def test_an_edited_mark_is_told(clinic: Path) -> None:
+    charge("first")
+    (mark,) = marks_folder().iterdir()
+    mark.write_text(mark.read_text().replace('"sequence":', '"sequence": 0, "was":'))
+    with pytest.raises(StorageError, match=r"high-water mark .* was changed"):
+        charge("second")
+
+
+def test_two_copies_of_one_root_do_not_both_spend(
+    clinic: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    charge("first")
+    _back_up(tmp_path / "copy")
+    charge("second")
+    monkeypatch.setenv("UNITBALL_ROOT", str(tmp_path / "copy"))
+    with pytest.raises(StorageError, match="older back-up was restored"):
+        charge("third")
+
+
+def test_a_new_machine_without_marks_goes_on(clinic: Path) -> None:
+    """A root moved to another machine has no mark there; its own one beside the ledger still holds."""
+    charge("first")
+    shutil.rmtree(marks_folder())
+    assert charge("second").charged == ("second",)
+    assert len(list(marks_folder().iterdir())) == 1

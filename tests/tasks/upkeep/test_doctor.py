@@ -1,0 +1,152 @@
+"""A root's checks, each made to fail once; what killed processes leave is swept and nothing else is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from storage import atomic
+from storage.atomic import PREFIX
+from storage.entries import Entries
+from storage.releases import ReleaseStore
+from tasks.accounts.books import open_catalog
+from tasks.datasets import registration
+from tasks.datasets.registration import IngestRequest, ingest
+from tasks.runtime.settings import current_layout
+from tasks.upkeep import checks
+from tests.support.command_line import CommandLine
+from tests.support.data import flip
+from tests.support.ledgers import die, in_child, killed
+from tests.support.private_rows import CLASSES, DIMENSION, PrivateRows, write_rows
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> PrivateRows:
+    return write_rows(tmp_path / "rows.txt", 60)
+
+
+def request(rows: PrivateRows, **more: Any) -> IngestRequest:
+    given: dict[str, Any] = {"name": "clinic", "epsilon_cap": 1.0, "delta_cap": 1e-4, **more}
+    return IngestRequest(format="libsvm", path=rows.path, dimension=DIMENSION, classes=CLASSES, **given)
+
+
+def problems(commands: CommandLine) -> dict[str, str]:
+    found = commands("doctor", "--json")
+    listed = {one["check"]: one for one in found.json["checks"] if one["problem"] is not None}
+    assert found.code == (1 if listed else 0)
+    assert found.json["ok"] is not bool(listed)
+    assert all(one["way_out"] for one in listed.values())
+    return {name: str(one["problem"]) for name, one in listed.items()}
+
+
+def test_a_sound_root_is_well(root: Path, rows: PrivateRows, commands: CommandLine) -> None:
+    assert commands("doctor").code == 0
+    ingest(request(rows))
+    assert problems(commands) == {}
+    assert "OK" in commands("doctor").out
+
+
+def _open_to_others(layout: Any, version: str) -> None:
+    layout.root_secret.chmod(0o644)
+
+
+def _unknown_release(layout: Any, version: str) -> None:
+    ReleaseStore(layout).write("k", {"kind": "model"}, {"x": np.ones(3)})
+
+
+def _damaged_rows(layout: Any, version: str) -> None:
+    flip(layout.dataset(version) / "train" / "part-00000.parquet")
+
+
+def _left_over(layout: Any, version: str) -> None:
+    (layout.datasets / f"{PREFIX}elsewhere-1-abc").mkdir()
+
+
+def _no_mark(layout: Any, version: str) -> None:
+    (mark,) = (layout.root.parent / "marks").iterdir()
+    mark.unlink()
+
+
+@pytest.mark.parametrize(
+    ("check", "damage"),
+    [
+        ("permissions", _open_to_others),
+        ("releases", _unknown_release),
+        ("data sets", _damaged_rows),
+        ("orphans", _left_over),
+        ("mark", _no_mark),
+    ],
+)
+def test_each_check_fails_of_what_it_is_for(
+    check: str, damage: Callable[[Any, str], None], root: Path, rows: PrivateRows, commands: CommandLine
+) -> None:
+    version = ingest(request(rows)).version
+    damage(current_layout(), version)
+    assert check in problems(commands)
+
+
+def test_a_full_disk_is_told(
+    root: Path, rows: PrivateRows, commands: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ingest(request(rows))
+    monkeypatch.setattr(checks, "_FREE_BYTES", 1 << 62)
+    assert set(problems(commands)) == {"free disk"}
+
+
+def _die_at(owner: Any, name: str) -> Callable[[], None]:
+    return lambda: setattr(owner, name, die)
+
+
+@pytest.mark.parametrize(
+    "kill",
+    [
+        _die_at(registration, "_overlapping"),
+        _die_at(registration, "_register"),
+        _die_at(Entries, "append"),
+        _die_at(registration, "confirm_registered"),
+    ],
+    ids=["before publication", "before registration", "while registering", "after registration"],
+)
+def test_a_killed_ingestion_leaves_no_copy_of_private_rows(
+    kill: Callable[[], None], root: Path, rows: PrivateRows, tmp_path: Path
+) -> None:
+    ingest(request(write_rows(tmp_path / "others.txt", 30, seed=1), name="others"))
+    kept = {path.name for path in current_layout().datasets.iterdir()}
+
+    def body() -> None:
+        kill()
+        ingest(request(rows))
+
+    killed(body)
+    layout = current_layout()
+    registered = {one.version for one in open_catalog().registrations()}
+    assert {path.name for path in layout.datasets.iterdir()} - kept
+
+    def next_start() -> set[str]:
+        # Another ingestion, of something else: the next start of a process.
+        atomic._swept.clear()
+        ingest(IngestRequest(name="wine", visibility="public"))
+        return {path.name for path in layout.datasets.iterdir()}
+
+    wine = in_child(next_start) - kept - registered
+    assert len(wine) == 1, "only the new set is there beside what is registered"
+    ingest(request(rows))
+    assert not list(layout.datasets.glob("*/unregistered"))
+
+
+def test_doctor_cleans_too_and_leaves_what_is_registered(root: Path, rows: PrivateRows, commands: CommandLine) -> None:
+    def body() -> None:
+        registration._register = die
+        ingest(request(rows))
+
+    ingest(IngestRequest(name="wine", visibility="public"))
+    killed(body)
+    assert "orphans" in problems(commands)
+    cleaned = commands("doctor", "--clean", "--json").json
+    assert any("never registered" in done for done in cleaned["cleaned"])
+    assert cleaned["ok"]
+    assert len(list(current_layout().datasets.iterdir())) == 1
