@@ -241,6 +241,13 @@ def test_a_port_that_is_no_number(commands: CommandLine, monkeypatch: pytest.Mon
     assert not (commands.root / "prefect" / "prefect.db").exists(), "nothing was begun"
 
 
+def has_ended(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
 def test_the_leash_ends_the_whole_process_group(tmp_path: Path) -> None:
     """A grandchild that ignores SIGTERM ends with whoever holds the leash, and so does one that its parent left."""
     note = tmp_path / "pids"
@@ -267,4 +274,4 @@ def test_the_leash_ends_the_whole_process_group(tmp_path: Path) -> None:
             held.stdin.close()
         held.wait(60)
         for pid in pids:
-            assert not Path(f"/proc/{pid}").exists() or "Z" in Path(f"/proc/{pid}/stat").read_text().split()[2]
+            wait_for(f"the end of {pid}", lambda pid=pid: has_ended(pid), 30, 0.05)
