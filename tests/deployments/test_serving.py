@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -274,4 +275,4 @@ def test_the_leash_ends_the_whole_process_group(tmp_path: Path) -> None:
             held.stdin.close()
         held.wait(60)
         for pid in pids:
-            wait_for(f"the end of {pid}", lambda pid=pid: has_ended(pid), 30, 0.05)
+            wait_for(f"the end of {pid}", partial(has_ended, pid), 30, 0.05)
