@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, cast, runtime_checkable
+from typing import ClassVar, Protocol, cast, runtime_checkable
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from dpalgos.guarantees import (
     Trust,
     nothing_proved,
 )
+from dpalgos.models import Artefact
 from dpalgos.neighbouring import NeighbouringPair, antipodal_pair
 from dpalgos.noise import NoiseSource
 from dpalgos.rows import Ints, Rows
@@ -196,7 +197,7 @@ class OneSum(Algorithm):
 class DirectAlgorithm(Protocol):
     """An algorithm that reads the rows of one party (or of all, under ``central``) directly."""
 
-    def fit(self, parties: Sequence[Rows], setting: Setting, noise: NoiseSource) -> Any:
+    def fit(self, parties: Sequence[Rows], setting: Setting, noise: NoiseSource) -> Artefact:
         """Return the artefact; total in what the rows contain."""
         ...
 
@@ -212,7 +213,7 @@ class Diagnosing(Protocol):
 
     def diagnostics(
         self, parties: Sequence[Rows], setting: Setting, noise: NoiseSource
-    ) -> tuple[Any, dict[str, float]]:
+    ) -> tuple[Artefact, dict[str, float]]:
         """Return the artefact that ``fit`` returns, and the numbers by metric name."""
         ...
 
@@ -228,7 +229,7 @@ def fit(
     setting: Setting,
     noise: NoiseSource,
     summation: Summation | None = None,
-) -> Any:
+) -> Artefact:
     """Run an algorithm over the rows of one party or of several and return its artefact.
 
     Parameters
@@ -246,4 +247,5 @@ def fit(
     """
     if isinstance(algorithm, DirectAlgorithm):
         return algorithm.fit(parties, setting, noise)
-    return run_sums(cast(SumAlgorithm, algorithm), parties, setting, summation or TrustedSummation(noise))
+    artefact: Artefact = run_sums(cast(SumAlgorithm, algorithm), parties, setting, summation or TrustedSummation(noise))
+    return artefact

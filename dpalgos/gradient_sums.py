@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from dpalgos.arrays import Array
 from dpalgos.guarantees import Neighbours, Setting
 from dpalgos.linear import LinearTask
 from dpalgos.mechanisms.fixed_point import encode_rows, encoded_radius, outer_sensitivity
@@ -116,9 +117,7 @@ class GradientSums:
             total += self._sum(weights, self._encoded([block], rows.count, setting))
         return total
 
-    def _encoded(
-        self, blocks: Iterable[tuple[Floats, NDArray[np.generic]]], party: int, setting: Setting
-    ) -> EncodedRows:
+    def _encoded(self, blocks: Iterable[tuple[Floats, Array]], party: int, setting: Setting) -> EncodedRows:
         """Encode blocks of a party of ``party`` rows."""
         classes, width = self.task.shape(setting)
         weight = 1.0 if self.smallest_party is None else min(1.0, self.smallest_party / max(party, 1))

@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from numpy.typing import NDArray
 
+from dpalgos.arrays import Array
 from dpalgos.errors import ParameterError
 
 __all__ = ["SECRET_BYTES", "KeyStream", "KeyedNoise", "key_identifier", "public_secret"]
@@ -63,7 +64,7 @@ def key_identifier(secret: bytes) -> str:
     return _derive(secret, "key identifier", length=16).hex()
 
 
-def _canonical(value: NDArray[np.generic]) -> bytes:
+def _canonical(value: Array) -> bytes:
     array = np.asarray(value)
     if array.dtype.kind not in "biuf" or array.dtype.itemsize > 8:
         raise ParameterError(f"noise cannot be keyed by an array of {array.dtype}; give booleans, integers or floats")
@@ -157,7 +158,7 @@ class KeyedNoise:
         self._identity = identity.encode()
         self._value_key = _derive(secret, "value")
 
-    def stream(self, step: str, value: NDArray[np.generic]) -> KeyStream:
+    def stream(self, step: str, value: Array) -> KeyStream:
         """Return the stream for one draw, from its beginning.
 
         Parameters

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpalgos import registry
+from dpalgos.arrays import Array
 from dpalgos.errors import ParameterError
 from dpalgos.rows import Floats, Ints
 from dpalgos.smo.kernels import GaussianKernel
@@ -21,7 +21,7 @@ class Artefact(Protocol):
 
     kind: ClassVar[str]
 
-    def arrays(self) -> dict[str, NDArray[np.generic]]:
+    def arrays(self) -> dict[str, Array]:
         """Return the named arrays; the inverse of ``from_arrays``."""
         ...
 
@@ -56,7 +56,7 @@ class Projection:
 
     apply = transform
 
-    def arrays(self) -> dict[str, NDArray[np.generic]]:
+    def arrays(self) -> dict[str, Array]:
         """Return basis and spectrum."""
         return {"basis": self.basis, "spectrum": self.spectrum}
 
@@ -101,7 +101,7 @@ class LinearModel:
         """Return class indices (m,): the largest score, or the sign where there is one score."""
         return _classes(self.scores(features))
 
-    def arrays(self) -> dict[str, NDArray[np.generic]]:
+    def arrays(self) -> dict[str, Array]:
         """Return weights and intercept."""
         return {"weights": self.weights, "intercept": self.intercept}
 
@@ -139,7 +139,7 @@ class KernelModel:
         """Return class indices (m,): the largest score, or the sign where there is one score."""
         return _classes(self.scores(features))
 
-    def arrays(self) -> dict[str, NDArray[np.generic]]:
+    def arrays(self) -> dict[str, Array]:
         """Return support vectors, coefficients, intercept and gamma."""
         return {
             "support_vectors": self.support_vectors,
@@ -156,7 +156,7 @@ class Statistic:
     values: Floats
     kind: ClassVar[str] = "statistic"
 
-    def arrays(self) -> dict[str, NDArray[np.generic]]:
+    def arrays(self) -> dict[str, Array]:
         """Return the values."""
         return {"values": self.values}
 
@@ -170,7 +170,7 @@ def released_kind(cls: type[_T]) -> type[_T]:
     return cls
 
 
-def decode(kind: str, arrays: dict[str, NDArray[np.generic]]) -> Any:
+def decode(kind: str, arrays: dict[str, Array]) -> Any:
     """Return the artefact of one kind from its arrays.
 
     Raises

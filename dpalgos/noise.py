@@ -7,6 +7,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from dpalgos.arrays import Array
+
 __all__ = ["NoiseSource", "RandomStream"]
 
 
@@ -25,7 +27,7 @@ class RandomStream(Protocol):
 class NoiseSource(Protocol):
     """The randomness of one release."""
 
-    def stream(self, step: str, value: NDArray[np.generic]) -> RandomStream:
+    def stream(self, step: str, value: Array) -> RandomStream:
         """Return the stream for one draw.
 
         Parameters

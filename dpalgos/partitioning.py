@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dpalgos.arrays import Array
 from dpalgos.errors import ParameterError
 from dpalgos.registry import register
 from dpalgos.rows import Ints
@@ -26,7 +26,7 @@ class Partition(ABC):
     """Whether the rows' labels decide who gets them: for simulation on public data only."""
 
     @abstractmethod
-    def assign(self, count: int, labels: NDArray[np.generic] | None = None) -> dict[int, Ints]:
+    def assign(self, count: int, labels: Array | None = None) -> dict[int, Ints]:
         """Return the row positions of each party 0 … N − 1, disjoint, in increasing order.
 
         Parameters
@@ -77,7 +77,7 @@ class Even(Partition):
             require_count("rows_per_party", self.rows_per_party)
         require_count("seed", self.seed, 0)
 
-    def assign(self, count: int, labels: NDArray[np.generic] | None = None) -> dict[int, Ints]:
+    def assign(self, count: int, labels: Array | None = None) -> dict[int, Ints]:
         """Return positions by party."""
         _require_enough(count, self.parties)
         order = np.random.default_rng(self.seed).permutation(count)
@@ -114,7 +114,7 @@ class Sized(Partition):
             require_count("a party's size", size)
         require_count("seed", self.seed, 0)
 
-    def assign(self, count: int, labels: NDArray[np.generic] | None = None) -> dict[int, Ints]:
+    def assign(self, count: int, labels: Array | None = None) -> dict[int, Ints]:
         """Return positions by party."""
         wanted = sum(self.sizes)
         if wanted > count:
@@ -123,7 +123,7 @@ class Sized(Partition):
         return _dealt(np.split(order[:wanted], np.cumsum(self.sizes)[:-1]))
 
 
-def _require_labels(labels: NDArray[np.generic] | None, count: int) -> NDArray[np.generic]:
+def _require_labels(labels: Array | None, count: int) -> Array:
     if labels is None or len(labels) != count:
         raise ParameterError("this partition is made from the labels; give one label a row")
     return labels
@@ -161,7 +161,7 @@ class Dirichlet(Partition):
         require_positive("concentration", self.concentration)
         require_count("seed", self.seed, 0)
 
-    def assign(self, count: int, labels: NDArray[np.generic] | None = None) -> dict[int, Ints]:
+    def assign(self, count: int, labels: Array | None = None) -> dict[int, Ints]:
         """Return positions by party; no party is empty."""
         known = _require_labels(labels, count)
         _require_enough(count, self.parties)
@@ -195,7 +195,7 @@ class ByLabel(Partition):
     def __post_init__(self) -> None:
         require_count("parties", self.parties)
 
-    def assign(self, count: int, labels: NDArray[np.generic] | None = None) -> dict[int, Ints]:
+    def assign(self, count: int, labels: Array | None = None) -> dict[int, Ints]:
         """Return positions by party."""
         known = _require_labels(labels, count)
         _require_enough(count, self.parties)

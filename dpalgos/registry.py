@@ -154,7 +154,7 @@ class AlgorithmSpec:
 
     kind: str
     name: str
-    parameters: Mapping[str, Any] = dataclasses.field(default_factory=lambda: MappingProxyType({}))
+    parameters: Mapping[str, object] = dataclasses.field(default_factory=lambda: MappingProxyType({}))
 
     def build(self) -> Any:
         """Return the algorithm, its parameters validated by its own constructor.
@@ -168,6 +168,6 @@ class AlgorithmSpec:
         """
         return construct(lookup(self.kind, self.name), self.name, self.parameters)
 
-    def with_parameters(self, **parameters: Any) -> AlgorithmSpec:
+    def with_parameters(self, **parameters: object) -> AlgorithmSpec:
         """Return a copy in which the given parameters are set or replaced."""
         return dataclasses.replace(self, parameters=MappingProxyType({**self.parameters, **parameters}))

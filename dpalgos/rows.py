@@ -37,8 +37,11 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from dpalgos.arrays import Array, Floats, Ints
+
 __all__ = [
     "NULL_LABEL",
+    "Array",
     "ArrayRows",
     "Floats",
     "Ints",
@@ -48,9 +51,6 @@ __all__ = [
     "null_records",
     "sanitise",
 ]
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 NULL_LABEL = -1
 """Class index of a null record; among real labels, NaN."""
@@ -69,7 +69,7 @@ class Rows(Protocol):
         """Features a row."""
         ...
 
-    def blocks(self) -> Iterator[tuple[Floats, NDArray[np.generic]]]:
+    def blocks(self) -> Iterator[tuple[Floats, Array]]:
         """Yield ``(features, labels)``: features (m, dimension) float64; labels (m,) class indices or real targets.
 
         Null records are among them; see :func:`null_records`.
@@ -101,7 +101,7 @@ def clip_to_unit_ball(features: Floats, radius: float = 1.0) -> Floats:
     return np.where((factor < 1.0)[:, None], features * factor[:, None], features)
 
 
-def null_records(features: Floats, labels: NDArray[np.generic], classes: int) -> NDArray[np.bool_]:
+def null_records(features: Floats, labels: Array, classes: int) -> NDArray[np.bool_]:
     """Return which rows of a block are null records, (m,).
 
     A row is null where a feature is not a finite number, or its label is none of the task: not one of the whole numbers
@@ -122,7 +122,7 @@ def null_records(features: Floats, labels: NDArray[np.generic], classes: int) ->
     return np.asarray(~(known & np.isfinite(features).all(axis=1)))
 
 
-def sanitise(features: Floats, labels: NDArray[np.generic], classes: int) -> tuple[Floats, Ints]:
+def sanitise(features: Floats, labels: Array, classes: int) -> tuple[Floats, Ints]:
     """Make a block safe for any algorithm: rows into the unit ball, null records to zero and :data:`NULL_LABEL`.
 
     Where ``classes`` is 1 (real labels), the others' labels come back as 0. Total: no input raises because of what it
@@ -142,7 +142,7 @@ class ArrayRows:
     """Rows held in memory: features (n, d), labels (n,)."""
 
     features: Floats
-    labels: NDArray[np.generic]
+    labels: Array
     block: int = 8192
 
     @property
@@ -155,7 +155,7 @@ class ArrayRows:
         """Features a row."""
         return int(self.features.shape[1])
 
-    def blocks(self) -> Iterator[tuple[Floats, NDArray[np.generic]]]:
+    def blocks(self) -> Iterator[tuple[Floats, Array]]:
         """Yield ``(features, labels)`` in order."""
         for start in range(0, self.count, self.block):
             yield self.features[start : start + self.block], self.labels[start : start + self.block]

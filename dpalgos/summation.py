@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, overload
 
 from dpalgos.guarantees import Guarantee, Setting
-from dpalgos.noise import NoiseSource
+from dpalgos.noise import NoiseSource, RandomStream
 from dpalgos.rows import Ints, Rows
 
 __all__ = ["IntegerNoise", "SumAlgorithm", "Summation", "TrustedSummation", "run_sums"]
@@ -16,7 +16,7 @@ __all__ = ["IntegerNoise", "SumAlgorithm", "Summation", "TrustedSummation", "run
 class IntegerNoise(Protocol):
     """A law of integer noise with a proved cost (for example ``mechanisms.rounded_gaussian.RoundedGaussian``)."""
 
-    def sample(self, count: int, stream: Any) -> Ints:
+    def sample(self, count: int, stream: RandomStream) -> Ints:
         """Return ``count`` independent integers, drawn from a :class:`~dpalgos.noise.RandomStream`."""
         ...
 

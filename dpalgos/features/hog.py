@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dpalgos.arrays import Array
 from dpalgos.errors import ParameterError
 from dpalgos.features.public_map import PublicMap, image_shape
 from dpalgos.guarantees import Setting
@@ -52,7 +52,7 @@ class HogFeatures:
 
     apply = transform
 
-    def arrays(self) -> dict[str, NDArray[np.generic]]:
+    def arrays(self) -> dict[str, Array]:
         """Return the layout."""
         return {"layout": self.layout}
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dpalgos.arrays import Array
 from dpalgos.features.public_map import PublicMap
 from dpalgos.guarantees import Setting
 from dpalgos.models import released_kind
@@ -46,7 +46,7 @@ class FourierFeatures:
 
     apply = transform
 
-    def arrays(self) -> dict[str, NDArray[np.generic]]:
+    def arrays(self) -> dict[str, Array]:
         """Return the frequencies."""
         return {"frequencies": self.frequencies}
 

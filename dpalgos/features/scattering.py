@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import fft
 
+from dpalgos.arrays import Array
 from dpalgos.errors import ParameterError
 from dpalgos.features.public_map import PublicMap, image_shape
 from dpalgos.guarantees import Setting
@@ -140,7 +141,7 @@ class ScatteringFeatures:
 
     apply = transform
 
-    def arrays(self) -> dict[str, NDArray[np.generic]]:
+    def arrays(self) -> dict[str, Array]:
         """Return layout and power."""
         return {"layout": self.layout, "power": self.power}
 

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from dpalgos.arrays import Array
 from dpalgos.errors import ParameterError
 from dpalgos.features.public_map import PublicMap, image_shape
 from dpalgos.features.random_images import deformed, random_strokes
@@ -40,7 +41,7 @@ class WhitenedFeatures:
 
     kind: ClassVar[str] = "whitened-features"
 
-    def __init__(self, mean: Floats, basis: Floats, map_kind: NDArray[np.uint8], **of_map: NDArray[np.generic]) -> None:
+    def __init__(self, mean: Floats, basis: Floats, map_kind: NDArray[np.uint8], **of_map: Array) -> None:
         self.mean, self.basis, self._map_kind, self._of_map = mean, basis, map_kind, of_map
         own = {name.removeprefix("map_"): array for name, array in of_map.items()}
         self.map = decode(map_kind.tobytes().decode(), own)
@@ -64,7 +65,7 @@ class WhitenedFeatures:
 
     apply = transform
 
-    def arrays(self) -> dict[str, NDArray[np.generic]]:
+    def arrays(self) -> dict[str, Array]:
         """Return mean, basis and the arrays of the feature map."""
         return {"mean": self.mean, "basis": self.basis, "map_kind": self._map_kind, **self._of_map}
 

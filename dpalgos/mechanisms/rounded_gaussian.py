@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -184,7 +184,7 @@ def _precise_place(numerator: int, start: int, width: int, sigma: float, guess: 
     tail = _precise.GaussianTail(sigma)
     target = _precise.dyadic(2 * numerator + 1, -129)
 
-    def reached(k: int) -> Any:
+    def reached(k: int) -> bool:
         return k >= width or _precise.less(target, tail.share(2 * start, 2 * (start + k) + 1, 2 * (start + width)))
 
     return start + _precise.first_at_least(min(max(guess, 0), width), reached)

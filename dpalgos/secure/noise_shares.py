@@ -60,7 +60,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import lru_cache, singledispatch
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -540,7 +540,7 @@ class TruexGaussian:
 
 
 @singledispatch
-def share_law(law: Any, shares: int, dimension: int) -> NoiseShare:
+def share_law(law: object, shares: int, dimension: int) -> NoiseShare:
     """Return what each party adds so that any ``shares`` of them are as private as the law of the whole noise.
 
     Parameters

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from dpalgos.registry import AlgorithmSpec, register
 from dpalgos.systems.arranging import averaged, joint, summed
 from dpalgos.systems.system import System
@@ -14,11 +12,11 @@ __all__: list[str] = []
 
 _PAPER = "owusu-agyemang-2021"
 _SOURCE = "Owusu-Agyemang et al. 2021"
-_LOGISTIC: dict[str, Any] = {"loss": "logistic", "regularisation": 1e-3}
+_LOGISTIC: dict[str, object] = {"loss": "logistic", "regularisation": 1e-3}
 _SOUND = "secagg-output-perturbation"
 
 
-def _trainer(name: str, **parameters: Any) -> AlgorithmSpec:
+def _trainer(name: str, **parameters: object) -> AlgorithmSpec:
     return AlgorithmSpec("trainers", name, parameters)
 
 

@@ -104,7 +104,9 @@ def _with_components(projection: AlgorithmSpec, config: TrainingConfig, dimensio
     if "components" not in _fields(projection):
         return projection
     components = projection.parameters.get("components", config.dimension or min(20, dimension))
-    _require_dimension(components, dimension)
+    if isinstance(components, int):
+        # Anything else is refused by the projection itself.
+        _require_dimension(components, dimension)
     return projection.with_parameters(components=components)
 
 

@@ -9,7 +9,7 @@ from typing import cast
 
 from threadpoolctl import threadpool_limits
 
-from dpalgos.algorithms import Diagnosing, DirectAlgorithm, fit, is_sum_algorithm
+from dpalgos.algorithms import Diagnosing, fit, is_sum_algorithm
 from dpalgos.keystream import KeyedNoise
 from dpalgos.models import Artefact
 from dpalgos.rows import Rows
@@ -107,12 +107,12 @@ class OpenRelease:
         algorithm = planned.build()
         if isinstance(algorithm, Diagnosing) and not self._shards[0].dataset.private:
             diagnosed, self._diagnostics = algorithm.diagnostics(self.rows, setting, self.noises[0])
-            return cast(Artefact, diagnosed)
+            return diagnosed
         summation = None
         if is_sum_algorithm(algorithm):
             sums, record = cast(SumAlgorithm, algorithm), StoredRecord(self.key, planned.parties)
             summation = planned.trust_model().summation(sums, setting, self.noises, self.key, record)
-        return cast(Artefact, fit(cast(DirectAlgorithm, algorithm), self.rows, setting, self.noises[0], summation))
+        return fit(algorithm, self.rows, setting, self.noises[0], summation)
 
     def store(self, artefact: Artefact) -> ReleaseRef:
         """Store the artefact as the release.

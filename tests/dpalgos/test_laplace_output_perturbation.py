@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from scipy import stats
 from sklearn.datasets import load_breast_cancer, load_digits
 
-from dpalgos.algorithms import fit
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Neighbours, Numerics, PureEpsilon, Setting, Trust
 from dpalgos.keystream import KeyedNoise, public_secret
@@ -28,7 +27,7 @@ from dpalgos.secure.summation import Absences, SecureSummation, secagg_guarantee
 from dpalgos.secure.tolerance import Tolerance
 from dpalgos.trainers.laplace_output_perturbation import Pathak, PublishedMultiPartyOutputPerturbation
 from tests.support.statistics import rejects_law
-from tests.support.training import blobs, noise, parties_of
+from tests.support.training import blobs, fit, noise, parties_of
 
 Array = NDArray[np.float64]
 KINDS: list[Any] = [PublishedMultiPartyOutputPerturbation, Pathak]

@@ -7,14 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpalgos.algorithms import fit
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import GaussianMu, PureEpsilon, Setting, Trust
 from dpalgos.linear import LinearTask
 from dpalgos.losses import HuberHinge, Squared
 from dpalgos.registry import AlgorithmSpec
 from dpalgos.rows import ArrayRows
-from tests.support.training import blobs, fitted, noise, setting_of
+from tests.support.training import blobs, fit, fitted, noise, setting_of
 
 LARGE = GaussianMu(1e4)
 

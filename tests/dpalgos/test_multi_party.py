@@ -12,7 +12,6 @@ import pytest
 from numpy.typing import NDArray
 
 from dpalgos.accounting import calibrate
-from dpalgos.algorithms import fit
 from dpalgos.guarantees import ApproximateDP, GaussianMu, PureEpsilon, Setting, Trust, ZeroConcentrated
 from dpalgos.mechanisms.gaussian import delta_of_mu
 from dpalgos.metrics import optimality_gap
@@ -27,7 +26,7 @@ from dpalgos.trainers.mean_gradient_descent import (
     PublishedGradientPerturbation,
 )
 from dpalgos.trainers.output_perturbation import RadialOutputPerturbation
-from tests.support.training import blobs, noise
+from tests.support.training import blobs, fit, noise
 
 Array = NDArray[np.float64]
 EPSILON = PureEpsilon(1.0)

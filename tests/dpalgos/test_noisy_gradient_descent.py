@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from dpalgos.algorithms import fit
 from dpalgos.errors import ParameterError
 from dpalgos.gradient_sums import EncodedRows, GradientSums
 from dpalgos.guarantees import GaussianMu, Neighbours, Numerics, PureEpsilon, Setting, Trust, ZeroConcentrated
@@ -22,7 +21,7 @@ from dpalgos.metrics import optimality_gap
 from dpalgos.rows import ArrayRows
 from dpalgos.solvers import Problem, minimise
 from dpalgos.trainers.gradient_descent import DescentState, NoisyGradientDescent
-from tests.support.training import blobs, fitted, noise, parties_of, setting_of
+from tests.support.training import blobs, fit, fitted, noise, parties_of, setting_of
 
 Array = NDArray[np.float64]
 MU = GaussianMu(0.5)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from dpalgos.algorithms import fit, is_sum_algorithm
+from dpalgos.algorithms import is_sum_algorithm
 from dpalgos.features.random_fourier import FourierFeatures
 from dpalgos.guarantees import ApproximateDP, GaussianMu, PureEpsilon, Setting, Trust
 from dpalgos.linear import LinearTask
@@ -20,7 +20,7 @@ from dpalgos.rows import NULL_LABEL, ArrayRows, null_records, sanitise
 from dpalgos.testing import CLASSES, DIMENSION, blobs, with_null_records
 from dpalgos.trainers.gradient_descent import DescentState
 from tests.dpalgos.parameters import PARAMETERS
-from tests.support.training import noise
+from tests.support.training import fit, noise
 
 ROWS, NULLS = 30, 7
 # Adds noise to each record, null or not, and proves nothing.

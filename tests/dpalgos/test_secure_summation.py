@@ -14,7 +14,6 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
-from dpalgos.algorithms import fit
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import ApproximateDP, GaussianMu, Guarantee, Setting, Trust, nothing_proved
 from dpalgos.keystream import KeyedNoise, public_secret
@@ -37,6 +36,7 @@ from dpalgos.secure.tolerance import Tolerance
 from dpalgos.summation import TrustedSummation, run_sums
 from dpalgos.trainers.gradient_descent import NoisyGradientDescent
 from dpalgos.trainers.output_perturbation import OutputPerturbation
+from tests.support.training import fit
 
 FALSE_ALARM = 1e-9
 LAW = RoundedGaussian(5.0)

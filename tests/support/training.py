@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpalgos.algorithms import fit
+from dpalgos import algorithms
 from dpalgos.guarantees import Setting, Trust
 from dpalgos.keystream import KeyedNoise, public_secret
 from dpalgos.rows import ArrayRows
 from dpalgos.testing import blobs
 
-__all__ = ["blobs", "fitted", "noise", "parties_of", "setting_of"]
+__all__ = ["blobs", "fit", "fitted", "noise", "parties_of", "setting_of"]
 
 Array = NDArray[np.float64]
+
+fit: Callable[..., Any] = algorithms.fit
+"""What comes out is each test's to know."""
 
 
 def parties_of(rows: ArrayRows, parties: int) -> list[ArrayRows]:
