@@ -372,6 +372,7 @@ def _log_model(run_id: str, model_id: str, report: ModelReport, facts: Mapping[s
     import numpy as np
     from mlflow.models import ModelSignature
     from mlflow.types import Schema, TensorSpec
+    from mlflow.utils import logging_utils
 
     from dpalgos.pipeline import TRUSTED_TYPES
 
@@ -390,4 +391,9 @@ def _log_model(run_id: str, model_id: str, report: ModelReport, facts: Mapping[s
             outputs=Schema([TensorSpec(output, (-1,))]),
         ),
     )
-    mlflow.register_model(logged.model_uri, report.registered_name, await_registration_for=0, tags=dict(facts))
+    # It prints a line for people, whatever the level of its log.
+    logging_utils.disable_logging()
+    try:
+        mlflow.register_model(logged.model_uri, report.registered_name, await_registration_for=0, tags=dict(facts))
+    finally:
+        logging_utils.enable_logging()

@@ -117,6 +117,12 @@ def test_everything_is_there(root: Path) -> None:
     assert {item.path for item in client(root).list_artifacts(run_id)} == {"deep", "result.json"}
 
 
+def test_nothing_is_printed(root: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """MLflow's functions print where a command has its own lines to print."""
+    track_run(root, a_report(children=()))
+    assert capfd.readouterr() == ("", "")
+
+
 def test_curves_have_a_history(root: Path) -> None:
     curve = {1: 0.99, 500: 0.4}
     run_id = track_run(root, a_report(curves={"trade_off": curve}))
