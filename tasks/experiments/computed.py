@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any
+
+from pydantic import BaseModel
 
 from dpalgos.errors import ParameterError, UnknownNameError
 from dpalgos.guarantees import ApproximateDP, Loss, PureEpsilon, Setting, Trust
@@ -95,14 +96,19 @@ def noise_scales(points: list[Point]) -> Computed:
     return [], [Table(title="Noise scales at public sizes", head=head, body=body)]
 
 
+class _Descent(BaseModel):
+    regularisation: float = 1e-3
+    step_size: float = 1.0
+    iterations: int = 1000
+
+
 def curvature(points: list[Point]) -> Computed:
     """Return average and minimum curvature of the regularised logistic risk along gradient descent without noise."""
     results = []
     for point in points:
-        own: dict[str, Any] = point.config.parameters
-        regularisation = float(own.get("regularisation", 1e-3))
-        risk = Risk(point.config, loss="logistic", regularisation=regularisation)
-        path = curvature_along_descent(risk.problem, float(own.get("step_size", 1.0)), int(own.get("iterations", 1000)))
+        descent = _Descent.model_validate(point.config.parameters)
+        risk = Risk(point.config, loss="logistic", regularisation=descent.regularisation)
+        path = curvature_along_descent(risk.problem, descent.step_size, descent.iterations)
         results += [
             PointResult(
                 label=point.label,
@@ -110,7 +116,7 @@ def curvature(points: list[Point]) -> Computed:
                 algorithm="gradient descent",
                 trust="central",
                 status="non-private",
-                axes={"iterations": step.iterations, "regularisation": regularisation},
+                axes={"iterations": step.iterations, "regularisation": descent.regularisation},
                 metrics={"average_curvature": step.average, "minimum_curvature": step.minimum},
             )
             for step in path

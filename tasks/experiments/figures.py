@@ -8,7 +8,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -140,7 +140,7 @@ class _Style:
         return f"{label}{_SUFFIXES[self.status[label]]}"
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> TypeGuard[numbers.Real]:
     return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 
@@ -164,11 +164,11 @@ def _series(results: Sequence[PointResult], x: str, y: str) -> list[tuple[Any, l
 
 
 def _positions(results: Sequence[PointResult], x: str) -> tuple[dict[str, float], bool]:
-    places = list(dict.fromkeys(_text(result.value(x)) for result in results if result.value(x) is not None))
-    values = {_text(result.value(x)): result.value(x) for result in results if result.value(x) is not None}
-    if all(_is_number(value) for value in values.values()):
-        return {text: float(value) for text, value in values.items()}, True
-    return {text: float(number) for number, text in enumerate(places)}, False
+    values = {_text(place): place for result in results if (place := result.value(x)) is not None}
+    numeric = {text: float(place) for text, place in values.items() if _is_number(place)}
+    if len(numeric) == len(values):
+        return numeric, True
+    return {text: float(number) for number, text in enumerate(values)}, False
 
 
 def _name_places(axes: Axes, texts: Sequence[str], across: int) -> None:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
@@ -41,7 +41,7 @@ class PointResult(BaseModel):
     algorithm: str
     trust: str
     status: Status
-    axes: dict[str, Any]
+    axes: dict[str, object]
     metrics: dict[str, float]
     proved: str | None = None
     numerics: str | None = None
@@ -50,11 +50,11 @@ class PointResult(BaseModel):
     sound_counterpart: str | None = None
     releases: tuple[str, ...] = ()
 
-    def asks(self, where: Mapping[str, Any]) -> bool:
+    def asks(self, where: Mapping[str, object]) -> bool:
         """Whether the result is at these values of its axes (or of label, data set, algorithm, trust)."""
         return all(self.value(name) == value for name, value in where.items())
 
-    def value(self, axis: str) -> Any:
+    def value(self, axis: str) -> object:
         """Return where the result is on an axis; None where the axis does not concern it."""
         if axis in ("label", "dataset", "algorithm", "trust", "status"):
             return getattr(self, axis)
@@ -113,7 +113,7 @@ def derive(results: Sequence[PointResult], wanted: Sequence[Derived]) -> list[Po
     """Add metrics that compare each result with the mean of its reference's; without a reference there is none."""
     found = list(results)
     for one in wanted:
-        references: dict[tuple[Any, ...], list[float]] = {}
+        references: dict[tuple[object, ...], list[float]] = {}
         for result in found:
             if result.asks(one.against) and one.metric in result.metrics:
                 place = tuple(str(result.value(name)) for name in one.match)
@@ -179,7 +179,7 @@ def _verdict(results: Sequence[PointResult], check: Check) -> Verdict:
     return Verdict(says=check.says, measured=measured, wanted=wanted, holds=holds, points=len(values))
 
 
-def _fits(result: PointResult, where: Mapping[str, Any]) -> bool:
+def _fits(result: PointResult, where: Mapping[str, object]) -> bool:
     return all(result.value(name) in (None, value) for name, value in where.items())
 
 
@@ -214,7 +214,7 @@ class Compared(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
-    where: dict[str, Any]
+    where: dict[str, object]
     metric: str
     paper: float
     measured: float

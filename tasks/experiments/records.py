@@ -7,7 +7,7 @@ import io
 import json
 import platform
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -78,7 +78,7 @@ def experiments_folder() -> Path:
     return current_layout().root / "experiments"
 
 
-def _flat(result: PointResult) -> dict[str, Any]:
+def _flat(result: PointResult) -> dict[str, object]:
     fixed = result.model_dump(mode="json", exclude={"axes", "metrics", "releases"})
     axes = {
         f"axis_{name}": json.dumps(value) if isinstance(value, (list, tuple, dict)) else value
@@ -90,7 +90,7 @@ def _flat(result: PointResult) -> dict[str, Any]:
 def _parquet(results: list[PointResult]) -> bytes:
     plain = [_flat(result) for result in results]
     columns = list(dict.fromkeys(name for result in plain for name in result))
-    table: dict[str, Any] = {}
+    table: dict[str, object] = {}
     for name in columns:
         values = [result.get(name) for result in plain]
         kinds = {type(value) for value in values if value is not None}

@@ -6,7 +6,7 @@ import difflib
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
@@ -53,14 +53,15 @@ def _known(name: str) -> str:
     return name
 
 
-def _settings(given: dict[str, Any]) -> dict[str, Any]:
+def _settings(given: dict[str, object]) -> dict[str, object]:
     for name in given:
         _known(name)
     return given
 
 
-def _grid(given: dict[str, list[Any]]) -> dict[str, list[Any]]:
-    for name, values in _settings(given).items():
+def _grid(given: dict[str, list[object]]) -> dict[str, list[object]]:
+    for name, values in given.items():
+        _known(name)
         if not values:
             raise ValueError(f"{name} has no values; give at least one, for example {name}: [1]")
         repeated = [value for place, value in enumerate(values) if value in values[:place]]
@@ -69,8 +70,8 @@ def _grid(given: dict[str, list[Any]]) -> dict[str, list[Any]]:
     return given
 
 
-Settings = Annotated[dict[str, Any], AfterValidator(_settings), Field(description="Fields of a run, or param.NAME.")]
-Grid = Annotated[dict[str, list[Any]], AfterValidator(_grid), Field(description="The same names, each with values.")]
+Settings = Annotated[dict[str, object], AfterValidator(_settings), Field(description="Fields of a run, or param.NAME.")]
+Grid = Annotated[dict[str, list[object]], AfterValidator(_grid), Field(description="The same names, each with values.")]
 
 
 class Block(_Specification):
@@ -93,7 +94,7 @@ class Point(_Specification):
     """
 
     label: str
-    axes: dict[str, Any]
+    axes: dict[str, object]
     config: TrainingConfig
 
     @property
@@ -109,7 +110,7 @@ class Point(_Specification):
         return f"{self.label} on {self.config.dataset}" + (f" ({listed})" if listed else "")
 
 
-def _split(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+def _split(settings: Mapping[str, object]) -> tuple[dict[str, object], dict[str, object]]:
     own = {name.removeprefix(_PARAMETER): value for name, value in settings.items() if name.startswith(_PARAMETER)}
     return {name: value for name, value in settings.items() if not name.startswith(_PARAMETER)}, own
 
@@ -123,7 +124,7 @@ def first_error(error: ValidationError) -> str:
     return f"{place}{message}" + (f" (got {fault['input']!r:.80})" if fault["type"] != "value_error" else "")
 
 
-def _point(label: str | None, settings: dict[str, Any], varied: Sequence[str], where: str) -> Point:
+def _point(label: str | None, settings: dict[str, object], varied: Sequence[str], where: str) -> Point:
     fields, own = _split(settings)
     if (seed := fields.pop(_SEEDS, None)) is not None:
         fields = {"seed": seed, "partition_seed": seed, **fields}
@@ -173,7 +174,7 @@ class SweepSpec(_Specification):
                 found.setdefault(f"{point.label}/{point.key}", point)
         return list(found.values())
 
-    def grids(self) -> Iterator[tuple[str, list[Any]]]:
+    def grids(self) -> Iterator[tuple[str, list[object]]]:
         """Yield every axis that is varied somewhere, with its values there."""
         for grid in (self.grid, *(block.grid for block in self.blocks)):
             yield from grid.items()
@@ -191,7 +192,7 @@ class SweepSpec(_Specification):
         return found
 
 
-def _size(grid: Mapping[str, Sequence[Any]]) -> int:
+def _size(grid: Mapping[str, Sequence[object]]) -> int:
     size = 1
     for values in grid.values():
         size *= len(values)
@@ -245,7 +246,7 @@ class Derived(_Specification):
 
     name: str
     metric: str
-    against: dict[str, Any]
+    against: dict[str, object]
     match: list[str] = ["dataset"]
     how: Literal["difference", "absolute-difference", "ratio"] = "difference"
 
@@ -259,7 +260,7 @@ class Check(_Specification):
     against: str | None = None
     how: Literal["value", "difference", "ratio"] = "difference"
     over: Annotated[Literal["mean", "worst"], Field(description="worst: the point where it holds least.")] = "mean"
-    where: dict[str, Any] = {}
+    where: dict[str, object] = {}
     ignoring: Annotated[list[str], Field(description="Axes in which the two compared may differ.")] = []
     at_least: float | None = None
     at_most: float | None = None
@@ -268,7 +269,7 @@ class Check(_Specification):
 class PaperValue(_Specification):
     """A number printed in the paper."""
 
-    where: dict[str, Any]
+    where: dict[str, object]
     metric: str
     value: float
 

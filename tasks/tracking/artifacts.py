@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 from uuid import UUID
 
 from prefect.artifacts import (
@@ -44,11 +43,11 @@ def showing_progress() -> Iterator[None]:
         yield
 
 
-def _number(value: Any) -> str:
+def _number(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def show_budget(dataset: DatasetRef, charged: dict[str, Any]) -> None:
+def show_budget(dataset: DatasetRef, charged: dict[str, object]) -> None:
     """Show what was charged, and for private data what is spent and left, and for how many runs like this."""
     rows = [
         {"what": "releases charged now", "value": _number(charged["charged"])},

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 from dpalgos.registry import lookup
 from storage.refs import DatasetRef, ReleaseRef
@@ -25,7 +24,7 @@ _MOST_CHILDREN = 50
 
 def describe(config: TrainingConfig, dataset: DatasetRef, plan: RunPlan, result: RunResult) -> RunReport:
     """Return a run as MLflow shows it, under names that line up over all algorithms, without its model and children."""
-    params: dict[str, Any] = {
+    params: dict[str, object] = {
         name: value
         for name, value in config.model_dump(mode="json").items()
         if name not in ("dataset", "algorithm", "trust", "parameters") and value is not None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict
-from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
@@ -92,7 +91,7 @@ class RunResult(BaseModel):
     dataset: str
     trust: str
     proved: Proved | None
-    claim: dict[str, Any] | None
+    claim: dict[str, object] | None
     epsilon_spent: float | None
     delta_spent: float | None
     mu_spent: float | None = None
@@ -100,7 +99,7 @@ class RunResult(BaseModel):
     measured_on: str | None = None
     metrics: dict[str, float]
     by_party: dict[str, dict[str, float]]
-    split: dict[str, Any]
+    split: dict[str, object]
     sound_counterpart: str | None
     run_key: str
     releases: tuple[str, ...]

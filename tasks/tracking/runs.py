@@ -17,7 +17,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from storage.layout import Layout
@@ -102,9 +102,9 @@ class ChildReport:
     """
 
     name: str
-    params: Mapping[str, Any] = field(default_factory=dict)
+    params: Mapping[str, object] = field(default_factory=dict)
     metrics: Mapping[str, float] = field(default_factory=dict)
-    tags: Mapping[str, Any] = field(default_factory=dict)
+    tags: Mapping[str, object] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,11 +140,11 @@ class RunReport:
     experiment: str
     run_key: str
     name: str
-    facts: Mapping[str, Any] = field(default_factory=dict)
-    params: Mapping[str, Any] = field(default_factory=dict)
+    facts: Mapping[str, object] = field(default_factory=dict)
+    params: Mapping[str, object] = field(default_factory=dict)
     metrics: Mapping[str, float] = field(default_factory=dict)
     curves: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
-    tags: Mapping[str, Any] = field(default_factory=dict)
+    tags: Mapping[str, object] = field(default_factory=dict)
     inputs: tuple[DatasetInput, ...] = ()
     children: tuple[ChildReport, ...] = ()
     model: ModelReport | None = None
@@ -303,8 +303,8 @@ def log_run(
     name: str,
     *,
     keys: Mapping[str, str],
-    tags: Mapping[str, Any],
-    params: Mapping[str, Any],
+    tags: Mapping[str, object],
+    params: Mapping[str, object],
     metrics: Mapping[str, float] | None = None,
 ) -> str:
     """Make a run, found by its key tags from its first moment on, with all its entries; return its id."""
@@ -340,7 +340,7 @@ def _log_metrics(
     client.log_batch(run_id, metrics=found, tags=infinite)
 
 
-def _opaque(item: DatasetInput) -> Any:
+def _opaque(item: DatasetInput) -> object:
     from mlflow import entities
 
     source = {"dataset": item.name, "version": item.version, "account": item.account}

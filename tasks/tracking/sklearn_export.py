@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import singledispatch
-from typing import Any
 
 import numpy as np
 from sklearn.base import BaseEstimator
@@ -45,7 +44,7 @@ def _unknown(artefact: object, register: str) -> NotExportableError:
 
 
 @singledispatch
-def row_map_step(artefact: Any, dimension: int) -> Step | None:
+def row_map_step(artefact: object, dimension: int) -> Step | None:
     """Return the pipeline step, named, that does what a map of rows does; None where that is nothing.
 
     A new kind of map registers itself with ``@row_map_step.register``.
@@ -124,7 +123,7 @@ def _(artefact: BaseEstimator, dimension: int) -> Step:
 
 
 @singledispatch
-def model_steps(model: Any, classes: Sequence[str]) -> list[Step]:
+def model_steps(model: object, classes: Sequence[str]) -> list[Step]:
     """Return the last steps of a pipeline for a released model; a new kind registers with ``@model_steps.register``.
 
     Raises
@@ -180,7 +179,7 @@ def _classifier(weights: Floats, intercept: Floats, classes: Sequence[str]) -> S
 
 
 def to_sklearn(
-    *, normalisation: str | Any, maps: Sequence[Any], model: Any, classes: Sequence[str], dimension: int
+    *, normalisation: str | object, maps: Sequence[object], model: object, classes: Sequence[str], dimension: int
 ) -> Pipeline:
     """Put released arrays together into one fitted pipeline from raw rows to class names (or real values).
 

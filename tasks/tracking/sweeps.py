@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
@@ -26,9 +25,9 @@ class TrackedPoint(BaseModel):
     key: str
     name: str
     facts: dict[str, str] = {}
-    params: dict[str, Any] = {}
+    params: dict[str, object] = {}
     metrics: dict[str, float] = {}
-    tags: dict[str, Any] = {}
+    tags: dict[str, object] = {}
     error: str | None = None
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
-from typing import Any
 
 __all__ = ["VIEW_NAME", "VIEW_TAG", "view_envelope", "view_path"]
 
@@ -25,7 +24,7 @@ def view_path(experiment_id: str) -> str:
     return f"#/experiments/{experiment_id}/runs?{query}"
 
 
-def _card(kind: str, uuid: str, **settings: Any) -> dict[str, Any]:
+def _card(kind: str, uuid: str, **settings: object) -> dict[str, object]:
     common = {"runsCountToCompare": 100, "metricSectionId": _SECTION, "deleted": False, "isGenerated": False}
     return {"uuid": f"{_SECTION}-{uuid}", "type": kind, **common, **settings}
 

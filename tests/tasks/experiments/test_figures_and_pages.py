@@ -75,7 +75,7 @@ def test_a_figure_is_png_and_svg_and_the_same_every_time(kind: Any) -> None:
 def test_the_spread_over_seeds_is_drawn() -> None:
     still = [row.model_copy(update={"metrics": {"accuracy": 0.5}}) for row in RESULTS]
     spread = [
-        row.model_copy(update={"metrics": {"accuracy": 0.5 + 0.2 * (row.axes.get("seeds", 0) - 0.5)}})
+        row.model_copy(update={"metrics": {"accuracy": 0.5 + 0.2 * (float(str(row.axes.get("seeds", 0))) - 0.5)}})
         for row in RESULTS
     ]
     assert draw(Plot(), still, "t").svg != draw(Plot(), spread, "t").svg
