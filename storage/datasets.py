@@ -7,7 +7,7 @@ import hmac
 import secrets as randomness
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from storage.fingerprints import Fingerprints, overlapping_versions, private_ver
 from storage.layout import FINGERPRINTS, PATTERNS, Layout, path_component
 from storage.readers.source import Block, Source, canonical_label, undeclared
 from storage.refs import DatasetRef, Labels, Visibility
-from storage.rowfiles import Features, RowFormat, RowWriter, StoredRows, WrittenRows, file_digest
+from storage.rowfiles import NULL_CLASS, Features, RowFormat, RowWriter, StoredRows, WrittenRows, file_digest
 from storage.secrets import root_secret
 
 __all__ = [
@@ -110,6 +110,25 @@ def _finite(block: Block, source: Source, part: str, before: int) -> Features:
     )
 
 
+def _labels(block: Block, source: Source, part: str, before: int) -> NDArray[Any]:
+    """Return the labels as they are stored; those of null records are not looked at."""
+    if block.null is not None:
+        kept = ~block.null
+        lines = None if block.lines is None else block.lines[kept]
+        real = source.label_range is not None
+        labels = np.full(len(kept), np.nan) if real else np.full(len(kept), NULL_CLASS, dtype=np.int32)
+        labels[kept] = _labels(
+            replace(block, features=block.features[kept], labels=block.labels[kept], lines=lines, null=None),
+            source,
+            part,
+            before,
+        )
+        return labels
+    if source.label_range is None:
+        return _class_indices(block, source, part, before)
+    return _real_labels(block, source, part, before, source.label_range)
+
+
 def _class_indices(block: Block, source: Source, part: str, before: int) -> NDArray[np.int32]:
     raw = np.asarray(block.labels)
     if raw.dtype == object:
@@ -170,14 +189,11 @@ def _ingest_part(folder: Path, layout: RowFormat, source: Source, part: str, pri
     try:
         for block in source.parts[part]:
             features = _finite(block, source, part, writer.rows)
-            labels: NDArray[Any]
-            if source.label_range is None:
-                labels = _class_indices(block, source, part, writer.rows)
-                seen.update(np.unique(labels).tolist())
-            else:
-                labels = _real_labels(block, source, part, writer.rows, source.label_range)
+            labels = _labels(block, source, part, writer.rows)
+            seen.update(np.unique(labels).tolist())
             if prints is not None:
-                prints.add(features)
+                # Null records are alike whosever they are.
+                prints.add(features if block.null is None else features[~block.null])
             writer.write(layout.encode(features, labels))
             if found and found[-1][0] == block.origin:
                 found[-1] = (block.origin, found[-1][1] + len(labels))

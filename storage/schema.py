@@ -217,12 +217,15 @@ class Table:
         Where they stand in the file.
     unit : str
         What ``lines`` counts: ``"line"`` or ``"row"``.
+    broken : bool array, optional
+        Rows that have no cells the schema could be held against, every cell None; they are left out.
     """
 
     columns: Mapping[str, Sequence[Any]]
     lines: NDArray[np.int64]
     place: str
     unit: str = "line"
+    broken: NDArray[np.bool_] | None = None
 
 
 @dataclass(frozen=True)
@@ -242,6 +245,9 @@ class Schema:
         How a missing value is written.
     drop_incomplete : bool
         Whether rows with a missing value are left out; otherwise they are refused.
+    keeps_rows : bool
+        Whether a row that is left out stays as a null record, counted and contributing nothing, as on private data:
+        whether it is left out depends on what it holds, and the number of rows would tell.
     files : mapping
         Names of the ``train`` and ``test`` files where a folder is given.
     """
@@ -252,6 +258,7 @@ class Schema:
     skip_lines_beginning: tuple[str, ...] = ()
     missing: str | None = None
     drop_incomplete: bool = False
+    keeps_rows: bool = False
     files: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -317,7 +324,8 @@ class Schema:
             column.name: np.array([cell is None or cell == self.missing for cell in table.columns[column.name]], bool)
             for column in used
         }
-        incomplete = np.logical_or.reduce(list(gaps.values()))
+        broken = np.zeros(len(table.lines), dtype=bool) if table.broken is None else table.broken
+        incomplete = np.logical_or.reduce(list(gaps.values())) & ~broken
         if incomplete.any() and not self.drop_incomplete:
             row = int(np.argmax(incomplete))
             name = next(name for name, gap in gaps.items() if gap[row])
@@ -326,7 +334,8 @@ class Schema:
                 "the schema say 'missing: {marker: …, rows: drop}'"
             )
         tally.incomplete += int(incomplete.sum())
-        keep = np.flatnonzero(~incomplete)
+        tally.dropped += int(broken.sum())
+        keep = np.flatnonzero(~(incomplete | broken))
         cells = {column.name: [table.columns[column.name][row] for row in keep.tolist()] for column in used}
         encoded = [column.encode(cells[column.name]) for column in used]
         outside = np.zeros(len(keep), dtype=bool)
@@ -348,7 +357,14 @@ class Schema:
         labels = next(
             part.values[:, 0] for column, part in zip(used, encoded, strict=True) if isinstance(column, Label)
         )
-        return Block(features[good], labels[good], table.lines[keep][good], place=table.place, unit=table.unit)
+        kept = keep[good]
+        if not self.keeps_rows or len(kept) == len(table.lines):
+            return Block(features[good], labels[good], table.lines[kept], place=table.place, unit=table.unit)
+        null = np.ones(len(table.lines), dtype=bool)
+        null[kept] = False
+        every, names = np.zeros((len(null), self.dimension), dtype=features.dtype), np.empty(len(null), dtype=object)
+        every[kept], names[kept] = features[good], labels[good]
+        return Block(every, names, table.lines, place=table.place, unit=table.unit, null=null)
 
     @staticmethod
     def _refuse(

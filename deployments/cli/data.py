@@ -84,7 +84,9 @@ def ingest(
     label_range: Annotated[str | None, typer.Option(help="Range of real labels: --label-range=0,10.")] = None,
     normalisation: Annotated[str | None, typer.Option(help="Default map for runs on this set.")] = None,
     schema: Annotated[Path | None, typer.Option(help="YAML schema for CSV and Parquet.")] = None,
-    on_violation: Annotated[str, typer.Option(help="Rows outside the schema: refuse, clip or drop.")] = "refuse",
+    on_violation: Annotated[
+        str, typer.Option(help="Rows outside the schema: refuse, clip or drop (private rows stay, as null records).")
+    ] = "refuse",
     party: Annotated[list[str] | None, typer.Option(help="NAME=PATH: a party's own file; give one for each.")] = None,
     allow_idealised: Annotated[
         bool, typer.Option(help="Admit algorithms proved in real arithmetic only (idealised numerics).")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 
@@ -54,12 +54,14 @@ class _Rows:
             names = next(rows)[1]
             while chunk := list(islice(rows, self.schema.block_rows)):
                 lines = np.array([line for line, _ in chunk], dtype=np.int64)
-                cells = zip(*(row for _, row in chunk), strict=True)
-                columns = dict(zip(names, cells, strict=True))
-                yield self.schema.encode(Table(columns, lines, str(self.path)), self.on_violation, self.tally)
+                broken = np.array([not row for _, row in chunk])
+                blank: list[str | None] = [None] * len(names)
+                cells = zip(*(row or blank for _, row in chunk), strict=True)
+                table = Table(dict(zip(names, cells, strict=True)), lines, str(self.path), broken=broken)
+                yield self.schema.encode(table, self.on_violation, self.tally)
 
     def _rows(self) -> Iterator[tuple[int, list[str]]]:
-        """Yield the columns' names, then (line, cells)."""
+        """Yield the columns' names, then (line, cells); no cells for a row of another number of them."""
         lines = _Lines(self.path, self.schema)
         reader = csv.reader(lines, delimiter=self.schema.delimiter, skipinitialspace=True)
         names = [column.name for column in self.schema.columns]
@@ -78,7 +80,7 @@ class _Rows:
                 elif len(cells) == len(names):
                     yield lines.number, cells
                 elif self.on_violation is OnViolation.DROP:
-                    self.tally.dropped += 1
+                    yield lines.number, []
                 else:
                     raise InputError(
                         f"{self.path}, line {lines.number}: {len(cells)} cells, the schema has {len(names)} columns; "
@@ -116,7 +118,7 @@ def require_schema(options: ReadOptions, format_name: str) -> Schema:
         raise RefusedError(
             f"format {format_name} needs a declared schema (--schema FILE.yaml); none is learnt from rows"
         )
-    return load_schema(options.schema)
+    return replace(load_schema(options.schema), keeps_rows=not options.discover)
 
 
 def table_files(path: str | Path, schema: Schema, options: ReadOptions) -> dict[str, Path]:

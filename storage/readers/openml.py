@@ -268,6 +268,7 @@ def read_openml(path: str | Path, options: ReadOptions) -> Source:
     except (KeyError, TypeError) as error:
         raise _odd(f"set {identity}", error) from error
     schema = _schema(identity, target, drop=options.on_violation is OnViolation.DROP)
+    schema = replace(schema, keeps_rows=not options.discover)
     label = schema.label
     found: frozenset[str] = frozenset()
     tally = Tally()

@@ -14,11 +14,11 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from storage.errors import InputError
-from storage.readers.csv import table_files
+from storage.readers.csv import require_schema, table_files
 from storage.readers.files import reading, require_file
 from storage.readers.registry import register_reader
 from storage.readers.source import Block, OnViolation, ReadOptions, Source, Tally, canonical_label, confirm, settle
-from storage.schema import Schema, Table, load_schema
+from storage.schema import Schema, Table
 
 __all__ = ["TableRows", "read_parquet"]
 
@@ -186,7 +186,7 @@ def read_parquet(path: str | Path, options: ReadOptions) -> Source:
     """
     place = Path(path)
     if options.schema is not None:
-        return _declared(place, options, load_schema(options.schema))
+        return _declared(place, options, require_schema(options, "parquet"))
     if options.on_violation is not OnViolation.REFUSE:
         raise InputError(f"{place}: rows are clipped or dropped by a declared schema only; give --schema")
     parts = {"train": _files(place)}

@@ -27,7 +27,7 @@ class OnViolation(StrEnum):
     CLIP = "clip"
     """A number goes to the nearest end of its range; an unknown category becomes all zeros."""
     DROP = "drop"
-    """The row is left out."""
+    """The row is left out; of private rows, it becomes a null record, which is counted and contributes nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +94,8 @@ class Block:
         The file, for messages.
     origin : str
         Which party's own file the rows come from; empty where there is only one owner.
+    null : bool array (m,), optional
+        Which rows are null records: zero features, and a label that nobody reads.
     """
 
     features: Any
@@ -102,6 +104,7 @@ class Block:
     place: str = ""
     unit: str = "line"
     origin: str = ""
+    null: NDArray[np.bool_] | None = None
 
 
 @dataclass(slots=True)

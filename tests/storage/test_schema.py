@@ -7,10 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dpalgos.rows import NULL_LABEL
 from storage.datasets import ingestion_report, open_dataset
 from storage.errors import FormatVersionError, InputError, RefusedError
 from storage.layout import Layout
 from storage.readers import OnViolation, ReadOptions, read_source
+from storage.rowfiles import NULL_CLASS
 from storage.schema import load_schema
 from tests.support.data import gathered, real_data, stored, temporaries
 
@@ -38,8 +40,10 @@ def _schema(tmp_path: Path, text: str = SCHEMA) -> Path:
     return path
 
 
-def _options(tmp_path: Path, on_violation: OnViolation = OnViolation.REFUSE, text: str = SCHEMA) -> ReadOptions:
-    return ReadOptions(schema=_schema(tmp_path, text), on_violation=on_violation)
+def _options(
+    tmp_path: Path, on_violation: OnViolation = OnViolation.REFUSE, text: str = SCHEMA, *, public: bool = False
+) -> ReadOptions:
+    return ReadOptions(schema=_schema(tmp_path, text), on_violation=on_violation, discover=public)
 
 
 def _csv(tmp_path: Path, text: str = ROWS) -> Path:
@@ -53,8 +57,14 @@ def test_scaling_and_one_hot_come_from_the_schema(tmp_path: Path, layout: Layout
     assert (source.dimension, source.classes, source.found) == (4, ("no", "yes"), frozenset())
     ref = stored(layout, source, private=True)
     features, labels = gathered(open_dataset(layout, ref))
-    assert features.tolist() == [[0.5, 1, 0, 0], [0.25, 0, 1, 0], [1, 0, 0, 1], [0, 1, 0, 0]]
-    assert labels.tolist() == [0, 1, 1, 0]
+    # The row with a missing value is a null record: whether there is a row must not depend on what it holds.
+    assert features.tolist() == [[0.5, 1, 0, 0], [0.25, 0, 1, 0], [1, 0, 0, 1], [0, 0, 0, 0], [0, 1, 0, 0]]
+    assert labels.tolist() == [0, 1, 1, NULL_CLASS, 0]
+    other = Layout(tmp_path / "other").prepare()
+    public = stored(other, read_source("csv", _csv(tmp_path), _options(tmp_path, public=True)), name="public")
+    without, known = gathered(open_dataset(other, public))
+    assert without.tolist() == [row for row in features.tolist() if any(row)]
+    assert known.tolist() == [0, 1, 1, 0]
     report = ingestion_report(layout, ref)
     assert report.counts == {"train": {"incomplete": 1, "dropped": 0, "clipped": 0}}
     assert not report.publishable
@@ -86,7 +96,8 @@ def test_rows_outside_are_refused_clipped_or_dropped(
     with pytest.raises(InputError, match=rf"rows.csv, line 3, column {column}: {message}.*--on-violation"):
         stored(layout, read_source("csv", path, _options(tmp_path)), private=True)
     dropped = stored(layout, read_source("csv", path, _options(tmp_path, OnViolation.DROP)), private=True)
-    assert dropped.rows == 2
+    assert gathered(open_dataset(layout, dropped))[0][1].tolist() == [0, 0, 0, 0]
+    assert gathered(open_dataset(layout, dropped))[1].tolist() == [0, NULL_CLASS, 1]
     assert ingestion_report(layout, dropped).counts["train"] == {"incomplete": 0, "dropped": 1, "clipped": 0}
     source = read_source("csv", path, _options(tmp_path, OnViolation.CLIP))
     if clipped is None:
@@ -104,7 +115,25 @@ def test_a_line_of_other_width_is_named(tmp_path: Path, layout: Layout) -> None:
     with pytest.raises(InputError, match=r"line 3: 3 cells, the schema has 4 columns"):
         stored(layout, read_source("csv", path, _options(tmp_path)), private=True)
     ref = stored(layout, read_source("csv", path, _options(tmp_path, OnViolation.DROP)), private=True)
-    assert (ref.rows, ingestion_report(layout, ref).counts["train"]["dropped"]) == (1, 1)
+    assert (ref.rows, ingestion_report(layout, ref).counts["train"]["dropped"]) == (2, 1)
+    assert gathered(open_dataset(layout, ref))[1].tolist() == [0, NULL_CLASS]
+    assert NULL_CLASS == NULL_LABEL, "what is stored is what algorithms know"
+    real = SCHEMA.replace('classes: ["no", "yes"], suffix: "."', "range: [0, 1]")
+    ref = stored(
+        layout,
+        read_source("csv", _csv(tmp_path, "50;x;red;0.5\n50;x;0\n"), _options(tmp_path, OnViolation.DROP, real)),
+        name="real",
+        private=True,
+    )
+    np.testing.assert_array_equal(gathered(open_dataset(layout, ref))[1], [0.5, np.nan])
+
+
+def test_rows_that_are_all_outside_are_still_as_many(tmp_path: Path, layout: Layout) -> None:
+    path = _csv(tmp_path, "500;x;red;no\n?;x;red;no\n7\n")
+    ref = stored(layout, read_source("csv", path, _options(tmp_path, OnViolation.DROP)), private=True)
+    features, labels = gathered(open_dataset(layout, ref))
+    assert not features.any()
+    assert labels.tolist() == [NULL_CLASS] * 3
 
 
 def test_a_missing_value_is_refused_where_the_schema_says_so(tmp_path: Path, layout: Layout) -> None:
@@ -157,9 +186,10 @@ def test_names_in_the_file_give_the_order(tmp_path: Path, layout: Layout) -> Non
 def test_an_empty_table_is_refused(tmp_path: Path, layout: Layout) -> None:
     with pytest.raises(InputError, match="is empty"):
         read_source("csv", _csv(tmp_path, ""), _options(tmp_path))
-    for text in ("# a\n", "?;x;red;no\n"):
+    for text, public in (("# a\n", False), ("?;x;red;no\n", True)):
+        source = read_source("csv", _csv(tmp_path, text), _options(tmp_path, public=public))
         with pytest.raises(InputError, match="holds no rows"):
-            stored(layout, read_source("csv", _csv(tmp_path, text), _options(tmp_path)), private=True)
+            stored(layout, source, private=not public)
 
 
 def test_real_labels_are_held_to_their_range(tmp_path: Path, layout: Layout) -> None:
@@ -233,7 +263,8 @@ def test_the_adult_schema_has_104_features() -> None:
 
 def test_adult_comes_out_with_its_complete_rows(layout: Layout) -> None:
     folder = real_data("adult")
-    ref = stored(layout, read_source("csv", folder, ReadOptions(schema=Path("adult"))), private=True, name="adult")
+    options = ReadOptions(schema=Path("adult"), discover=True)
+    ref = stored(layout, read_source("csv", folder, options), name="adult")
     assert (ref.rows, ref.test_rows, ref.dimension) == (30_162, 15_060, 104)
     assert ref.classes == ("<=50K", ">50K")
     counts = ingestion_report(layout, ref).counts

@@ -75,7 +75,7 @@ TABLES: dict[str, tuple[Callable[[np.random.Generator], str], int, int]] = {
 def read(text: str, schema: str, folder: Path, on_violation: OnViolation = OnViolation.REFUSE) -> tuple[Any, Any, Any]:
     file = folder / "rows.csv"
     file.write_text(text, "utf-8")
-    options = ReadOptions(schema=Path(schema), on_violation=on_violation)
+    options = ReadOptions(schema=Path(schema), on_violation=on_violation, discover=True)
     source = read_source("csv", file, options)
     blocks = list(source.parts["train"])
     return (
