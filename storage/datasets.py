@@ -20,6 +20,7 @@ from storage.atomic import Staging, locked_directory, staging, writing
 from storage.errors import FormatVersionError, InputError, RefusedError, StorageError
 from storage.fingerprints import Fingerprints, overlapping_versions, private_versions
 from storage.layout import FINGERPRINTS, PATTERNS, Layout, path_component
+from storage.readers.files import most_rows
 from storage.readers.source import Block, Source, canonical_label, undeclared
 from storage.refs import DatasetRef, Labels, Visibility
 from storage.rowfiles import NULL_CLASS, Features, RowFormat, RowWriter, StoredRows, WrittenRows, file_digest
@@ -195,6 +196,11 @@ def _ingest_part(folder: Path, layout: RowFormat, source: Source, part: str, pri
                 # Null records are alike whosever they are.
                 prints.add(features if block.null is None else features[~block.null])
             writer.write(layout.encode(features, labels))
+            if writer.rows > most_rows():
+                raise InputError(
+                    f"{source.place} holds more than {most_rows()} {part} rows; if that is right, declare as many with "
+                    "--max-rows"
+                )
             if found and found[-1][0] == block.origin:
                 found[-1] = (block.origin, found[-1][1] + len(labels))
             elif len(labels):

@@ -98,6 +98,10 @@ def ingest(
         str | None, typer.Option(help="Neighbouring relation of a new account: replace-one or replace-special.")
     ] = None,
     group_size: Annotated[int, typer.Option(help="Rows one person may have.")] = 1,
+    max_rows: Annotated[int | None, typer.Option(help="The most rows of a part; 100 million unless said.")] = None,
+    max_bytes: Annotated[
+        int | None, typer.Option(help="The most bytes of a file, decompressed; 32 times a compressed file's size.")
+    ] = None,
     root: RootOption = None,
     json: JsonFlag = False,
 ) -> None:
@@ -126,6 +130,8 @@ def ingest(
             disjoint_people=disjoint_people,
             relation=relation,
             group_size=group_size,
+            max_rows=max_rows,
+            max_bytes=max_bytes,
         )
     )
     if json:

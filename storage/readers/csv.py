@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from storage.errors import InputError, RefusedError
-from storage.readers.files import open_binary, reading, require_file
+from storage.readers.files import bounded_lines, open_binary, reading, require_file
 from storage.readers.registry import register_reader
 from storage.readers.source import Block, OnViolation, ReadOptions, Source, Tally, confirm
 from storage.schema import Schema, Table, load_schema
@@ -29,9 +29,10 @@ class _Lines:
 
     def __iter__(self) -> Iterator[str]:
         with open_binary(self._path) as file:
-            for self.number, raw in enumerate(file, start=1):
+            for number, raw in bounded_lines(file, self._path):
+                self.number = number
                 try:
-                    text = raw.decode("utf-8-sig" if self.number == 1 else "utf-8")
+                    text = raw.decode("utf-8-sig" if number == 1 else "utf-8")
                 except UnicodeDecodeError as error:
                     raise InputError(
                         f"{self._path}, line {self.number}: byte {raw[error.start]:#04x} is not UTF-8; convert the file"

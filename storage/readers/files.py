@@ -1,20 +1,98 @@
-"""Opening plain and compressed files with errors that name the place."""
+"""Opening plain and compressed files, with errors that name the place and bounds on what they unfold to."""
 
 from __future__ import annotations
 
 import bz2
 import gzip
+import io
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, cast
 
 from storage.errors import InputError
 
-__all__ = ["open_binary", "reading", "require_file"]
+__all__ = ["LONGEST_LINE", "bounded_lines", "limited", "most_rows", "open_binary", "reading", "require_file"]
 
 _OPENERS: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open}
+LONGEST_LINE = 1 << 23
+"""Bytes of a line of text; parsed, it takes some twenty times as much memory."""
+_MOST_ROWS = 100_000_000
+_MOST_BYTES = 1 << 36
+# Tables shrink by a factor of five to twenty; what unfolds to more than this is a trap, or is declared.
+_MOST_UNFOLDED = 32
+_ALWAYS_UNFOLDED = 1 << 28
+
+
+@dataclass(frozen=True, slots=True)
+class _Limits:
+    rows: int = _MOST_ROWS
+    bytes: int | None = None
+
+
+_USUAL = _Limits()
+_limits: ContextVar[_Limits] = ContextVar("limits", default=_USUAL)
+
+
+@contextmanager
+def limited(*, rows: int | None = None, size: int | None = None) -> Iterator[None]:
+    """Bound what readers take in while this is open.
+
+    Parameters
+    ----------
+    rows : int, optional
+        Rows of a part; 100 million by default.
+    size : int, optional
+        Bytes of a file, after decompression. By default 64 GiB, and for a compressed file the larger of 256 MiB and 32
+        times its size.
+    """
+    token = _limits.set(_Limits(_MOST_ROWS if rows is None else rows, size))
+    try:
+        yield
+    finally:
+        _limits.reset(token)
+
+
+def most_rows() -> int:
+    """Return the most rows that a part may hold."""
+    return _limits.get().rows
+
+
+class _Bounded(io.RawIOBase):
+    """A file that raises where more is read from it than its bound."""
+
+    def __init__(self, file: IO[bytes], path: Path, bound: int) -> None:
+        self._file, self._path, self._bound, self._read = file, path, bound, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        data = self._file.read(len(buffer))
+        self._read += len(data)
+        if self._read > self._bound:
+            raise InputError(
+                f"{self._path} holds more than {self._bound} bytes; if that is right, declare as many with --max-bytes"
+            )
+        buffer[: len(data)] = data
+        return len(data)
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
+def bounded_lines(file: IO[bytes], path: Path) -> Iterator[tuple[int, bytes]]:
+    """Yield lines with their numbers from 1; refuse one that is longer than :data:`LONGEST_LINE`."""
+    number = 0
+    while line := file.readline(LONGEST_LINE + 1):
+        number += 1
+        if len(line) > LONGEST_LINE:
+            raise InputError(f"{path}, line {number} is longer than {LONGEST_LINE} bytes; break it or convert the file")
+        yield number, line
 
 
 @contextmanager
@@ -31,9 +109,14 @@ def reading(place: str | Path) -> Iterator[None]:
 
 
 def open_binary(path: Path) -> IO[bytes]:
-    """Open a file for reading, decompressed by its name's end (``.gz``, ``.bz2``)."""
-    opener = _OPENERS.get(path.suffix, open)
-    return cast(IO[bytes], opener(path, "rb"))
+    """Open a file for reading, decompressed by its name's end (``.gz``, ``.bz2``), within the bounds in force."""
+    opener = _OPENERS.get(path.suffix)
+    declared = _limits.get().bytes
+    bound = _MOST_BYTES if declared is None else declared
+    if declared is None and opener is not None:
+        bound = max(_ALWAYS_UNFOLDED, _MOST_UNFOLDED * path.stat().st_size)
+    file = cast(IO[bytes], (opener or open)(path, "rb"))
+    return cast(IO[bytes], io.BufferedReader(_Bounded(file, path, bound), 1 << 20))
 
 
 def require_file(path: str | Path) -> Path:

@@ -13,14 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from storage.errors import InputError
-from storage.readers.files import open_binary, reading
+from storage.readers.files import most_rows, open_binary, reading
 from storage.readers.registry import register_reader
 from storage.readers.source import Block, ReadOptions, Source, settle
 
 __all__ = ["read_idx"]
 
 _UNSIGNED_BYTES = 0x08
-_LARGEST = 1 << 24
+_LARGEST = 1 << 22
 _PREFIXES = {"train": "train", "test": "t10k"}
 
 
@@ -58,6 +58,8 @@ def _require_end(file: IO[bytes], path: Path, total: int) -> None:
 def _labels(path: Path) -> NDArray[np.uint8]:
     with reading(path), open_binary(path) as file:
         (count,) = _header(file, path, 1)
+        if count > most_rows():
+            raise InputError(f"{path} claims {count} labels, more than {most_rows()}; if that is right: --max-rows")
         labels = _take(file, path, count, 0, count)
         _require_end(file, path, count)
     return labels

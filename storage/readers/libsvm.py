@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from storage.errors import InputError
-from storage.readers.files import open_binary, reading, require_file
+from storage.readers.files import bounded_lines, open_binary, reading, require_file
 from storage.readers.registry import register_reader
 from storage.readers.source import Block, ReadOptions, Source, canonical_label, settle
 
@@ -21,6 +21,7 @@ __all__ = ["read_libsvm"]
 # Parsed text takes some twenty times its size in memory, so long lines make shorter chunks.
 _LINES = 8192
 _BYTES = 1 << 22
+_LARGEST_INDEX = 1 << 22
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,7 @@ def _numbered(path: Path) -> Iterator[list[tuple[int, bytes]]]:
     chunk: list[tuple[int, bytes]] = []
     size = 0
     with reading(path), open_binary(path) as file:
-        for number, line in enumerate(file, start=1):
+        for number, line in bounded_lines(file, path):
             text = line.partition(b"#")[0].strip()
             if text:
                 chunk.append((number, text))
@@ -162,6 +163,11 @@ def read_libsvm(path: str | Path, options: ReadOptions) -> Source:
                     names.update(np.unique(rows.labels).tolist())
         labels = names
         dimension = largest if options.dimension is None else None
+        if largest > _LARGEST_INDEX and options.dimension is None:
+            raise InputError(
+                f"{files['train']} has an index {largest}, more than {_LARGEST_INDEX}; if that is right, declare as "
+                "many features with --dimension"
+            )
     size, classes, found = settle(options, str(files["train"]), dimension=dimension, labels=labels)
     return Source(
         format="libsvm",

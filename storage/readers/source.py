@@ -19,6 +19,10 @@ from storage.layout import path_component
 __all__ = ["Block", "OnViolation", "ReadOptions", "Source", "Tally", "canonical_label", "concatenate", "label_order"]
 
 
+LARGEST_DIMENSION = 1 << 24
+"""Features of a row; a block of sixteen such rows takes 2 GB in float64."""
+
+
 class OnViolation(StrEnum):
     """What happens to a row outside the declared schema."""
 
@@ -63,6 +67,8 @@ class ReadOptions:
     def __post_init__(self) -> None:
         if self.dimension is not None and self.dimension < 1:
             raise InputError(f"dimension is {self.dimension}: declare at least 1")
+        if self.dimension is not None and self.dimension > LARGEST_DIMENSION:
+            raise InputError(f"dimension is {self.dimension}: declare at most {LARGEST_DIMENSION}")
         if self.classes is not None and self.label_range is not None:
             raise InputError("classes and a label range are both declared: declare one of them")
         if self.classes is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, PositiveInt
 
 from dpalgos.guarantees import Neighbours
 from storage.accounts import require_cap, require_small_delta
@@ -14,6 +14,7 @@ from storage.catalog import Catalog, overlap_refusal
 from storage.charges import Cap
 from storage.datasets import StagedDataset, confirm_registered, dataset_ref, fingerprints_digest, staged_dataset
 from storage.errors import InputError, RefusedError
+from storage.readers.files import limited
 from storage.readers.registry import read_source, reader_names
 from storage.readers.source import OnViolation, ReadOptions, Source, concatenate
 from storage.refs import DatasetRef, Visibility
@@ -53,6 +54,8 @@ class IngestRequest(BaseModel):
     disjoint_people: str = ""
     relation: Neighbours | None = None
     group_size: int = 1
+    max_rows: PositiveInt | None = None
+    max_bytes: PositiveInt | None = None
 
     def cap(self) -> Cap | None:
         """Return the declared cap.
@@ -119,6 +122,7 @@ def ingest(request: IngestRequest) -> DatasetRef:
     account = request.account or (known[-1].account if known else request.name)
     previous = [dataset_ref(layout, version.version) for version in known if version.normalisation == "none"]
     with (
+        limited(rows=request.max_rows, size=request.max_bytes),
         staged_dataset(
             layout, _source(request), name=request.name, account=account, visibility=request.visibility
         ) as staged,
