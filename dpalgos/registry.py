@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from dpalgos.normalisation import Normalisation
     from dpalgos.partitioning import Partition
     from dpalgos.systems.system import System
+    from dpalgos.trust.model import TrustModel
 
 __all__ = ["PLUGIN_GROUP", "AlgorithmSpec", "construct", "lookup", "names", "register"]
 
@@ -100,6 +101,8 @@ def lookup(kind: Literal["normalisations"], name: str) -> type[Normalisation]: .
 def lookup(kind: Literal["partitions"], name: str) -> type[Partition]: ...
 @overload
 def lookup(kind: Literal["systems"], name: str) -> System: ...
+@overload
+def lookup(kind: Literal["trusts"], name: str) -> type[TrustModel]: ...
 @overload
 def lookup(kind: str, name: str) -> Any: ...
 def lookup(kind: str, name: str) -> object:

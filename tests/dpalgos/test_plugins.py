@@ -15,6 +15,12 @@ from dpalgos.errors import UnknownNameError
 from dpalgos.guarantees import GaussianMu
 from dpalgos.registry import lookup, names
 from dpalgos.testing import check_algorithm
+from storage.releases import ReleaseStore
+from tasks.accounts.budget import open_ledger
+from tasks.planning import code_version as code
+from tasks.planning.code_version import code_version
+from tasks.runtime.settings import current_layout
+from tests.support.chains import followed
 
 TOY = Path(__file__).parent.parent / "support" / "toy-plugin"
 NAME = "toy-nearest-mean"
@@ -72,3 +78,30 @@ def test_no_package_takes_a_name_of_ours(site: Path) -> None:
     source.write_text(source.read_text().replace(f'"{NAME}"', '"noisy-gd"'))
     with pytest.warns(UserWarning, match="registered twice"):
         assert lookup("trainers", "noisy-gd").__module__ == "dpalgos.trainers.gradient_descent"
+
+
+def test_it_is_behind_the_same_door(site: Path, root: Path) -> None:
+    """Charged, stored, and under a code version that its own sources change."""
+    install(site)
+    of_ours = code_version(lookup("trainers", "noisy-gd"))
+    results = {
+        trust: followed("iris", algorithm=None, trainer=NAME, trust=trust, parties=3) for trust in ("central", "secagg")
+    }
+    for result in results.values():
+        manifest = ReleaseStore(current_layout()).manifest(result.releases[-1])
+        assert manifest["algorithm"]["name"] == NAME
+        assert manifest["guarantee"]["numerics"] == "exact"
+        assert result.epsilon_spent == pytest.approx(1.0, rel=1e-6)
+    assert len(open_ledger().charges("iris")) == 2
+    before = code_version(lookup("trainers", NAME))
+    (site / "unitball_toy" / "grid.py").write_text("SCALE = 2.0**11\n")
+    forget()
+    assert code_version(lookup("trainers", NAME)) != before
+    assert code_version(lookup("trainers", "noisy-gd")) == of_ours
+
+
+def forget() -> None:
+    """Read sources anew, as another process does."""
+    for value in vars(code).values():
+        if hasattr(value, "cache_clear"):
+            value.cache_clear()
