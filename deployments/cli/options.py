@@ -64,7 +64,7 @@ class _Option:
         if get_origin(self.kind) is tuple:
             return [part for text in given for part in text.split(",")]
         if get_origin(self.kind) in _MAPPINGS:
-            return _pairs(given, self.flag, _json_or_text if get_args(self.kind)[1] is Any else str)
+            return _pairs(given, self.flag, str if get_args(self.kind)[1] in (str, Path) else _json_or_text)
         return given
 
 

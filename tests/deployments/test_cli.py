@@ -19,7 +19,7 @@ from deployments.cli.app import app
 from storage.layout import Layout
 from storage.secrets import environment_name
 from tasks.accounts.budget import open_ledger
-from tasks.planning.configuration import TrainingConfig
+from tasks.planning.configuration import SecureSettings, TrainingConfig
 from tests.support.command_line import CommandLine, Outcome, run_command
 from tests.support.data import files_of, idx_bytes, temporaries
 from tests.support.engines import Engine
@@ -275,8 +275,10 @@ def test_equal_results_in_two_roots_with_a_seed(
         (["--sizes", "50,100,200"], "sizes", (50, 100, 200)),
         (["--sizes", "50,100,200"], "partition", "sized"),
         (["--trust", "central"], "trust", "central"),
-        (["--trust", "secagg", "--dropouts", "1"], "dropouts", 1),
-        (["--trust", "secagg", "--colluders", "1"], "colluders", 1),
+        (["--trust", "secagg", "--dropouts", "1"], "secure", SecureSettings(dropouts=1)),
+        (["--trust", "secagg", "--colluders", "1"], "secure", SecureSettings(colluders=1)),
+        (["--trust", "secagg", "--absent", "2:mask,1:share"], "secure", SecureSettings(absent=("2:mask", "1:share"))),
+        (["--trust", "secagg", "--consistent-survivors"], "secure", SecureSettings(consistent_survivors=True)),
         (["--neighbours", "replace-special"], "neighbours", "replace-special"),
         (["--partition", "dirichlet"], "partition", "dirichlet"),
         (["--normalisation", "clip"], "normalisation", "clip"),
@@ -315,9 +317,8 @@ def test_every_option_reaches_the_run(
 
 def test_every_option_of_train_is_tested_or_named_elsewhere() -> None:
     """A new option must not go untested: this list is to be extended together with the tests."""
-    tested = (
-        {"path", "format", "public", "root", "json"} | set(TrainingConfig.model_fields) - {"parameters"} | {"param"}
-    )
+    fields = {*TrainingConfig.model_fields, *SecureSettings.model_fields} - {"parameters", "secure"}
+    tested = {"path", "format", "public", "root", "json", "param"} | fields
     (command,) = [one for one in app.registered_commands if one.callback is training.train]
     assert command.callback is not None
     assert set(command.callback.__annotations__) - {"return"} <= tested
