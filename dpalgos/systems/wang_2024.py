@@ -12,6 +12,7 @@ __all__: list[str] = []
 _PAPER = "wang-2024"
 _OBJECTIVE = AlgorithmSpec("trainers", "objective-perturbation")
 _PUBLISHED_OBJECTIVE = AlgorithmSpec("trainers", "objective-perturbation-published")
+_OUTPUT = AlgorithmSpec("trainers", "output-perturbation")
 _COVARIANCE = AlgorithmSpec("projections", "analyze-gauss")
 _PUBLISHED_COVARIANCE = AlgorithmSpec("projections", "analyze-gauss-published")
 _ONE_CLASSIFIER = "ten one-vs-rest classifiers are ten releases that the paper counts as one"
@@ -36,14 +37,17 @@ register("systems", "dpml")(
 
 register("systems", "dpdr-dpml")(
     System(
-        summary="Each party alone: noisy covariance, top-k basis, objective perturbation, one model a party.",
+        # Measured on MNIST (five parties, epsilon 1, 20 of 784 dimensions): 0.56 correct; with the paper's objective
+        # perturbation 0.45, because ten pure classifiers share what one Gaussian release has to itself. An account
+        # holds more of them, too. (With Gaussian objective perturbation 0.56, but each run then spends delta for good.)
+        summary="Each party alone: noisy covariance, top-k basis, output perturbation, one model a party.",
         source="Wang et al. 2024, Algorithms 2 and 3, corrected",
         paper=_PAPER,
         arrangements={
             Trust.LOCAL: Arrangement(
                 projection=_COVARIANCE,
                 projection_scope=Scope.PARTY,
-                trainer=_OBJECTIVE,
+                trainer=_OUTPUT.with_parameters(regularisation=0.1),
                 trainer_scope=Scope.PARTY,
             )
         },
@@ -56,7 +60,7 @@ register("systems", "fed-dpdr-dpml")(
         source="Wang et al. 2024, Algorithm 1, corrected",
         paper=_PAPER,
         arrangements=averaged(_OBJECTIVE, _COVARIANCE)
-        | summed(AlgorithmSpec("trainers", "output-perturbation"), _COVARIANCE),
+        | summed(_OUTPUT, _COVARIANCE),
     )
 )
 
