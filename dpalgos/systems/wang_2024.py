@@ -59,8 +59,7 @@ register("systems", "fed-dpdr-dpml")(
         summary="Private bases and models of all parties put together; otherwise noise once on each sum.",
         source="Wang et al. 2024, Algorithm 1, corrected",
         paper=_PAPER,
-        arrangements=averaged(_OBJECTIVE, _COVARIANCE)
-        | summed(_OUTPUT, _COVARIANCE),
+        arrangements=averaged(_OBJECTIVE, _COVARIANCE) | summed(_OUTPUT, _COVARIANCE),
     )
 )
 
