@@ -412,6 +412,7 @@ def test_runs_keep_the_accounts_relation_unless_they_name_their_own(root: Path, 
     open_ledger().open_account("clinic", cap=Cap(2.0, 1e-4), relation="replace-special")
     ingest_private(tmp_path / "input", epsilon_cap=2.0)
     assert relation_of("clinic") is Neighbours.REPLACE_SPECIAL
+    assert budget_report("clinic")["relation"] == "replace-special"
     prepared = prepare(**NOISY)
     (release,) = {planned.setting.neighbours for planned in prepared.plan.releases if planned.reads_rows}
     assert release is Neighbours.REPLACE_SPECIAL
