@@ -155,6 +155,11 @@ class Fingerprints:
         """Return the distinct exact fingerprints and the distinct patterns, sorted."""
         return self._exact.found(), self._patterns.found()
 
+    def comparable(self, prints: _Prints) -> _Prints:
+        """Return fingerprints without that of a row of zeros, such as a null record: it is nobody's."""
+        (nobody,) = row_fingerprints(np.zeros((1, 1)), self._key)
+        return prints[prints != nobody]
+
 
 def _load(path: Path) -> _Prints:
     try:
@@ -174,10 +179,11 @@ def private_versions(layout: Layout) -> list[str]:
 def overlapping_versions(layout: Layout, prints: Fingerprints) -> list[str]:
     """Return the private versions of this root that overlap with rows: yes or no, never how much."""
     exact, patterns = prints.kinds()
+    exact = prints.comparable(exact)
     found = []
     for version in private_versions(layout):
         folder = layout.dataset(version)
-        known = _load(folder / FINGERPRINTS)
+        known = prints.comparable(_load(folder / FINGERPRINTS))
         alike = len(np.intersect1d(patterns, _load(folder / PATTERNS), assume_unique=True))
         shared = max(len(np.intersect1d(exact, known, assume_unique=True)), alike)
         if shared > ADMITTED_SHARE * min(len(exact), len(known)):

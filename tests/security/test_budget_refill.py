@@ -141,6 +141,14 @@ def test_other_rows_of_the_same_kind_are_taken_in(clinic: Path, tmp_path: Path, 
     assert ingest(request_for(write_csv(tmp_path / "other.csv", fresh), "other")).account == "other"
 
 
+def test_rows_of_zeros_are_nobodys(root: Path, tmp_path: Path, random: np.random.Generator) -> None:
+    """Null records and empty rows occur in every population."""
+    for name in ("one", "two"):
+        rows = random.normal(size=(60, 8))
+        rows[:6] = -8.0
+        ingest(request_for(write_csv(tmp_path / f"{name}.csv", np.column_stack([rows, np.arange(60) % 2])), name))
+
+
 def test_the_same_account_takes_a_copy_in(clinic: Path, rows: Rows, tmp_path: Path) -> None:
     path = write_csv(tmp_path / "copy.csv", rows[:300])
     ingest(request_for(path, "part", account="clinic", epsilon_cap=None, delta_cap=None))
