@@ -158,7 +158,8 @@ class Fingerprints:
     def comparable(self, prints: _Prints) -> _Prints:
         """Return fingerprints without that of a row of zeros, such as a null record: it is nobody's."""
         (nobody,) = row_fingerprints(np.zeros((1, 1)), self._key)
-        return prints[prints != nobody]
+        kept: _Prints = prints[prints != nobody]
+        return kept
 
 
 def _load(path: Path) -> _Prints:
