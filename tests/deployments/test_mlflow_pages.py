@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import socket
 import subprocess
 import sys
@@ -28,18 +27,10 @@ from tasks.tracking.runs import FACTS, ChildReport, DatasetInput, ModelReport, R
 from tasks.tracking.sklearn_export import to_sklearn
 from tasks.tracking.sweeps import SweepTracker, TrackedPoint
 from tasks.tracking.views import VIEW_NAME
+from tests.support.browser import chromium, needs_browser
 from tests.support.engines import Engine
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-DRIVER = shutil.which("chromedriver")
-
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.skipif(
-        CHROMIUM is None or DRIVER is None,
-        reason="needs Chromium and its driver: apt-get install chromium chromium-driver",
-    ),
-]
+pytestmark = needs_browser
 
 # Accuracy by algorithm and epsilon; None: no noise is drawn.
 ACCURACY: dict[str, dict[float | None, float]] = {
@@ -132,31 +123,10 @@ def address(root: Path) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory, address: str, root: Path) -> Iterator[Any]:
-    from selenium import webdriver
-    from selenium.webdriver.chrome.service import Service
-
-    options = webdriver.ChromeOptions()
-    options.binary_location = CHROMIUM
-    for argument in (
-        "--headless",
-        "--no-sandbox",
-        "--disable-gpu",
-        "--disable-quic",
-        "--no-first-run",
-        "--disable-background-networking",
-        "--disable-component-update",
-        "--disable-sync",
-        "--disable-dev-shm-usage",
-        "--window-size=2700,1400",
-        f"--user-data-dir={tmp_path_factory.mktemp('chromium')}",
-    ):
-        options.add_argument(argument)
-    driver = webdriver.Chrome(service=Service(DRIVER), options=options)
-    driver.set_page_load_timeout(60)
-    # As if name and password had been typed into the browser's own question.
-    driver.get(address.replace("//", f"//{credentials(root).basic}@"))
-    yield driver
-    driver.quit()
+    with chromium(tmp_path_factory.mktemp("chromium")) as driver:
+        # As if name and password had been typed into the browser's own question.
+        driver.get(address.replace("//", f"//{credentials(root).basic}@"))
+        yield driver
 
 
 class Page:

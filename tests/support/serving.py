@@ -160,8 +160,11 @@ def processes_of(root: Path) -> list[tuple[int, str]]:
 
 
 @contextlib.contextmanager
-def started(folder: Path) -> Iterator[Served]:
-    """Serve a new root below a folder until the context is left; the end is checked too."""
+def started(folder: Path, expected: signal.Signals | None = None) -> Iterator[Served]:
+    """Serve the root below a folder until the context is left, or until a signal that the caller sends.
+
+    The end by Ctrl-C is checked: in order, with nothing left.
+    """
     root, output = folder / "root", folder / "output"
     # The committed deployments, and one more schedule that a test can wait for.
     plan = yaml.safe_load(serving.DEPLOYMENTS.read_text())
@@ -196,6 +199,8 @@ def started(folder: Path) -> Iterator[Served]:
         wait_for("ready", lambda: "ready;" in output.read_text() or process.poll() is not None)
         assert process.poll() is None, output.read_text()
         yield served
+        if expected is not None:
+            return
         process.send_signal(signal.SIGINT)
         assert process.wait(90) == 0
         assert output.read_text().rstrip().endswith("stopped")
