@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from contextlib import contextmanager
 from typing import Any, cast
 
@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict
 
 from flows.federated_training import chain_inline
 from storage.errors import InputError
+from tasks.datasets.description import find_dataset
 from tasks.experiments.specification import Point, SweepSpec
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.identity import code_version, identity
@@ -61,7 +62,7 @@ class SweepResult(BaseModel):
     outcomes: tuple[Outcome, ...]
     mlflow_run_id: str
     reused: int
-    seconds: float
+    seconds: float | None
 
     @property
     def failed(self) -> tuple[Outcome, ...]:
@@ -89,10 +90,10 @@ def finish_point(config: TrainingConfig, name: str, root: str) -> Finished:
 
 
 class _Board:
-    """Points done, failed and left, and how long the rest will take."""
+    """Points done, failed and left, and, where no point reads private rows, how long the rest will take."""
 
-    def __init__(self, points: int) -> None:
-        self._points = points
+    def __init__(self, points: int, *, timed: bool) -> None:
+        self._points, self._timed = points, timed
         self._done = self._failed = self._reused = 0
         self._started = time.monotonic()
 
@@ -103,13 +104,14 @@ class _Board:
         left = self._points - self._done - self._failed
         text = f"{self._done} done, {self._failed} failed, {left} left"
         run = self._done + self._failed - self._reused
-        if left and run:
+        if left and run and self._timed:
             text += f", about {_duration((time.monotonic() - self._started) / run * left)}"
         return text
 
     @property
-    def seconds(self) -> float:
-        return time.monotonic() - self._started
+    def seconds(self) -> float | None:
+        """How long it took; None where a point reads private rows, of which durations tell."""
+        return round(time.monotonic() - self._started, 3) if self._timed else None
 
     def metrics(self) -> dict[str, float]:
         return {"points": self._points, "points_done": self._done, "points_failed": self._failed}
@@ -117,6 +119,14 @@ class _Board:
     @property
     def reused(self) -> int:
         return self._reused
+
+
+def _all_public(datasets: Set[str]) -> bool:
+    """Whether none of these sets is private; one that cannot be found counts as private."""
+    try:
+        return not any(find_dataset(name).private for name in datasets)
+    except InputError:
+        return False
 
 
 def _duration(seconds: float) -> str:
@@ -145,7 +155,7 @@ def sweep(spec: SweepSpec) -> SweepResult:
         tags={"paper": spec.paper or "none", "figure": spec.figure or "none", "sweep": spec.name},
         axes=spec.varied(),
     )
-    board = _Board(len(points))
+    board = _Board(len(points), timed=_all_public({point.config.dataset for point in points}))
     futures = {
         finish_point.submit(point.config, point.description, root): number for number, point in enumerate(points)
     }
@@ -166,7 +176,7 @@ def sweep(spec: SweepSpec) -> SweepResult:
         outcomes=tuple(outcomes[number] for number in range(len(points))),
         mlflow_run_id=tracker.run_id,
         reused=board.reused,
-        seconds=round(board.seconds, 3),
+        seconds=board.seconds,
     )
     tracker.close(metrics=board.metrics(), files={"sweep.json": spec.model_dump_json(indent=2)}, note=spec.question)
     show_sweep(spec.name, [(outcome.point.description, outcome.result, outcome.error) for outcome in result.outcomes])

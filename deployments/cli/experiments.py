@@ -74,7 +74,8 @@ def sweep(
         _show(experiment)
         done = len(result.outcomes) - len(result.failed)
         console().print(
-            f"{done} done ({result.reused} of them before), {len(result.failed)} failed, {result.seconds:.1f} s."
+            f"{done} done ({result.reused} of them before), {len(result.failed)} failed"
+            + ("." if result.seconds is None else f", {result.seconds:.1f} s.")
         )
         print_root()
     if result.failed:

@@ -13,9 +13,11 @@ from typing import Any
 import pytest
 import yaml
 
+from flows.sweep import _all_public, _Board
 from tasks.experiments.specification import SweepSpec
 from tasks.tracking.runs import FACTS
 from tasks.tracking.views import VIEW_TAG
+from tests.support.chains import ingest_private
 from tests.support.command_line import CommandLine, run_command, start_command
 
 GRID: dict[str, Any] = {
@@ -198,3 +200,16 @@ def test_the_command_line_says_what_is_wrong(commands: CommandLine, tmp_path: Pa
     listed = commands("reproduce", "--list", "--json")
     assert listed.code == 0
     assert len(listed.json["reproductions"]) == 21
+
+
+def test_durations_of_private_points_are_not_published(root: Path, tmp_path: Path) -> None:
+    """Neither in the result nor as an estimate of what is left, which is as good."""
+    ingest_private(tmp_path / "input")
+    assert _all_public({"iris", "digits"})
+    assert not _all_public({"iris", "clinic"})
+    assert not _all_public({"nobody has registered this"})
+    private, public = _Board(3, timed=False), _Board(3, timed=True)
+    assert "about" in public.count(failed=False, reused=False)
+    assert public.seconds is not None
+    assert private.count(failed=False, reused=False) == "1 done, 0 failed, 2 left"
+    assert private.seconds is None
