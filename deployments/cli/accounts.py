@@ -98,6 +98,7 @@ def _show(report: dict[str, Any]) -> None:
     for one in report["disjoint"]:
         out.print(f"declared disjoint from {', '.join(one['from'])} on {one['recorded_at'][:10]}: {one['reason']}")
     if cap:
+        out.print(f"neighbouring relation: {report['relation']}")
         how = f" (composed over runs and partitions: {report['filter']})" if each else "; nothing was charged yet"
         out.print(f"spent ε = {_epsilon(report['epsilon_spent'])}, left ε = {report['epsilon_left']:.4g}{how}")
 
