@@ -73,7 +73,7 @@ def datasets(
 )
 def ingest(
     name: Annotated[str, typer.Argument(help="The name the data set will go by.")],
-    format: Annotated[str | None, typer.Option(help="idx, libsvm, csv, parquet, cifar10, openml, sklearn.")] = None,
+    format: Annotated[str | None, typer.Option(help="Of the files; an unknown one lists those there are.")] = None,
     path: Annotated[Path | None, typer.Option(help="File or folder.")] = None,
     private: Annotated[bool, typer.Option("--private/--public", help="Private rows need an account and a cap.")] = True,
     account: Annotated[str | None, typer.Option(help="The population whose budget is spent; default the name.")] = None,

@@ -560,7 +560,7 @@ def _largest_factor(fits: Callable[[float], bool], low: float = 0.0) -> float:
 
 
 def repeats_left(history: History, new: tuple[str, Mapping[str, PlanCost]], cap: Cap) -> int:
-    """Return how many plans exactly like the new one would be admitted one after the other ("nights left").
+    """Return how many plans exactly like the new one would be admitted one after the other.
 
     At most a million are counted.
     """

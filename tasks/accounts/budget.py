@@ -28,10 +28,10 @@ __all__ = [
     "budget_report",
     "change_cap",
     "check_releases",
-    "nights_left",
     "open_ledger",
     "relation_of",
     "restore_ledger",
+    "runs_left",
     "verify_books",
 ]
 
@@ -269,7 +269,7 @@ def _charge(charge: Any) -> dict[str, Any]:
     }
 
 
-def nights_left(account: str) -> int | None:
+def runs_left(account: str) -> int | None:
     """Return how many more plans like the last one fit; None for public accounts and before the first plan."""
     ledger = open_ledger()
     cap = ledger.account(account).cap

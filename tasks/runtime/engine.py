@@ -288,7 +288,10 @@ def prepare_engine(root: Path) -> None:
     migration = _start(root, mlflow_part, {}) if mlflow_part and has_own_database(root) else None
     os.environ["PREFECT_API_URL"] = os.environ[_EMBEDDED] = f"http://127.0.0.1:{address[1]}/api"
     os.environ["PREFECT_API_AUTH_STRING"] = secret.basic
-    # The imports take as long as the server's start and can go beside it.
+    # The imports take as long as the server's start and can go beside it; this one walks every module before it.
+    import skops.io  # noqa: F401
+
+    # isort: split
     import mlflow.sklearn
     import mlflow.store.tracking.sqlalchemy_store  # noqa: F401
     import prefect  # noqa: F401

@@ -17,7 +17,7 @@ from prefect.artifacts import (
 )
 
 from storage.refs import DatasetRef
-from tasks.accounts.budget import nights_left
+from tasks.accounts.budget import runs_left
 from tasks.runtime.settings import mlflow_page
 from tasks.runtime.steps import observed_by
 from tasks.tracking.results import RunResult, summary
@@ -62,7 +62,7 @@ def show_budget(dataset: DatasetRef, charged: dict[str, object]) -> None:
         ):
             if charged.get(name) is not None:
                 rows.append({"what": title, "value": _number(charged[name])})
-        rows.append({"what": "more runs like this that fit", "value": _number(nights_left(dataset.account))})
+        rows.append({"what": "more runs like this that fit", "value": _number(runs_left(dataset.account))})
     create_table_artifact(table=rows, key="budget", description=f"Budget of account {dataset.account}")
 
 

@@ -20,9 +20,9 @@ from tasks.accounts.budget import (
     AccountingPolicy,
     budget_report,
     change_cap,
-    nights_left,
     open_ledger,
     relation_of,
+    runs_left,
     verify_books,
 )
 from tasks.ingestion import IngestRequest, find_dataset, ingest
@@ -65,7 +65,7 @@ def test_the_report_is_what_composition_says(clinic: PrivateRows) -> None:
 def test_an_account_without_a_charge(clinic: PrivateRows) -> None:
     report = budget_report("clinic")
     assert (report["epsilon_spent"], report["epsilon_left"], report["parties"]) == (0.0, 2.0, [])
-    assert nights_left("clinic") is None
+    assert runs_left("clinic") is None
 
 
 def test_the_unproved_is_unbounded_and_json_has_no_infinity(root: Path) -> None:
@@ -93,14 +93,14 @@ def test_parties_of_one_partition_do_not_add_up_and_partitions_do(clinic: Privat
     assert all(party["epsilon_spent"] <= three + SLACK for party in report["parties"])
 
 
-def test_nights_left_counts_runs_like_the_last(clinic: PrivateRows) -> None:
+def test_runs_left_counts_runs_like_the_last(clinic: PrivateRows) -> None:
     prepare(**NOISY, epsilon=0.5).charge()
-    left = nights_left("clinic")
+    left = runs_left("clinic")
     assert left is not None
     assert left > 2
     for night in range(1, left + 1):
         prepare(**NOISY, epsilon=0.5, repetition=night).charge()
-    assert nights_left("clinic") == 0
+    assert runs_left("clinic") == 0
     with pytest.raises(OverspendError):
         prepare(**NOISY, epsilon=0.5, repetition=left + 1).charge()
     assert spent() <= 2.0
@@ -231,7 +231,7 @@ def test_a_raised_cap_is_the_old_cap_and_a_new_filter(clinic: PrivateRows) -> No
     # The new filter has its own part of delta, a 32nd, so that less than 1 fits at the run's delta.
     prepare(**NOISY, epsilon=0.6, repetition=1).charge()
     assert 2.6 < spent() < 2.7
-    assert nights_left("clinic") == 1
+    assert runs_left("clinic") == 1
 
 
 def test_a_cap_is_lowered_to_what_is_spent_and_the_theorem_stays(clinic: PrivateRows) -> None:

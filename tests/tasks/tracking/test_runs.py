@@ -6,8 +6,6 @@ import json
 import multiprocessing
 import os
 import signal
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +17,7 @@ import pytest
 from dpalgos.models import LinearModel, Projection
 from storage.layout import Layout
 from tasks.runtime.tracking_server import own_database
-from tasks.tracking import runs as tracking
+from tasks.tracking.client import tracking_client
 from tasks.tracking.runs import (
     FACTS,
     RUN_KEY,
@@ -272,48 +270,28 @@ def test_killed_before_every_call(tmp_path: Path, engine: Engine) -> None:
         _check_killed_after(fresh(f"root-{after}"), after)
 
 
-def test_model_is_registered_and_loads_in_a_fresh_process(root: Path) -> None:
+def test_model_is_registered_and_predicts_raw_rows(root: Path) -> None:
+    """That it needs nothing of the process that logged it, test_sklearn_export shows."""
+    import mlflow
+
     report = a_report()
     run_id = track_run(root, report)
     (version,) = client(root).search_model_versions("name = 'digits.fed'")
     assert version.run_id == run_id
     assert version.tags["proved"] == "(1, 1e-05)-DP"
-    rng = np.random.default_rng(2)
-    raw = rng.normal(size=(20, 8))
-    code = """
-import json, sys, mlflow
-mlflow.set_tracking_uri(sys.argv[1])
-import numpy as np
-raw = np.array(json.loads(sys.argv[2]))
-info = mlflow.models.get_model_info("models:/digits.fed/1")
-print(json.dumps({
-    "raw": mlflow.sklearn.load_model("models:/digits.fed/1").predict(raw).tolist(),
-    "generic": list(map(str, mlflow.pyfunc.load_model("models:/digits.fed/1").predict(raw))),
-    "shape": list(info.signature.inputs.inputs[0].shape), "output": str(info.signature.outputs.inputs[0].type),
-    "format": info.flavors["sklearn"]["serialization_format"],
-}))
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", code, own_database(root), json.dumps(raw.tolist())],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        cwd=root,
-        env={
-            **os.environ,
-            # Another test of this session may have left addresses of its own there.
-            "MLFLOW_TRACKING_URI": own_database(root),
-            "MLFLOW_REGISTRY_URI": own_database(root),
-            "PYTHONPATH": str(Path(tracking.__file__).parents[2]),
-            "MLFLOW_DISABLE_TELEMETRY": "true",
-        },
-    )
-    assert done.returncode == 0, done.stderr
+    (logged,) = client(root).search_logged_models([client(root).get_run(run_id).info.experiment_id])
+    assert version.source == f"models:/{logged.model_id}"
+    assert (logged.params["epsilon"], logged.tags["algorithm"]) == ("1.0", "fed")
+    assert {metric.key for metric in logged.metrics} == set(report.metrics)
+    raw = np.random.default_rng(2).normal(size=(20, 8))
     assert report.model is not None
     want = report.model.pipeline.predict(raw).tolist()
-    found = json.loads(done.stdout)
-    assert found["raw"] == found["generic"] == want
-    assert (found["shape"], found["format"]) == ([-1, 8], "skops")
+    with tracking_client(root):
+        info = mlflow.models.get_model_info("models:/digits.fed/1")
+        assert mlflow.sklearn.load_model("models:/digits.fed/1").predict(raw).tolist() == want
+        assert list(map(str, mlflow.pyfunc.load_model("models:/digits.fed/1").predict(raw))) == want
+    assert list(info.signature.inputs.inputs[0].shape) == [-1, 8]
+    assert info.flavors["sklearn"]["serialization_format"] == "skops"
     files = [path.name for path in Layout(root).artifacts.rglob("*") if path.is_file()]
     assert "model.skops" in files
     assert not [name for name in files if name.endswith((".pkl", ".pickle", ".joblib"))]
