@@ -89,6 +89,7 @@ class Catalog:
         idealised_allowed: bool | None = None,
         relation: str | None = None,
         fingerprints: str | None = None,
+        deltas: Mapping[str, Any] | None = None,
     ) -> Registration:
         """Register a version of a data set, opening its account where it is new; the same words again change nothing.
 
@@ -115,6 +116,8 @@ class Catalog:
             The neighbouring relation of the account's guarantees; fixed once the account is open.
         fingerprints : str, optional
             Digest of the version's row fingerprints, see :mod:`storage.material`.
+        deltas : mapping, optional
+            The series of deltas that later caps may spend, recorded when the account is opened; the policy's own JSON.
 
         Raises
         ------
@@ -149,6 +152,7 @@ class Catalog:
                     group_size=1 if group_size is None else group_size,
                     idealised_allowed=bool(idealised_allowed),
                     relation=relation or DEFAULT_RELATION,
+                    deltas=deltas,
                 )
             else:
                 _require_agreement(opened, visibility, cap, group_size, relation)

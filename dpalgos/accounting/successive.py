@@ -88,7 +88,7 @@ class FilterInForce:
     earlier: tuple[Earlier, ...]
 
 
-def filter_in_force(caps: Sequence[float], delta: float) -> FilterInForce:
+def filter_in_force(caps: Sequence[float], delta: float, reserved: float = RESERVED) -> FilterInForce:
     """Return the filter that an account's caps have led to.
 
     Parameters
@@ -97,12 +97,17 @@ def filter_in_force(caps: Sequence[float], delta: float) -> FilterInForce:
         Epsilon of the cap at opening and after each change, in order.
     delta : float
         The account's, at opening.
+    reserved : float
+        Share of it that the account kept for raises at opening, in (0, 1): the series is 1 - reserved, reserved / 2,
+        reserved / 4, …
 
     Raises
     ------
     ParameterError
-        Without a cap.
+        Without a cap, or for a share outside (0, 1).
     """
+    if not 0 < reserved < 1:
+        raise ParameterError(f"the share of delta that is kept for raises is {reserved!r}; it must be between 0 and 1")
     if not caps:
         raise ParameterError("an account without a cap has no filter; give the epsilon of its cap at opening")
     earlier: list[Earlier] = []
@@ -110,22 +115,22 @@ def filter_in_force(caps: Sequence[float], delta: float) -> FilterInForce:
     for index, cap in enumerate(caps[1:], start=1):
         if cap > promised:
             # What a filter may hold is rounded down: its end less its beginning.
-            share = _share(len(earlier)) * delta
+            share = _share(len(earlier), reserved) * delta
             earlier.append(Earlier(epsilon=_difference(promised, below), delta=share, changes=changes))
             promised, below, changes = cap, promised, index
     first = not earlier
     return FilterInForce(
         promised=promised,
         earlier_epsilon=below,
-        delta=delta if first else _share(len(earlier)) * delta,
-        reserved=RESERVED if first else 0.0,
+        delta=delta if first else _share(len(earlier), reserved) * delta,
+        reserved=reserved if first else 0.0,
         changes=changes,
         earlier=tuple(earlier),
     )
 
 
-def _share(number: int) -> float:
-    return 1 - RESERVED if number == 0 else RESERVED * 2.0**-number
+def _share(number: int, reserved: float) -> float:
+    return 1 - reserved if number == 0 else reserved * 2.0**-number
 
 
 def _difference(high: float, low: float) -> float:

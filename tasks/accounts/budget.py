@@ -12,7 +12,7 @@ from dpalgos.accounting.costs import PlanCost, price
 from dpalgos.accounting.scaling import losses_under
 from dpalgos.accounting.spending import Admission, admit, repeats_left, spent, standing, worst_totals
 from dpalgos.accounting.spending import Cap as AccountingCap
-from dpalgos.accounting.successive import filter_in_force
+from dpalgos.accounting.successive import RESERVED, filter_in_force
 from dpalgos.guarantees import ApproximateDP, GaussianMu, Guarantee, Loss, Neighbours, NoGuarantee, ZeroConcentrated
 from storage.accounts import require_cap
 from storage.charges import AccountTerms, Cap, Decision, PlanRecord, ReleaseCharge
@@ -177,7 +177,10 @@ class _Standing:
         starts = [0, *(change.sequence for change in changes)]
         # A delta that was lowered is kept to; one that was raised was never in the series.
         found = filter_in_force(
-            [opening.epsilon, *(change.cap.epsilon for change in changes)], min(opening.delta, cap.delta)
+            [opening.epsilon, *(change.cap.epsilon for change in changes)],
+            min(opening.delta, cap.delta),
+            # Accounts that were opened before they recorded their series have this one.
+            float(terms.deltas.get("reserved", RESERVED)),
         )
         bounds = [*(starts[closed.changes] for closed in found.earlier), starts[found.changes]]
         broken = None

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, PositiveInt
 
+from dpalgos.accounting.successive import RESERVED
 from dpalgos.guarantees import Neighbours
 from storage.accounts import require_cap, require_small_delta
 from storage.atomic import discard, locked_directory
@@ -187,4 +188,5 @@ def _register(
         group_size=request.group_size if request.group_size != 1 else None,
         idealised_allowed=request.allow_idealised or None,
         fingerprints=fingerprints_digest(current_layout(), stored),
+        deltas={"reserved": RESERVED},
     )

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 from dpalgos.accounting.composition import compose
+from dpalgos.accounting.costs import PlanCost
 from dpalgos.guarantees import GaussianMu, Guarantee, Neighbours
-from storage.charges import AccountTerms, Cap, Decision, PlanRecord, ReleaseCharge
+from storage.charges import AccountTerms, Cap, CapChange, Decision, PlanRecord, ReleaseCharge
 from storage.errors import InputError, OverspendError, RefusedError
 from storage.releases import ReleaseStore
 from tasks.accounts.budget import (
@@ -248,6 +249,22 @@ def test_a_cap_is_lowered_to_what_is_spent_and_the_theorem_stays(clinic: Private
     change_cap("clinic", 2.0, "less prudence")
     assert spent() == pytest.approx(report["epsilon_spent"])
     prepare(**NOISY, epsilon=0.9, repetition=1).charge()
+
+
+def test_the_series_of_deltas_is_the_one_recorded_at_opening(clinic: PrivateRows) -> None:
+    terms = open_ledger().terms("clinic")
+    assert terms.deltas == {"reserved": 1 / 16}
+    plan = PlanRecord(partition="p", costs={"0": PlanCost.of([GaussianMu(0.3)], 1e-4).to_json()}, sequence=5)
+    change = CapChange(cap=Cap(3.0, 1e-4), before=Cap(2.0, 1e-4), by="b", why="w", recorded_at="", sequence=9)
+
+    def after(deltas: dict[str, float]) -> float:
+        raised = AccountTerms(deltas=deltas, changes=(change,))
+        late = PlanRecord(partition="p", costs=plan.costs, sequence=12)
+        found = AccountingPolicy().decide([plan, late], (), partition="", delta=1e-4, cap=Cap(3.0, 1e-4), terms=raised)
+        return float(found.details["spent_after"])
+
+    # With half of delta reserved, the filter of the first raise has a quarter instead of a 32nd.
+    assert 2 < after({"reserved": 0.5}) < after({"reserved": 1 / 16}) == after({})
 
 
 def test_a_first_plan_that_takes_the_whole_delta_leaves_nothing_to_raise_with(clinic: PrivateRows) -> None:
