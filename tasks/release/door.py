@@ -74,12 +74,14 @@ class OpenRelease:
     @cached_property
     def rows(self) -> list[Rows]:
         """The shards' rows, seen through the upstream artefacts."""
+        self._require_unmade()
         maps = maps_of(self._upstream)
         return [rows_of(shard, maps, self.planned.setting.dimension) for shard in self._shards]
 
     @cached_property
     def noises(self) -> list[KeyedNoise]:
         """The noise, one source a maker; a part of the parties gets its own."""
+        self._require_unmade()
         makers = self.planned.noise_makers
         own = makers if self._whole else tuple(shard.party for shard in self._shards)
         if not set(own) <= set(makers):
@@ -91,6 +93,11 @@ class OpenRelease:
     @property
     def _whole(self) -> bool:
         return tuple(shard.party for shard in self._shards) == self.planned.parties
+
+    def _require_unmade(self) -> None:
+        # What is stored was not admitted again: there is nothing to make, so nothing is handed out.
+        if self.stored is not None:
+            raise RefusedError(f"{self.planned.label} is stored already; a release is made and stored once")
 
     def _require_whole(self) -> None:
         if not self._whole:
@@ -122,8 +129,7 @@ class OpenRelease:
         RefusedError
             If one was stored, or only some of the parties' rows were handed out.
         """
-        if self.stored is not None:
-            raise RefusedError(f"{self.planned.label} is stored already; a release is stored once")
+        self._require_unmade()
         if self._shards:
             self._require_whole()
         self.stored = store_release(self.planned, artefact, self._diagnostics)

@@ -129,3 +129,8 @@ def test_one_artefact_a_release(root: Path) -> None:
         assert isinstance(opened.store(artefact), ReleaseRef)
         with pytest.raises(RefusedError, match="once"):
             opened.store(artefact)
+    with door.open_release(release, shards_of_another("account", prepared)[:1]) as opened:
+        assert opened.stored is not None
+        for hand_out in (lambda: opened.rows, lambda: opened.noises, opened.fit):
+            with pytest.raises(RefusedError, match="once"):
+                hand_out()
