@@ -9,6 +9,8 @@ from itertools import islice
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+from pyarrow import csv as arrow_csv
 
 from storage.errors import InputError, RefusedError
 from storage.readers.files import bounded_lines, open_binary, reading, require_file
@@ -41,6 +43,10 @@ class _Lines:
                     yield text
 
 
+# A line that does not fit is looked at on its own.
+_BLOCK_BYTES = 1 << 20
+
+
 @dataclass(frozen=True, slots=True)
 class _Rows:
     path: Path
@@ -49,10 +55,61 @@ class _Rows:
     tally: Tally
 
     def __iter__(self) -> Iterator[Block]:
+        """Yield blocks: columns typed as a whole as long as every cell is in order, then line by line."""
         self.tally.reset()
+        done = 0
+        for block in self._typed():
+            if block is None:
+                yield from self._line_by_line(done)
+                return
+            done += len(block.labels)
+            yield block
+
+    def _typed(self) -> Iterator[Block | None]:
+        """Yield typed blocks; None, and nothing more, where something needs a closer look."""
+        schema = self.schema
+        names = [column.name for column in schema.columns]
+        if schema.skip_lines_beginning or not schema.needed:
+            yield None
+            return
+        try:
+            with reading(self.path), open_binary(self.path) as file:
+                table = arrow_csv.open_csv(
+                    pa.PythonFile(file, "r"),
+                    read_options=arrow_csv.ReadOptions(
+                        block_size=_BLOCK_BYTES, column_names=None if schema.header else names
+                    ),
+                    parse_options=arrow_csv.ParseOptions(delimiter=schema.delimiter),
+                    convert_options=arrow_csv.ConvertOptions(
+                        column_types=dict.fromkeys(names, pa.string()), strings_can_be_null=False
+                    ),
+                )
+                if sorted(table.schema.names) != sorted(names):
+                    yield None
+                    return
+                row = 1
+                for batch in table:
+                    for start in range(0, len(batch), schema.block_rows):
+                        piece = batch.slice(start, schema.block_rows)
+                        # Lines are counted where one is to be named; a block that is in order has none to name.
+                        lines = np.arange(row, row + len(piece), dtype=np.int64)
+                        block = schema.typed(
+                            {name: piece.column(name) for name in schema.needed}, lines, str(self.path)
+                        )
+                        yield block
+                        if block is None:
+                            return
+                        row += len(piece)
+        except pa.ArrowInvalid:
+            # Cells of another number, a line longer than a block, bytes that are not UTF-8.
+            yield None
+
+    def _line_by_line(self, done: int) -> Iterator[Block]:
+        """Yield what comes after the first rows, each looked at on its own, naming the line of what is wrong."""
         with reading(self.path):
             rows = self._rows()
             names = next(rows)[1]
+            rows = islice(rows, done, None)
             while chunk := list(islice(rows, self.schema.block_rows)):
                 lines = np.array([line for line, _ in chunk], dtype=np.int64)
                 broken = np.array([not row for _, row in chunk])

@@ -1,0 +1,91 @@
+"""CSV typed column by column gives what looking at every cell gives, and stops where something needs a closer look."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from storage.errors import InputError
+from storage.readers import csv as module
+from storage.readers.registry import read_source
+from storage.readers.source import OnViolation, ReadOptions, Source
+
+SCHEMA = """
+format_version: 1
+header: true
+columns:
+  - {name: age, type: numeric, range: [0, 100]}
+  - {name: colour, type: category, values: [red, green, "1"]}
+  - {name: note, type: ignore}
+  - {name: sick, type: label, classes: ["no", "yes"], suffix: "."}
+missing: {marker: "?", rows: drop}
+"""
+
+GOOD = ["50,red,a,no", "1e1, green ,b,yes.", "0,1.0,c,no", "100,1,,yes", "-0.0,red,é,no"]
+ODD = [
+    "+7,red,a,no",
+    '5,"red",a,no',
+    '5,red,"a, b",no',
+    "101,red,a,no",
+    "5,blue,a,no",
+    "?,red,a,no",
+    "5,red,no",
+    "1_0,red,a,no",
+]
+
+ODD += ["1_0,red,a,no", "5,?,a,no", "5,red,a, ?", "nan,red,a,no", " 5 ,red,a,no"]
+
+
+def source(
+    folder: Path, lines: list[str], on_violation: OnViolation = OnViolation.DROP, *, public: bool = True
+) -> Source:
+    (folder / "schema.yaml").write_text(SCHEMA)
+    (folder / "rows.csv").write_text("\n".join(["age,colour,note,sick", *lines]) + "\n")
+    options = ReadOptions(schema=folder / "schema.yaml", on_violation=on_violation, discover=public)
+    return read_source("csv", folder / "rows.csv", options)
+
+
+def taken(found: Source) -> tuple[list[list[float]], list[str], dict[str, int]]:
+    blocks = list(found.parts["train"])
+    features = [row for block in blocks for row in np.asarray(block.features).tolist()]
+    return features, [str(label) for block in blocks for label in block.labels], found.tallies["train"].to_json()
+
+
+@pytest.mark.parametrize("public", [True, False])
+@pytest.mark.parametrize("odd", [[], *([one] for one in ODD), ODD])
+def test_it_gives_what_looking_at_every_cell_gives(
+    odd: list[str], public: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, random: np.random.Generator
+) -> None:
+    lines = [GOOD[number] for number in random.integers(0, len(GOOD), 300)]
+    for line in odd:
+        lines.insert(int(random.integers(150, 300)), line)
+    monkeypatch.setattr(module, "_BLOCK_BYTES", 512)
+    typed = taken(source(tmp_path, lines, public=public))
+    monkeypatch.setattr(module._Rows, "_typed", lambda self: iter([None]))
+    assert typed == taken(source(tmp_path, lines, public=public))
+    assert len(typed[0]) >= 300
+
+
+def test_what_is_in_order_is_typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the test above would compare one way with itself."""
+    monkeypatch.setattr(module._Rows, "_line_by_line", None)
+    assert len(taken(source(tmp_path, GOOD * 100))[0]) == 500
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("101,red,a,no", "line 402, column age: '101'"),
+        ("5,red,a", "line 402: 3 cells"),
+        ("5,red,\udcff,no", "line 402: byte 0xff is not UTF-8"),
+    ],
+)
+def test_the_faulty_line_is_named(line: str, told: str, tmp_path: Path) -> None:
+    found = source(tmp_path, [*GOOD * 80, *GOOD], OnViolation.REFUSE)
+    with (tmp_path / "rows.csv").open("wb") as file:
+        lines = ["age,colour,note,sick", *GOOD * 80, line, *GOOD]
+        file.write("\n".join(lines).encode("utf-8", "surrogateescape"))
+    with pytest.raises(InputError, match=told):
+        taken(found)
