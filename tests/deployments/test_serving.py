@@ -42,20 +42,15 @@ def test_addresses_are_printed_and_answer(served: Served) -> None:
     assert {"config"} <= set(nightly["parameter_openapi_schema"]["properties"])
 
 
-def test_a_bad_value_is_refused_by_its_name(served: Served) -> None:
-    done = served.command(
-        "-m",
-        "prefect",
-        "deployment",
-        "run",
-        "federated-training/nightly",
-        "--param",
-        'config={"dataset": "digits", "epsilon": -3}',
-    )
+@pytest.mark.parametrize(("field", "value"), [("epsilon", -3), ("algorithm", "no-such-algorithm")])
+def test_a_bad_value_is_refused_by_its_name(field: str, value: Any, served: Served) -> None:
+    """Before a run is made of it, where one would fail after its start."""
+    parameter = f"config={json.dumps({'dataset': 'digits', field: value})}"
+    done = served.command("-m", "prefect", "deployment", "run", "federated-training/nightly", "--param", parameter)
     assert done.returncode != 0
-    assert "config.epsilon" in done.stdout + done.stderr
+    assert f"config.{field}" in done.stdout + done.stderr
     configs = [run["parameters"].get("config", {}) for run in served.ask("/flow_runs/filter")]
-    assert -3 not in [config.get("epsilon") for config in configs], "a run was made of it"
+    assert value not in [config.get(field) for config in configs], "a run was made of it"
 
 
 def test_runs_of_one_data_set_go_one_after_the_other(served: Served) -> None:

@@ -1,0 +1,66 @@
+"""Serving ended or killed in the middle of a run: after the next start no run runs for ever and no slot stays taken."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tasks.runtime.concurrency import LEASE_SECONDS
+from tests.support.engines import Engine
+from tests.support.serving import Served, processes_of, started, wait_for
+
+pytestmark = pytest.mark.nightly
+
+CONFIG: dict[str, Any] = {"dataset": "digits", "algorithm": "fed-dpdr-dpml", "epsilon": 1.0}
+ENDS = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
+
+
+def in_the_middle(served: Served) -> str:
+    """Start a run and return it once it has charged."""
+    run = served.start_run(**CONFIG)
+
+    def charged() -> bool:
+        found = served.tasks(run)
+        return any(task["name"].startswith("charge") and task["state_type"] == "COMPLETED" for task in found)
+
+    wait_for("the charge", charged, every=0.05)
+    return run
+
+
+def goes_on(served: Served, dead: str) -> None:
+    """Check that a dead run is not running, and that the next one of its data set is let in and finishes."""
+    again = served.finished(served.start_run(**CONFIG))
+    assert again["state_type"] == "COMPLETED", again["state"]["message"]
+    assert served.run(dead)["state_type"] in ENDS, served.run(dead)["state_type"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_serving_ends_in_the_middle_of_a_run(number: signal.Signals, engine: Engine, tmp_path: Path) -> None:
+    """Ctrl-C, SIGTERM and kill -9 of `unitball serve`; it is started again on the same root."""
+    engine.prepare_served(tmp_path / "root")
+    with started(tmp_path, expected=number) as served:
+        dead = in_the_middle(served)
+        served.process.send_signal(number)
+        served.process.wait(120)
+        wait_for("the end of all parts", lambda: not processes_of(served.root), 60)
+    with started(tmp_path) as served:
+        state = served.run(dead)["state_type"]
+        assert state in ENDS, f"the run that died is {state} after the start"
+        goes_on(served, dead)
+
+
+@pytest.mark.parametrize("part", ["engine_process", "multiprocessing.spawn", "mlflow_server"])
+def test_a_part_is_killed_in_the_middle_of_a_run(part: str, served: Served) -> None:
+    """kill -9 of the Prefect server, of the run's own process, and of MLflow; the others go on."""
+    dead = in_the_middle(served)
+    killed = served.processes(part)
+    assert killed
+    for pid in killed:
+        os.kill(pid, signal.SIGKILL)
+    wait_for("its end", lambda: not set(killed) & set(served.processes(part)), 60)
+    wait_for("the run's end", lambda: served.run(dead)["state_type"] in ENDS, 240 + LEASE_SECONDS)
+    goes_on(served, dead)
