@@ -176,7 +176,7 @@ def test_the_parties_own_files_are_a_partition(root: Path, tmp_path: Path) -> No
     assert sum(shard.rows for shard in shards.training) + shards.held_out.rows == 150
     whole = deal("clinics", partition="own", test_fraction=0)
     assert [shard.rows for shard in whole.training] == [100, 50]
-    with pytest.raises(InputError, match="--party NAME=PATH"):
+    with pytest.raises(InputError, match="--party PARTY=PATH"):
         deal("digits", partition="own")
 
 
