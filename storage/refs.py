@@ -6,7 +6,7 @@ from enum import StrEnum
 
 from pydantic import BaseModel, ConfigDict
 
-__all__ = ["DatasetRef", "Labels", "ReleaseRef", "ShardRef", "Visibility"]
+__all__ = ["DatasetRef", "Labels", "OnViolation", "ReleaseRef", "ShardRef", "Visibility"]
 
 
 class Visibility(StrEnum):
@@ -23,6 +23,17 @@ class Labels(StrEnum):
     """Class indices 0 … K − 1; the data set's manifest names the classes."""
     REAL = "real"
     """Real targets in a declared range."""
+
+
+class OnViolation(StrEnum):
+    """What happens to a row outside the declared schema."""
+
+    REFUSE = "refuse"
+    """The whole ingestion stops, naming line and column."""
+    CLIP = "clip"
+    """A number goes to the nearest end of its range; an unknown category becomes all zeros."""
+    DROP = "drop"
+    """The row is left out; of private rows, it becomes a null record, which is counted and contributes nothing."""
 
 
 class _Ref(BaseModel):

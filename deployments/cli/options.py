@@ -77,6 +77,8 @@ def options_of(
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Return a decorator: a command's first parameter becomes one option a field of the model.
 
+    A parameter of the command's own that bears a field's name gives that field its value.
+
     A field ``rows_per_party`` is ``--rows-per-party``; the fields of a nested model are options of their own. Lists
     are written with commas or repeated, dictionaries as repeated ``NAME=VALUE``, in which values are JSON where they
     parse as JSON.
@@ -117,7 +119,8 @@ def options_of(
 
         def run(**given: Any) -> None:
             texts = {option.flag: given.pop(option.parameter) for option in options}
-            command(_made(model, options, texts, ours), **given)
+            same = {name: value for name, value in given.items() if name in model.model_fields}
+            command(_made(model, options, texts, {**ours, **same}), **given)
 
         run.__name__, run.__doc__, run.__module__ = command.__name__, command.__doc__, command.__module__
         signature = inspect.Signature([*derived, *kept])

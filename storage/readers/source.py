@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -15,23 +14,13 @@ from numpy.typing import NDArray
 
 from storage.errors import InputError, RefusedError
 from storage.layout import path_component
+from storage.refs import OnViolation
 
 __all__ = ["Block", "OnViolation", "ReadOptions", "Source", "Tally", "canonical_label", "concatenate", "label_order"]
 
 
 LARGEST_DIMENSION = 1 << 24
 """Features of a row; a block of sixteen such rows takes 2 GB in float64."""
-
-
-class OnViolation(StrEnum):
-    """What happens to a row outside the declared schema."""
-
-    REFUSE = "refuse"
-    """The whole ingestion stops, naming line and column."""
-    CLIP = "clip"
-    """A number goes to the nearest end of its range; an unknown category becomes all zeros."""
-    DROP = "drop"
-    """The row is left out; of private rows, it becomes a null record, which is counted and contributes nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
-
-from pydantic import BaseModel, ConfigDict, PositiveInt
-
 from dpalgos.accounting.successive import RESERVED
-from dpalgos.guarantees import Neighbours
 from storage.accounts import require_cap, require_small_delta
 from storage.atomic import discard, locked_directory
 from storage.catalog import Catalog, overlap_refusal
@@ -17,9 +11,10 @@ from storage.datasets import StagedDataset, confirm_registered, dataset_ref, fin
 from storage.errors import InputError, RefusedError
 from storage.readers.files import limited
 from storage.readers.registry import read_source, reader_names
-from storage.readers.source import OnViolation, ReadOptions, Source, concatenate
+from storage.readers.source import ReadOptions, Source, concatenate
 from storage.refs import DatasetRef, Visibility
 from tasks.accounts.books import open_catalog
+from tasks.datasets.request import IngestRequest
 from tasks.planning.resolution import admitted_normalisation
 from tasks.runtime.events import announce
 from tasks.runtime.settings import current_layout
@@ -29,48 +24,6 @@ __all__ = ["BUNDLED_FORMAT", "IngestRequest", "ingest"]
 
 BUNDLED_FORMAT = "sklearn"
 """The format of sets that scikit-learn brings along."""
-
-
-class IngestRequest(BaseModel):
-    """What the owner says of rows that come in; see ``unitball ingest --help``."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    name: str
-    format: str | None = None
-    path: Path | None = None
-    visibility: Visibility = Visibility.PRIVATE
-    account: str | None = None
-    epsilon_cap: float | None = None
-    delta_cap: float | None = None
-    dimension: int | None = None
-    classes: tuple[str, ...] | None = None
-    label_range: tuple[float, float] | None = None
-    normalisation: str | None = None
-    schema_path: Path | None = None
-    on_violation: OnViolation = OnViolation.REFUSE
-    parties: Mapping[str, Path] = {}
-    test_path: Path | None = None
-    allow_idealised: bool = False
-    disjoint_people: str = ""
-    relation: Neighbours | None = None
-    group_size: int = 1
-    max_rows: PositiveInt | None = None
-    max_bytes: PositiveInt | None = None
-
-    def cap(self) -> Cap | None:
-        """Return the declared cap.
-
-        Raises
-        ------
-        InputError
-            If only one half of it is given.
-        """
-        if self.epsilon_cap is None and self.delta_cap is None:
-            return None
-        if self.epsilon_cap is None or self.delta_cap is None:
-            raise InputError("a cap has two numbers: give both --epsilon-cap and --delta-cap")
-        return Cap(epsilon=self.epsilon_cap, delta=self.delta_cap)
 
 
 def _source(request: IngestRequest) -> Source:
