@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 from typing import Any
 
@@ -44,6 +45,13 @@ def test_each_projection_runs_with_each_trainer(projection: str) -> None:
                 assert np.isfinite(models[0].scores(maps[0].transform(rows.features))).all()
 
 
+def small(spec: AlgorithmSpec) -> dict[str, object]:
+    """Few steps, few made-up images and few features of them, where a part has any."""
+    few = {"iterations": 5, "images": 100, "features": "hog", "feature_parameters": {"cell": 4, "block": 1}}
+    fields = {field.name for field in dataclasses.fields(lookup(spec.kind, spec.name))}
+    return {name: value for name, value in few.items() if name in fields}
+
+
 @pytest.mark.parametrize("name", names("systems"))
 def test_each_system_runs_under_each_trust(name: str) -> None:
     system: System = lookup("systems", name)
@@ -52,14 +60,12 @@ def test_each_system_runs_under_each_trust(name: str) -> None:
     images = np.abs(random.normal(size=(80, 64)) + labels[:, None] * np.linspace(-2, 2, 64))
     rows = ArrayRows(images / np.linalg.norm(images, axis=1, keepdims=True), labels.astype(np.int64))
     for trust, arrangement in system.arrangements.items():
-        short = (
-            {"iterations": 5}
-            if "iterations" in lookup("trainers", arrangement.trainer.name).__dataclass_fields__
-            else {}
-        )
-        maps, models = run_arrangement(
-            arrangement, parties_of(rows, 4), 2, trust=trust, components=5, trainer_parameters=short
-        )
+        trainer = arrangement.trainer.with_parameters(**small(arrangement.trainer))
+        projection = arrangement.projection
+        if projection is not None:
+            projection = projection.with_parameters(**small(projection))
+        arrangement = dataclasses.replace(arrangement, trainer=trainer, projection=projection)
+        maps, models = run_arrangement(arrangement, parties_of(rows, 4), 2, trust=trust, components=5)
         assert 0.0 <= accuracy_of(maps, models, rows.features, np.asarray(rows.labels, dtype=np.int64)) <= 1.0
 
 
