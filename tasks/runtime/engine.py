@@ -275,6 +275,9 @@ def prepare_engine(root: Path) -> None:
     if not _own_server_wanted():
         prepare_tracking(root)
         return
+    if not has_own_database(root):
+        # At once: not after a server was started for a run that cannot be logged.
+        require_server(root)
     if root in _servers and _servers[root].exit_code() is None:
         return
     secret = credentials(root)
@@ -300,7 +303,6 @@ def prepare_engine(root: Path) -> None:
     logging.getLogger("EventsWorker").setLevel(logging.ERROR)
     if migration is not None:
         _finish(migration)
-    prepare_tracking(root)
     wait_for_server(address, server)
     _servers[root] = server
     from tasks.runtime import interrupted
