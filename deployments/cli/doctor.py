@@ -10,7 +10,7 @@ from rich.box import SIMPLE
 from rich.table import Table
 
 from deployments.cli.app import app
-from deployments.cli.common import JsonFlag, RootOption, console, print_json, use_root
+from deployments.cli.common import JsonFlag, RootOption, console, print_json, print_root, use_root
 
 
 @app.command(epilog="Example: unitball doctor --clean")
@@ -36,11 +36,12 @@ def doctor(
         out = console()
         for done in cleaned:
             out.print(done)
-        table = Table(title=str(current_root()), title_justify="left", box=SIMPLE)
+        table = Table(box=SIMPLE)
         for heading in ("check", "", "way out"):
             table.add_column(heading, overflow="fold")
         for finding in findings:
             found = "[green]OK[/]" if finding.problem is None else f"[red]{finding.problem}[/]"
             table.add_row(finding.check, found, finding.way_out)
         out.print(table)
+        print_root()
     raise typer.Exit(0 if well else 1)

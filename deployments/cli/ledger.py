@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from deployments.cli.app import app
-from deployments.cli.common import JsonFlag, RootOption, console, print_json, use_root
+from deployments.cli.common import JsonFlag, RootOption, console, print_json, print_root, use_root
 
 ledger = typer.Typer(name="ledger", help="Restore a root's privacy ledger from a back-up.", no_args_is_help=True)
 app.add_typer(ledger)
@@ -32,3 +32,4 @@ def restore(
         print_json({"booked": list(accounts)})
     else:
         console().print(f"restored; booked what was lacking for {', '.join(accounts) or 'no account'}")
+        print_root()

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from deployments.cli.app import app
-from deployments.cli.common import JsonFlag, RootOption, console, print_json, use_root
+from deployments.cli.common import JsonFlag, RootOption, console, print_json, print_root, use_root
 
 secret = typer.Typer(name="secret", help="The secret of a root's Prefect and MLflow servers.", no_args_is_help=True)
 app.add_typer(secret)
@@ -29,6 +29,7 @@ def rotate(root: RootOption = None, json: JsonFlag = False) -> None:
     console().print(f"new secret in {path}", soft_wrap=True, highlight=False)
     for address in served:
         console().print(f"start again what serves {address}: it still takes the old one", soft_wrap=True)
+    print_root()
 
 
 @app.command(epilog="Example: unitball serve --runs 2")
