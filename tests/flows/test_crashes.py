@@ -42,12 +42,18 @@ class Twins:
             quiet = self.pattern.parent / f"quiet-{len(_UNDISTURBED)}"
             shutil.copytree(self.pattern, quiet)
             with pytest.MonkeyPatch.context() as patch:
-                patch.setenv("UNITBALL_ROOT", str(quiet))
+                become(quiet, patch)
                 _UNDISTURBED[words] = outcome(**config)
         return _UNDISTURBED[words]
 
 
 _UNDISTURBED: dict[str, tuple[Any, ...]] = {}
+
+
+def become(root: Path, patch: pytest.MonkeyPatch) -> None:
+    """Work in a root as if no other had its ledger: a copy that shared its marks would be an older back-up."""
+    patch.setenv("UNITBALL_ROOT", str(root))
+    patch.setenv("UNITBALL_LEDGER_MARK", str(root.with_name(f"{root.name}-marks")))
 
 
 def outcome(**config: Any) -> tuple[Any, ...]:
@@ -61,7 +67,7 @@ def pattern(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("twins")
     _UNDISTURBED.clear()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("UNITBALL_ROOT", str(folder / "root"))
+        become(folder / "root", patch)
         ingest_private(folder / "input", allow_idealised=True)
         find_dataset("digits")
         layout = Layout(folder / "root")
@@ -75,7 +81,7 @@ def pattern(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def twins(pattern: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Twins:
     found = Twins(tmp_path / "disturbed", pattern)
     shutil.copytree(pattern, found.disturbed)
-    monkeypatch.setenv("UNITBALL_ROOT", str(found.disturbed))
+    become(found.disturbed, monkeypatch)
     return found
 
 
