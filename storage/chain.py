@@ -15,6 +15,7 @@ import hmac
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Protocol
 
 __all__ = ["Chain", "Fields", "Link", "canonical"]
@@ -31,6 +32,11 @@ class Fields(Protocol):
 def canonical(value: Any) -> str:
     """Return the one JSON text of a value: sorted keys, no spaces, ASCII."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+
+
+@lru_cache(maxsize=64)
+def _derived(secret: bytes, ledger_id: str, purpose: str) -> bytes:
+    return hmac.digest(secret, f"unitball ledger {ledger_id} {purpose}".encode(), "sha256")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +67,8 @@ class Chain:
 
     def mac(self, purpose: str, value: Any) -> str:
         """Return the HMAC of a JSON value under this ledger's key, in hexadecimal."""
-        key = hmac.new(self.secret, f"unitball ledger {self.ledger_id} {purpose}".encode(), hashlib.sha256).digest()
-        return hmac.new(key, canonical(value).encode(), hashlib.sha256).hexdigest()
+        key = _derived(self.secret, self.ledger_id, purpose)
+        return hmac.digest(key, canonical(value).encode(), "sha256").hex()
 
     def key_id(self) -> str:
         """Return what tells, without telling the key, which key this is and from which entry on it is used."""

@@ -83,9 +83,10 @@ class AccountingPolicy:
         written = {party: cost.to_json() for party, cost in costs.items()}
         if cap is None:
             return Decision(admitted=True, costs=written)
-        before: History = _history(history)
-        after = [*before, (partition, costs)] if new else before
         now = _Standing.of(history, cap, terms)
+        # Parsing a long history costs more than the decision, and mostly one filter has seen all of it.
+        before = now.history if len(now.history) == len(history) else _history(history)
+        after = [*before, (partition, costs)] if new else before
         admission = admit(now.history, (partition, costs), now.limit) if new else standing(now.history, now.limit)
         return Decision(
             admitted=admission.admitted and now.broken is None,
