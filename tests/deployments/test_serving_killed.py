@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from pathlib import Path
@@ -32,10 +33,14 @@ def in_the_middle(served: Served) -> str:
 
 
 def goes_on(served: Served, dead: str) -> None:
-    """Check that a dead run is not running, and that the next one of its data set is let in and finishes."""
+    """Check that a dead run is not running, the next one is let in and finishes, and nothing is paid twice."""
     again = served.finished(served.start_run(**CONFIG))
     assert again["state_type"] == "COMPLETED", again["state"]["message"]
     assert served.run(dead)["state_type"] in ENDS, served.run(dead)["state_type"]
+    for party in json.loads(served.unitball("budget", "digits", "--json"))["parties"]:
+        charged = [charge["key"] for charge in party["charges"]]
+        assert charged
+        assert len(set(charged)) == len(charged), "a release was charged twice"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])

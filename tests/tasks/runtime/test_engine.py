@@ -159,7 +159,7 @@ def test_the_guard_of_the_offline_test_bites(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("package", "size"),
     [
-        ("prefect", 0),
+        pytest.param("prefect", 0, marks=pytest.mark.nightly),
         ("prefect", 400_000),
         pytest.param("prefect", 1, marks=pytest.mark.nightly),
         pytest.param("prefect", 1_000_000, marks=pytest.mark.nightly),
