@@ -141,7 +141,9 @@ class _Equal:
 
     def __call__(self, outputs: Outputs) -> Floats:
         near = np.abs(outputs[self.name] - self.value).max(axis=1, initial=0.0)
-        return np.asarray((near <= 10.0 ** (2 - _DIGITS) * max(1e-300, np.abs(self.value).max(initial=0.0)))).astype(float)
+        return np.asarray(near <= 10.0 ** (2 - _DIGITS) * max(1e-300, np.abs(self.value).max(initial=0.0))).astype(
+            float
+        )
 
 
 @dataclass(frozen=True, slots=True)

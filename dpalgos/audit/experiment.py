@@ -16,7 +16,7 @@ from dpalgos.rows import Floats
 __all__ = ["RATIO", "Experiment", "Findings", "Runs", "best_pair", "examine"]
 
 RATIO = "log likelihood ratio of the sums"
-"""The observable that holds what is known of Gaussian sums; handled apart from the black-box ones."""
+"""The observable that holds what is known of Gaussian sums."""
 
 Runs = Callable[[bool, int, int], Outputs]
 """Run one neighbour (True: the left) for trials ``first`` … ``first + count − 1``; every trial has noise of its own."""
@@ -55,17 +55,14 @@ def best_pair(experiments: Sequence[Experiment], *, trials: int, delta: float) -
     if len(experiments) == 1:
         return experiments[0]
 
-    def shown(experiment: Experiment) -> tuple[float, float]:
+    def shown(experiment: Experiment) -> float:
+        """Return how many standard deviations apart the neighbours are, by a score learnt on the other half."""
         half = trials // 2
         left, right = (experiment.runs(world, 0, trials) for world in (True, False))
-        first = [_part(of, 0, half) for of in (left, right)]
-        second = [_part(of, half, trials) for of in (left, right)]
-        bound = 0.0
-        if black_box(left):
-            event = learn_event(*(black_box(of) for of in first), delta, 0.9)
-            bound = bound_of_event(event, *second, delta, 0.9)
-        ratio = float(left[RATIO].mean() - right[RATIO].mean()) if RATIO in left else 0.0
-        return bound, ratio
+        event = learn_event(_part(left, 0, half), _part(right, 0, half), delta, 0.9)
+        ours, theirs = (event.score(_part(of, half, trials)) for of in (left, right))
+        spread = float(np.sqrt(0.5 * (ours.var() + theirs.var())))
+        return abs(float(ours.mean() - theirs.mean())) / max(spread, 1e-9)
 
     return max(experiments, key=shown)
 
@@ -105,11 +102,8 @@ def examine(
         worlds.append(joined(parts))
     left, right = worlds
     half = trials // 2
-    learnt, counted = ([_part(of, *span) for of in (left, right)] for span in ((0, half), (half, trials)))
-    candidates = [black_box(of) for of in learnt]
-    if RATIO in left:
-        candidates = [{**boxes, RATIO: of[RATIO]} for boxes, of in zip(candidates, learnt, strict=True)]
-    event = learn_event(*candidates, delta, confidence)
+    event = learn_event(_part(left, 0, half), _part(right, 0, half), delta, confidence)
+    counted = _part(left, half, trials), _part(right, half, trials)
     mu = bound = None
     if RATIO in left:
         # All runs: nothing was learnt for this score.
@@ -127,7 +121,9 @@ def examine(
     )
 
 
-def trade_off_bound(event: Event, left: Outputs, right: Outputs, *, confidence: float, points: int = 25) -> list[tuple[float, float]]:
+def trade_off_bound(
+    event: Event, left: Outputs, right: Outputs, *, confidence: float, points: int = 25
+) -> list[tuple[float, float]]:
     """Return (type I error, type II error) of tests by the event's score, both bounded from above.
 
     All points hold together at the confidence (Bonferroni): the mechanism's trade-off curve lies below them.
@@ -148,12 +144,5 @@ def trade_off_bound(event: Event, left: Outputs, right: Outputs, *, confidence: 
     return sorted(set(curve))
 
 
-def black_box(outputs: Outputs) -> dict[str, Floats]:
-    """Return the observables that nothing is known of."""
-    return {name: values for name, values in outputs.items() if name != RATIO}
-
-
 def _part(outputs: Mapping[str, Floats], start: int, stop: int) -> dict[str, Floats]:
     return {name: values[start:stop] for name, values in outputs.items()}
-
-

@@ -41,7 +41,9 @@ def gaussian_lower_bound(left: Floats, right: Floats, confidence: float) -> floa
     freedom = 2 * count - 2
     if freedom > 2000:
         # The noncentral t law is normal to three digits by then, with the variance that its statistic has.
-        return max(0.0, (statistic - float(norm.isf(1 - confidence)) * math.sqrt(1 + statistic**2 / (2 * freedom))) / root)
+        return max(
+            0.0, (statistic - float(norm.isf(1 - confidence)) * math.sqrt(1 + statistic**2 / (2 * freedom))) / root
+        )
     low, high = 0.0, max(statistic, 0.0) + 1.0
     if nct.sf(statistic, freedom, 1e-12) > 1.0 - confidence:
         return 0.0

@@ -1,0 +1,60 @@
+"""``unitball audit``: what a system leaks, measured on made-up neighbours."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from deployments.cli.app import app
+from deployments.cli.common import JsonFlag, RootOption, console, print_json, use_root
+
+
+@app.command(epilog="Example: unitball audit mpc-op --trials 4000")
+def audit(
+    name: Annotated[str, typer.Argument(help="A registered system (unitball algorithms --kind systems).")],
+    epsilon: Annotated[float, typer.Option(help="What the system is asked to cost.")] = 1.0,
+    delta: Annotated[float, typer.Option(help="Delta of the bound.")] = 1e-5,
+    trials: Annotated[int, typer.Option(help="Runs on each neighbour; half choose the event, half are counted.")] = 2000,
+    confidence: Annotated[float, typer.Option(help="Of the lower bound; 0.99 errs in one audit of a hundred.")] = 0.99,
+    neighbours: Annotated[str, typer.Option(help="replace-one or replace-special.")] = "replace-one",
+    root: RootOption = None,
+    json: JsonFlag = False,
+) -> None:
+    """Bound a system's epsilon from below: the code that trains, run many times on rows made up to differ in one."""
+    from rich.progress import Progress
+
+    from dpalgos.errors import ParameterError
+    from dpalgos.guarantees import Neighbours
+    from tasks.auditing.systems import audit_system
+
+    use_root(root)
+    known = [str(one) for one in (Neighbours.REPLACE_ONE, Neighbours.REPLACE_SPECIAL)]
+    if neighbours not in known:
+        raise ParameterError(f"--neighbours {neighbours!r} is none of {', '.join(known)}")
+    with Progress(console=console(), transient=True, disable=json) as shown:
+        bar = shown.add_task(f"audit of {name}", total=None)
+        report = audit_system(
+            name,
+            epsilon=epsilon,
+            delta=delta,
+            trials=trials,
+            confidence=confidence,
+            neighbours=Neighbours(neighbours),
+            progress=lambda done, of: shown.update(bar, completed=done, total=of),
+        )
+    if json:
+        print_json(report.to_json())
+        return
+    stated = [
+        ("proved", report.proved_epsilon),
+        ("claimed", report.claimed_epsilon),
+        (f"lower bound at {confidence:.12g}", report.lower_bound),
+        ("lower bound if Gaussian", report.gaussian_bound),
+    ]
+    out = console()
+    out.print(f"{name}: {report.verdict}, at delta {delta:g} under {report.neighbours}", highlight=False)
+    for words, value in stated:
+        out.print(f"  epsilon {words}: {'–' if value is None else f'{value:.4g}'}", highlight=False)
+    out.print(f"  neighbours: {report.pair}\n  event: {report.event}", highlight=False)
+    out.print(f"  {report.trials} runs counted on each neighbour, {report.seconds:.1f} s", highlight=False)

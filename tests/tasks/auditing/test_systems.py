@@ -1,0 +1,55 @@
+"""Audits of named systems: broken ones are caught, sound ones are not."""
+
+from __future__ import annotations
+
+import pytest
+
+from dpalgos.audit.report import Verdict
+from dpalgos.errors import ParameterError
+from tasks.auditing.systems import audit_system
+from tests.support.command_line import CommandLine
+
+BROKEN = ["dppca-svm", "pca-dpsvm", "ag-svm", "mod-sulq-svm", "dpsvd-svm", "wishart-svm", "dpwss"]
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_what_leaves_without_noise_is_caught(name: str) -> None:
+    report = audit_system(name, trials=200)
+    assert report.verdict is Verdict.VIOLATES, report
+    assert report.proved_epsilon is None
+    assert report.lower_bound > report.claimed_epsilon == 1.0
+
+
+@pytest.mark.parametrize("name", ["noisy-gd", "dpml", "ag-dpsvm", "smo-output-perturbation"])
+def test_sound_systems_do_not_violate(name: str) -> None:
+    """At 1 − 10⁻⁹, so never by chance."""
+    report = audit_system(name, trials=120, confidence=1 - 1e-9)
+    assert report.verdict is not Verdict.VIOLATES, report
+    assert report.proved_epsilon == pytest.approx(1.0, rel=1e-3)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", ["noisy-gd", "sufficient-statistics", "output-perturbation"])
+def test_gaussian_sums_are_tight(name: str) -> None:
+    report = audit_system(name, epsilon=4.0, trials=6000)
+    assert report.verdict is Verdict.TIGHT, report
+    assert report.gaussian_bound is not None
+    assert report.gaussian_bound <= 4.0 * 1.01
+
+
+@pytest.mark.nightly
+def test_noise_a_coordinate_is_caught() -> None:
+    report = audit_system("mpc-op", trials=8000)
+    assert report.verdict is Verdict.VIOLATES, report
+
+
+def test_what_draws_no_noise_has_nothing_to_audit() -> None:
+    with pytest.raises(ParameterError, match="nothing to audit"):
+        audit_system("non-private", trials=10)
+
+
+def test_the_command(commands: CommandLine) -> None:
+    report = commands.json("audit", "wishart-svm", "--trials", "120")
+    fields = ("algorithm", "claimed_epsilon", "proved_epsilon", "delta", "lower_bound", "confidence", "verdict")
+    assert set(fields) <= set(report)
+    assert report["verdict"] == "violates its claim"
