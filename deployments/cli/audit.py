@@ -15,7 +15,9 @@ def audit(
     name: Annotated[str, typer.Argument(help="A registered system (unitball algorithms --kind systems).")],
     epsilon: Annotated[float, typer.Option(help="What the system is asked to cost.")] = 1.0,
     delta: Annotated[float, typer.Option(help="Delta of the bound.")] = 1e-5,
-    trials: Annotated[int, typer.Option(help="Runs on each neighbour; half choose the event, half are counted.")] = 2000,
+    trials: Annotated[
+        int, typer.Option(help="Runs on each neighbour; half choose the event, half are counted.")
+    ] = 2000,
     confidence: Annotated[float, typer.Option(help="Of the lower bound; 0.99 errs in one audit of a hundred.")] = 0.99,
     neighbours: Annotated[str, typer.Option(help="replace-one or replace-special.")] = "replace-one",
     root: RootOption = None,

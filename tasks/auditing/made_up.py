@@ -18,11 +18,12 @@ from tasks.planning.configuration import TrainingConfig
 from tasks.planning.planner import plan_run
 from tasks.planning.plans import PlannedCombination, PlannedRelease, RunPlan
 
-__all__ = ["IN_ALL_COORDINATES", "MadeUpRun", "Neighbouring", "neighbouring_rows"]
+__all__ = ["ONE_COORDINATE", "MadeUpRun", "Neighbouring", "neighbouring_rows"]
 
 _CLASSES = ("negative", "positive")
-IN_ALL_COORDINATES = "a canary far out in all coordinates"
-"""The neighbours that move a sum's every coordinate alike."""
+_FAR, _LABEL = "a canary far out", "a canary with the other label"
+ONE_COORDINATE = (_FAR, _LABEL)
+"""Neighbours that differ in few coordinates, however many there are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,9 +184,9 @@ def neighbouring_rows(run: MadeUpRun, rows: int, dimension: int, neighbours: Nei
     far = np.eye(dimension)[dimension - 1]
     even = np.where(np.arange(dimension) % 2, -1.0, 1.0) / np.sqrt(dimension)
     canaries = {
-        "a canary far out": (far, 1, -far, 1),
-        IN_ALL_COORDINATES: (even, 1, -even, 1),
-        "a canary with the other label": (even, 1, even, 0),
+        _FAR: (far, 1, -far, 1),
+        "a canary far out in all coordinates": (even, 1, -even, 1),
+        _LABEL: (even, 1, even, 0),
     }
     for name, (left, label, right, other) in canaries.items():
         gone = neighbours is Neighbours.REPLACE_SPECIAL

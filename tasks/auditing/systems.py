@@ -19,7 +19,7 @@ from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Neighbours
 from dpalgos.registry import lookup
 from dpalgos.systems.system import System
-from tasks.auditing.made_up import IN_ALL_COORDINATES, MadeUpRun, Neighbouring, neighbouring_rows
+from tasks.auditing.made_up import ONE_COORDINATE, MadeUpRun, Neighbouring, neighbouring_rows
 
 __all__ = ["audit_system"]
 
@@ -71,11 +71,21 @@ def audit_system(
     started = time.monotonic()
     experiments, plan = [], None
     for dimension in _DIMENSIONS:
-        run = MadeUpRun.of(name, epsilon=epsilon, delta=delta, rows=_ROWS, dimension=dimension, neighbours=neighbours)
+        run = MadeUpRun.of(
+            name,
+            epsilon=epsilon,
+            delta=delta,
+            rows=_ROWS,
+            dimension=dimension,
+            neighbours=neighbours,
+            parameters=_few_steps(system),
+        )
         plan = plan or run.plan
         pairs = neighbouring_rows(run, _ROWS, dimension, neighbours)
-        # Of many features one pair is of interest: the one that moves all of them.
-        for pair in pairs if dimension == _DIMENSIONS[0] else [one for one in pairs if one.name == IN_ALL_COORDINATES]:
+        for pair in pairs:
+            # Of many features those pairs are of interest that move all of them.
+            if dimension != _DIMENSIONS[0] and pair.name in ONE_COORDINATE:
+                continue
             label = f"{pair.name}, {dimension} features"
             experiments.append(Experiment(label, partial(_runs, run, pair, secrets.token_bytes(32))))
     assert plan is not None
