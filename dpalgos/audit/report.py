@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
-from typing import Any
 
 __all__ = ["TIGHT", "AuditReport", "Verdict", "verdict_of"]
 
@@ -86,6 +85,6 @@ class AuditReport:
     neighbours: str
     curve: list[tuple[float, float]] = field(default_factory=list)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return the report in plain values."""
         return {**asdict(self), "verdict": str(self.verdict)}

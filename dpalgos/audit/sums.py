@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import cast
 
 from dpalgos.algorithms import Algorithm, DirectAlgorithm, fit, is_sum_algorithm
 from dpalgos.audit.gaussian import score_of_sums
 from dpalgos.guarantees import Setting
 from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
 from dpalgos.mechanisms.symmetric import SymmetricRoundedGaussian, to_vector, unpack
+from dpalgos.models import Artefact
 from dpalgos.noise import NoiseSource
 from dpalgos.rows import Ints, Rows
-from dpalgos.summation import SumAlgorithm, TrustedSummation, run_sums
+from dpalgos.summation import IntegerNoise, SumAlgorithm, TrustedSummation, run_sums
 
 __all__ = ["WatchedSummation", "run_watched"]
 
@@ -39,10 +40,10 @@ class WatchedSummation:
         self._inner, self._algorithm, self._setting = TrustedSummation(noise), algorithm, setting
         prepare = getattr(algorithm, "prepare", None)
         self._other, self._party, self._world = other if prepare is None else prepare(other, setting), party, world
-        self._state: Any = algorithm.initial(setting)
+        self._state = algorithm.initial(setting)
         self.ratio: float | None = 0.0
 
-    def release(self, step: str, contributions: Sequence[Ints], law: Any) -> Ints:
+    def release(self, step: str, contributions: Sequence[Ints], law: IntegerNoise) -> Ints:
         """Release the sum, and add what it says."""
         formed = list(contributions)
         noisy = self._inner.release(step, formed, law)
@@ -69,7 +70,7 @@ def run_watched(
     *,
     party: int = 0,
     world: bool = True,
-) -> tuple[Any, float | None]:
+) -> tuple[Artefact, float | None]:
     """Run an algorithm on the left neighbour (``world``) or the right one.
 
     Parameters
