@@ -141,6 +141,7 @@ def _answer(connection: Any, sql: str, names: Sequence[str], folder: Path | None
 
     for statement in (
         "SET temp_directory = ''",
+        "SET enable_progress_bar = false",
         f"SET allowed_directories = [{'' if folder is None else _quoted(str(folder), mark=_TEXT)}]",
         "SET enable_external_access = false",
         "SET autoinstall_known_extensions = false",

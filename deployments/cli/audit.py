@@ -7,10 +7,10 @@ from typing import Annotated
 import typer
 
 from deployments.cli.app import app
-from deployments.cli.common import JsonFlag, RootOption, console, print_json, use_root
+from deployments.cli.common import JsonFlag, RootOption, console, print_json, print_root, use_root
 
 
-@app.command(epilog="Example: unitball audit mpc-op --trials 4000")
+@app.command(epilog="Example: unitball audit wishart-svm --trials 200")
 def audit(
     name: Annotated[str, typer.Argument(help="A registered system (unitball algorithms --kind systems).")],
     epsilon: Annotated[float, typer.Option(help="What the system is asked to cost.")] = 1.0,
@@ -60,3 +60,4 @@ def audit(
         out.print(f"  epsilon {words}: {'–' if value is None else f'{value:.4g}'}", highlight=False)
     out.print(f"  neighbours: {report.pair}\n  event: {report.event}", highlight=False)
     out.print(f"  {report.trials} runs counted on each neighbour, {report.seconds:.1f} s", highlight=False)
+    print_root()

@@ -78,11 +78,17 @@ def rows_file(path: Path, rows: int) -> str:
     return str(path)
 
 
+def _dataset_of(run: dict[str, Any]) -> str | None:
+    # Runs inside a run (of tasks, of flows that a command starts beside) have other parameters.
+    dataset: str | None = run["parameters"].get("config", {}).get("dataset")
+    return dataset
+
+
 def test_triggered_run(served: Served, tmp_path: Path) -> None:
     """A new version starts a run; the first registration does not."""
 
     def triggered() -> list[dict[str, Any]]:
-        return [run for run in served.runs() if run["parameters"]["config"]["dataset"] == "arrivals"]
+        return [run for run in served.runs() if _dataset_of(run) == "arrivals"]
 
     for rows in (200, 210):
         assert not triggered()
@@ -120,9 +126,7 @@ def test_a_refusal_ends_in_a_state_of_that_name_and_is_not_retried(served: Serve
 def test_scheduled_run(served: Served) -> None:
     run = wait_for(
         "a scheduled run",
-        lambda: [
-            run for run in served.runs() if run["auto_scheduled"] and run["parameters"]["config"]["dataset"] == "wine"
-        ],
+        lambda: [run for run in served.runs() if run["auto_scheduled"] and _dataset_of(run) == "wine"],
     )[0]
     finished = served.finished(run["id"])
     assert finished["state_type"] == "COMPLETED", finished["state"]["message"]

@@ -23,7 +23,7 @@ _SCHEMA = "format_version: 1\ncolumns:\n  - {name: a, type: numeric, range: [0, 
 _SCHEMA += "  - {name: b, type: label, classes: ['0', '1']}\n"
 
 _INGEST = """
-import resource, sys
+import sys
 from pathlib import Path
 from storage.errors import InputError
 from storage.datasets import write_dataset
@@ -38,7 +38,8 @@ try:
     print("taken in")
 except InputError as error:
     print(error)
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
+# The peak of this program: what getrusage tells is inherited from the process that started it.
+print(next(int(line.split()[1]) // 1024 for line in open("/proc/self/status") if line.startswith("VmHWM")))
 """
 
 
