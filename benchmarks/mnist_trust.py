@@ -44,7 +44,8 @@ def run(data: Path, seeds: int, rows: int, dimension: int) -> None:
     # The chain's modules are imported when the root is known.
     from flows.federated_training import chain_inline
     from storage.refs import Visibility
-    from tasks.ingestion import IngestRequest, ingest
+    from tasks.datasets.registration import ingest
+    from tasks.datasets.request import IngestRequest
     from tasks.planning.configuration import TrainingConfig
 
     ingest(IngestRequest(name="mnist", format="idx", path=data, visibility=Visibility.PUBLIC))

@@ -17,8 +17,9 @@ from storage.refs import DatasetRef, ReleaseRef, ShardRef
 from tasks.accounts.budget import relation_of
 from tasks.aggregation import aggregate
 from tasks.charging import charge
+from tasks.datasets.description import default_normalisation
 from tasks.evaluation import evaluate
-from tasks.ingestion import default_normalisation, find_dataset
+from tasks.ingestion import ingest
 from tasks.normalisation import normalise
 from tasks.partitioning import partition
 from tasks.planning.configuration import TrainingConfig
@@ -54,7 +55,7 @@ def chain(config: TrainingConfig) -> Chained:
         If something unproved would read private rows, or a cap would be exceeded; nothing is released then.
     """
     started = time.monotonic()
-    ingested = find_dataset(config.dataset)
+    ingested = ingest(config.dataset)
     dataset = normalise(ingested, resolve_normalisation(config, default_normalisation(config.dataset)))
     shards = partition(dataset, config)
     plan = plan_run(config, shards.training, shards.held_out, relation=relation_of(config.dataset))

@@ -15,6 +15,9 @@ from flows.specs import load_reproduction
 from flows.sweep import SweepResult, errors_of, run_sweep
 from storage.errors import InputError
 from storage.refs import Visibility
+from tasks.datasets.description import describe_datasets, find_dataset
+from tasks.datasets.registration import ingest
+from tasks.datasets.request import IngestRequest
 from tasks.experiments.boundaries import decision_boundaries, ingest_features
 from tasks.experiments.computed import COMPUTED
 from tasks.experiments.figures import Drawing, draw, draw_boundaries
@@ -24,7 +27,6 @@ from tasks.experiments.records import Experiment, Table, versions, write
 from tasks.experiments.risk import Risk
 from tasks.experiments.specification import DataNeed, Point, Reproduction, Scale, SweepSpec
 from tasks.experiments.tables import means_table
-from tasks.ingestion import IngestRequest, describe_datasets, find_dataset, ingest
 from tasks.planning.identity import identity
 from tasks.runtime.settings import current_root
 from tasks.tracking.artifacts import show_figure

@@ -23,7 +23,8 @@ def datasets(
     json: JsonFlag = False,
 ) -> None:
     """List the data sets, or ask a public one something in SQL."""
-    from tasks.ingestion import describe_datasets, query
+    from tasks.datasets.description import describe_datasets
+    from tasks.datasets.queries import query
 
     use_root(root)
     if sql is not None:
@@ -88,7 +89,7 @@ def ingest(
     json: JsonFlag = False,
 ) -> None:
     """Bring rows in: validated, stored, registered under an account."""
-    from tasks.ingestion import ingest as bring_in
+    from tasks.datasets.registration import ingest as bring_in
 
     use_root(root)
     if request.path is not None:

@@ -46,8 +46,8 @@ def sweep(
     json: JsonFlag = False,
 ) -> None:
     """Run a grid over any parameters: side by side, each point once, failures recorded."""
+    from tasks.datasets.description import find_dataset
     from tasks.experiments.specification import SweepSpec, load
-    from tasks.ingestion import find_dataset
     from tasks.runtime.engine import prepare_engine, quick_flows
 
     use_root(root)

@@ -49,7 +49,8 @@ def train(
 
 def _ingest(name: str, path: Path, format: str | None, public: bool) -> None:
     from storage.refs import Visibility
-    from tasks.ingestion import IngestRequest, ingest
+    from tasks.datasets.registration import ingest
+    from tasks.datasets.request import IngestRequest
 
     visibility = Visibility.PUBLIC if public else Visibility.PRIVATE
     request = IngestRequest(name=name, path=require_readable(path, "--path"), format=format, visibility=visibility)

@@ -20,7 +20,7 @@ from storage.errors import InputError, RefusedError
 from storage.ledger import Ledger
 from storage.releases import ReleaseStore
 from tasks.accounts.books import open_books, open_catalog
-from tasks.ingestion import find_dataset
+from tasks.datasets.description import find_dataset
 from tasks.runtime.settings import current_layout
 
 __all__ = [

@@ -20,7 +20,7 @@ from tasks.runtime.events import announce
 from tasks.runtime.settings import current_layout
 from tasks.upkeep.sweeping import sweep_unregistered
 
-__all__ = ["BUNDLED_FORMAT", "IngestRequest", "ingest"]
+__all__ = ["BUNDLED_FORMAT", "ingest"]
 
 BUNDLED_FORMAT = "sklearn"
 """The format of sets that scikit-learn brings along."""

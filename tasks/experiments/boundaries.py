@@ -9,9 +9,11 @@ from pathlib import Path
 from storage.datasets import open_dataset
 from storage.errors import InputError, RefusedError
 from storage.refs import ReleaseRef, Visibility
+from tasks.datasets.description import find_dataset
+from tasks.datasets.registration import ingest
+from tasks.datasets.request import IngestRequest
 from tasks.experiments.figures import DecisionBoundaries
 from tasks.experiments.points import PointResult
-from tasks.ingestion import IngestRequest, find_dataset, ingest
 from tasks.normalisation import normalise
 from tasks.release.storing import read_release
 from tasks.runtime.settings import current_layout

@@ -14,7 +14,7 @@ from dpalgos.solvers import Problem
 from storage.errors import RefusedError
 from storage.refs import ReleaseRef
 from storage.shards import open_shard
-from tasks.ingestion import find_dataset
+from tasks.datasets.description import find_dataset
 from tasks.normalisation import normalise
 from tasks.partitioning import partition
 from tasks.planning.configuration import TrainingConfig

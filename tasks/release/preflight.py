@@ -12,7 +12,7 @@ from dpalgos.secure.errors import SecureAggregationError
 from storage.errors import InputError, RefusedError
 from storage.refs import DatasetRef
 from tasks.accounts.budget import relation_of
-from tasks.ingestion import default_normalisation, find_dataset
+from tasks.datasets.description import default_normalisation, find_dataset
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.planner import plan_run
 from tasks.planning.resolution import Resolved, resolve, resolve_normalisation

@@ -6,7 +6,7 @@ import dataclasses
 
 from dpalgos.registry import lookup
 from storage.refs import DatasetRef, ReleaseRef
-from tasks.ingestion import find_dataset
+from tasks.datasets.description import find_dataset
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.plans import RunPlan
 from tasks.preparation.mapping import row_map

@@ -15,7 +15,7 @@ import pytest
 from storage.layout import Layout
 from storage.secrets import party_secret, root_secret
 from tasks.accounts.budget import open_ledger, verify_books
-from tasks.ingestion import find_dataset
+from tasks.datasets.description import find_dataset
 from tasks.release import checkpoints
 from tasks.runtime.steps import observed_by
 from tests.support.chains import charges, digests, followed, ingest_private, prepare
@@ -25,7 +25,7 @@ from tests.support.engines import Engine
 from tests.support.ledgers import die, killed, race
 
 STEPS = ("declared", "charged", "drawn", "recorded", "stored")
-STAGES = ("normalise", "partition", "charge", "evaluate")
+STAGES = ("ingest", "normalise", "partition", "charge", "evaluate")
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ from storage.datasets import open_dataset
 from storage.layout import Layout
 from storage.refs import ReleaseRef
 from storage.releases import ReleaseStore
+from tasks.datasets.description import find_dataset
 from tasks.experiments.results import query_results
-from tasks.ingestion import find_dataset
 from tasks.release.storing import read_release
 from tasks.runtime.settings import current_layout
 from tests.support.chains import charges, followed

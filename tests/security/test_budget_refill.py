@@ -19,7 +19,8 @@ from storage.errors import RefusedError
 from storage.fingerprints import row_patterns
 from tasks.accounts.books import open_books, open_catalog
 from tasks.accounts.budget import budget_report
-from tasks.datasets.registration import IngestRequest, ingest
+from tasks.datasets.registration import ingest
+from tasks.datasets.request import IngestRequest
 from tasks.runtime.settings import current_layout
 from tests.security.conftest import request_for, schema_for, write_csv
 from tests.support.command_line import CommandLine

@@ -7,6 +7,8 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 
+from storage.readers.registry import reader_names
+
 __all__ = ["bad_inputs"]
 
 ODD_NUMBERS = ("", " ", "x", "nan", "inf", "-inf", "1e400", "-1", "0x10", "1,5", "9" * 5000, "\x00", "½")
@@ -96,7 +98,6 @@ BYTES = {
     "a huge number": b"+1 1:" + b"9" * 5000 + b"\n-1 1:1\n",
     "a quote that never closes": b'a,b\n"1,2\n3,4\n',
 }
-FORMATS = ("idx", "libsvm", "csv", "parquet", "cifar10", "openml", "sklearn")
 
 QUERIES = (
     "",
@@ -153,7 +154,7 @@ def bad_inputs(folder: Path) -> Iterator[tuple[str, list[str]]]:
     yield from _roots(places)
     rows = file("rows", b"a,b\n0.1,x\n0.2,y\n", ".csv")
     schema = ["--schema", file("good", b"header: true\ncolumns: [{name: a, kind: number, range: [0, 1]}]\n")]
-    for format in FORMATS:
+    for format in reader_names():
         for name, path in places.items():
             yield (
                 f"ingest {format} from {name}",

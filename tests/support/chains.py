@@ -12,7 +12,9 @@ from storage.refs import DatasetRef, ReleaseRef, Visibility
 from storage.releases import ReleaseStore
 from tasks.accounts.budget import open_ledger, relation_of
 from tasks.aggregation import aggregate
-from tasks.ingestion import IngestRequest, default_normalisation, find_dataset, ingest
+from tasks.datasets.description import default_normalisation, find_dataset
+from tasks.datasets.registration import ingest
+from tasks.datasets.request import IngestRequest
 from tasks.normalisation import normalise
 from tasks.partitioning import partition
 from tasks.planning.configuration import TrainingConfig

@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from storage.refs import Visibility
-from tasks.ingestion import IngestRequest, find_dataset, ingest
+from tasks.datasets.description import find_dataset
+from tasks.datasets.registration import ingest
+from tasks.datasets.request import IngestRequest
 from tests.support.chains import prepare
 from tests.support.plans import planned
 

@@ -13,7 +13,9 @@ from dpalgos.errors import ParameterError
 from storage.errors import InputError, RefusedError
 from storage.refs import DatasetRef
 from storage.shards import open_shard
-from tasks.ingestion import IngestRequest, find_dataset, ingest
+from tasks.datasets.description import find_dataset
+from tasks.datasets.registration import ingest
+from tasks.datasets.request import IngestRequest
 from tasks.normalisation import normalise
 from tasks.partitioning import partition
 from tasks.planning.configuration import TrainingConfig

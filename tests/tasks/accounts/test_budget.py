@@ -26,7 +26,9 @@ from tasks.accounts.budget import (
     runs_left,
     verify_books,
 )
-from tasks.ingestion import IngestRequest, find_dataset, ingest
+from tasks.datasets.description import find_dataset
+from tasks.datasets.registration import ingest
+from tasks.datasets.request import IngestRequest
 from tasks.runtime.settings import current_layout
 from tests.support.chains import charges, ingest_private, prepare
 from tests.support.plans import planned

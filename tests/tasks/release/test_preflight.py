@@ -11,7 +11,7 @@ import pytest
 from dpalgos.errors import ParameterError
 from storage.errors import InputError, OverspendError, RefusedError
 from tasks.accounts.budget import open_ledger
-from tasks.ingestion import find_dataset
+from tasks.datasets.description import find_dataset
 from tasks.planning.configuration import TrainingConfig
 from tasks.preparation.dealing import deal_rows, planned_shards
 from tasks.preparation.mapping import map_rows, mapped_ref

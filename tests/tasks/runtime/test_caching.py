@@ -16,6 +16,7 @@ from prefect import Task, flow, task
 from storage.refs import ReleaseRef
 from tasks.charging import charge
 from tasks.evaluation import evaluate
+from tasks.ingestion import ingest
 from tasks.normalisation import normalise
 from tasks.partitioning import partition
 from tasks.planning.plans import PlannedRelease
@@ -94,12 +95,12 @@ def test_arrays_and_other_objects_are_no_inputs(value: Any, root: Path) -> None:
 
 
 def test_every_task_is_cached_by_content_but_for_those_that_write_books() -> None:
-    """A charge asks the ledger and a record asks MLflow: these remember by themselves, whatever a cache says."""
+    """Ingestion asks the catalogue, a charge the ledger, a record MLflow: these remember, whatever a cache says."""
     cached: list[Task[..., Any]] = [normalise, partition, reduce_dimension, train_model, evaluate]
     for one in cached:
         assert isinstance(one.cache_policy, ByContent), one.name
         assert one.persist_result is True, one.name
-    asked: list[Task[..., Any]] = [charge, record]
+    asked: list[Task[..., Any]] = [ingest, charge, record]
     for one in asked:
         assert not isinstance(one.cache_policy, ByContent), one.name
         assert one.persist_result is False, one.name

@@ -1,0 +1,37 @@
+"""A file directly in ``tasks`` holds Prefect tasks and nothing else."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+
+import pytest
+from prefect import Task
+
+import tasks
+
+FILES = sorted(module.name for module in pkgutil.iter_modules(tasks.__path__) if not module.ispkg)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_of_steps_holds_nothing_else(name: str) -> None:
+    module = importlib.import_module(f"tasks.{name}")
+    assert module.__all__
+    for exported in module.__all__:
+        made = getattr(module, exported)
+        assert isinstance(made, Task), exported
+        # Defined here, not handed on from a room below.
+        assert made.fn.__module__ == module.__name__, exported
+    others = [
+        one
+        for one, value in vars(module).items()
+        if getattr(value, "__module__", None) == module.__name__
+        and one not in module.__all__
+        and not one.startswith("_")
+    ]
+    assert others == []
+
+
+def test_there_is_a_file_for_each_step_of_a_run() -> None:
+    chained = {"ingestion", "normalisation", "partitioning", "charging", "reduction", "training", "aggregation"}
+    assert chained | {"evaluation", "recording"} <= set(FILES)
