@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from storage.catalog import Registration
 from storage.datasets import ingestion_report
@@ -40,7 +39,7 @@ def default_normalisation(name: str) -> str | None:
     return _registered(name).manifest.get("default_normalisation")
 
 
-def describe_datasets(name: str | None = None) -> list[dict[str, Any]]:
+def describe_datasets(name: str | None = None) -> list[dict[str, object]]:
     """Return what there is to say of each data set, or of one; public words and public numbers only."""
     catalog = open_catalog()
     known = {entry.name: entry for entry in catalog.datasets()}
@@ -70,8 +69,8 @@ def describe_datasets(name: str | None = None) -> list[dict[str, Any]]:
     return described
 
 
-def _not_yet(name: str) -> dict[str, Any]:
-    blank: dict[str, Any] = dict.fromkeys(("rows", "test_rows", "dimension", "classes", "version"), "–")
+def _not_yet(name: str) -> dict[str, object]:
+    blank: dict[str, object] = dict.fromkeys(("rows", "test_rows", "dimension", "classes", "version"), "–")
     known = {"name": name, "format": BUNDLED_FORMAT, "visibility": "public", "account": name}
     return {**blank, **known, "versions": 0, "class_names": []}
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from storage.results import query_dataset
 from tasks.datasets.description import find_dataset
 from tasks.runtime.settings import current_layout
@@ -11,7 +9,7 @@ from tasks.runtime.settings import current_layout
 __all__ = ["query"]
 
 
-def query(name: str, sql: str) -> list[dict[str, Any]]:
+def query(name: str, sql: str) -> list[dict[str, object]]:
     """Run DuckDB SQL over a public set's views ``train`` and ``test``.
 
     Raises

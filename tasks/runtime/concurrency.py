@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
 
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import State
@@ -44,7 +43,7 @@ def one_run_a_dataset(dataset: str) -> Iterator[None]:
         yield
 
 
-def refused(error: RefusedError) -> State[Any]:
+def refused(error: RefusedError) -> State[RefusedError]:
     """Return the final state of a run that was refused for privacy: failed, and named ``Refused``.
 
     A flow that returns it is not retried; who called the flow directly still gets the exception.

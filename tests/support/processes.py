@@ -7,9 +7,11 @@ from pathlib import Path
 
 _REPOSITORY = Path(__file__).parents[2]
 _OURS = ("PREFECT", "MLFLOW", "UNITBALL")
+# Where a test keeps high-water marks: copies of a root must not share those in a home directory.
+_KEPT = ("UNITBALL_LEDGER_MARK",)
 
 
 def clean_environment(**more: str) -> dict[str, str]:
     """Return this process's environment without what an earlier test's engine has put there."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(_OURS)}
+    kept = {name: value for name, value in os.environ.items() if name in _KEPT or not name.startswith(_OURS)}
     return {**kept, "PYTHONPATH": str(_REPOSITORY), "OPENBLAS_NUM_THREADS": "1", **more}
