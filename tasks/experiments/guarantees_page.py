@@ -66,8 +66,13 @@ other rows; for `local` and `secagg` also the server and, for `secagg`, as many 
 Not covered:
 - whoever can read a party's own store (rows, its secret) or the process's memory; on one machine the parties are
   simulated and only file modes keep them apart;
-- time: durations of tasks on private rows are not published by Unitball, but an engine that runs them knows when they
-  started and ended;
+- time, without `--deadline`: durations of tasks on private rows are not published by Unitball, but an engine that runs
+  them knows when they started and ended. With it each release (and each party's part of a secure sum) appears a public
+  number of seconds after its rows could be read; longer work is refused and not tried again, and the declared
+  probability of that (`--overrun`, on any rows) is charged as a delta of at least twice its size
+  (`dpalgos/accounting/overruns.py` has the proof). Not covered even then: the use of processor, caches, memory and
+  files before the deadline, how soon a sleeping process is woken, and an overrun declared rarer than it is. Choose the
+  deadline by runs on made-up or public rows of the same sizes;
 - a ledger file that is replaced together with its high-water mark by somebody who may write both;
 - people in several accounts whose owners declared the people disjoint;
 - what a model says about the population: differential privacy bounds what it says about one row.

@@ -175,6 +175,20 @@ class TrainingConfig(BaseModel):
     evaluate_privately: Annotated[
         bool, Field(description="Release a noisy confusion matrix of private hold-out rows, charged to them.")
     ] = False
+    deadline: Annotated[
+        float | None,
+        Field(
+            gt=0,
+            le=10**6,
+            allow_inf_nan=False,
+            description="Seconds after which each release of private rows appears; longer work fails.",
+            examples=[30.0],
+        ),
+    ] = None
+    overrun: Annotated[
+        float,
+        Field(gt=0, le=0.01, description="With --deadline: probability of an overrun on any rows; charged as delta."),
+    ] = 1e-9
     parameters: Annotated[
         dict[str, object],
         Field(description="Fields of the parts, dotted where ambiguous.", examples=[{"trainer.regularisation": 0.01}]),

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from typing import Protocol, TypedDict, cast
 
 from dpalgos.accounting.calibration import Allocation, allocate
+from dpalgos.accounting.overruns import loss_of_overruns
 from dpalgos.accounting.tightening import tightened
 from dpalgos.errors import ParameterError
-from dpalgos.guarantees import GaussianMu, Loss, Neighbours, Setting, Trust, loss_to_json
+from dpalgos.guarantees import ApproximateDP, GaussianMu, Loss, Neighbours, Setting, Trust, loss_to_json
 from dpalgos.registry import AlgorithmSpec, lookup
 from dpalgos.systems.system import Scope
 from storage.errors import InputError
@@ -17,7 +19,7 @@ from storage.refs import ShardRef
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.fields import Json
 from tasks.planning.identity import code_version, identity
-from tasks.planning.plans import PlannedCombination, PlannedRelease, RunPlan
+from tasks.planning.plans import Deadline, PlannedCombination, PlannedRelease, RunPlan
 from tasks.planning.resolution import Resolved, resolve, resolve_trust
 
 __all__ = ["plan_run"]
@@ -212,7 +214,15 @@ class _Draft:
             upstream=tuple(upstream),
             account=group[0].dataset.account,
             delta=self.config.delta,
+            deadline=self._deadline if lookup(spec.kind, spec.name).reads_rows else None,
         )
+
+    @property
+    def _deadline(self) -> Deadline | None:
+        """When releases of private rows appear; how long public rows take is nobody's secret."""
+        if self.config.deadline is None or not self.shards[0].dataset.private:
+            return None
+        return Deadline(seconds=self.config.deadline, overrun=self.config.overrun)
 
     def _trust(self, name: str) -> AlgorithmSpec:
         """Return the run's trust model with its settings, or another, which has none."""
@@ -271,7 +281,18 @@ class _Draft:
         if config.epsilon is None:
             raise ParameterError("a charged evaluation draws noise: give a total budget, for example --epsilon 1")
         names = ("confusion-matrix", "score-histogram")
-        allocation = allocate([GaussianMu] * len(names), [1 / len(names)] * len(names), config.epsilon, config.delta)
+        kinds, weights = [GaussianMu] * len(names), [1 / len(names)] * len(names)
+        allocation = allocate(kinds, weights, config.epsilon, config.delta)
+        if self._deadline is not None:
+            # Overruns are paid first; what less noise could reveal by them is more, so their price stays enough.
+            price = [loss_of_overruns((loss,), self._deadline.overrun) for loss in allocation.losses]
+            slack = math.fsum(loss.delta if isinstance(loss, ApproximateDP) else 1.0 for loss in price)
+            if slack >= config.delta:
+                raise ParameterError(
+                    f"overruns of probability {self._deadline.overrun:g} cost {slack:.2g} of delta, which is "
+                    f"{config.delta:g} in all: choose a larger --deadline and a smaller --overrun"
+                )
+            allocation = allocate(kinds, weights, config.epsilon, config.delta - slack)
         setting = Setting(
             sizes=(held_out.rows,),
             dimension=1 if self._classes == 2 else self._classes,

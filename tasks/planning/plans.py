@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import cast
 
 from pydantic import BaseModel, ConfigDict
 
+from dpalgos.accounting.overruns import loss_of_overruns
 from dpalgos.algorithms import Algorithm
 from dpalgos.guarantees import Guarantee, Loss
 from dpalgos.registry import lookup
@@ -15,11 +17,27 @@ from storage.refs import ShardRef
 from tasks.planning.fields import AlgorithmField, ClaimField, Json, LossField, SettingField
 from tasks.planning.identity import identity
 
-__all__ = ["EVERYONE", "PlannedCombination", "PlannedRelease", "RunPlan", "Shards"]
+__all__ = ["EVERYONE", "Deadline", "PlannedCombination", "PlannedRelease", "RunPlan", "Shards"]
 
 
 class _Planned(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Deadline(_Planned):
+    """When a release of private rows appears, whatever the rows.
+
+    Attributes
+    ----------
+    seconds : float
+        From the moment at which rows may be read; public, as everything that it was chosen by must be.
+    overrun : float
+        Declared bound on the probability, on any rows, that an attempt at the release takes longer, above 0. Attempts
+        that are cut short for reasons outside the rows are to be counted in.
+    """
+
+    seconds: float
+    overrun: float
 
 
 class Shards(_Planned):
@@ -80,8 +98,7 @@ class _Identified(_Planned):
         """The identity; computed, so that nothing else can bear it."""
         return identity(**self.model_dump(mode="json", exclude={"label", *self._outside()}))
 
-    @classmethod
-    def _outside(cls) -> set[str]:
+    def _outside(self) -> set[str]:
         return set()
 
 
@@ -103,6 +120,8 @@ class PlannedRelease(_Identified):
         The population that pays.
     delta : float
         At which its plan states its cost; must be below 1/n.
+    deadline : Deadline or None
+        When it appears. It changes no number but the charge, so it is part of the identity where there is one.
     """
 
     algorithm: AlgorithmField
@@ -112,11 +131,16 @@ class PlannedRelease(_Identified):
     parties: tuple[str, ...]
     account: str
     delta: float
+    deadline: Deadline | None = None
 
-    @classmethod
-    def _outside(cls) -> set[str]:
+    def _outside(self) -> set[str]:
         # What follows from the rest, or changes no number that is released.
-        return {"account", "delta"}
+        return {"account", "delta"} | self.fields_without_value
+
+    @property
+    def fields_without_value(self) -> set[str]:
+        """Fields that identities and manifests leave out where they have no value, as those made before have none."""
+        return set() if self.deadline else {"deadline"}
 
     @property
     def name(self) -> str:
@@ -153,8 +177,22 @@ class PlannedRelease(_Identified):
         return self.reads_rows and self.trust_model().in_rounds(self.build(), self.setting)
 
     def guarantee(self) -> Guarantee:
-        """Return what is proved about the release."""
-        return self.trust_model().guarantee(self.build(), self.setting)
+        """Return what is proved about the release, its time included where it has a deadline."""
+        proved = self.trust_model().guarantee(self.build(), self.setting)
+        if self.deadline is None or not proved.proved:
+            return proved
+        # Each party's own task may overrun, and any of them is seen.
+        attempts = len(self.parties) if self.in_rounds else 1
+        return replace(
+            proved,
+            losses=(*proved.losses, loss_of_overruns(proved.losses, attempts * self.deadline.overrun)),
+            assumptions=(
+                *proved.assumptions,
+                f"on any rows an attempt takes longer than {self.deadline.seconds:g} s with probability at most "
+                f"{self.deadline.overrun:g}",
+                "what follows the deadline takes a time that does not depend on the rows",
+            ),
+        )
 
 
 class PlannedCombination(_Identified):

@@ -21,6 +21,7 @@ from tasks.planning.fields import Json
 from tasks.planning.plans import PlannedRelease, RunPlan
 from tasks.release import checkpoints
 from tasks.release.admission import admit, require_upstream
+from tasks.release.deadlines import DeadlineClock, require_no_overrun
 from tasks.release.noise import noises_of
 from tasks.release.records import StoredRecord
 from tasks.release.redaction import redacted
@@ -70,6 +71,7 @@ class OpenRelease:
         self.planned, self.key, self.stored = planned, key, stored
         self._shards, self._upstream = shards, upstream
         self._diagnostics: dict[str, float] = {}
+        self._clock = DeadlineClock(planned) if shards and stored is None else None
 
     @cached_property
     def rows(self) -> list[Rows]:
@@ -121,17 +123,30 @@ class OpenRelease:
             summation = planned.trust_model().summation(sums, setting, self.noises, self.key, record)
         return fit(algorithm, self.rows, setting, self.noises[0], summation)
 
+    def await_deadline(self) -> None:
+        """Wait, once, until what was made of rows may show: in the store, in a message or as the end of a task.
+
+        Raises
+        ------
+        OverrunError
+            If the planned deadline has passed.
+        """
+        clock, self._clock = self._clock, None
+        if clock is not None:
+            clock.wait()
+
     def store(self, artefact: Artefact) -> ReleaseRef:
         """Store the artefact as the release.
 
         Raises
         ------
         RefusedError
-            If one was stored, or only some of the parties' rows were handed out.
+            If one was stored, only some of the parties' rows were handed out, or the deadline has passed.
         """
         self._require_unmade()
         if self._shards:
             self._require_whole()
+        self.await_deadline()
         self.stored = store_release(self.planned, artefact, self._diagnostics)
         return self.stored
 
@@ -161,20 +176,26 @@ def open_release(
         If it may not read these rows, or was not charged and the cap does not admit it.
     SecretError
         If it was charged under a secret that is gone: noise is never drawn anew for a charged release.
+    OverrunError
+        If it was not made within its deadline, now or before.
     RedactedError
         If something else goes wrong on private rows: the error may hold their values.
     """
-    release = OpenRelease(planned, planned.key, shards, upstream, stored_release(planned))
-    if release.stored is None:
+    stored = stored_release(planned)
+    if stored is None:
         # Declare: from public facts alone.
         planned.guarantee()
         checkpoints.reached("declared")
+        require_no_overrun(planned)
         if shards:
             require_upstream(planned, upstream)
         admit([planned], shards, run=planned.name)
         checkpoints.reached("charged")
-    with redacted(release.key, planned.label, private=any(shard.dataset.private for shard in shards)):
+    with redacted(planned.key, planned.label, private=any(shard.dataset.private for shard in shards)):
+        # The clock starts when rows can be read and not before: waiting for the ledger is no work on rows.
+        release = OpenRelease(planned, planned.key, shards, upstream, stored)
         yield release
+        release.await_deadline()
 
 
 def make_release(

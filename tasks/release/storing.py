@@ -79,7 +79,7 @@ def _manifest(key: str, release: PlannedRelease, kind: str, diagnostics: Mapping
     algorithm, guarantee = release.build(), release.guarantee()
     claim = algorithm.claim
     # All that the identity is made of, so that whoever reads the manifest can check it.
-    planned = release.model_dump(mode="json", exclude={"account", "delta", "seed"})
+    planned = release.model_dump(mode="json", exclude={"account", "delta", "seed", *release.fields_without_value})
     return {
         "format_version": 1,
         "key": key,

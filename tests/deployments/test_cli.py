@@ -287,6 +287,8 @@ def test_equal_results_in_two_roots_with_a_seed(
         (["--seed", "9"], "seed", 9),
         (["--repetition", "4"], "repetition", 4),
         (["--evaluate-privately"], "evaluate_privately", True),
+        (["--deadline", "30"], "deadline", 30.0),
+        (["--overrun", "1e-8"], "overrun", 1e-8),
         (["--projection", "pca"], "projection", "pca"),
         (["--trainer", "noisy-gd"], "trainer", "noisy-gd"),
         (["--trainer", "noisy-gd"], "algorithm", None),

@@ -1,0 +1,156 @@
+"""A public deadline hides how long the work on private rows took, and its overruns are charged."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dpalgos.accounting.composition import compose
+from dpalgos.algorithms import fit
+from dpalgos.guarantees import ApproximateDP
+from storage.errors import RefusedError
+from storage.refs import Visibility
+from tasks.accounts.budget import open_ledger
+from tasks.ingestion import IngestRequest, ingest
+from tasks.planning.plans import PlannedRelease
+from tasks.release import deadlines, door
+from tests.support.chains import Prepared, charges, digests, ingest_private, prepare
+from tests.support.plans import planned
+from tests.support.private_rows import CLASSES, DIMENSION
+
+SECONDS, DELAY = 1.5, 0.6
+NOISY: dict[str, Any] = {"algorithm": "noisy-gd", "trust": "central", "test_fraction": 0.0}
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Return a root with two neighbouring private sets: the first row of one has another label."""
+    folder = tmp_path_factory.mktemp("deadlines")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("UNITBALL_ROOT", str(folder / "root"))
+        account: dict[str, Any] = {"epsilon_cap": 50.0, "delta_cap": 1e-3, "allow_idealised": True}
+        rows = ingest_private(folder / "input", **account)
+        other = folder / "other.txt"
+        other.write_text(rows.path.read_text().replace("-1 ", "+1 ", 1))
+        ingest(
+            IngestRequest(
+                name="neighbour",
+                format="libsvm",
+                path=other,
+                visibility=Visibility.PRIVATE,
+                dimension=DIMENSION,
+                classes=CLASSES,
+                account="neighbour",
+                disjoint_people="made up",
+                **account,
+            )
+        )
+        # The release's code and its upstream modules are loaded before anything is timed.
+        one = prepare(**NOISY, repetition=99)
+        door.make_release(one.plan.models[0], one.shards.training)
+        yield folder / "root"
+
+
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let work take longer where one more row than half is of the second class: a delay that depends on one row."""
+
+    def delayed(algorithm: Any, parties: Any, *rest: Any) -> Any:
+        labels = np.concatenate([labels for rows in parties for _, labels in rows.blocks()])
+        time.sleep(DELAY if 2 * int(labels.sum()) > len(labels) else 0.0)
+        return fit(algorithm, parties, *rest)
+
+    monkeypatch.setattr(door, "fit", delayed)
+
+
+def model_of(prepared: Prepared) -> PlannedRelease:
+    return prepared.plan.models[0]
+
+
+def seconds_of(name: str, **config: Any) -> float:
+    prepared = prepare(name, **NOISY, **config)
+    prepared.charge()
+    begin = time.monotonic()
+    door.make_release(model_of(prepared), prepared.shards.of(model_of(prepared).parties))
+    return time.monotonic() - begin
+
+
+def test_durations_tell_of_rows_without_a_deadline_and_not_with_one(root: Path, slow: None) -> None:
+    assert seconds_of("neighbour", repetition=1) - seconds_of("clinic", repetition=1) > DELAY / 2
+    hidden = [seconds_of(name, repetition=2, deadline=SECONDS) for name in ("clinic", "neighbour")]
+    assert min(hidden) >= SECONDS
+    assert abs(hidden[0] - hidden[1]) < DELAY / 3, hidden
+
+
+def test_an_overrun_is_refused_now_and_later_and_its_charge_stands(root: Path, slow: None) -> None:
+    prepared = prepare("neighbour", **NOISY, repetition=3, deadline=DELAY / 2)
+    release = model_of(prepared)
+    before = digests()
+    with pytest.raises(deadlines.OverrunError, match="larger --deadline") as caught:
+        door.make_release(release, prepared.shards.of(release.parties))
+    assert isinstance(caught.value, RefusedError)
+    assert "\n" not in str(caught.value)
+    assert open_ledger().is_charged(release.key)
+    assert digests() == before
+    # Another attempt would be timed anew, and is not charged for.
+    booked, begin = charges("neighbour"), time.monotonic()
+    with pytest.raises(deadlines.OverrunError):
+        door.make_release(release, prepared.shards.of(release.parties))
+    assert time.monotonic() - begin < DELAY
+    assert charges("neighbour") == booked
+    larger = prepare("neighbour", **NOISY, repetition=3, deadline=SECONDS)
+    assert model_of(larger).key != release.key
+    door.make_release(model_of(larger), larger.shards.of(release.parties))
+    assert len(charges("neighbour")) == len(booked) + 1
+
+
+def test_nothing_is_stored_or_sent_before_the_deadline(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The wait stands between the work and its first trace, for whole releases and for parties of a secure sum."""
+    seen: list[str] = []
+    monkeypatch.setattr(deadlines.DeadlineClock, "wait", lambda self: seen.append("waited"))
+    monkeypatch.setattr(door, "store_release", lambda *rest: seen.append("stored"))
+    prepared = prepare(**NOISY, repetition=4, deadline=SECONDS)
+    prepared.charge()
+    release = model_of(prepared)
+
+    def works(algorithm: Any, parties: Any, *rest: Any) -> Any:
+        seen.append("worked")
+        return fit(algorithm, parties, *rest)
+
+    monkeypatch.setattr(door, "fit", works)
+    with door.open_release(release, prepared.shards.of(release.parties)) as opened:
+        opened.store(opened.fit())
+    assert seen == ["worked", "waited", "stored"]
+    seen.clear()
+    secure = prepare(**{**NOISY, "trust": "secagg"}, repetition=4, deadline=SECONDS, parties=3)
+    secure.charge()
+    joint = model_of(secure)
+    with door.open_release(joint, secure.shards.training[:1]) as opened:
+        assert opened.rows
+        seen.append("worked")
+    assert seen == ["worked", "waited"]
+
+
+@pytest.mark.parametrize("trust", ["central", "secagg"])
+def test_overruns_are_charged_within_the_target(root: Path, trust: str) -> None:
+    given = {**NOISY, "trust": trust, "test_fraction": 0.2}
+    plain = prepare(**given).plan
+    plan = prepare(**given, deadline=SECONDS, overrun=1e-8, evaluate_privately=True).plan
+    for release in plan.releases:
+        *_, overruns = release.guarantee().losses
+        assert isinstance(overruns, ApproximateDP)
+        assert 2e-8 <= overruns.delta < 1e-6
+    for bill in plan.bills().values():
+        assert 0.99 < compose(bill).epsilon(1e-5) <= 1.0
+    (model,) = plan.models
+    assert model.deadline is not None
+    assert model.key != plain.models[0].key
+    assert "deadline" not in plain.models[0].model_dump(mode="json", exclude=plain.models[0].fields_without_value)
+
+
+def test_public_rows_have_no_deadline() -> None:
+    assert planned(algorithm="noisy-gd", deadline=3.0) == planned(algorithm="noisy-gd")
