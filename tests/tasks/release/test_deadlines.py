@@ -15,7 +15,8 @@ from dpalgos.guarantees import ApproximateDP
 from storage.errors import RefusedError
 from storage.refs import Visibility
 from tasks.accounts.budget import open_ledger
-from tasks.ingestion import IngestRequest, ingest
+from tasks.datasets.registration import ingest
+from tasks.datasets.request import IngestRequest
 from tasks.planning.plans import PlannedRelease
 from tasks.release import deadlines, door
 from tests.support.chains import Prepared, charges, digests, ingest_private, prepare
