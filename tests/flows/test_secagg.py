@@ -58,14 +58,21 @@ def test_many_steps_and_the_published_split(unitball: CommandLine) -> None:
 
 
 def test_published_laplace_noise_runs_in_shares(unitball: CommandLine) -> None:
-    """With an epsilon that hides nothing, the survivors' mean is as accurate as the curator's; proved as published."""
+    """With little noise the survivors' mean is about as accurate as the curator's; proved as published.
+
+    At epsilon 1000 the noise still moves accuracies by 0.012 (standard deviation over twelve seeds), and a lost party
+    by 0.018. So they lie within 0.1 of each other and above 0.8 but for five standard deviations; guessing gives 0.65.
+    A sum that is decoded wrongly, or with a mask left in, is at guessing.
+    """
     given = ("train", "--dataset", "breast_cancer", "--parties", 6, "--epsilon", 1000, "--seed", 3)
     for name, proved in (("mpc-op", False), ("pathak", True)):
         curated = unitball.succeeds(*given, "--algorithm", name, "--trust", "central")
         lost = unitball.succeeds(
             *given, "--algorithm", name, "--trust", "secagg", "--dropouts", 1, "--colluders", 1, "--absent", "2:mask"
         )
-        assert abs(lost["metrics"]["accuracy"] - curated["metrics"]["accuracy"]) < 0.03
+        accuracies = [run["metrics"]["accuracy"] for run in (lost, curated)]
+        assert min(accuracies) > 0.8
+        assert abs(accuracies[0] - accuracies[1]) < 0.1
         assert lost["claim"]["flaw"]
         assert (lost["proved"] is not None) is proved
 
