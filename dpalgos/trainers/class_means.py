@@ -108,7 +108,7 @@ class ClassMeansDiscriminant(PrivateAlgorithm, OneSum):
 
     def result(self, state: Ints, setting: Setting) -> LinearModel:
         """Return the discriminant."""
-        means = self._sums(setting).means(state, self.law(setting).sigma, setting)
+        means = self._sums(setting).means(state, self.law(setting).sigma * setting.noise_factor, setting)
         return linear_model(*means.discriminant())
 
     def neighbouring_pair(self, setting: Setting) -> NeighbouringPair:

@@ -270,7 +270,7 @@ class DiscriminantDescent(PrivateAlgorithm):
     def _start(self, noisy_sum: Ints, setting: Setting) -> Floats:
         """Return the discriminant of noisy class sums as weights of the rows with their constant feature."""
         multiple = self._multiple(setting)
-        sigma = self.law(setting).sigma / multiple
+        sigma = self.law(setting).sigma * setting.noise_factor / multiple
         found = self._class_sums(setting).means(noisy_sum / multiple, sigma, setting)
         weights, intercept = found.discriminant()
         weights, intercept = weights - weights.mean(axis=0), intercept - intercept.mean()
