@@ -11,7 +11,7 @@ import numpy as np
 
 from dpalgos.arrays import Array
 from dpalgos.errors import ParameterError
-from dpalgos.features.public_map import PublicMap, image_shape
+from dpalgos.features.public_map import PublicMap, RowFeatures, image_shape
 from dpalgos.guarantees import Setting
 from dpalgos.models import released_kind
 from dpalgos.noise import NoiseSource
@@ -27,7 +27,7 @@ _BATCH = 1024
 
 @released_kind
 @dataclass(frozen=True, slots=True)
-class HogFeatures:
+class HogFeatures(RowFeatures):
     """A map from images to their histograms of oriented gradients, scaled to norm 1.
 
     Parameters
@@ -49,8 +49,6 @@ class HogFeatures:
         """Map (m, d) to (m, dimension), rows of norm 1 (or 0, for flat images)."""
         parts = [self._batch(features[start : start + _BATCH]) for start in range(0, len(features), _BATCH)]
         return np.concatenate(parts) if parts else np.zeros((0, self.dimension))
-
-    apply = transform
 
     def arrays(self) -> dict[str, Array]:
         """Return the layout."""

@@ -3,15 +3,45 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from dpalgos.algorithms import ProjectionAlgorithm
+from dpalgos.arrays import Array
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import RELATIONS, Guarantee, Neighbours, Setting
+from dpalgos.rows import Floats
 
-__all__ = ["PublicMap", "image_shape"]
+__all__ = ["PublicMap", "RowFeatures", "image_shape"]
+
+
+class RowFeatures(ABC):
+    """What a public map gives: a function of one row at a time, made of arrays, which pipelines can hold."""
+
+    __slots__ = ()
+    kind: ClassVar[str]
+
+    @property
+    @abstractmethod
+    def dimension(self) -> int:
+        """Number of features that come out."""
+        raise NotImplementedError
+
+    @abstractmethod
+    def transform(self, features: Floats) -> Floats:
+        """Map rows (m, d) to (m, dimension), each by itself."""
+        raise NotImplementedError
+
+    @abstractmethod
+    def arrays(self) -> dict[str, Array]:
+        """Return the arrays that it is made of."""
+        raise NotImplementedError
+
+    def apply(self, features: Floats) -> Floats:
+        """Map rows, as :meth:`transform` does: what the door calls."""
+        return self.transform(features)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ from typing import ClassVar
 import numpy as np
 
 from dpalgos.arrays import Array
-from dpalgos.features.public_map import PublicMap
+from dpalgos.features.public_map import PublicMap, RowFeatures
 from dpalgos.guarantees import Setting
 from dpalgos.models import released_kind
 from dpalgos.noise import NoiseSource
@@ -23,7 +23,7 @@ __all__ = ["FourierFeatures", "RandomFourier"]
 
 @released_kind
 @dataclass(frozen=True, slots=True)
-class FourierFeatures:
+class FourierFeatures(RowFeatures):
     """The map x ↦ (cos ωᵢ·x, sin ωᵢ·x)/√D, rows of norm exactly 1.
 
     Parameters
@@ -43,8 +43,6 @@ class FourierFeatures:
         """Map (m, d) to (m, 2D)."""
         phases = features @ self.frequencies
         return np.hstack([np.cos(phases), np.sin(phases)]) / math.sqrt(self.frequencies.shape[1])
-
-    apply = transform
 
     def arrays(self) -> dict[str, Array]:
         """Return the frequencies."""

@@ -15,7 +15,7 @@ from scipy import fft
 
 from dpalgos.arrays import Array
 from dpalgos.errors import ParameterError
-from dpalgos.features.public_map import PublicMap, image_shape
+from dpalgos.features.public_map import PublicMap, RowFeatures, image_shape
 from dpalgos.guarantees import Setting
 from dpalgos.models import released_kind
 from dpalgos.noise import NoiseSource
@@ -109,7 +109,7 @@ def _cropped(spectrum: NDArray[_Number], factor: int) -> NDArray[_Number]:
 
 @released_kind
 @dataclass(frozen=True, slots=True)
-class ScatteringFeatures:
+class ScatteringFeatures(RowFeatures):
     """A map from images to scattering coefficients, each raised to a power.
 
     Parameters
@@ -138,8 +138,6 @@ class ScatteringFeatures:
             return np.zeros((0, self.dimension))
         with ThreadPoolExecutor(min(len(batches), os.cpu_count() or 1)) as pool:
             return np.concatenate(list(pool.map(self._batch, batches)))
-
-    apply = transform
 
     def arrays(self) -> dict[str, Array]:
         """Return layout and power."""

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from dpalgos.arrays import Array
 from dpalgos.errors import ParameterError
-from dpalgos.features.public_map import PublicMap, image_shape
+from dpalgos.features.public_map import PublicMap, RowFeatures, image_shape
 from dpalgos.features.random_images import deformed, random_strokes
 from dpalgos.guarantees import Setting
 from dpalgos.models import decode, released_kind
@@ -25,7 +25,7 @@ __all__ = ["PublicWhitening", "WhitenedFeatures"]
 
 
 @released_kind
-class WhitenedFeatures:
+class WhitenedFeatures(RowFeatures):
     """The map x ↦ u/‖u‖ with u = (f(x) − mean) basis, for a public feature map f.
 
     Parameters
@@ -62,8 +62,6 @@ class WhitenedFeatures:
         turned = (self.map.transform(features) - self.mean) @ self.basis
         norms = np.linalg.norm(turned, axis=1, keepdims=True)
         return np.asarray(turned / np.where(norms > 0, norms, 1.0))
-
-    apply = transform
 
     def arrays(self) -> dict[str, Array]:
         """Return mean, basis and the arrays of the feature map."""

@@ -19,8 +19,7 @@ from sklearn.preprocessing import MinMaxScaler, Normalizer
 from sklearn.svm import LinearSVC
 
 from dpalgos.errors import ParameterError
-from dpalgos.features.hog import HogFeatures
-from dpalgos.features.random_fourier import FourierFeatures
+from dpalgos.features.public_map import RowFeatures
 from dpalgos.models import KernelModel, LinearModel, Projection
 from dpalgos.normalisation import AffineMap, Clip, MinMax, Unchanged, UnitNorm
 from dpalgos.pipeline import ReleasedMap, UnitBallClipper
@@ -110,7 +109,7 @@ def _(artefact: Projection, dimension: int) -> Step:
 
 
 @row_map_step.register
-def _(artefact: FourierFeatures | HogFeatures, dimension: int) -> Step:
+def _(artefact: RowFeatures, dimension: int) -> Step:
     step = ReleasedMap(artefact.kind, dict(artefact.arrays()))
     step.n_features_in_ = dimension
     step._n_features_out = artefact.dimension

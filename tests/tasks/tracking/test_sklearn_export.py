@@ -18,17 +18,32 @@ from sklearn.preprocessing import PolynomialFeatures
 from dpalgos import pipeline as module
 from dpalgos.errors import ParameterError, UnknownNameError
 from dpalgos.features.hog import HogFeatures
+from dpalgos.features.public_map import RowFeatures
 from dpalgos.features.random_fourier import FourierFeatures
+from dpalgos.guarantees import Setting
+from dpalgos.keystream import KeyedNoise, public_secret
 from dpalgos.models import KernelModel, LinearModel, Projection
 from dpalgos.normalisation import AffineMap, MinMax
 from dpalgos.pipeline import TRUSTED_TYPES, UnitBallClipper
-from dpalgos.registry import lookup
+from dpalgos.registry import AlgorithmSpec, lookup
 from dpalgos.rows import Floats
 from tasks.tracking.sklearn_export import to_sklearn
 
 NORMALISATIONS = ("unit-norm", "clip", "none")
 # Not sorted, so that a classifier that sorts its classes is caught.
 NAMES = ("zero", "ten", "9", "eight", "a", "C", "b", "0", "x", "y")
+
+
+SMALL_SCATTERING = {"scales": 1, "angles": 2, "places": 1}
+WHITENED = {"feature_parameters": SMALL_SCATTERING, "components": 3, "images": 20}
+
+
+def made_of(name: str, dimension: int, **parameters: object) -> RowFeatures:
+    """A registered public map, made for rows of so many features."""
+    setting = Setting(sizes=(1,), dimension=dimension, classes=3)
+    noise = KeyedNoise(public_secret(0), "unused")
+    made: RowFeatures = AlgorithmSpec("projections", name, parameters).build().fit([], setting, noise)
+    return made
 
 
 def names(count: int) -> tuple[str, ...]:
@@ -131,8 +146,10 @@ def test_other_feature_maps_chain() -> None:
     [
         (HogFeatures(np.array([1, 8, 8, 4, 9, 2])), 64),
         (FourierFeatures(np.random.default_rng(5).normal(size=(8, 6))), 8),
+        (made_of("scattering", 64, **SMALL_SCATTERING), 64),
+        (made_of("public-whitening", 64, **WHITENED), 64),
     ],
-    ids=["hog", "fourier"],
+    ids=["hog", "fourier", "scattering", "whitened"],
 )
 def test_maps_of_our_own_predict_the_same_and_need_no_pickle(made: Any, dimension: int) -> None:
     rng = np.random.default_rng(11)
