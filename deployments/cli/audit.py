@@ -20,6 +20,7 @@ def audit(
     ] = 2000,
     confidence: Annotated[float, typer.Option(help="Of the lower bound; 0.99 errs in one audit of a hundred.")] = 0.99,
     neighbours: Annotated[str, typer.Option(help="replace-one or replace-special.")] = "replace-one",
+    seed: Annotated[int, typer.Option(help="Of the public noise; the same seed repeats every run.")] = 0,
     root: RootOption = None,
     json: JsonFlag = False,
 ) -> None:
@@ -43,6 +44,7 @@ def audit(
             trials=trials,
             confidence=confidence,
             neighbours=Neighbours(neighbours),
+            seed=seed,
             progress=lambda done, of: shown.update(bar, completed=done, total=of),
         )
     if json:

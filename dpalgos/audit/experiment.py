@@ -10,7 +10,6 @@ import numpy as np
 from dpalgos.audit.clopper_pearson import probability_upper_bound
 from dpalgos.audit.events import Event, Outputs, bound_of_event, joined, learn_event
 from dpalgos.audit.gaussian import gaussian_lower_bound
-from dpalgos.mechanisms.gaussian import epsilon_of_mu
 from dpalgos.rows import Floats
 
 __all__ = ["RATIO", "Experiment", "Findings", "Runs", "best_pair", "examine"]
@@ -45,7 +44,6 @@ class Findings:
     event: str
     lower_bound: float
     gaussian_mu: float | None
-    gaussian_bound: float | None
     trials: int
     curve: list[tuple[float, float]]
 
@@ -104,18 +102,16 @@ def examine(
     half = trials // 2
     event = learn_event(_part(left, 0, half), _part(right, 0, half), delta, confidence)
     counted = _part(left, half, trials), _part(right, half, trials)
-    mu = bound = None
+    mu = None
     if RATIO in left:
         # All runs: nothing was learnt for this score.
         scores = [of[RATIO][:, 0] for of in (left, right)]
         mu = gaussian_lower_bound(scores[0], scores[1], confidence)
-        bound = epsilon_of_mu(mu, delta) if mu > 0 else 0.0
     return Findings(
         pair=experiment.pair,
         event=event.name,
         lower_bound=bound_of_event(event, *counted, delta, confidence),
         gaussian_mu=mu,
-        gaussian_bound=bound,
         trials=trials - half,
         curve=trade_off_bound(event, *counted, confidence=confidence),
     )

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-import math
-import secrets
+import hashlib
 import time
 from collections.abc import Callable
 from functools import partial
 
 import numpy as np
 
-from dpalgos.accounting.composition import compose
 from dpalgos.audit.events import Outputs
 from dpalgos.audit.experiment import Experiment, best_pair, examine
-from dpalgos.audit.report import AuditReport, verdict_of
+from dpalgos.audit.report import AuditReport, make_report
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Neighbours
 from dpalgos.registry import lookup
@@ -39,6 +37,7 @@ def audit_system(
     trials: int = 2000,
     confidence: float = 0.99,
     neighbours: Neighbours = Neighbours.REPLACE_ONE,
+    seed: int = 0,
     progress: Callable[[int, int], None] | None = None,
 ) -> AuditReport:
     """Run a registered system on made-up neighbours many times, and bound its epsilon from below.
@@ -55,6 +54,8 @@ def audit_system(
     confidence : float
         Of the bound: it exceeds the true epsilon in at most a share 1 − confidence of audits.
     neighbours : Neighbours
+    seed : int
+        Of the noise, which is public: the rows are made up.
     progress : callable, optional
         Told how many of how many runs are done.
 
@@ -87,34 +88,24 @@ def audit_system(
             if dimension != _DIMENSIONS[0] and pair.name in ONE_COORDINATE:
                 continue
             label = f"{pair.name}, {dimension} features"
-            experiments.append(Experiment(label, partial(_runs, run, pair, secrets.token_bytes(32))))
+            secret = hashlib.sha256(f"{seed}/{label}".encode()).digest()
+            experiments.append(Experiment(label, partial(_runs, run, pair, secret)))
     assert plan is not None
     if all(release.budget is None for release in plan.releases):
         raise ParameterError(f"{name} draws no noise and claims nothing: there is nothing to audit")
     chosen = best_pair(experiments, trials=_PILOT, delta=delta)
     found = examine(chosen, trials=trials, delta=delta, confidence=confidence, progress=progress)
-    proved = None
-    if plan.proved:
-        proved = max((compose(bill).epsilon(delta) for bill in set(plan.bills().values())), default=0.0)
-    claimed = epsilon if system.claim is not None else None
-    stated = proved if proved is not None else (claimed if claimed is not None else math.inf)
-    return AuditReport(
+    return make_report(
+        found,
         algorithm=name,
         kind="systems",
-        claimed_epsilon=claimed,
-        proved_epsilon=proved,
+        claimed_epsilon=epsilon if system.claim is not None else None,
+        bills=list(set(plan.bills().values())) if plan.proved else None,
         delta=delta,
-        lower_bound=found.lower_bound,
-        gaussian_mu=found.gaussian_mu,
-        gaussian_bound=found.gaussian_bound,
         confidence=confidence,
-        verdict=verdict_of(found.lower_bound, found.gaussian_bound, stated),
-        trials=found.trials,
-        seconds=round(time.monotonic() - started, 2),
-        pair=found.pair,
-        event=found.event,
-        neighbours=str(neighbours),
-        curve=found.curve,
+        neighbours=neighbours,
+        seed=seed,
+        seconds=time.monotonic() - started,
     )
 
 
