@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from storage.atomic import write_bytes, writing
@@ -18,6 +19,7 @@ __all__ = [
     "current_layout",
     "current_root",
     "flow_run_page",
+    "isolated_root",
     "ledger_url",
     "marks_folder",
     "mlflow_page",
@@ -41,6 +43,24 @@ def current_root() -> Path:
     """Return the absolute root: ``UNITBALL_ROOT``, or the user's data folder."""
     value = os.environ.get(ROOT_VARIABLE)
     return (Path(value) if value else default_root()).expanduser().resolve()
+
+
+@contextmanager
+def isolated_root(root: Path) -> Iterator[None]:
+    """Work on a root that shares nothing with the user's: no ledger, mark, secret or server that the environment names.
+
+    The environment belongs to the whole process, so no other thread may work on a root meanwhile.
+    """
+    before = {name: value for name, value in os.environ.items() if name.startswith(("UNITBALL_", "MLFLOW_"))}
+    for name in before:
+        del os.environ[name]
+    os.environ |= {ROOT_VARIABLE: str(root), MARK_VARIABLE: str(root.with_name(f"{root.name}-marks"))}
+    try:
+        yield
+    finally:
+        for name in [name for name in os.environ if name.startswith(("UNITBALL_", "MLFLOW_"))]:
+            del os.environ[name]
+        os.environ |= before
 
 
 def current_layout() -> Layout:

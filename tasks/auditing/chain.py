@@ -1,0 +1,301 @@
+"""The audit of a whole chain: a system through ingestion, plan, ledger and door, on neighbouring made-up rows."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+
+import numpy as np
+
+from dpalgos.audit.observables import Value, compare
+from dpalgos.audit.report import Verdict
+from dpalgos.errors import ParameterError
+from dpalgos.guarantees import Neighbours
+from dpalgos.registry import lookup
+from dpalgos.rows import Floats
+from dpalgos.systems.system import Scope, System
+from storage.errors import RefusedError
+from storage.refs import OnViolation, Visibility
+from tasks.auditing.observing import Finished, observe
+from tasks.datasets.registration import ingest
+from tasks.datasets.request import IngestRequest
+from tasks.planning.configuration import TrainingConfig
+from tasks.runtime.settings import current_layout, isolated_root
+
+__all__ = ["Chain", "ChainReport", "MadeUpTable", "audit_chain", "chain_config", "made_up_tables", "run_once"]
+
+Chain = Callable[[TrainingConfig], Finished]
+"""Runs the whole chain without an engine: ``flows.federated_training.chain_inline``."""
+
+_NAME = "made-up"
+_ROWS, _TEST_ROWS, _FEATURES = 40, 12, 4
+_CLASSES = ("no", "yes")
+_PARTIES = 2
+# Made-up rows need not outlive a power cut: what a run waits for is mostly the disk.
+_MEMORY = Path("/dev/shm")
+# Beyond what any audited budget can cost: the cap is not what is audited.
+_CAP = 1e6
+_MOST_STEPS = 3
+_OTHER = MappingProxyType(
+    {
+        Neighbours.REPLACE_ONE: "its opposite of the other class",
+        Neighbours.REPLACE_SPECIAL: "a null record",
+    }
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class MadeUpTable:
+    """Rows of a made-up private table.
+
+    Parameters
+    ----------
+    features : array (n, 4)
+        In (−1, 1).
+    labels : tuple of str
+    rejected : tuple of int
+        Rows that the schema does not admit: null records.
+    """
+
+    features: Floats
+    labels: tuple[str, ...]
+    rejected: tuple[int, ...] = ()
+
+    def write(self, path: Path) -> Path:
+        """Write the rows as CSV."""
+        with path.open("w", newline="") as file:
+            writer = csv.writer(file)
+            for number, (row, label) in enumerate(zip(self.features.tolist(), self.labels, strict=True)):
+                writer.writerow([9.0 if number in self.rejected else f"{value:.6f}" for value in row] + [label])
+        return path
+
+
+Tables = Mapping[str, MadeUpTable]
+"""The rows to train on, ``train``, and those held out, ``test``."""
+
+
+def made_up_tables(neighbours: Neighbours, part: str) -> tuple[Tables, Tables]:
+    """Return two private data sets that differ in one record: a row far from all others against the relation's other.
+
+    Under ``replace-one`` that is the opposite row of the other class, under ``replace-special`` a null record: a row
+    that the schema rejects.
+
+    Parameters
+    ----------
+    neighbours : Neighbours
+    part : {"train", "test"}
+        Where the record is.
+    """
+    random = np.random.default_rng(7)
+    base = {"train": _crowd(_ROWS, random), "test": _crowd(_TEST_ROWS, random)}
+    far, crowd = np.array([0.05, 0.05, -0.95, 0.95]), base[part]
+
+    def with_first(row: Floats, label: str) -> MadeUpTable:
+        return MadeUpTable(np.vstack([row, crowd.features[1:]]), (label, *crowd.labels[1:]))
+
+    left, right = with_first(far, _CLASSES[1]), with_first(-far, _CLASSES[0])
+    if neighbours is Neighbours.REPLACE_SPECIAL:
+        right = dataclasses.replace(left, rejected=(0,))
+    return {**base, part: left}, {**base, part: right}
+
+
+def _crowd(rows: int, random: np.random.Generator) -> MadeUpTable:
+    features = 0.2 * random.standard_normal((rows, _FEATURES))
+    features[:, 0] += np.where(np.arange(rows) % 2, 0.4, -0.4)
+    return MadeUpTable(np.clip(features, -0.99, 0.99), tuple(_CLASSES[place % 2] for place in range(rows)))
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ChainReport:
+    """The outcome of an audit of a whole chain.
+
+    Parameters
+    ----------
+    algorithm : str
+    proved_epsilon : float
+        What is proved of the whole run at delta.
+    delta : float
+    lower_bound : float
+        On epsilon at delta, from one event of any field, at the confidence and without assumptions.
+    ceiling : float
+        The largest bound that so many runs can show.
+    confidence : float
+    verdict : Verdict
+    differing : tuple of str
+        Fields without noise that differ between the neighbours; none in a sound system.
+    fields : int
+        How many were compared.
+    pair, event : str
+        Which neighbours and which field showed most.
+    trials : int
+        Runs on each neighbour that the bound was counted on.
+    seconds : float
+    neighbours : str
+    """
+
+    algorithm: str
+    proved_epsilon: float
+    delta: float
+    lower_bound: float
+    ceiling: float
+    confidence: float
+    verdict: Verdict
+    differing: tuple[str, ...]
+    fields: int
+    pair: str
+    event: str
+    trials: int
+    seconds: float
+    neighbours: str
+
+    def to_json(self) -> dict[str, object]:
+        """Return the report in plain values."""
+        return {**dataclasses.asdict(self), "verdict": str(self.verdict)}
+
+
+def audit_chain(
+    name: str,
+    *,
+    chain: Chain,
+    epsilon: float = 1.0,
+    delta: float = 1e-5,
+    trials: int = 48,
+    confidence: float = 0.99,
+    neighbours: Neighbours = Neighbours.REPLACE_ONE,
+    progress: Callable[[int, int], None] | None = None,
+) -> ChainReport:
+    """Run a proved system on neighbouring made-up private tables and compare everything that everybody may see.
+
+    Each run is a whole one, a charged evaluation included, in a fresh root with secrets of its own: rows are ingested
+    as private, the plan is charged, the noise comes from the door. What is compared: see
+    :func:`~tasks.auditing.observing.observe`. One pair differs in a row that trains; where the evaluation is charged,
+    another differs in a held-out row.
+
+    Guarantee
+    ---------
+    Runs are independent, so a lower bound above ``proved_epsilon`` has probability at most 1 − confidence where the
+    guarantee holds for all that is seen (:func:`~dpalgos.audit.observables.compare`). Nothing follows from a small
+    bound but that so many runs, on this pair, showed no more: it cannot exceed ``ceiling``.
+
+    Parameters
+    ----------
+    name : str
+        Of a registered system that is proved: others do not run on private rows.
+    chain : callable
+    epsilon, delta : float
+        What the system is asked to cost.
+    trials : int
+        Runs on each neighbour of a pair, half of them to learn an event on; a run takes about a third of a second.
+    confidence : float
+    neighbours : Neighbours
+    progress : callable, optional
+        Told how many of how many runs are done.
+
+    Raises
+    ------
+    ParameterError, UnknownNameError
+        For a name that is not registered, or numbers out of range.
+    RefusedError
+        For a system of which nothing is proved.
+
+    Notes
+    -----
+    Sets ``UNITBALL_ROOT`` for this process while it runs, so no other thread may work on a root meanwhile.
+    """
+    if trials < 2:
+        raise ParameterError(f"trials is {trials}; the audit of a chain needs two at the least, and 48 to show much")
+    config = chain_config(name, epsilon, delta, neighbours)
+    started = time.monotonic()
+    parts = ("train", "test") if config.evaluate_privately else ("train",)
+    # Either pair at its share of the error.
+    each = 1.0 - (1.0 - confidence) / len(parts)
+    found, proved = {}, 0.0
+    for number, part in enumerate(parts):
+        seen: list[list[dict[str, Value]]] = [[], []]
+        pair = made_up_tables(neighbours, part)
+        # In turn, so that whatever drifts meets both worlds alike.
+        for trial in range(trials):
+            for world, tables in enumerate(pair):
+                observed, proved = run_once(config, tables, chain)
+                seen[world].append(observed)
+                if progress is not None:
+                    progress(2 * (number * trials + trial) + world + 1, 2 * trials * len(parts))
+        found[part] = compare(seen[0], seen[1], delta=delta, confidence=each)
+    worst = max(parts, key=lambda part: (found[part].lower_bound, len(found[part].differing)))
+    return ChainReport(
+        algorithm=name,
+        proved_epsilon=proved,
+        delta=delta,
+        lower_bound=found[worst].lower_bound,
+        ceiling=found[worst].ceiling,
+        confidence=confidence,
+        verdict=Verdict.VIOLATES if found[worst].lower_bound > proved else Verdict.CONSISTENT,
+        differing=tuple(f"{part}: {field}" for part in parts for field in found[part].differing),
+        fields=max(one.fields for one in found.values()),
+        pair=f"a {worst} record far from all others against {_OTHER[neighbours]}",
+        event=found[worst].event,
+        trials=found[worst].trials,
+        seconds=round(time.monotonic() - started, 2),
+        neighbours=str(neighbours),
+    )
+
+
+def chain_config(name: str, epsilon: float, delta: float, neighbours: Neighbours) -> TrainingConfig:
+    """Return the run that is audited: a charged evaluation where there is one model, few steps of a descent."""
+    system: System = lookup("systems", name)
+    arrangement = next(iter(system.supported().values()))
+    fields = {field.name for field in dataclasses.fields(lookup("trainers", arrangement.trainer.name))}
+    one_model = arrangement.trainer_scope is Scope.JOINT or arrangement.model_aggregation is not None
+    return TrainingConfig(
+        algorithm=name,
+        dataset=_NAME,
+        epsilon=epsilon,
+        delta=delta,
+        parties=_PARTIES,
+        dimension=2 if arrangement.projection is not None else None,
+        evaluate_privately=one_model,
+        neighbours=neighbours,
+        # Each step of a descent is the same mechanism at a share of the budget.
+        parameters={"trainer.iterations": _MOST_STEPS} if "iterations" in fields else {},
+    )
+
+
+def run_once(config: TrainingConfig, tables: Tables, chain: Chain) -> tuple[dict[str, Value], float]:
+    """Ingest tables as private rows of a fresh root, run the chain, and return what is seen and the proved epsilon."""
+    folder = Path(tempfile.mkdtemp(prefix="unitball-audit-", dir=_MEMORY if _MEMORY.is_dir() else None))
+    try:
+        with isolated_root(folder / "root"):
+            ingest(_request(config, tables, folder))
+            finished = chain(config)
+            if finished.result.proved is None:
+                raise RefusedError(f"nothing is proved of {config.algorithm} at delta {config.delta:g}")
+            return observe(current_layout(), config, finished), finished.result.proved.epsilon
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _request(config: TrainingConfig, tables: Tables, folder: Path) -> IngestRequest:
+    schema = folder / "schema.yaml"
+    columns = [f"  - {{name: x{place}, type: numeric, range: [-1, 1]}}" for place in range(_FEATURES)]
+    classes = ", ".join(f'"{one}"' for one in _CLASSES)
+    schema.write_text("\n".join(["columns:", *columns, f"  - {{name: y, type: label, classes: [{classes}]}}"]) + "\n")
+    rows = {part: table.write(folder / f"{part}.csv") for part, table in tables.items()}
+    return IngestRequest(
+        name=_NAME,
+        format="csv",
+        path=rows["train"],
+        test_path=rows["test"],
+        schema_path=schema,
+        visibility=Visibility.PRIVATE,
+        epsilon_cap=_CAP,
+        delta_cap=0.5 / _ROWS,
+        on_violation=OnViolation.DROP,
+        allow_idealised=True,
+        relation=config.neighbours,
+    )

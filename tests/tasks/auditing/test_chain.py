@@ -1,0 +1,98 @@
+"""The whole chain observed: what lies beside the releases is the same on neighbours, and a leak there is seen."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from dpalgos.audit.observables import compare
+from dpalgos.audit.report import Verdict
+from dpalgos.guarantees import Neighbours
+from dpalgos.models import Artefact
+from dpalgos.rows import gather
+from flows.federated_training import chain_inline
+from storage.errors import RefusedError
+from tasks.auditing.chain import MadeUpTable, audit_chain, chain_config, made_up_tables, run_once
+from tasks.release.door import OpenRelease
+from tests.support.command_line import CommandLine
+
+honest_fit = OpenRelease.fit
+
+
+@pytest.mark.parametrize("neighbours", list(Neighbours)[:2])
+def test_nothing_beside_the_releases_of_a_sound_system_differs(neighbours: Neighbours, root: Path) -> None:
+    """Two runs a world show every field without noise; statistics at 1 − 10⁻⁹ never alarm by chance."""
+    report = audit_chain("noisy-gd", chain=chain_inline, trials=2, neighbours=neighbours, confidence=1 - 1e-9)
+    assert report.differing == ()
+    assert report.verdict is Verdict.CONSISTENT
+    assert report.fields > 400
+    assert os.environ["UNITBALL_ROOT"] == str(root)
+    assert not root.exists(), "the user's root is not touched"
+
+
+def leaking_fit(opened: OpenRelease) -> Artefact:
+    """Train as ever, and write down exact statistics: a norm, the count of a class, the number of rows, a spectrum."""
+    features, labels = (np.concatenate(parts) for parts in zip(*(gather(rows, 2) for rows in opened.rows), strict=True))
+    opened._diagnostics = {
+        "norm": float(np.linalg.norm(features.sum(axis=0))),
+        "positives": float((labels == 1).sum()),
+        "present": float((labels >= 0).sum()),
+    }
+    fitted: Any = honest_fit(opened)
+    if fitted.kind == "projection":
+        object.__setattr__(fitted, "spectrum", np.linalg.eigvalsh(features.T @ features))
+    return cast(Artefact, fitted)
+
+
+def test_exact_statistics_beside_a_release_are_caught(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A norm, a class's count, how many rows are no null records, and a spectrum: each is named."""
+    monkeypatch.setattr(OpenRelease, "fit", leaking_fit)
+    report = audit_chain("ag-dpsvm", chain=chain_inline, trials=2, neighbours=Neighbours.REPLACE_SPECIAL)
+    for name in ("diagnostics norm", "diagnostics positives", "diagnostics present", "spectrum"):
+        assert any(field.startswith("train: releases/") and name in field for field in report.differing), name
+
+
+def test_a_set_of_another_size_is_told_apart(root: Path) -> None:
+    """Why add-remove-one is no relation here: n is public, and every number that follows from it."""
+    config = chain_config("noisy-gd", 1.0, 1e-5, Neighbours.REPLACE_ONE)
+    more, _ = made_up_tables(Neighbours.REPLACE_ONE, "train")
+    rows = more["train"]
+    fewer = {**more, "train": MadeUpTable(rows.features[1:], rows.labels[1:])}
+    seen = [[run_once(config, tables, chain_inline)[0] for _ in range(2)] for tables in (more, fewer)]
+    differing = compare(*seen, delta=1e-5, confidence=0.99).differing
+    assert "reference rows" in differing
+    assert any("sizes" in field for field in differing)
+
+
+def test_what_is_not_proved_does_not_run_on_private_rows(root: Path) -> None:
+    with pytest.raises(RefusedError, match="not proved"):
+        audit_chain("wishart-svm", chain=chain_inline, trials=2)
+
+
+def test_the_command(commands: CommandLine) -> None:
+    report = commands.succeeds("audit", "noisy-gd", "--chain", "--trials", "2")
+    fields = ("algorithm", "proved_epsilon", "delta", "lower_bound", "ceiling", "confidence", "verdict", "trials")
+    assert set(fields) <= set(report)
+    assert report["differing"] == []
+    commands.refused(2, "two at the least", "audit", "noisy-gd", "--chain", "--trials", "1")
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("neighbours", list(Neighbours)[:2])
+@pytest.mark.parametrize("name", ["noisy-gd", "fed-dpdr-dpml", "dppca-dpsvm", "smo-output-perturbation", "dpml"])
+def test_chains_of_sound_systems_are_consistent(name: str, neighbours: Neighbours, root: Path) -> None:
+    report = audit_chain(name, chain=chain_inline, trials=40, neighbours=neighbours, confidence=1 - 1e-9)
+    assert report.verdict is Verdict.CONSISTENT, report
+    assert report.differing == (), report
+
+
+@pytest.mark.nightly
+def test_a_leak_beside_the_release_refutes_the_guarantee(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(OpenRelease, "fit", leaking_fit)
+    report = audit_chain("noisy-gd", chain=chain_inline, trials=48)
+    assert report.verdict is Verdict.VIOLATES, report
+    assert report.lower_bound == pytest.approx(report.ceiling)
