@@ -7,7 +7,10 @@ from typing import Annotated
 import typer
 
 from deployments.cli.app import app
+from deployments.cli.audit_chain import show_chain_audit
 from deployments.cli.common import JsonFlag, RootOption, console, print_json, print_root, use_root
+
+_TRIALS = 2000
 
 
 @app.command(epilog="Example: unitball audit wishart-svm --trials 200")
@@ -16,11 +19,17 @@ def audit(
     epsilon: Annotated[float, typer.Option(help="What the system is asked to cost.")] = 1.0,
     delta: Annotated[float, typer.Option(help="Delta of the bound.")] = 1e-5,
     trials: Annotated[
-        int, typer.Option(help="Runs on each neighbour; half choose the event, half are counted.")
-    ] = 2000,
+        int | None,
+        typer.Option(
+            help="Runs on each neighbour; half choose the event, half are counted: 2000, or 48 of a whole chain."
+        ),
+    ] = None,
     confidence: Annotated[float, typer.Option(help="Of the lower bound; 0.99 errs in one audit of a hundred.")] = 0.99,
     neighbours: Annotated[str, typer.Option(help="replace-one or replace-special.")] = "replace-one",
     seed: Annotated[int, typer.Option(help="Of the public noise; the same seed repeats every run.")] = 0,
+    chain: Annotated[
+        bool, typer.Option("--chain", help="Audit all that a private run shows: files, ledger, numbers, MLflow.")
+    ] = False,
     root: RootOption = None,
     json: JsonFlag = False,
 ) -> None:
@@ -35,13 +44,18 @@ def audit(
     known = [str(one) for one in (Neighbours.REPLACE_ONE, Neighbours.REPLACE_SPECIAL)]
     if neighbours not in known:
         raise ParameterError(f"--neighbours {neighbours!r} is none of {', '.join(known)}")
+    if chain:
+        show_chain_audit(
+            name, epsilon, delta, trials=trials, confidence=confidence, neighbours=Neighbours(neighbours), json=json
+        )
+        return
     with Progress(console=console(), transient=True, disable=json) as shown:
         bar = shown.add_task(f"audit of {name}", total=None)
         report = audit_system(
             name,
             epsilon=epsilon,
             delta=delta,
-            trials=trials,
+            trials=_TRIALS if trials is None else trials,
             confidence=confidence,
             neighbours=Neighbours(neighbours),
             seed=seed,

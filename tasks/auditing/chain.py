@@ -42,6 +42,7 @@ _MEMORY = Path("/dev/shm")
 # Beyond what any audited budget can cost: the cap is not what is audited.
 _CAP = 1e6
 _MOST_STEPS = 3
+_PLACE = MappingProxyType({"train": "training", "test": "held-out"})
 _OTHER = MappingProxyType(
     {
         Neighbours.REPLACE_ONE: "its opposite of the other class",
@@ -238,7 +239,7 @@ def audit_chain(
         verdict=Verdict.VIOLATES if found[worst].lower_bound > proved else Verdict.CONSISTENT,
         differing=tuple(f"{part}: {field}" for part in parts for field in found[part].differing),
         fields=max(one.fields for one in found.values()),
-        pair=f"a {worst} record far from all others against {_OTHER[neighbours]}",
+        pair=f"a {_PLACE[worst]} record far from all others against {_OTHER[neighbours]}",
         event=found[worst].event,
         trials=found[worst].trials,
         seconds=round(time.monotonic() - started, 2),

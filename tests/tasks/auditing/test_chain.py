@@ -78,7 +78,7 @@ def test_the_command(commands: CommandLine) -> None:
     fields = ("algorithm", "proved_epsilon", "delta", "lower_bound", "ceiling", "confidence", "verdict", "trials")
     assert set(fields) <= set(report)
     assert report["differing"] == []
-    commands.refused(2, "two at the least", "audit", "noisy-gd", "--chain", "--trials", "1")
+    commands("audit", "noisy-gd", "--chain", "--trials", "1").refused(2, "two at the least")
 
 
 @pytest.mark.nightly
