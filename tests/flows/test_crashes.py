@@ -18,12 +18,14 @@ from tasks.accounts.budget import open_ledger, verify_books
 from tasks.datasets.description import find_dataset
 from tasks.release import checkpoints
 from tasks.runtime.steps import observed_by
+from tests.support import forks
 from tests.support.chains import charges, digests, followed, ingest_private, prepare
 from tests.support.command_line import run_command, start_command
 from tests.support.data import temporaries
 from tests.support.engines import Engine
-from tests.support.ledgers import die, killed, race
+from tests.support.forks import die, killed, race
 
+forks.preload("tests.support.compiled")
 STEPS = ("declared", "charged", "drawn", "recorded", "stored")
 STAGES = ("ingest", "normalise", "partition", "charge", "evaluate")
 
@@ -109,11 +111,9 @@ EVALUATED: dict[str, Any] = {"algorithm": "noisy-gd", "evaluate_privately": True
     [(NOISY, 1), (SECURE, 1), (FEDERATED, 1), (FEDERATED, 3), (EVALUATED, 2)],
     ids=["joint", "secure", "first-basis", "first-model", "evaluation"],
 )
-def test_killed_at_any_step_of_the_door(
-    config: dict[str, Any], occurrence: int, step: str, twins: Twins, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_killed_at_any_step_of_the_door(config: dict[str, Any], occurrence: int, step: str, twins: Twins) -> None:
     def run() -> None:
-        monkeypatch.setattr(checkpoints, "reached", dies_at(step, occurrence))
+        checkpoints.reached = dies_at(step, occurrence)
         followed(**config)
 
     killed(run)
@@ -129,7 +129,7 @@ def test_killed_at_any_step_of_the_door(
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_killed_between_the_stages(stage: str, twins: Twins, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_killed_between_the_stages(stage: str, twins: Twins) -> None:
     reached = dies_at(stage)
 
     def run() -> None:
@@ -141,12 +141,12 @@ def test_killed_between_the_stages(stage: str, twins: Twins, monkeypatch: pytest
     assert temporaries(twins.disturbed) == []
 
 
-def test_killed_again_and_again(twins: Twins, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_killed_again_and_again(twins: Twins) -> None:
     """Each start dies one step further on; the sum of all the starts is one undisturbed run."""
     for step in STEPS:
 
         def run(step: str = step) -> None:
-            monkeypatch.setattr(checkpoints, "reached", dies_at(step))
+            checkpoints.reached = dies_at(step)
             followed(**NOISY)
 
         killed(run)

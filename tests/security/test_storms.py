@@ -15,7 +15,9 @@ import pytest
 from storage.errors import StorageError
 from storage.layout import Layout
 from storage.releases import ReleaseStore
-from tests.support.ledgers import FORK, open_ledger, race, release, request, spent
+from tests.support import forks
+from tests.support.forks import race
+from tests.support.ledgers import open_ledger, release, request, spent
 
 
 def _charge_and_store(root: Path, start: int, said: Any) -> None:
@@ -36,9 +38,8 @@ def _storm_of_kills(tmp_path: Path, kills: int, random: np.random.Generator) -> 
     ledger = open_ledger(layout.ledger, cap=1e9, marks=tmp_path / "marks")
     said: set[str] = set()
     for attempt in range(kills):
-        receiver, sender = FORK.Pipe(duplex=False)
-        child = FORK.Process(target=_charge_and_store, args=(root, attempt * 1_000_000, sender))
-        child.start()
+        receiver, sender = forks.Pipe(duplex=False)
+        child = forks.start(_charge_and_store, root, attempt * 1_000_000, sender)
         sender.close()
         time.sleep(float(random.uniform(0, 0.15)))
         child.kill()

@@ -14,7 +14,7 @@ from storage import atomic
 from storage.atomic import PREFIX, clean, staging, write_bytes
 from storage.errors import StorageError
 from tests.support.data import temporaries
-from tests.support.ledgers import die, in_child, killed
+from tests.support.forks import die, in_child, killed
 
 NOBODY = 65534
 
@@ -68,12 +68,7 @@ def test_a_kill_before_the_rename_leaves_the_old_and_the_next_writer_sweeps(tmp_
     killed(body)
     assert path.read_bytes() == b"first"
     assert len(temporaries(tmp_path)) == 1
-
-    def another_process() -> None:
-        atomic._swept.clear()
-        write_bytes(tmp_path / "other", b"x")
-
-    in_child(another_process)
+    in_child(lambda: write_bytes(tmp_path / "other", b"x"))
     assert not temporaries(tmp_path)
 
 

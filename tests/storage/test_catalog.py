@@ -12,7 +12,8 @@ from storage.charges import Cap
 from storage.errors import InputError, OverspendError, RefusedError
 from storage.ledger import Ledger
 from storage.refs import Visibility
-from tests.support.ledgers import SumOfEpsilons, opened, race, release, request, spent
+from tests.support.forks import race
+from tests.support.ledgers import SumOfEpsilons, opened, release, request, spent
 
 CAP = Cap(3, 1e-6)
 

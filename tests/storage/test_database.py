@@ -10,20 +10,18 @@ import pytest
 from sqlalchemy import text
 
 from storage import database as module
+from storage import migrations
 from storage.chain import Chain
 from storage.charges import Cap
 from storage.database import open_database
 from storage.entries import Kind, reading
 from storage.errors import FormatVersionError, InputError, SecretError, StorageError
-from storage.migrations import MIGRATIONS
+from tests.support.forks import die, killed, race
 from tests.support.ledgers import (
     as_version_1,
     database_of,
-    die,
-    killed,
     open_ledger,
     opened,
-    race,
     release,
     request,
     spent,
@@ -60,9 +58,7 @@ def test_two_first_processes_make_one_ledger(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("point", ["before the schema", "after the schema", "before the rename"])
-def test_a_kill_while_it_is_made_leaves_nothing_half_made(
-    tmp_path: Path, point: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_kill_while_it_is_made_leaves_nothing_half_made(tmp_path: Path, point: str) -> None:
     path = tmp_path / "ledger.sqlite"
     create = module._create_schema
 
@@ -72,9 +68,9 @@ def test_a_kill_while_it_is_made_leaves_nothing_half_made(
 
     def body() -> None:
         if point == "before the rename":
-            monkeypatch.setattr(Path, "replace", die)
+            Path.replace = die  # type: ignore[method-assign]
         else:
-            monkeypatch.setattr(module, "_create_schema", die if point == "before the schema" else create_and_die)
+            module._create_schema = die if point == "before the schema" else create_and_die
         opened(path)
 
     killed(body)
@@ -117,18 +113,20 @@ def test_an_older_format_is_migrated_once_by_racing_processes(tmp_path: Path) ->
     assert ledger.account("clinic").relation == "replace-one"
 
 
-def test_a_kill_during_a_migration_leaves_the_older_format(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kill_during_a_migration_leaves_the_older_format(tmp_path: Path) -> None:
     path = tmp_path / "ledger.sqlite"
     _make_version_1(path)
-    migrate = MIGRATIONS[1]
+    migrate = migrations.MIGRATIONS[1]
 
     def migrate_and_die(*arguments: Any) -> None:
         migrate(*arguments)
         die()
 
-    monkeypatch.setitem(MIGRATIONS, 1, migrate_and_die)
-    killed(lambda: opened(path))
-    monkeypatch.undo()
+    def body() -> None:
+        migrations.MIGRATIONS[1] = migrate_and_die
+        opened(path)
+
+    killed(body)
     assert spent(open_ledger(path)) == 1
 
 

@@ -21,8 +21,9 @@ from storage.releases import ReleaseStore
 from storage.results import append, query
 from storage.rowfiles import RowFormat
 from storage.shards import open_shard, write_shards
+from tests.support import forks
 from tests.support.data import gathered, made_up, source_of, stored, temporaries
-from tests.support.ledgers import FORK, die, in_child, killed
+from tests.support.forks import die, in_child, killed
 
 TRAIN, TEST = made_up(300, 6, seed=151), made_up(40, 6, seed=152)
 ASSIGNMENT = {"0": np.arange(0, 100), "1": np.arange(100, 180), "2": np.arange(180, 300)}
@@ -133,10 +134,14 @@ def _moments() -> list[Any]:
     return found
 
 
+def _small_blocks(patch: Callable[[Any, str, Any], None] = setattr) -> None:
+    patch(RowFormat, "block_rows", property(lambda _format: 32))
+    patch(RowFormat, "part_rows", property(lambda _format: 96))
+
+
 @pytest.fixture
 def layout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Layout:
-    monkeypatch.setattr(RowFormat, "block_rows", property(lambda _format: 32))
-    monkeypatch.setattr(RowFormat, "part_rows", property(lambda _format: 96))
+    _small_blocks(monkeypatch.setattr)
     return Layout(tmp_path / "root").prepare()
 
 
@@ -149,6 +154,7 @@ def test_a_killed_writer_leaves_nothing_half_written(
         _base(layout)
 
     def body() -> None:
+        _small_blocks()
         _die_at(call, owner, method, after=after)
         stage.write(layout)
 
@@ -156,7 +162,7 @@ def test_a_killed_writer_leaves_nothing_half_written(
     _assert_nothing_half(layout)
 
     def again() -> None:
-        atomic._swept.clear()
+        _small_blocks()
         layout.prepare()
         stage.write(layout)
         stage.check(layout)
@@ -195,9 +201,8 @@ def test_kills_at_any_moment_leave_nothing_half_written(tmp_path: Path) -> None:
     layout = Layout(tmp_path / "root").prepare()
     random = np.random.default_rng(153)
     for start in range(0, 8_000, 1_000):
-        heard, said = FORK.Pipe(duplex=False)
-        child = FORK.Process(target=_write_for_ever, args=(layout, start, said))
-        child.start()
+        heard, said = forks.Pipe(duplex=False)
+        child = forks.start(_write_for_ever, layout, start, said)
         for _ in range(random.integers(1, 4)):
             assert heard.poll(60)
             heard.recv()

@@ -10,7 +10,7 @@ import pytest
 
 from storage.errors import FormatVersionError, InputError, StorageError
 from storage.layout import FORMAT_VERSION, Layout
-from tests.support.ledgers import in_child
+from tests.support.forks import in_child
 
 
 def test_all_paths_lie_under_the_root(tmp_path: Path) -> None:

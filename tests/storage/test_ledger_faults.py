@@ -22,7 +22,9 @@ from storage.charges import Cap
 from storage.entries import Entries, Entry
 from storage.errors import StorageError
 from storage.ledger import Ledger, OutputOutcome
-from tests.support.ledgers import FORK, database_of, die, in_child, killed, open_ledger, release, request, spent
+from tests.support import forks
+from tests.support.forks import die, in_child, killed
+from tests.support.ledgers import database_of, open_ledger, release, request, spent
 
 NOBODY = 65534
 PLAN = request(release("a"), release("b", parties=("1",)))
@@ -128,16 +130,15 @@ def test_kills_at_random_moments_lose_nothing_that_was_reported(tmp_path: Path) 
     ledger = open_ledger(path, cap=1e6)
     reported: set[str] = set()
     for attempt in range(30):
-        receiver, sender = FORK.Pipe(duplex=False)
+        receiver, sender = forks.Pipe(duplex=False)
 
-        def body(attempt: int = attempt, sender: Any = sender) -> None:
+        def body(sender: Any, attempt: int = attempt) -> None:
             own = open_ledger(path)
             for number in range(10_000):
                 own.charge(request(release(f"{attempt}-{number}")), {})
                 sender.send(f"{attempt}-{number}")
 
-        child = FORK.Process(target=body)
-        child.start()
+        child = forks.start(body, sender)
         sender.close()
         reported.add(receiver.recv())
         time.sleep(0.003 * attempt)

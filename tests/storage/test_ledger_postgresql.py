@@ -12,20 +12,19 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import NullPool
 
 from storage import database as module
+from storage import ledger as ledger_module
 from storage.catalog import Catalog
 from storage.charges import Cap
 from storage.errors import FormatVersionError, OverspendError, StorageError
 from storage.ledger import Ledger, OutputOutcome
 from storage.refs import Visibility
+from tests.support.forks import die, killed, race
 from tests.support.ledgers import (
     SumOfEpsilons,
     as_version_1,
     database_of,
-    die,
-    killed,
     open_ledger,
     opened,
-    race,
     release,
     request,
     spent,
@@ -83,10 +82,12 @@ def test_two_first_processes_make_one_schema(url: str) -> None:
     assert len(set(race(8, lambda _: opened(url).ledger_id))) == 1
 
 
-def test_a_kill_while_it_is_made_leaves_nothing(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "insert", die)
-    killed(lambda: opened(url))
-    monkeypatch.undo()
+def test_a_kill_while_it_is_made_leaves_nothing(url: str) -> None:
+    def body() -> None:
+        module.insert = die
+        opened(url)
+
+    killed(body)
     open_ledger(url, cap=1)
 
 
@@ -129,11 +130,14 @@ def test_another_default_isolation_does_not_matter(url: str) -> None:
         _execute(url, "ALTER DATABASE ledger RESET default_transaction_isolation")
 
 
-def test_a_kill_inside_a_charge_charges_nothing(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kill_inside_a_charge_charges_nothing(url: str) -> None:
     ledger = open_ledger(url, cap=3)
-    monkeypatch.setattr("storage.ledger._outcome", die)
-    killed(lambda: open_ledger(url).charge(request(release("a")), {}))
-    monkeypatch.undo()
+
+    def body() -> None:
+        ledger_module._outcome = die
+        open_ledger(url).charge(request(release("a")), {})
+
+    killed(body)
     assert not ledger.is_charged("a")
     assert ledger.charge(request(release("a")), {}).charged == ("a",)
     assert ledger.verify() == []

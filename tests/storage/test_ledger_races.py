@@ -12,7 +12,8 @@ import pytest
 from storage.charges import Cap
 from storage.errors import OverspendError
 from storage.ledger import OutputOutcome
-from tests.support.ledgers import open_ledger, race, release, request, spent
+from tests.support.forks import race
+from tests.support.ledgers import open_ledger, release, request, spent
 
 
 def _charge_own(path: Path, number: int) -> str:

@@ -20,7 +20,7 @@ from storage.errors import DamagedError, FormatVersionError, InputError, Storage
 from storage.layout import Layout
 from storage.releases import ReleaseStore
 from tests.support.data import files_of, flip, temporaries
-from tests.support.ledgers import race
+from tests.support.forks import race
 
 MANIFEST: dict[str, Any] = {
     "kind": "linear-model",

@@ -12,7 +12,7 @@ from storage.errors import InputError, SecretError
 from storage.layout import Layout
 from storage.secrets import Secret, environment_name, party_secret, require_secret, root_secret
 from tests.support.data import temporaries
-from tests.support.ledgers import die, killed, race
+from tests.support.forks import die, killed, race
 
 
 @pytest.fixture

@@ -1,13 +1,10 @@
-"""Ledgers for tests: a cheap policy, short ways to ask for charges, and children that may be killed."""
+"""Ledgers for tests: a cheap policy, and short ways to ask for charges."""
 
 from __future__ import annotations
 
 import json
-import multiprocessing
-import os
-import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,8 +17,6 @@ from storage.database import Database, open_database
 from storage.ledger import Ledger
 from storage.secrets import Secret
 from storage.tables import entries, meta
-
-FORK = multiprocessing.get_context("fork")
 
 
 @dataclass(frozen=True)
@@ -130,66 +125,3 @@ def spent(ledger: Ledger, account: str = "clinic") -> float:
 
 def database_of(ledger: Ledger) -> Database:
     return ledger._database
-
-
-def in_child(body: Callable[[], Any], *, user: int | None = None) -> Any:
-    """Run in a forked process (as another user, if asked), and return what it returned or raise what it raised."""
-    receiver, sender = FORK.Pipe(duplex=False)
-
-    def run() -> None:
-        try:
-            if user is not None:
-                os.setgid(user)
-                os.setuid(user)
-            sender.send((body(), None))
-        except Exception as error:
-            sender.send((None, error))
-
-    child = FORK.Process(target=run)
-    child.start()
-    sender.close()
-    try:
-        answer, error = receiver.recv()
-    except EOFError:
-        child.join()
-        raise AssertionError(f"the child ended with {child.exitcode} and said nothing") from None
-    child.join()
-    if error is not None:
-        raise error
-    return answer
-
-
-def killed(body: Callable[[], Any]) -> None:
-    """Run in a forked process that must die of SIGKILL."""
-    child = FORK.Process(target=body)
-    child.start()
-    child.join(120)
-    assert child.exitcode == -signal.SIGKILL, f"the child ended with {child.exitcode} instead of being killed"
-
-
-def die(*arguments: Any, **options: Any) -> Any:
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def race(count: int, body: Callable[[int], Any]) -> list[Any]:
-    """Start processes that wait for each other and then run ``body(number)`` at once; return the answers by number.
-
-    An exception is answered by its type's name.
-    """
-    barrier = FORK.Barrier(count)
-    queue: Any = FORK.Queue()
-
-    def run(number: int) -> None:
-        barrier.wait()
-        try:
-            queue.put((number, body(number)))
-        except Exception as error:
-            queue.put((number, type(error).__name__))
-
-    children = [FORK.Process(target=run, args=(number,)) for number in range(count)]
-    for child in children:
-        child.start()
-    answers: Mapping[int, Any] = dict(queue.get(timeout=300) for _ in children)
-    for child in children:
-        child.join()
-    return [answers[number] for number in range(count)]

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import signal
 import typing
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -41,6 +39,7 @@ from tasks.secure_rounds import (
     unmask,
 )
 from tests.support.chains import Prepared, digests, ingest_private, prepare
+from tests.support.forks import die, killed
 
 PUBLIC: dict[str, Any] = {"dataset": "iris", "trust": "secagg", "parties": 4, "seed": 5, "dimension": 2}
 FEDERATED: dict[str, Any] = {**PUBLIC, "algorithm": "fed-dpdr-dpml"}
@@ -297,22 +296,18 @@ STEPS = [
 ]
 
 
-def killed(work: Callable[[], Any], step: str) -> None:
+def killed_at(step: str, work: Callable[[], Any]) -> None:
     """Run ``work`` in a process that is killed at a step."""
-    child = os.fork()
-    if child == 0:  # pragma: no cover
 
-        def reached(name: str) -> None:
-            if name == step:
-                os.kill(os.getpid(), signal.SIGKILL)
+    def reached(name: str) -> None:
+        if name == step:
+            die()
 
+    def body() -> None:
         checkpoints.reached = reached
-        try:
-            work()
-        finally:
-            os._exit(0)
-    _, status = os.waitpid(child, 0)
-    assert os.WIFSIGNALED(status), f"{step} was never reached"
+        work()
+
+    killed(body)
 
 
 @pytest.mark.parametrize("step", STEPS)
@@ -322,7 +317,7 @@ def test_a_kill_between_rounds_changes_nothing(step: str, root: Path, monkeypatc
     expected = digests()
     on_another_root(monkeypatch, root, "killed")
     prepared, release = charged(ONE)
-    killed(lambda: in_rounds(prepared, release), step)
+    killed_at(step, lambda: in_rounds(prepared, release))
     in_rounds(prepared, release)
     assert digests() == expected
     assert len(open_ledger().charges("iris")) == 1, "a repeated round is not charged again"
@@ -332,7 +327,7 @@ def test_other_vectors_after_a_kill_do_not_open_another_sum(root: Path) -> None:
     """Three vectors arrived, the survivors were fixed, the server was killed; then the fourth arrives."""
     prepared, release = charged(ONE)
     agreed, sent = vectors(prepared, release)
-    killed(lambda: fix_survivors.fn(release, agreed, sent[:3]), "kept block")
+    killed_at("kept block", lambda: fix_survivors.fn(release, agreed, sent[:3]))
     fixed = fix_survivors.fn(release, agreed, sent)
     assert survivors_of(release) == (0, 1, 2)
     answers = [unmask.fn(release, [party], fixed) for party in (0, 1, 2)]

@@ -21,7 +21,7 @@ from tasks.planning.plans import PlannedRelease
 from tasks.release import door, records
 from tasks.runtime.settings import current_layout
 from tests.support.chains import Prepared, digests, ingest_private, prepare
-from tests.support.ledgers import die, killed
+from tests.support.forks import die, killed
 
 STEPS = 4
 SEVERAL: dict[str, Any] = {

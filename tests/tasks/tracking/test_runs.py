@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
 import signal
 from concurrent.futures import ThreadPoolExecutor
@@ -30,13 +29,12 @@ from tasks.tracking.runs import (
 )
 from tasks.tracking.sklearn_export import to_sklearn
 from tasks.tracking.views import VIEW_NAME, VIEW_TAG
+from tests.support import forks
 from tests.support.engines import Engine
 from tests.support.untraced import quickest
 
 CLASSES = ("zero", "one", "two")
-# Forked from a process that has imported everything once and has no threads.
-FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(["tests.tasks.tracking.preloaded"])
+forks.preload("tests.tasks.tracking.preloaded")
 
 
 def pipeline() -> Any:
@@ -181,9 +179,9 @@ def test_threads_and_processes_at_once(root: Path) -> None:
     keys = ["a", "b", "a", "b", "a"]
     with ThreadPoolExecutor(5) as threads:
         by_thread = list(threads.map(lambda key: _track(root, key), keys))
-    with FORKS.Pool(2) as processes:
-        by_process = processes.starmap(_track, [(root, key) for key in ("a", "c", "c")])
-    found = set(zip([*keys, "a", "c", "c"], [*by_thread, *by_process], strict=True))
+    of_processes = ("a", "c", "c")
+    by_process = forks.race(3, lambda number: _track(root, of_processes[number]))
+    found = set(zip([*keys, *of_processes], [*by_thread, *by_process], strict=True))
     assert len(found) == 3
     assert len(parents(root)) == 3
     assert len(client(root).search_model_versions("name = 'digits.fed'")) == 3
@@ -220,9 +218,8 @@ def _log_until_killed(root: Path, after: int, left: Any) -> None:
 
 def _killed(root: Path, after: int) -> tuple[int | None, int]:
     """Return the exit code and how many calls were left."""
-    left = FORKS.Value("i", after)
-    process = FORKS.Process(target=_log_until_killed, args=(root, after, left))
-    process.start()
+    left = forks.Value("i", after)
+    process = forks.start(_log_until_killed, root, after, left)
     process.join(120)
     return process.exitcode, int(left.value)
 

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from storage import atomic
 from storage.atomic import PREFIX
 from storage.entries import Entries
 from storage.releases import ReleaseStore
@@ -21,7 +20,7 @@ from tasks.runtime.settings import current_layout
 from tasks.upkeep import checks
 from tests.support.command_line import CommandLine
 from tests.support.data import flip
-from tests.support.ledgers import die, in_child, killed
+from tests.support.forks import die, in_child, killed
 from tests.support.private_rows import CLASSES, DIMENSION, PrivateRows, write_rows
 
 
@@ -129,7 +128,6 @@ def test_a_killed_ingestion_leaves_no_copy_of_private_rows(
 
     def next_start() -> set[str]:
         # Another ingestion, of something else: the next start of a process.
-        atomic._swept.clear()
         ingest(IngestRequest(name="wine", visibility="public"))
         return {path.name for path in layout.datasets.iterdir()}
 
