@@ -63,14 +63,15 @@ def test_a_kill_while_it_is_made_leaves_nothing_half_made(tmp_path: Path, point:
     create = module._create_schema
 
     def create_and_die(*arguments: Any) -> None:
-        create(*arguments)
+        if point == "after the schema":
+            create(*arguments)
         die()
 
     def body() -> None:
         if point == "before the rename":
             Path.replace = die  # type: ignore[method-assign]
         else:
-            module._create_schema = die if point == "before the schema" else create_and_die
+            module._create_schema = create_and_die
         opened(path)
 
     killed(body)
