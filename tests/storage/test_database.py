@@ -71,7 +71,7 @@ def test_a_kill_while_it_is_made_leaves_nothing_half_made(tmp_path: Path, point:
         if point == "before the rename":
             Path.replace = die  # type: ignore[method-assign]
         else:
-            module._create_schema = create_and_die
+            module._create_schema = create_and_die  # type: ignore[assignment]
         opened(path)
 
     killed(body)
