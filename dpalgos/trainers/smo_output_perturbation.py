@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from dpalgos.algorithms import PrivateAlgorithm
+from dpalgos.algorithms import Algorithm, PrivateAlgorithm
 from dpalgos.errors import ParameterError
 from dpalgos.gaussian_sums import GAUSSIAN_BUDGETS, gaussian_guarantee, gaussian_law
 from dpalgos.guarantees import RELATIONS, Guarantee, Loss, Neighbours, Setting
@@ -26,7 +26,7 @@ from dpalgos.smo.coordinate_descent import minimise_hinge, rounding_slack
 from dpalgos.smo.machine import fingerprints
 from dpalgos.validation import require_between, require_positive
 
-__all__ = ["SmoOutputPerturbation"]
+__all__ = ["HingeMinimisers", "SmoOutputPerturbation"]
 
 # Grid units per sensitivity: rounding thousands of weights then adds about 10⁻⁴ of it.
 _FINENESS = 20
@@ -35,9 +35,85 @@ _NORM_EXCESS = 1e-12
 _LARGEST_WEIGHT = 2.0**52
 
 
+@dataclass(frozen=True, kw_only=True)
+class HingeMinimisers(Algorithm):
+    """The exact minimisers of ½‖w‖² + C Σ hinge, one-vs-rest, and how far one record moves them.
+
+    Parameters
+    ----------
+    C : float
+        Weight of the sum of losses; with λ the weight of a mean loss's regulariser, C = 1/(nλ). The noise grows with C.
+    tolerance : float
+        Share of 2C that the solver's inexactness may add to the sensitivity, in (0, 1]; Γ = (tolerance · C)²/2, or
+        what float64 can certify for so many rows where that is more.
+    intercept_scaling : float
+        B, at least 0; 0 trains without intercept.
+    """
+
+    C: float = 1.0
+    tolerance: float = 0.01
+    intercept_scaling: float = 1.0
+
+    relations: ClassVar[tuple[Neighbours, ...]] = RELATIONS
+    measured: ClassVar[str] = "minimisers of ½‖w‖² + C Σ hinge, l2"
+    norm: ClassVar[int] = 2
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_positive("C", self.C)
+        require_positive("tolerance", self.tolerance)
+        require_between("tolerance", self.tolerance, 0.0, 1.0)
+        if not (math.isfinite(self.intercept_scaling) and self.intercept_scaling >= 0):
+            raise ParameterError(
+                f"intercept_scaling is {self.intercept_scaling!r}; it must be a finite number of at least 0, 0 for none"
+            )
+
+    def gap(self, setting: Setting) -> float:
+        """Return Γ, how far the solver may stay from the minimum in each one-vs-rest problem."""
+        # At the minimum C Σ hinge, Σ α and ‖w‖²/2 are at most C n, the value of w = 0.
+        value = self.C * setting.rows
+        slack = rounding_slack(setting.rows, setting.dimension + 1, self.C, value, value, math.sqrt(2.0 * value))
+        return max(0.5 * (self.tolerance * self.C) ** 2, 4.0 * slack)
+
+    def sensitivity(self, setting: Setting) -> float:
+        """Return how far one record moves all released weights together, in l2, the solver's gap included."""
+        exact = setting.neighbours.records * self.C * (1.0 + _NORM_EXCESS)
+        return math.sqrt(outputs(setting.classes)) * (exact + 2.0 * math.sqrt(2.0 * self.gap(setting)))
+
+    def statistic(self, rows: Rows, setting: Setting) -> Floats:
+        """Return the minimisers of one party's rows, within the solver's gap."""
+        return self._minimisers([rows], setting, KeyedNoise(public_secret(0), "statistic").stream("order", np.zeros(0)))
+
+    def neighbouring_pair(self, setting: Setting) -> NeighbouringPair:
+        """Return neighbours whose hinges push zero weights farthest apart; they attain √K·2C (or √K·C) for C ≤ 1."""
+        return LinearTask(loss=HuberHinge(), intercept_scaling=self.intercept_scaling).steepest_pair(setting)
+
+    def _minimisers(self, parties: Sequence[Rows], setting: Setting, order: RandomStream) -> Floats:
+        """Return one weight row a class, of all parties' rows together."""
+        features, labels = self._pool(parties, setting)
+        targets = signs(labels, setting.classes)
+        return np.stack([minimise_hinge(features, y, self.C, self.gap(setting), order) for y in targets.T])
+
+    def _pool(self, parties: Sequence[Rows], setting: Setting) -> tuple[Floats, Ints]:
+        parts = [gather(rows, setting.classes) for rows in parties]
+        features = np.concatenate([np.zeros((0, setting.dimension)), *(part[0] for part in parts)])
+        labels = np.concatenate([np.zeros(0, dtype=np.int64), *(part[1] for part in parts)])
+        # A null record has no constant feature either: a zero row moves no weight.
+        constant = np.where(labels[:, None] == NULL_LABEL, 0.0, self.intercept_scaling)
+        return np.hstack([features, constant]) * self._factor(), labels
+
+    def _factor(self) -> float:
+        return 1.0 / math.hypot(1.0, self.intercept_scaling)
+
+    def _model(self, weights: Floats) -> LinearModel:
+        """Return the model in the coordinates of the rows as they were before the constant was appended."""
+        scaled = weights * self._factor()
+        return LinearModel(weights=scaled[:, :-1], intercept=scaled[:, -1] * self.intercept_scaling)
+
+
 @register("trainers", "smo-output-perturbation")
 @dataclass(frozen=True, kw_only=True)
-class SmoOutputPerturbation(PrivateAlgorithm):
+class SmoOutputPerturbation(PrivateAlgorithm, HingeMinimisers):
     """Release w + noise, w the minimiser of ½‖w‖² + C Σ hinge with the bias as a constant feature; one-vs-rest.
 
     α and the support vectors never leave: only the noisy weights do.
@@ -78,43 +154,14 @@ class SmoOutputPerturbation(PrivateAlgorithm):
     and Rubinstein et al. 2012, Lemma 15 (2C here, for rows in the unit ball and a Lipschitz hinge).
     """
 
-    C: float = 1.0
-    tolerance: float = 0.01
-    intercept_scaling: float = 1.0
-
     source: ClassVar[str] = "Chaudhuri, Monteleoni, Sarwate 2011, Corollary 8, for the C-SVM and a certified solver"
-    relations: ClassVar[tuple[Neighbours, ...]] = RELATIONS
     budgets: ClassVar[tuple[type[Loss], ...]] = GAUSSIAN_BUDGETS
-    measured: ClassVar[str] = "minimisers of ½‖w‖² + C Σ hinge, l2"
-    norm: ClassVar[int] = 2
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_positive("C", self.C)
-        require_positive("tolerance", self.tolerance)
-        require_between("tolerance", self.tolerance, 0.0, 1.0)
-        if not (math.isfinite(self.intercept_scaling) and self.intercept_scaling >= 0):
-            raise ParameterError(
-                f"intercept_scaling is {self.intercept_scaling!r}; it must be a finite number of at least 0, 0 for none"
-            )
 
     def guarantee(self, setting: Setting) -> Guarantee:
         """Return the budget."""
         self.check(setting)
         self.law(setting)
         return gaussian_guarantee(self.budget, setting)
-
-    def gap(self, setting: Setting) -> float:
-        """Return Γ, how far the solver may stay from the minimum in each one-vs-rest problem."""
-        # At the minimum C Σ hinge, Σ α and ‖w‖²/2 are at most C n, the value of w = 0.
-        value = self.C * setting.rows
-        slack = rounding_slack(setting.rows, setting.dimension + 1, self.C, value, value, math.sqrt(2.0 * value))
-        return max(0.5 * (self.tolerance * self.C) ** 2, 4.0 * slack)
-
-    def sensitivity(self, setting: Setting) -> float:
-        """Return how far one record moves all released weights together, in l2, the solver's gap included."""
-        exact = setting.neighbours.records * self.C * (1.0 + _NORM_EXCESS)
-        return math.sqrt(outputs(setting.classes)) * (exact + 2.0 * math.sqrt(2.0 * self.gap(setting)))
 
     def law(self, setting: Setting) -> RoundedGaussian:
         """Return the noise of the weights, in grid units."""
@@ -133,36 +180,6 @@ class SmoOutputPerturbation(PrivateAlgorithm):
         exact = np.rint(weights / unit).astype(np.int64)
         drawn = self.law(setting).sample(exact.size, noise.stream("weights", exact))
         return self._model(np.asarray((exact + drawn.reshape(exact.shape)) * unit, dtype=np.float64))
-
-    def statistic(self, rows: Rows, setting: Setting) -> Floats:
-        """Return the minimisers of one party's rows, within the solver's gap."""
-        return self._minimisers([rows], setting, KeyedNoise(public_secret(0), "statistic").stream("order", np.zeros(0)))
-
-    def neighbouring_pair(self, setting: Setting) -> NeighbouringPair:
-        """Return neighbours whose hinges push zero weights farthest apart; they attain √K·2C (or √K·C) for C ≤ 1."""
-        return LinearTask(loss=HuberHinge(), intercept_scaling=self.intercept_scaling).steepest_pair(setting)
-
-    def _minimisers(self, parties: Sequence[Rows], setting: Setting, order: RandomStream) -> Floats:
-        """Return one weight row a class, of all parties' rows together."""
-        features, labels = self._pool(parties, setting)
-        targets = signs(labels, setting.classes)
-        return np.stack([minimise_hinge(features, y, self.C, self.gap(setting), order) for y in targets.T])
-
-    def _pool(self, parties: Sequence[Rows], setting: Setting) -> tuple[Floats, Ints]:
-        parts = [gather(rows, setting.classes) for rows in parties]
-        features = np.concatenate([np.zeros((0, setting.dimension)), *(part[0] for part in parts)])
-        labels = np.concatenate([np.zeros(0, dtype=np.int64), *(part[1] for part in parts)])
-        # A null record has no constant feature either: a zero row moves no weight.
-        constant = np.where(labels[:, None] == NULL_LABEL, 0.0, self.intercept_scaling)
-        return np.hstack([features, constant]) * self._factor(), labels
-
-    def _factor(self) -> float:
-        return 1.0 / math.hypot(1.0, self.intercept_scaling)
-
-    def _model(self, weights: Floats) -> LinearModel:
-        """Return the model in the coordinates of the rows as they were before the constant was appended."""
-        scaled = weights * self._factor()
-        return LinearModel(weights=scaled[:, :-1], intercept=scaled[:, -1] * self.intercept_scaling)
 
     def _unit(self, setting: Setting) -> float:
         return 2.0 ** (math.floor(math.log2(self.sensitivity(setting))) - _FINENESS)

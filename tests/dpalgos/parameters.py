@@ -31,6 +31,8 @@ PARAMETERS: dict[tuple[str, str], list[dict[str, Any]]] = {
     ("projections", "pca"): [{"components": 3}, {"components": 6, "variance_share": 0.85}],
     ("projections", "pooling"): [_IMAGE, {"size": 3, **_IMAGE}],
     ("projections", "radial-pca"): [{"budget": EPSILON, "components": 3}],
+    ("projections", "ppca"): [{"budget": EPSILON, "components": 3}, {"budget": EPSILON, "components": 6}],
+    ("projections", "ppca-published"): [{"budget": EPSILON, "components": 3, "sweeps": 3}],
     ("projections", "public-whitening"): [
         {
             "feature_parameters": {"scales": 1, "angles": 2, "places": 1},
@@ -44,6 +46,12 @@ PARAMETERS: dict[tuple[str, str], list[dict[str, Any]]] = {
     ("projections", "random-projection"): [{"components": 3}],
     ("projections", "wishart-pca"): [{"budget": EPSILON, "components": 3}],
     ("trainers", "approximate-minima-perturbation"): [{"budget": APPROXIMATE}],
+    ("trainers", "consensus-admm"): [
+        {"budget": MU, "iterations": 3},
+        {"budget": MU, "iterations": 2, "loss": "softmax", "intercept_scaling": 1.0},
+    ],
+    ("trainers", "consensus-admm-published"): [{"budget": EPSILON, "iterations": 3}],
+    ("trainers", "dual-perturbation-published"): [{"budget": EPSILON}],
     ("trainers", "dpwss"): [{"budget": EPSILON}],
     ("trainers", "erm"): [
         {},
@@ -79,6 +87,7 @@ PARAMETERS: dict[tuple[str, str], list[dict[str, Any]]] = {
     ("trainers", "pathak"): [{"budget": EPSILON}],
     ("trainers", "smo"): [{}],
     ("trainers", "smo-output-perturbation"): [{"budget": MU}],
+    ("trainers", "smo-output-perturbation-laplace"): [{"budget": EPSILON}],
     ("trainers", "sufficient-statistics"): [{"budget": MU}, {"budget": MU, "intercept_scaling": 1.0}],
     ("trainers", "svm-laplace-published"): [{"budget": EPSILON}],
     ("trainers", "truex"): [{"budget": MU, "iterations": 5}, {"budget": MU, "iterations": 4, "honest": 2}],

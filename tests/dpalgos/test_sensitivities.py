@@ -60,6 +60,7 @@ SHARES: dict[tuple[str, str], tuple[float, float]] = {
     ("truex", "intercept"): (0.98, 0.81),
     ("objective-perturbation", "logistic intercept"): (0.499, 0.40),
     ("output-perturbation", "softmax intercept"): (0.47, 0.46),
+    ("consensus-admm", "softmax intercept"): (0.47, 0.46),
     ("output-perturbation", "squared"): (0.07, 0.07),
     # Its intercept is there by default.
     ("smo-output-perturbation", ""): (0.98, 0.80),

@@ -1,0 +1,157 @@
+"""Principal components by the exponential mechanism: PPCA as published, and direction by direction."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from dpalgos.algorithms import PureAlgorithm, Unproved
+from dpalgos.guarantees import RELATIONS, Claim, Guarantee, Neighbours, PureEpsilon, Setting
+from dpalgos.mechanisms.bingham import Bingham
+from dpalgos.mechanisms.fixed_point import gram_sensitivity
+from dpalgos.models import Projection
+from dpalgos.noise import NoiseSource
+from dpalgos.projections.covariance import PrincipalDirections, gram_matrix
+from dpalgos.registry import register
+from dpalgos.rows import Floats, Rows
+from dpalgos.validation import require_count
+
+__all__ = ["Ppca", "PublishedPpca"]
+
+
+def _remaining(directions: Floats) -> Floats:
+    """Return an orthonormal basis (d, d − i) of what is orthogonal to i orthonormal columns."""
+    full, _ = np.linalg.qr(directions, mode="complete")
+    return np.asarray(full[:, directions.shape[1] :])
+
+
+def _basis(directions: Floats) -> Projection:
+    """Return the projection; the signs, which the law leaves open, by the largest entry of each direction."""
+    largest = np.abs(directions).argmax(axis=0)
+    signs = np.where(directions[largest, np.arange(directions.shape[1])] < 0, -1.0, 1.0)
+    # No spectrum: the exact one is a function of the rows, and none is drawn.
+    return Projection(basis=np.ascontiguousarray(directions * signs), spectrum=np.zeros(0))
+
+
+@register("projections", "ppca")
+@dataclass(frozen=True, kw_only=True)
+class Ppca(PureAlgorithm, PrincipalDirections):
+    """Directions drawn one after the other, each orthogonal to those before, by the exponential mechanism.
+
+    Guarantee
+    ---------
+    epsilon-DP in total, epsilon/k for each of k directions (they are drawn from the same rows, adaptively). The i-th
+    has the density ∝ exp(c vᵀXᵀX v) on the unit sphere of what is orthogonal to those before: the exponential mechanism
+    (:class:`~dpalgos.mechanisms.bingham.Bingham`), which is c·r-DP for r the range over v of the change of vᵀXᵀX v.
+    That change is vᵀ(xxᵀ − zzᵀ)v, of a matrix of rank two with eigenvalues p ≥ 0 ≥ −q and Frobenius norm √(p² + q²) ≤
+    √2 (:func:`~dpalgos.mechanisms.fixed_point.gram_sensitivity`), so r = p + q ≤ √2·√2 = 2, reached by orthogonal unit
+    rows; against a null record it is ‖x‖² ≤ 1. So c = epsilon/(2k) under replace-one, epsilon/k under replace-special.
+    The sampler draws from exactly this law; numerics idealised. The released basis has no spectrum.
+
+    For k = 1 this is the law of PPCA; for more PPCA draws the subspace at once, which nobody can do exactly.
+
+    Parameters
+    ----------
+    budget : PureEpsilon
+    components : int
+        Number of directions k.
+
+    References
+    ----------
+    Chaudhuri, Sarwate, Sinha, JMLR 14 (2013), Algorithm 2 (k = 1); Kapralov, Talwar, "On differentially private low
+    rank approximation", SODA 2013 (direction by direction); McSherry, Talwar, FOCS 2007, Theorem 6.
+    """
+
+    source: ClassVar[str] = "Chaudhuri, Sarwate, Sinha 2013, Algorithm 2; Kapralov, Talwar 2013 for several directions"
+    relations: ClassVar[tuple[Neighbours, ...]] = RELATIONS
+    measured: ClassVar[str] = "XᵀX, Frobenius"
+    norm: ClassVar[int] = 2
+
+    def sensitivity(self, setting: Setting) -> float:
+        """Return how far one record moves XᵀX."""
+        return gram_sensitivity(1.0, setting.neighbours)
+
+    def statistic(self, rows: Rows, setting: Setting) -> Floats:
+        """Return the party's exact XᵀX."""
+        return gram_matrix([rows], setting)
+
+    def guarantee(self, setting: Setting) -> Guarantee:
+        """Return an equal share of epsilon for each direction."""
+        self.check(setting)
+        share = PureEpsilon(self.budget.epsilon / self.components)
+        return Guarantee(losses=(share,) * self.components, neighbours=setting.neighbours)
+
+    def weight(self, setting: Setting) -> float:
+        """Return c, by which vᵀXᵀX v is multiplied in the exponent."""
+        return self.budget.epsilon / (self.components * setting.neighbours.records)
+
+    def fit(self, parties: Sequence[Rows], setting: Setting, noise: NoiseSource) -> Projection:
+        """Return the directions as they were drawn."""
+        self.check(setting)
+        exponent = self.weight(setting) * gram_matrix(parties, setting)
+        drawn = np.zeros((setting.dimension, 0))
+        for index in range(self.components):
+            rest = _remaining(drawn)
+            law = Bingham(rest.T @ exponent @ rest)
+            direction = rest @ law.sample(noise.stream(f"direction-{index}", law.exponent))
+            drawn = np.column_stack([drawn, direction])
+        return _basis(drawn)
+
+
+@register("projections", "ppca-published")
+@dataclass(frozen=True, kw_only=True)
+class PublishedPpca(Unproved, PureAlgorithm, PrincipalDirections):
+    """A subspace drawn by Gibbs sampling from the density ∝ exp(tr VᵀXᵀX V · ε/2) over orthonormal d × k matrices.
+
+    A sweep draws each column anew from its law given the others, which is exact.
+
+    Guarantee
+    ---------
+    None: see the flaw. (The stated law itself is the exponential mechanism and ε-DP: the trace moves by at most 1
+    either way. For k = 1 a sweep draws from it; use ``ppca``.)
+
+    Parameters
+    ----------
+    budget : PureEpsilon
+        The paper's ε.
+    components : int
+        Number of directions k.
+    sweeps : int
+        From a basis of uniform law.
+
+    References
+    ----------
+    Chaudhuri, Sarwate, Sinha, JMLR 14 (2013), Algorithm 2; Hoff, "Simulation of the matrix Bingham–von Mises–Fisher
+    distribution", JCGS 18 (2009).
+    """
+
+    sweeps: int = 20
+
+    source: ClassVar[str] = "Chaudhuri, Sarwate, Sinha 2013, Algorithm 2, with a Gibbs sampler as in its section 5"
+    claim: ClassVar[Claim | None] = Claim(
+        "epsilon-DP",
+        "Chaudhuri, Sarwate, Sinha 2013, Algorithm 2",
+        "A Gibbs sampler that is stopped does not have the law that the proof is about, and no bound on how far it is "
+        "from it is known.",
+    )
+    sound_counterpart: ClassVar[str | None] = "ppca"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_count("sweeps", self.sweeps)
+
+    def fit(self, parties: Sequence[Rows], setting: Setting, noise: NoiseSource) -> Projection:
+        """Return the subspace after the last sweep."""
+        self.check(setting)
+        exponent = 0.5 * self.budget.epsilon * gram_matrix(parties, setting)
+        start = noise.stream("start", exponent).generator()
+        columns, _ = np.linalg.qr(start.standard_normal((setting.dimension, self.components)))
+        for sweep in range(self.sweeps):
+            for index in range(self.components):
+                rest = _remaining(np.delete(columns, index, axis=1))
+                law = Bingham(rest.T @ exponent @ rest)
+                columns[:, index] = rest @ law.sample(noise.stream(f"column-{sweep}-{index}", law.exponent))
+        return _basis(columns)
