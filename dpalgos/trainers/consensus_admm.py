@@ -53,7 +53,7 @@ class _Consensus(LinearClassifierTrainer):
     """
 
     iterations: int = 10
-    penalty: float = 0.3
+    penalty: float = 1.0
     regularisation: float = 0.01
 
     trusts: ClassVar[tuple[Trust, ...]] = (Trust.CENTRAL,)
