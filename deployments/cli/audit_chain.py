@@ -23,12 +23,14 @@ def show_chain_audit(
     json: bool,
 ) -> None:
     """Audit a whole chain and print the report."""
+    from rich.console import Console
     from rich.progress import Progress
 
     from flows.federated_training import chain_inline
     from tasks.auditing.chain import audit_chain
 
-    with Progress(console=console(), transient=True, disable=json) as shown:
+    screen = Console(stderr=True)
+    with Progress(console=screen, transient=True, disable=not screen.is_terminal) as shown:
         bar = shown.add_task(f"audit of {name}, the whole chain", total=None)
         report = audit_chain(
             name,
