@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from deployments.cli.app import app
-from deployments.cli.audit_chain import show_chain_audit
+from deployments.cli.audit_runs import show_chain_audit, show_one_run_audit
 from deployments.cli.common import JsonFlag, RootOption, console, print_json, print_root, use_root
 
 _TRIALS = 2000
@@ -30,6 +30,9 @@ def audit(
     chain: Annotated[
         bool, typer.Option("--chain", help="Audit all that a private run shows: files, ledger, numbers, MLflow.")
     ] = False,
+    canaries: Annotated[
+        int | None, typer.Option(help="Audit from one training run on so many made-up canaries, some hundreds.")
+    ] = None,
     root: RootOption = None,
     json: JsonFlag = False,
 ) -> None:
@@ -44,6 +47,20 @@ def audit(
     known = [str(one) for one in (Neighbours.REPLACE_ONE, Neighbours.REPLACE_SPECIAL)]
     if neighbours not in known:
         raise ParameterError(f"--neighbours {neighbours!r} is none of {', '.join(known)}")
+    if chain and canaries is not None:
+        raise ParameterError("--chain and --canaries are two audits: choose one")
+    if canaries is not None:
+        show_one_run_audit(
+            name,
+            epsilon,
+            delta,
+            canaries=canaries,
+            confidence=confidence,
+            neighbours=Neighbours(neighbours),
+            seed=seed,
+            json=json,
+        )
+        return
     if chain:
         show_chain_audit(
             name, epsilon, delta, trials=trials, confidence=confidence, neighbours=Neighbours(neighbours), json=json

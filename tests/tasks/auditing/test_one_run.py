@@ -1,0 +1,71 @@
+"""Audits from one training run: published systems that release without noise are refuted, sound ones are not."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import numpy as np
+import pytest
+
+from dpalgos.audit.report import Verdict
+from dpalgos.errors import ParameterError
+from dpalgos.guarantees import Neighbours
+from dpalgos.rows import Ints
+from dpalgos.summation import TrustedSummation
+from tasks.auditing.one_run import audit_in_one_run
+from tests.support.command_line import CommandLine
+
+RELATIONS = list(Neighbours)[:2]
+
+
+@pytest.mark.parametrize("neighbours", RELATIONS)
+@pytest.mark.parametrize("name", ["ag-svm", "dpwss", "wishart-svm"])
+def test_models_without_noise_are_refuted_in_one_run(name: str, neighbours: Neighbours) -> None:
+    report = audit_in_one_run(name, canaries=120, neighbours=neighbours)
+    assert report.verdict is Verdict.VIOLATES, report
+    assert report.lower_bound > 1.0
+    assert report.proved_epsilon is None
+
+
+@pytest.mark.parametrize("neighbours", RELATIONS)
+@pytest.mark.parametrize("name", ["noisy-gd", "dpdr-dpml", "smo-output-perturbation"])
+def test_sound_runs_are_consistent(name: str, neighbours: Neighbours) -> None:
+    """At 1 − 10⁻⁹, so never by chance, at a budget that lets something be seen."""
+    report = audit_in_one_run(name, epsilon=4.0, canaries=200, neighbours=neighbours, confidence=1 - 1e-9)
+    assert report.verdict is Verdict.CONSISTENT, report
+    assert report.proved_epsilon is not None
+    assert report.lower_bound <= report.proved_epsilon
+
+
+def test_forgotten_noise_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mutant: sums are formed as ever and released as they are."""
+
+    def release(self: TrustedSummation, step: str, contributions: list[Ints], law: object) -> Ints:
+        return cast(Ints, np.sum(contributions, axis=0))
+
+    monkeypatch.setattr(TrustedSummation, "release", release)
+    report = audit_in_one_run("noisy-gd", canaries=400, confidence=1 - 1e-9)
+    assert report.verdict is Verdict.VIOLATES, report
+    assert report.correct >= 0.95 * report.guesses
+
+
+def test_nothing_to_audit_and_too_few_canaries() -> None:
+    with pytest.raises(ParameterError, match="nothing to audit"):
+        audit_in_one_run("non-private", canaries=20)
+    with pytest.raises(ParameterError, match="ten at the least"):
+        audit_in_one_run("noisy-gd", canaries=5)
+
+
+def test_the_command(commands: CommandLine) -> None:
+    report = commands.succeeds("audit", "wishart-svm", "--canaries", "200")
+    assert report["verdict"] == "violates its claim"
+    assert {"lower_bound", "lower_mu", "p_value", "correct", "guesses", "canaries", "seed"} <= set(report)
+    commands("audit", "noisy-gd", "--chain", "--canaries", "20").refused(2, "two audits")
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("seed", range(10))
+def test_a_thousand_canaries_refute_nothing_sound(seed: int) -> None:
+    for name in ("noisy-gd", "sufficient-statistics", "fed-dpdr-dpml", "dppca-dpsvm"):
+        report = audit_in_one_run(name, epsilon=4.0, canaries=1000, confidence=1 - 1e-9, seed=seed)
+        assert report.verdict is Verdict.CONSISTENT, report
