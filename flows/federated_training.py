@@ -19,6 +19,7 @@ from tasks.aggregation import aggregate
 from tasks.charging import charge
 from tasks.datasets.description import default_normalisation
 from tasks.evaluation import evaluate
+from tasks.features import extract_features
 from tasks.ingestion import ingest
 from tasks.normalisation import normalise
 from tasks.partitioning import partition
@@ -26,6 +27,7 @@ from tasks.planning.configuration import TrainingConfig
 from tasks.planning.planner import plan_run
 from tasks.planning.plans import PlannedRelease, RunPlan
 from tasks.planning.resolution import resolve_normalisation
+from tasks.preparation.features import plan_features
 from tasks.recording import record
 from tasks.reduction import reduce_dimension
 from tasks.runtime.concurrency import one_run_a_dataset, refused
@@ -57,8 +59,12 @@ def chain(config: TrainingConfig) -> Chained:
     started = time.monotonic()
     ingested = ingest(config.dataset)
     dataset = normalise(ingested, resolve_normalisation(config, default_normalisation(config.dataset)))
+    features = plan_features(dataset, config)
+    if features:
+        dataset = extract_features(dataset, features)
     shards = partition(dataset, config)
-    plan = plan_run(config, shards.training, shards.held_out, relation=relation_of(config.dataset))
+    relation = relation_of(config.dataset)
+    plan = plan_run(config, shards.training, shards.held_out, relation=relation, features=features)
     charge(plan, shards)
     made: dict[str, Future[ReleaseRef]] = {}
     for release in plan.projections:

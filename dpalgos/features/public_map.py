@@ -14,7 +14,7 @@ from dpalgos.errors import ParameterError
 from dpalgos.guarantees import RELATIONS, Guarantee, Neighbours, Setting
 from dpalgos.rows import Floats
 
-__all__ = ["PublicMap", "RowFeatures", "image_shape"]
+__all__ = ["FileMap", "PublicMap", "RowFeatures", "image_shape"]
 
 
 class RowFeatures(ABC):
@@ -22,6 +22,8 @@ class RowFeatures(ABC):
 
     __slots__ = ()
     kind: ClassVar[str]
+    packages: ClassVar[tuple[str, ...]] = ()
+    """Distributions that it needs beside what every model does."""
 
     @property
     @abstractmethod
@@ -54,6 +56,33 @@ class PublicMap(ProjectionAlgorithm):
     def guarantee(self, setting: Setting) -> Guarantee:
         """Return a guarantee without cost."""
         return Guarantee(losses=(), neighbours=setting.neighbours)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileMap(ABC):
+    """A map that somebody's file says: what is registered under ``encoders``, one class a file format."""
+
+    source: ClassVar[str]
+    normalisation: ClassVar[str] = "none"
+    """The map of rows that comes before it: encoders want rows as they are registered."""
+    largest: ClassVar[int] = 2**29
+    """Bytes of a file at most: it is stored in the root and again in each logged model."""
+
+    @abstractmethod
+    def read(self, content: bytes, dimension: int) -> RowFeatures:
+        """Return the map of a file for rows of ``dimension`` features.
+
+        Raises
+        ------
+        ParameterError
+            If the file says no such map.
+        """
+        raise NotImplementedError
+
+    @abstractmethod
+    def outside(self, content: bytes) -> str:
+        """Return in one sentence whose rows the guarantee leaves out because of the file."""
+        raise NotImplementedError
 
 
 def image_shape(dimension: int, shape: Sequence[int] | None) -> tuple[int, int, int]:

@@ -21,10 +21,10 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema, core_schema
 
-from dpalgos.errors import UnknownNameError
+from dpalgos.errors import ParameterError, UnknownNameError
 from dpalgos.guarantees import Neighbours
 
-__all__ = ["RegisteredName", "SecureSettings", "TrainingConfig"]
+__all__ = ["RegisteredName", "SecureSettings", "TrainingConfig", "split_features"]
 
 _MOST_NAMES = 6
 # Result tables hold 64-bit integers.
@@ -69,6 +69,32 @@ class RegisteredName:
         return {**handler(schema), "enum": list(self.names())}
 
 
+def split_features(given: str) -> tuple[str, str | None]:
+    """Return name and file of what ``features`` says: ``NAME``, or ``NAME:FILE`` for maps that a file says.
+
+    Raises
+    ------
+    UnknownNameError
+        If no public map or kind of encoder has this name.
+    ParameterError
+        If an encoder comes without a file, or another map with one.
+    """
+    from dpalgos.registry import lookup, names
+
+    name, colon, file = given.partition(":")
+    encoders = names("encoders")
+    public = [one for one in names("projections") if not lookup("projections", one).reads_rows]
+    known = sorted([*encoders, *public])
+    if name not in known:
+        near = difflib.get_close_matches(name, known, n=3, cutoff=0.4) or known
+        raise UnknownNameError(f"no public map is called {name!r}; nearest: {', '.join(near)}")
+    if name in encoders and not file:
+        raise ParameterError(f"{name} is an encoder of your own: say which file, for example {name}:encoder.{name}")
+    if name not in encoders and colon:
+        raise ParameterError(f"{name} takes no file; leave {colon}{file} out")
+    return name, file or None
+
+
 class SecureSettings(BaseModel):
     """The fault model of secure aggregation, and who is lost in the simulation."""
 
@@ -103,6 +129,17 @@ class TrainingConfig(BaseModel):
             examples=["fed-dpdr-dpml", "noisy-gd"],
         ),
     ] = "noisy-gd"
+    features: Annotated[
+        str | None,
+        Field(
+            description="A public map of each row before anything else: a name (hog, scattering), or onnx:FILE.",
+            examples=["onnx:encoder.onnx"],
+        ),
+    ] = None
+    public_dataset: Annotated[
+        str | None,
+        Field(description="A registered public set whose rows centre, turn and whiten the features."),
+    ] = None
     projection: Annotated[
         Annotated[str, RegisteredName("projections")] | None,
         Field(description="A registered projection instead of the system's."),
@@ -198,6 +235,13 @@ class TrainingConfig(BaseModel):
     @classmethod
     def _relation_in_force(cls, neighbours: Neighbours | None) -> Neighbours | None:
         return neighbours and neighbours.in_force()
+
+    @field_validator("features")
+    @classmethod
+    def _map_that_reads_no_rows(cls, given: str | None) -> str | None:
+        if given is not None:
+            split_features(given)
+        return given
 
     @model_validator(mode="before")
     @classmethod

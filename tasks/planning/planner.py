@@ -19,7 +19,7 @@ from storage.refs import ShardRef
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.fields import Json
 from tasks.planning.identity import code_version, identity
-from tasks.planning.plans import Deadline, PlannedCombination, PlannedRelease, RunPlan
+from tasks.planning.plans import Deadline, FeatureStep, PlannedCombination, PlannedRelease, RunPlan
 from tasks.planning.resolution import Resolved, resolve, resolve_trust
 
 __all__ = ["plan_run"]
@@ -50,6 +50,7 @@ def plan_run(
     held_out: ShardRef | None = None,
     *,
     relation: Neighbours = Neighbours.REPLACE_ONE,
+    features: Sequence[FeatureStep] = (),
 ) -> RunPlan:
     """Return the plan of one run over the parties' shards.
 
@@ -62,6 +63,8 @@ def plan_run(
         Rows a charged evaluation may read.
     relation : Neighbours
         The account's, in force where the configuration names none.
+    features : sequence of FeatureStep
+        The public maps that these rows have passed through.
 
     Raises
     ------
@@ -79,6 +82,7 @@ def plan_run(
         shards=tuple(shards),
         held_out=held_out,
         neighbours=config.neighbours or relation,
+        features=tuple(features),
     )
     accepted = {part: lookup(spec.kind, spec.name).budgets for part, spec in resolved.parts.items() if part in _STAGES}
     stages = {stage: accepted[stage][0] for stage in _STAGES if accepted.get(stage)}
@@ -134,6 +138,7 @@ class _Draft:
     shards: tuple[ShardRef, ...]
     held_out: ShardRef | None
     neighbours: Neighbours
+    features: tuple[FeatureStep, ...]
 
     def plan(self, budgets: Budgets, split: Json) -> RunPlan:
         """Return the plan under these budgets."""
@@ -163,7 +168,7 @@ class _Draft:
                 evaluation=[config.test_fraction, [release.key for release in evaluations]],
                 target=[config.epsilon, config.delta],
             ),
-            system=resolved.name,
+            system=self._name,
             paper=resolved.paper,
             trust=resolved.trust,
             normalisation=dataset.normalisation,
@@ -172,12 +177,17 @@ class _Draft:
             models=models,
             model=model,
             evaluations=evaluations,
+            features=self.features,
             split=split,
             claim=resolved.claim,
             sound_counterpart=resolved.sound_counterpart,
             epsilon=config.epsilon,
             delta=config.delta,
         )
+
+    @property
+    def _name(self) -> str:
+        return "+".join([self.resolved.name, *(step.label for step in self.features)])
 
     @property
     def _classes(self) -> int:
@@ -215,6 +225,7 @@ class _Draft:
             account=group[0].dataset.account,
             delta=self.config.delta,
             deadline=self._deadline if lookup(spec.kind, spec.name).reads_rows else None,
+            outside=tuple(step.outside for step in self.features if step.outside),
         )
 
     @property

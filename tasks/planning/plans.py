@@ -13,11 +13,11 @@ from dpalgos.algorithms import Algorithm
 from dpalgos.guarantees import Guarantee, Loss
 from dpalgos.registry import lookup
 from dpalgos.trust.model import EVERYONE, TrustModel
-from storage.refs import ShardRef
+from storage.refs import DatasetRef, ShardRef
 from tasks.planning.fields import AlgorithmField, ClaimField, Json, LossField, SettingField
 from tasks.planning.identity import identity
 
-__all__ = ["EVERYONE", "Deadline", "PlannedCombination", "PlannedRelease", "RunPlan", "Shards"]
+__all__ = ["EVERYONE", "Deadline", "FeatureStep", "PlannedCombination", "PlannedRelease", "RunPlan", "Shards"]
 
 
 class _Planned(BaseModel):
@@ -62,6 +62,33 @@ class Shards(_Planned):
         """Return the shards of some parties, in that order; ``"test"`` is the held-out rows."""
         known = {shard.party: shard for shard in self.all}
         return [known[party] for party in parties]
+
+
+class FeatureStep(_Planned):
+    """One public map that all rows of a run pass through before they are dealt to parties.
+
+    Attributes
+    ----------
+    key : str
+        Identity of the map: what it is made of, its code, the maps before it.
+    label : str
+        For people.
+    dimension : int
+        Features that come out.
+    algorithm : AlgorithmSpec or None
+        What makes it from public parameters; None where it is stored already or public rows make it.
+    public : DatasetRef or None
+        The public rows that it is learnt from.
+    outside : str or None
+        Whose rows the guarantee leaves out because of it, in one sentence.
+    """
+
+    key: str
+    label: str
+    dimension: int
+    algorithm: AlgorithmField | None = None
+    public: DatasetRef | None = None
+    outside: str | None = None
 
 
 class _Identified(_Planned):
@@ -122,6 +149,9 @@ class PlannedRelease(_Identified):
         At which its plan states its cost; must be below 1/n.
     deadline : Deadline or None
         When it appears. It changes no number but the charge, so it is part of the identity where there is one.
+    outside : tuple of str
+        Whose rows the guarantee leaves out, because maps that the rows went through were made of them; these maps are
+        part of the identity as part of the data version.
     """
 
     algorithm: AlgorithmField
@@ -132,15 +162,16 @@ class PlannedRelease(_Identified):
     account: str
     delta: float
     deadline: Deadline | None = None
+    outside: tuple[str, ...] = ()
 
     def _outside(self) -> set[str]:
         # What follows from the rest, or changes no number that is released.
-        return {"account", "delta"} | self.fields_without_value
+        return {"account", "delta", "outside"} | self.fields_without_value
 
     @property
     def fields_without_value(self) -> set[str]:
         """Fields that identities and manifests leave out where they have no value, as those made before have none."""
-        return set() if self.deadline else {"deadline"}
+        return {name for name in ("deadline", "outside") if not getattr(self, name)}
 
     @property
     def name(self) -> str:
@@ -179,6 +210,8 @@ class PlannedRelease(_Identified):
     def guarantee(self) -> Guarantee:
         """Return what is proved about the release, its time included where it has a deadline."""
         proved = self.trust_model().guarantee(self.build(), self.setting)
+        if self.outside and proved.proved:
+            proved = replace(proved, assumptions=(*proved.assumptions, *self.outside))
         if self.deadline is None or not proved.proved:
             return proved
         # Each party's own task may overrun, and any of them is seen.
@@ -221,6 +254,8 @@ class RunPlan(_Planned):
         One a party, or one for all; no projections where all dimensions are kept.
     basis, model : PlannedCombination or None
         How they are put together.
+    features : tuple of FeatureStep
+        What rows have passed through before any release.
     split : dict
         How the budget was split over the stages, for reports.
     """
@@ -235,6 +270,7 @@ class RunPlan(_Planned):
     models: tuple[PlannedRelease, ...]
     model: PlannedCombination | None
     evaluations: tuple[PlannedRelease, ...]
+    features: tuple[FeatureStep, ...] = ()
     split: Json
     claim: ClaimField | None
     sound_counterpart: str | None

@@ -13,13 +13,13 @@ from dpalgos.normalisation import Normalisation
 from dpalgos.registry import AlgorithmSpec, lookup, names
 from dpalgos.systems.system import Arrangement, Scope, System
 from storage.errors import InputError, RefusedError
-from tasks.planning.configuration import TrainingConfig
+from tasks.planning.configuration import TrainingConfig, split_features
 
-__all__ = ["Resolved", "admitted_normalisation", "resolve", "resolve_normalisation", "resolve_trust"]
+__all__ = ["Resolved", "admitted_normalisation", "parameters_of", "resolve", "resolve_normalisation", "resolve_trust"]
 
 UNIT_NORM = "unit-norm"
 # Parameters of what is not a part of a system.
-_OTHERS = ("partition.", "trust.")
+_OTHERS = ("partition.", "trust.", "features.", "public.")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,9 +171,12 @@ def resolve_system(config: TrainingConfig) -> tuple[str, System | None, str, Arr
 
 
 def resolve_normalisation(config: TrainingConfig, declared: str | None) -> str:
-    """Return the row-local map of a run: asked for, declared with the data set, or the system's own."""
+    """Return the row-local map of a run: asked for, what an encoder wants, declared with the set, or the system's."""
     if config.normalisation is not None:
         return config.normalisation
+    name = split_features(config.features)[0] if config.features is not None else ""
+    if name in names("encoders"):
+        return str(lookup("encoders", name).normalisation)
     if declared is not None:
         return declared
     return UNIT_NORM if config.trainer is not None else str(lookup("systems", str(config.algorithm)).normalisation)
@@ -253,6 +256,11 @@ def resolve_trust(config: TrainingConfig, name: str) -> AlgorithmSpec:
                 + f" and this run is under {name}; choose --trust secagg, or leave it out"
             )
     return AlgorithmSpec("trusts", name, given)
+
+
+def parameters_of(config: TrainingConfig, wanted: str) -> dict[str, object]:
+    """Return the parameters whose owner is named: those of ``features.…``, ``public.…``."""
+    return {field: value for owner, field, value in _dotted(config) if owner == wanted}
 
 
 def _dotted(config: TrainingConfig) -> Iterator[tuple[str, str, object]]:

@@ -17,6 +17,7 @@ from tasks.planning.configuration import TrainingConfig
 from tasks.planning.planner import plan_run
 from tasks.planning.resolution import Resolved, resolve, resolve_normalisation
 from tasks.preparation.dealing import planned_shards
+from tasks.preparation.features import featured_ref, plan_features
 from tasks.preparation.mapping import mapped_ref
 from tasks.release.admission import require_admissible
 
@@ -75,11 +76,15 @@ def require_feasible(config: TrainingConfig) -> None:
         return faults.raise_all()
     _check_parts(config, dataset, faults)
     name = resolve_normalisation(config, default_normalisation(config.dataset))
-    mapped = faults.of(lambda: mapped_ref(dataset, name))
-    shards = faults.of(lambda: planned_shards(mapped or dataset, config))
+    mapped = faults.of(lambda: mapped_ref(dataset, name)) or dataset
+    features = faults.of(lambda: plan_features(mapped, config)) or ()
+    rows = featured_ref(mapped, features)
+    shards = faults.of(lambda: planned_shards(rows, config))
     if shards is not None and not faults.found:
         relation = relation_of(config.dataset)
-        plan = faults.of(lambda: plan_run(config, shards.training, shards.held_out, relation=relation))
+        plan = faults.of(
+            lambda: plan_run(config, shards.training, shards.held_out, relation=relation, features=features)
+        )
         if plan is not None:
             faults.of(lambda: require_admissible(plan, shards.all))
     return faults.raise_all()

@@ -24,7 +24,7 @@ from tasks.tracking.results import RunResult, summary
 
 __all__ = ["STAGES", "show_budget", "show_figure", "show_result", "show_sweep", "showing_progress"]
 
-STAGES = ("ingest", "normalise", "partition", "charge", "evaluate", "record")
+STAGES = ("ingest", "normalise", "extract_features", "partition", "charge", "evaluate", "record")
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from storage.refs import DatasetRef, ReleaseRef
 from tasks.datasets.description import find_dataset
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.plans import RunPlan
+from tasks.preparation.features import stored_map
 from tasks.preparation.mapping import row_map
 from tasks.release.storing import read_release
 from tasks.runtime.settings import flow_run_page
@@ -89,7 +90,7 @@ def run_report(
     """
     report = describe(config, dataset, plan, result)
     try:
-        model = _model_report(config, dataset, result, next(iter(models.values())))
+        model = _model_report(config, dataset, plan, result, next(iter(models.values())))
     except NotExportableError as reason:
         model, report = None, dataclasses.replace(report, note=f"{report.note}\n\nNo model is logged: {reason}.")
     return dataclasses.replace(
@@ -123,21 +124,22 @@ def _children(plan: RunPlan, result: RunResult) -> tuple[ChildReport, ...]:
 
 
 def _model_report(
-    config: TrainingConfig, dataset: DatasetRef, result: RunResult, path: list[ReleaseRef]
+    config: TrainingConfig, dataset: DatasetRef, plan: RunPlan, result: RunResult, path: list[ReleaseRef]
 ) -> ModelReport:
     *maps, model = [read_release(reference) for reference in path]
+    registered = find_dataset(config.dataset)
+    features = [stored_map(step) for step in plan.features]
     learnt = not lookup("normalisations", dataset.normalisation).row_local
     return ModelReport(
         pipeline=to_sklearn(
-            normalisation=row_map(find_dataset(config.dataset), dataset.normalisation)
-            if learnt
-            else dataset.normalisation,
-            maps=maps,
+            normalisation=row_map(registered, dataset.normalisation) if learnt else dataset.normalisation,
+            maps=[*features, *maps],
             model=model,
             classes=dataset.classes,
-            dimension=dataset.dimension,
+            dimension=registered.dimension,
         ),
-        dimension=dataset.dimension,
+        dimension=registered.dimension,
         classes=dataset.classes,
         registered_name=f"{dataset.name}.{result.algorithm}",
+        packages=tuple(dict.fromkeys(package for each in features for package in each.packages)),
     )

@@ -80,12 +80,15 @@ class ModelReport:
         Empty for a regression.
     registered_name : str
         The model of MLflow's registry that this becomes a new version of.
+    packages : tuple of str
+        Distributions that it needs beside what every model does.
     """
 
     pipeline: Pipeline
     dimension: int
     classes: tuple[str, ...]
     registered_name: str
+    packages: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -360,9 +363,9 @@ def log_files(client: MlflowClient, run_id: str, files: Mapping[str, str | bytes
         client.log_artifacts(run_id, folder)
 
 
-def _requirements() -> list[str]:
+def _requirements(more: tuple[str, ...] = ()) -> list[str]:
     """Return what a fresh process needs to load the model, pinned; MLflow's own inference would take ten seconds."""
-    packages = ("mlflow", "numpy", "scikit-learn", "scipy", "skops", "unitball")
+    packages = ("mlflow", "numpy", "scikit-learn", "scipy", "skops", "unitball", *more)
     return [f"{package}=={importlib.metadata.version(package)}" for package in packages]
 
 
@@ -384,7 +387,7 @@ def _log_model(run_id: str, model_id: str, report: ModelReport, facts: Mapping[s
         run_id=run_id,
         serialization_format="skops",
         skops_trusted_types=list(TRUSTED_TYPES),
-        pip_requirements=_requirements(),
+        pip_requirements=_requirements(report.packages),
         # Written by hand: MLflow would infer it from example rows.
         signature=ModelSignature(
             inputs=Schema([TensorSpec(np.dtype(np.float64), (-1, report.dimension))]),

@@ -1,0 +1,144 @@
+"""Centring, principal directions and whitening learnt from rows that are public, for rows that are not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from dpalgos.arrays import Array
+from dpalgos.errors import ParameterError
+from dpalgos.features.public_map import RowFeatures
+from dpalgos.models import released_kind
+from dpalgos.rows import Floats, null_records
+from dpalgos.validation import require_between, require_count, require_positive
+
+__all__ = ["CentredDirections", "PublicRowsWhitening"]
+
+_MOST_COMPONENTS = 200
+
+
+@released_kind
+@dataclass(frozen=True, slots=True)
+class CentredDirections(RowFeatures):
+    """The map x ↦ u/‖u‖ with u = (x − mean) basis.
+
+    Parameters
+    ----------
+    mean : array (d,)
+    basis : array (d, k)
+    """
+
+    mean: Floats
+    basis: Floats
+    kind: ClassVar[str] = "centred-directions"
+
+    @property
+    def dimension(self) -> int:
+        """Number of features k."""
+        return int(self.basis.shape[1])
+
+    def transform(self, features: Floats) -> Floats:
+        """Map (m, d) to (m, k), rows of norm 1 (or 0, for the mean)."""
+        turned = (features - self.mean) @ self.basis
+        norms = np.linalg.norm(turned, axis=1, keepdims=True)
+        return np.asarray(turned / np.where(norms > 0, norms, 1.0))
+
+    def arrays(self) -> dict[str, Array]:
+        """Return mean and basis."""
+        return {"mean": self.mean, "basis": self.basis}
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublicRowsWhitening:
+    """Features centred, turned and scaled by the covariance of public rows.
+
+    With T the covariance of the public rows and W their covariance within classes (T itself where ``within`` is off or
+    they have no classes), and A = (W + floor·‖W‖)^−power, rows are centred by the public mean, turned to the top k
+    directions of A T A and brought to the unit sphere. Power ½ whitens; power 0 is principal component analysis.
+
+    Guarantee
+    ---------
+    Costs the private rows nothing: none of them has a part in it, and each is mapped by itself. Its rows have norm 1
+    (or 0). The public rows are protected by nothing.
+
+    Parameters
+    ----------
+    components : int, optional
+        Directions k; by default 200, or as many as there are features or public rows.
+    power : float
+        In [0, ½].
+    floor : float
+        Added to W's eigenvalues, relative to the largest.
+    within : bool
+        Whether the covariance to whiten by is that within the public rows' classes, which need not be the private ones.
+
+    References
+    ----------
+    Fisher 1936 and Hatch, Kajarekar, Stolcke, INTERSPEECH 2006 (within-class covariance normalisation); public rows for
+    private learning in Amid et al., ICML 2022, and Ganesh et al., ICML 2023.
+    """
+
+    components: int | None = None
+    power: float = 0.5
+    floor: float = 1e-3
+    within: bool = True
+
+    def __post_init__(self) -> None:
+        if self.components is not None:
+            require_count("components", self.components)
+        require_between("power", self.power, 0.0, 0.5)
+        require_positive("floor", self.floor)
+
+    def output_dimension(self, dimension: int, rows: int) -> int:
+        """Return the number of directions that ``rows`` public rows of ``dimension`` features give.
+
+        Raises
+        ------
+        ParameterError
+            If more are asked for than there are.
+        """
+        most = min(dimension, max(rows - 1, 1))
+        if self.components is not None and self.components > most:
+            raise ParameterError(
+                f"components is {self.components}; {rows} public rows of {dimension} features have at most {most}"
+            )
+        return self.components if self.components is not None else min(most, _MOST_COMPONENTS)
+
+    def learn(
+        self, blocks: Iterable[tuple[Floats, Array]], dimension: int, rows: int, classes: int
+    ) -> CentredDirections:
+        """Return the map.
+
+        Parameters
+        ----------
+        blocks : iterable of (features (m, dimension), labels (m,))
+            The public rows; null records among them are left out.
+        dimension, rows, classes : int
+            Features, number of rows and of classes (1 for real labels).
+        """
+        groups = classes if self.within and classes > 1 else 1
+        sums, counts, gram = np.zeros((groups, dimension)), np.zeros(groups), np.zeros((dimension, dimension))
+        for features, labels in blocks:
+            kept = ~null_records(features, labels, classes)
+            rows_kept = features[kept]
+            group = np.asarray(labels[kept], dtype=np.int64) if groups > 1 else np.zeros(len(rows_kept), dtype=np.int64)
+            member = np.eye(groups)[group]
+            sums, counts = sums + member.T @ rows_kept, counts + member.sum(axis=0)
+            gram += rows_kept.T @ rows_kept
+        every = max(counts.sum(), 1.0)
+        means = sums / np.maximum(counts, 1.0)[:, None]
+        mean = sums.sum(axis=0) / every
+        total = gram / every - np.outer(mean, mean)
+        inside = (gram - (means * counts[:, None]).T @ means) / every
+        values, vectors = np.linalg.eigh((inside + inside.T) / 2.0)
+        # The scale does not matter, since rows come out with norm 1.
+        largest = max(float(values[-1]), 1e-12)
+        whitener = vectors * (np.maximum(values, 0.0) / largest + self.floor) ** -self.power
+        _, turned = np.linalg.eigh(whitener.T @ ((total + total.T) / 2.0) @ whitener)
+        size = self.output_dimension(dimension, rows)
+        # Single precision is enough and halves the file.
+        basis = (whitener @ turned[:, ::-1][:, :size]).astype(np.float32).astype(np.float64)
+        return CentredDirections(mean=mean, basis=basis)

@@ -1,0 +1,212 @@
+"""Versions of a data set whose rows have passed through public maps: planned, made once, stored with the rows.
+
+A map is public where no private row has a part in it: made from parameters, read from somebody's file, or learnt from
+public rows. It costs nothing and is no release, but it is kept beside them, by its identity: a model is nothing without
+what its rows pass through.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from dpalgos.errors import ParameterError
+from dpalgos.features.public_map import FileMap, RowFeatures
+from dpalgos.features.public_rows import PublicRowsWhitening
+from dpalgos.guarantees import Setting
+from dpalgos.keystream import KeyedNoise, public_secret
+from dpalgos.models import decode
+from dpalgos.registry import AlgorithmSpec, construct, lookup
+from dpalgos.rows import Array, Floats
+from storage.datasets import is_complete, open_dataset, transform_dataset, transformed_ref
+from storage.errors import InputError, RefusedError
+from storage.refs import DatasetRef
+from storage.releases import ReleaseStore
+from tasks.datasets.description import find_dataset
+from tasks.planning.configuration import TrainingConfig, split_features
+from tasks.planning.identity import code_version, identity
+from tasks.planning.plans import FeatureStep
+from tasks.planning.resolution import parameters_of
+from tasks.preparation.mapping import map_rows
+from tasks.runtime.settings import current_layout
+
+__all__ = ["featured_ref", "is_extracted_whole", "map_features", "plan_features", "stored_map"]
+
+
+def plan_features(dataset: DatasetRef, config: TrainingConfig) -> tuple[FeatureStep, ...]:
+    """Return the public maps that a configuration puts before everything else; no row is read.
+
+    An encoder's file is read, tried on a made-up row, and copied into the root by its content.
+
+    Parameters
+    ----------
+    dataset : DatasetRef
+        Normalised.
+    config : TrainingConfig
+
+    Raises
+    ------
+    InputError
+        If a file is not there, or public rows do not fit.
+    ParameterError
+        If a parameter, or what a file says, does not fit the rows.
+    RefusedError
+        If rows to learn from are private, or those that are trained on.
+    """
+    steps: tuple[FeatureStep, ...] = ()
+    if config.features is not None:
+        name, file = split_features(config.features)
+        given = parameters_of(config, "features")
+        steps = (_from_parameters(dataset, name, given) if file is None else _from_file(dataset, name, file, given),)
+    elif parameters_of(config, "features"):
+        raise ParameterError("parameters of features are given and no features: choose --features, or leave them out")
+    if config.public_dataset is not None:
+        steps += (_from_public_rows(dataset, config, steps),)
+    elif parameters_of(config, "public"):
+        raise ParameterError("parameters of public rows are given and no rows: choose --public-dataset")
+    return steps
+
+
+def featured_ref(dataset: DatasetRef, features: Sequence[FeatureStep]) -> DatasetRef:
+    """Return the reference that :func:`map_features` would return; no row is read."""
+    if not features:
+        return dataset
+    return transformed_ref(
+        current_layout(),
+        dataset,
+        normalisation=dataset.normalisation,
+        recipe=features[-1].key,
+        dimension=features[-1].dimension,
+    )
+
+
+def map_features(dataset: DatasetRef, features: Sequence[FeatureStep]) -> DatasetRef:
+    """Make the maps that are not stored, and store a version of the rows seen through all of them."""
+    maps: list[RowFeatures] = []
+    for feature in features:
+        maps.append(_made(feature, dataset, maps))
+    return transform_dataset(
+        current_layout(),
+        dataset,
+        _through(maps),
+        normalisation=dataset.normalisation,
+        recipe=features[-1].key,
+        dimension=features[-1].dimension,
+    )
+
+
+def stored_map(feature: FeatureStep) -> RowFeatures:
+    """Return a map that was made."""
+    manifest, arrays = ReleaseStore(current_layout()).read(feature.key)
+    found: RowFeatures = decode(manifest["artefact"], arrays)
+    return found
+
+
+def is_extracted_whole(dataset: DatasetRef) -> bool:
+    """Whether a version is there."""
+    return is_complete(current_layout(), dataset)
+
+
+def _through(maps: Sequence[RowFeatures]) -> Callable[[Floats], Floats]:
+    def mapped(features: Floats) -> Floats:
+        for each in maps:
+            features = each.transform(features)
+        return features
+
+    return mapped
+
+
+def _from_parameters(dataset: DatasetRef, name: str, given: dict[str, object]) -> FeatureStep:
+    spec = AlgorithmSpec("projections", name, given)
+    algorithm = spec.build()
+    key = identity(
+        map=[spec.name, dict(spec.parameters), dataset.dimension], code=code_version(lookup(spec.kind, spec.name))
+    )
+    return FeatureStep(key=key, label=name, dimension=algorithm.output_dimension(dataset.dimension), algorithm=spec)
+
+
+def _from_file(dataset: DatasetRef, name: str, file: str, given: dict[str, object]) -> FeatureStep:
+    cls = lookup("encoders", name)
+    encoder: FileMap = construct(cls, name, given)
+    content = _content(Path(file).expanduser(), encoder.largest)
+    made = encoder.read(content, dataset.dimension)
+    outside = encoder.outside(content)
+    # The map's arrays hold the file, so that the outside sentence's digest and the identity are of the same bytes.
+    digest = ReleaseStore.digest_of({}, made.arrays())
+    key = identity(map=[name, digest, dataset.dimension], code=code_version(cls))
+    _store(key, name, made)
+    return FeatureStep(key=key, label=name, dimension=made.dimension, outside=outside)
+
+
+def _content(path: Path, largest: int) -> bytes:
+    try:
+        if not path.is_file():
+            raise InputError(f"there is no file {path}: name the encoder's file, as in --features onnx:encoder.onnx")
+        if (size := path.stat().st_size) > largest:
+            raise InputError(f"{path} has {size} bytes; an encoder's file has at most {largest}")
+        return path.read_bytes()
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}") from None
+
+
+def _from_public_rows(dataset: DatasetRef, config: TrainingConfig, before: Sequence[FeatureStep]) -> FeatureStep:
+    public = find_dataset(str(config.public_dataset))
+    registered = find_dataset(config.dataset)
+    if public.private:
+        raise RefusedError(
+            f"{public.name} is private: what is learnt from its rows would have to be charged; name a public set"
+        )
+    if public.version == registered.version or public.account == registered.account:
+        raise RefusedError(
+            f"{public.name} holds the rows that are trained on: what is learnt from them is no public map; name a set "
+            "of other rows"
+        )
+    if public.dimension != registered.dimension:
+        raise InputError(
+            f"{public.name} has {public.dimension} features a row and {registered.name} {registered.dimension}; "
+            "public rows are of the same kind as those that are trained on"
+        )
+    given = parameters_of(config, "public")
+    learner = construct(PublicRowsWhitening, "public", given)
+    dimension = before[-1].dimension if before else dataset.dimension
+    key = identity(
+        map=["public-rows", given, dataset.normalisation, dimension],
+        rows=public.version,
+        before=[step.key for step in before],
+        code=code_version(PublicRowsWhitening),
+    )
+    return FeatureStep(
+        key=key,
+        label="public-rows",
+        dimension=learner.output_dimension(dimension, public.rows),
+        algorithm=AlgorithmSpec("", "public", given),
+        public=public,
+        outside=f"the public rows of {public.name}, which features are centred and whitened by, are not protected",
+    )
+
+
+def _made(feature: FeatureStep, dataset: DatasetRef, before: Sequence[RowFeatures]) -> RowFeatures:
+    if ReleaseStore(current_layout()).exists(feature.key):
+        return stored_map(feature)
+    assert feature.algorithm is not None
+    if feature.public is None:
+        setting = Setting(sizes=(), dimension=dataset.dimension, classes=max(len(dataset.classes), 1))
+        made: RowFeatures = feature.algorithm.build().fit((), setting, KeyedNoise(public_secret(0), feature.key))
+    else:
+        rows = map_rows(feature.public, dataset.normalisation)
+        through = _through(before)
+
+        def blocks() -> Iterator[tuple[Floats, Array]]:
+            for features, labels in open_dataset(current_layout(), rows).blocks():
+                yield through(features), labels
+
+        width = before[-1].dimension if before else rows.dimension
+        learner = construct(PublicRowsWhitening, "public", feature.algorithm.parameters)
+        made = learner.learn(blocks(), width, rows.rows, max(len(rows.classes), 1))
+    return _store(feature.key, feature.label, made)
+
+
+def _store(key: str, label: str, made: RowFeatures) -> RowFeatures:
+    manifest = {"format_version": 1, "key": key, "artefact": made.kind, "label": label, "reads_rows": False}
+    ReleaseStore(current_layout()).write(key, manifest, made.arrays())
+    return made

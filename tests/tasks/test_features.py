@@ -1,0 +1,194 @@
+"""Public maps before everything else: named in the guarantee, part of the identity, inside the logged model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dpalgos.errors import ParameterError
+from dpalgos.features.onnx import OnnxEncoder
+from dpalgos.features.public_map import FileMap
+from dpalgos.features.public_rows import PublicRowsWhitening
+from flows.federated_training import Chained, chain_inline
+from storage.datasets import open_dataset
+from storage.errors import InputError, RefusedError
+from storage.readers.bundled import BUNDLED
+from storage.refs import Visibility
+from storage.releases import ReleaseStore
+from tasks.datasets.description import find_dataset
+from tasks.datasets.registration import ingest
+from tasks.datasets.request import IngestRequest
+from tasks.planning.configuration import TrainingConfig
+from tasks.release.preflight import require_feasible
+from tasks.runtime.settings import current_layout
+from tasks.tracking.reporting import run_report
+from tests.support.chains import ingest_private
+from tests.support.data import gathered
+from tests.support.onnx_models import linear_model
+from tests.support.private_rows import CLASSES, DIMENSION, write_rows
+
+SMALL: dict[str, Any] = {"dataset": "clinic", "algorithm": "noisy-gd", "epsilon": 1.0, "parties": 2}
+
+
+@pytest.fixture
+def encoder(tmp_path: Path) -> Path:
+    path = tmp_path / "encoder.onnx"
+    path.write_bytes(linear_model(np.random.default_rng(1).normal(size=(DIMENSION, 9))))
+    return path
+
+
+@pytest.fixture
+def clinic(root: Path, tmp_path: Path) -> None:
+    ingest_private(tmp_path / "input")
+
+
+def run(**config: Any) -> tuple[TrainingConfig, Chained]:
+    given = TrainingConfig(**{**SMALL, **config})
+    return given, chain_inline(given)
+
+
+def pipeline_of(config: TrainingConfig, chained: Chained) -> Any:
+    report = run_report(config, chained.dataset, chained.plan, chained.result, chained.models)
+    assert report.model is not None
+    return report.model
+
+
+def ingest_public(folder: Path, name: str = "others", dimension: int = DIMENSION, **more: Any) -> None:
+    folder.mkdir(exist_ok=True)
+    path = write_rows(folder / f"{name}.txt", 120, seed=9).path
+    request = {"format": "libsvm", "dimension": dimension, "classes": CLASSES, "visibility": Visibility.PUBLIC, **more}
+    ingest(IngestRequest(name=name, path=path, **request))
+
+
+def test_an_encoder_is_copied_named_and_logged(clinic: None, encoder: Path) -> None:
+    words = f"onnx:{encoder}"
+    config, chained = run(features=words)
+    content = encoder.read_bytes()
+    encoder.unlink()
+    assert chained.dataset.dimension == 9
+    assert chained.dataset.normalisation == "none", "an encoder wants rows as they are"
+    assert chained.plan.system == "noisy-gd+onnx"
+    said = OnnxEncoder().outside(content)
+    proved = chained.result.proved
+    assert proved is not None
+    assert said in proved.assumptions
+    (model,) = chained.plan.models
+    manifest = ReleaseStore(current_layout()).manifest(model.key)
+    assert said in manifest["guarantee"]["assumptions"]
+    # What costs nothing without it costs nothing more with it.
+    assert proved.epsilon == pytest.approx(1.0, abs=1e-3)
+    report = pipeline_of(config, chained)
+    assert report.packages == ("onnxruntime",)
+    assert report.dimension == DIMENSION
+
+
+def test_the_logged_model_scores_raw_rows_as_the_evaluation_did(root: Path, tmp_path: Path) -> None:
+    assert "digits" in BUNDLED
+    path = tmp_path / "encoder.onnx"
+    path.write_bytes(linear_model(np.random.default_rng(1).normal(size=(64, 40))))
+    config, chained = run(dataset="digits", features=f"onnx:{path}", seed=1, test_fraction=0, epsilon=3.0)
+    pipeline = pipeline_of(config, chained).pipeline
+    raw, labels = gathered(open_dataset(current_layout(), find_dataset("digits")))
+    names = np.array(chained.dataset.classes)[labels.astype(int)]
+    assert chained.result.measured_on == "training rows"
+    assert (pipeline.predict(raw) == names).mean() == chained.result.accuracy
+    assert chained.result.accuracy > 0.5
+
+
+def test_the_file_is_the_identity_and_not_its_name(clinic: None, encoder: Path, tmp_path: Path) -> None:
+    first = run(features=f"onnx:{encoder}")[1].result
+    (tmp_path / "moved.onnx").write_bytes(encoder.read_bytes())
+    assert run(features=f"onnx:{tmp_path / 'moved.onnx'}")[1].result.releases == first.releases
+    encoder.write_bytes(linear_model(np.random.default_rng(2).normal(size=(DIMENSION, 9))))
+    assert run(features=f"onnx:{encoder}")[1].result.releases != first.releases
+    assert run()[1].result.releases != first.releases
+
+
+def test_named_maps_take_their_parameters(clinic: None) -> None:
+    given = {"features.frequencies": 5, "features.gamma": 0.5}
+    config, chained = run(features="random-fourier", parameters={**given, "iterations": 3})
+    assert chained.dataset.dimension == 10
+    assert pipeline_of(config, chained).packages == ()
+    assert chained.result.proved is not None
+    assert not [said for said in chained.result.proved.assumptions if "outside" in said]
+    again = run(features="random-fourier", parameters={**given, "features.gamma": 0.6, "iterations": 3})[1]
+    assert again.result.releases != chained.result.releases
+
+
+@pytest.mark.parametrize(
+    ("words", "error", "message"),
+    [
+        ({"features": "onnx:nowhere.onnx"}, InputError, "there is no file nowhere.onnx"),
+        ({"features": "onnx:."}, InputError, "there is no file ."),
+        ({"parameters": {"features.gamma": 1.0}}, ParameterError, "choose --features"),
+        ({"parameters": {"public.power": 0.0}}, ParameterError, "choose --public-dataset"),
+        ({"features": "random-fourier", "parameters": {"features.gama": 1.0}}, ParameterError, "gama.*gamma"),
+        ({"features": "scattering"}, ParameterError, "no square images"),
+        ({"public_dataset": "nobody"}, InputError, "nobody"),
+        ({"public_dataset": "clinic"}, RefusedError, "clinic is private"),
+    ],
+)
+def test_what_does_not_fit_is_told_before_anything_starts(
+    words: dict[str, Any], error: type[Exception], message: str, clinic: None
+) -> None:
+    with pytest.raises(error, match=message):
+        require_feasible(TrainingConfig(**{**SMALL, **words}))
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("onnx", "say which file, for example onnx:encoder.onnx"),
+        ("onnx:", "say which file"),
+        ("hog:file", "hog takes no file"),
+        ("analyze-gauss", "no public map is called 'analyze-gauss'"),
+    ],
+)
+def test_words_that_name_no_public_map(words: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        TrainingConfig(features=words)
+
+
+def test_files_beyond_reason_are_not_read(clinic: None, encoder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FileMap, "largest", 10)
+    with pytest.raises(InputError, match="an encoder's file has at most 10"):
+        require_feasible(TrainingConfig(**SMALL, features=f"onnx:{encoder}"))
+
+
+def test_public_rows_centre_and_whiten(clinic: None, tmp_path: Path) -> None:
+    ingest_public(tmp_path / "public")
+    config, chained = run(public_dataset="others", parameters={"public.components": 3})
+    assert chained.dataset.dimension == 3
+    assert chained.plan.system == "noisy-gd+public-rows"
+    assert chained.result.proved is not None
+    assert any("public rows of others" in said for said in chained.result.proved.assumptions)
+    (step,) = chained.plan.features
+    public, labels = gathered(open_dataset(current_layout(), find_dataset("others")))
+    unit = public / np.linalg.norm(public, axis=1, keepdims=True)
+    want = PublicRowsWhitening(components=3).learn([(unit, labels)], DIMENSION, len(unit), len(CLASSES))
+    arrays = ReleaseStore(current_layout()).read(step.key)[1]
+    np.testing.assert_allclose(arrays["mean"], want.mean, atol=1e-6)
+    np.testing.assert_allclose(np.abs(arrays["basis"]), np.abs(want.basis), rtol=1e-3, atol=1e-3)
+    assert [name for name, _ in pipeline_of(config, chained).pipeline.steps][:2] == ["normalise", "centred-directions"]
+
+
+def test_public_rows_see_what_the_encoder_gives(clinic: None, encoder: Path, tmp_path: Path) -> None:
+    ingest_public(tmp_path / "public")
+    config, chained = run(features=f"onnx:{encoder}", public_dataset="others")
+    first, second = chained.plan.features
+    assert (first.dimension, second.dimension) == (9, 9)
+    assert chained.result.proved is not None
+    assert len([said for said in chained.result.proved.assumptions if said in (first.outside, second.outside)]) == 2
+    steps = [name for name, _ in pipeline_of(config, chained).pipeline.steps]
+    assert steps[:2] == ["onnx-features", "centred-directions"]
+
+
+def test_rows_that_are_trained_on_are_no_public_rows(root: Path, tmp_path: Path) -> None:
+    ingest_public(tmp_path / "public")
+    with pytest.raises(RefusedError, match="holds the rows that are trained on"):
+        require_feasible(TrainingConfig(**{**SMALL, "dataset": "others"}, public_dataset="others"))
+    with pytest.raises(InputError, match=r"digits has 64 features a row and others \d+"):
+        require_feasible(TrainingConfig(**{**SMALL, "dataset": "others"}, public_dataset="digits"))
