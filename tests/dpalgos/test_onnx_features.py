@@ -13,10 +13,10 @@ from dpalgos.features import onnx as module
 from dpalgos.features.onnx import OnnxEncoder, OnnxFeatures
 from dpalgos.models import decode
 from dpalgos.testing import hostile_rows
-from tests.support.onnx_models import DOUBLE, FLOAT, INTEGER, linear_model, model, with_external_data
+from tests.support.onnx_models import DOUBLE, FLOAT, INTEGER, Ports, linear_model, model, with_external_data
 
 WEIGHTS = np.random.default_rng(0).normal(size=(6, 4))
-PLAIN = {"x": (FLOAT, ["rows", 6])}
+PLAIN: Ports = {"x": (FLOAT, ["rows", 6])}
 
 
 def encoder(content: bytes, dimension: int = 6, **parameters: Any) -> OnnxFeatures:
@@ -154,7 +154,7 @@ def test_models_that_do_not_fit(name: str) -> None:
 
 
 def test_channels_last_are_not_taken_for_channels_first() -> None:
-    shape = {"x": (FLOAT, ["n", 2, 2, 3])}
+    shape: Ports = {"x": (FLOAT, ["n", 2, 2, 3])}
     last = model([("Relu", ["x"], ["y"], {})], shape, {"y": (FLOAT, ["n", 2, 2, 3])})
     with pytest.raises(ParameterError, match="channels last"):
         encoder(last, dimension=12)

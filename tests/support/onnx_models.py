@@ -10,15 +10,16 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 from onnx.external_data_helper import convert_model_to_external_data
 
-__all__ = ["DOUBLE", "FLOAT", "INTEGER", "linear_model", "model", "with_external_data"]
+__all__ = ["DOUBLE", "FLOAT", "INTEGER", "Ports", "linear_model", "model", "with_external_data"]
 
+Ports = Mapping[str, tuple[int, Sequence[int | str]]]
 FLOAT, DOUBLE, INTEGER = TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.INT64
 
 
 def model(
     nodes: Sequence[tuple[str, Sequence[str], Sequence[str], Mapping[str, Any]]],
-    inputs: Mapping[str, tuple[int, Sequence[int | str]]],
-    outputs: Mapping[str, tuple[int, Sequence[int | str]]],
+    inputs: Ports,
+    outputs: Ports,
     weights: Mapping[str, np.ndarray[Any, Any]] | None = None,
 ) -> bytes:
     """Return a model's file: nodes (operator, inputs, outputs, attributes), inputs and outputs (type, shape)."""
