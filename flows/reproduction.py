@@ -85,6 +85,7 @@ def _bring_in(need: DataNeed, path: Path) -> None:
             dimension=need.dimension,
             schema_path=Path(need.schema_name) if need.schema_name else None,
             on_violation=need.on_violation,
+            scaling=need.scaling,
         )
     )
 

@@ -194,7 +194,8 @@ def _ingest_part(folder: Path, layout: RowFormat, source: Source, part: str, pri
             seen.update(np.unique(labels).tolist())
             if prints is not None:
                 # Null records are alike whosever they are.
-                prints.add(features if block.null is None else features[~block.null])
+                known = features if block.plain is None else block.plain
+                prints.add(known if block.null is None else known[~block.null])
             writer.write(layout.encode(features, labels))
             if writer.rows > most_rows():
                 raise InputError(
@@ -359,6 +360,7 @@ def staged_dataset(
             "parts": {part: rows.written.to_json() for part, rows in ingested.items()},
             "origins": [[origin, rows] for origin, rows in train.origins],
             "counts": {part: tally.to_json() for part, tally in source.tallies.items()},
+            "table": source.table,
         }
         yield StagedDataset(layout, visibility, source.place, stage, body, prints)
 
@@ -393,7 +395,8 @@ def _content(body: Mapping[str, Any]) -> str:
     """Return the digest of what a version holds, whatever it is called."""
     told = ("format", "classes", "label_range", "normalisation", "origins")
     rows = {part: written["content"] for part, written in body["parts"].items()}
-    return manifests.digest({"rows": rows, **{what: body[what] for what in told}})
+    table = {} if body["table"] is None else {"table": body["table"]}
+    return manifests.digest({"rows": rows, **{what: body[what] for what in told}, **table})
 
 
 def _same_content(layout: Layout, ref: DatasetRef, mac: str) -> bool:

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 from pydantic import BaseModel, ConfigDict
 
-__all__ = ["DatasetRef", "Labels", "OnViolation", "ReleaseRef", "ShardRef", "Visibility"]
+__all__ = ["DatasetRef", "Labels", "OnViolation", "ReleaseRef", "Scaling", "ShardRef", "Visibility"]
 
 
 class Visibility(StrEnum):
@@ -34,6 +34,15 @@ class OnViolation(StrEnum):
     """A number goes to the nearest end of its range; an unknown category becomes all zeros."""
     DROP = "drop"
     """The row is left out; of private rows, it becomes a null record, which is counted and contributes nothing."""
+
+
+class Scaling(StrEnum):
+    """What numbers of a table become."""
+
+    CENTRED = "centred"
+    """[-1, 1] with the middle of the declared range at 0, blocks of columns weighted, and an intercept's coordinate."""
+    UNIT_INTERVAL = "unit-interval"
+    """[0, 1], as several papers have it: no weights, no intercept's coordinate."""
 
 
 class _Ref(BaseModel):

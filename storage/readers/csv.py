@@ -7,18 +7,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from pyarrow import csv as arrow_csv
 
 from storage.errors import InputError, RefusedError
-from storage.readers.files import bounded_lines, open_binary, reading, require_file
+from storage.readers.files import bounded_lines, open_text, reading, require_file
 from storage.readers.registry import register_reader
 from storage.readers.source import Block, OnViolation, ReadOptions, Source, Tally, confirm
 from storage.schema import Schema, Table, load_schema
 
-__all__ = ["read_csv", "require_schema", "table_files"]
+__all__ = ["read_csv", "require_schema", "table_files", "table_of"]
 
 
 class _Lines:
@@ -26,18 +27,20 @@ class _Lines:
 
     def __init__(self, path: Path, schema: Schema) -> None:
         self._path = path
+        self._encoding = schema.encoding
         self._skip = schema.skip_lines_beginning
         self.number = 0
 
     def __iter__(self) -> Iterator[str]:
-        with open_binary(self._path) as file:
+        with open_text(self._path, self._encoding) as file:
             for number, raw in bounded_lines(file, self._path):
                 self.number = number
                 try:
                     text = raw.decode("utf-8-sig" if number == 1 else "utf-8")
                 except UnicodeDecodeError as error:
                     raise InputError(
-                        f"{self._path}, line {self.number}: byte {raw[error.start]:#04x} is not UTF-8; convert the file"
+                        f"{self._path}, line {self.number}: byte {raw[error.start]:#04x} is not UTF-8; let the schema "
+                        "declare the file's encoding (latin-1, cp1252, utf-16), or convert the file"
                     ) from error
                 if not (self._skip and text.startswith(self._skip)):
                     yield text
@@ -63,6 +66,7 @@ class _Rows:
                 yield from self._line_by_line(done)
                 return
             done += len(block.labels)
+            self.tally.read += len(block.labels)
             yield block
 
     def _typed(self) -> Iterator[Block | None]:
@@ -73,7 +77,7 @@ class _Rows:
             yield None
             return
         try:
-            with reading(self.path), open_binary(self.path) as file:
+            with reading(self.path), open_text(self.path, schema.encoding) as file:
                 table = arrow_csv.open_csv(
                     pa.PythonFile(file, "r"),
                     read_options=arrow_csv.ReadOptions(
@@ -125,7 +129,7 @@ class _Rows:
         names = [column.name for column in self.schema.columns]
         if not self.schema.header:
             yield 0, names
-        headed = self.schema.header
+        headed, first = self.schema.header, True
         try:
             for row in reader:
                 cells = [cell.strip() for cell in row]
@@ -135,7 +139,13 @@ class _Rows:
                     headed = False
                     names = self._header(cells, lines.number)
                     yield lines.number, names
+                elif first and cells == names and not self.schema.header:
+                    raise InputError(
+                        f"{self.path}, line {lines.number} holds the columns' names, and the schema says 'header: "
+                        "false'; let it say 'header: true', or nothing"
+                    )
                 elif len(cells) == len(names):
+                    first = False
                     yield lines.number, cells
                 elif self.on_violation is OnViolation.DROP:
                     yield lines.number, []
@@ -150,17 +160,27 @@ class _Rows:
             raise InputError(f"{self.path} holds no line of column names, and the schema says it has one")
 
     def _header(self, cells: list[str], line: int) -> list[str]:
+        """Return the names that a line gives, which are the declared ones in any order."""
         declared = {column.name for column in self.schema.columns}
+        place, given = f"{self.path}, line {line}", set(cells)
+        if not given & declared:
+            saw = ", ".join(repr(cell[:30]) for cell in cells[:6]) + (", …" if len(cells) > 6 else "")
+            raise InputError(
+                f"{place} should name the columns and holds {saw}; declare columns of these names, correct the "
+                "delimiter, or let the schema say 'header: false' if the file begins with a row"
+            )
+        twice = sorted({name for name in cells if cells.count(name) > 1})
+        if twice:
+            raise InputError(f"{place}: column {twice[0]!r} is named twice; rename one in the file")
         for name in cells:
             if name not in declared:
-                raise InputError(
-                    f"{self.path}, line {line}: column {name!r} is not in the schema; add it "
-                    "(type: ignore leaves it out)"
-                )
-        missing = sorted(declared - set(cells))
-        if missing or len(cells) != len(declared):
-            what = f"column {missing[0]!r} is missing" if missing else "a column is named twice"
-            raise InputError(f"{self.path}, line {line}: {what}; the schema declares {len(declared)} columns")
+                raise InputError(f"{place}: column {name!r} is not in the schema; add it (type: ignore leaves it out)")
+        missing = sorted(declared - given)
+        if missing:
+            raise InputError(
+                f"{place}: column {missing[0]!r} is missing; the schema declares {len(declared)} columns, add it to "
+                "the file or take it out of the schema"
+            )
         return cells
 
 
@@ -176,7 +196,12 @@ def require_schema(options: ReadOptions, format_name: str) -> Schema:
         raise RefusedError(
             f"format {format_name} needs a declared schema (--schema FILE.yaml); none is learnt from rows"
         )
-    return replace(load_schema(options.schema), keeps_rows=not options.discover)
+    return replace(load_schema(options.schema, options.scaling), keeps_rows=not options.discover)
+
+
+def table_of(schema: Schema, options: ReadOptions) -> dict[str, Any]:
+    """Return what of a declaration decides how raw rows become features, as JSON."""
+    return {"schema": dict(schema.document), "on_violation": str(options.on_violation)}
 
 
 def table_files(path: str | Path, schema: Schema, options: ReadOptions) -> dict[str, Path]:
@@ -197,7 +222,7 @@ def table_files(path: str | Path, schema: Schema, options: ReadOptions) -> dict[
     return {part: require_file(file) for part, file in files.items()}
 
 
-@register_reader("csv", takes=("schema", "on_violation", "test"))
+@register_reader("csv", takes=("schema", "on_violation", "test", "scaling"))
 def read_csv(path: str | Path, options: ReadOptions) -> Source:
     """Read delimited text (plain, .gz, .bz2) with a declared schema; scaling and one-hot come from the schema.
 
@@ -222,4 +247,5 @@ def read_csv(path: str | Path, options: ReadOptions) -> Source:
         label_range=label.range,
         parts=parts,
         tallies={part: tallies[part] for part in parts},
+        table=table_of(schema, options),
     )

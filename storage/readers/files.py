@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bz2
+import codecs
 import gzip
 import io
 import zlib
@@ -15,7 +16,16 @@ from typing import IO, Any, cast
 
 from storage.errors import InputError
 
-__all__ = ["LONGEST_LINE", "bounded_lines", "limited", "most_rows", "open_binary", "reading", "require_file"]
+__all__ = [
+    "LONGEST_LINE",
+    "bounded_lines",
+    "limited",
+    "most_rows",
+    "open_binary",
+    "open_text",
+    "reading",
+    "require_file",
+]
 
 _OPENERS: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open}
 LONGEST_LINE = 1 << 23
@@ -83,6 +93,50 @@ class _Bounded(io.RawIOBase):
     def close(self) -> None:
         self._file.close()
         super().close()
+
+
+class _Utf8(io.RawIOBase):
+    """Text of another encoding as UTF-8."""
+
+    def __init__(self, file: IO[bytes], path: Path, encoding: str) -> None:
+        self._file, self._path, self._encoding = file, path, encoding
+        self._decoder, self._pending = codecs.getincrementaldecoder(encoding)(), b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while not self._pending:
+            data = self._file.read(len(buffer))
+            try:
+                self._pending = self._decoder.decode(data, final=not data).encode()
+            except UnicodeError as error:
+                raise InputError(
+                    f"{self._path} is not {self._encoding}: {error}; declare another encoding or convert the file"
+                ) from error
+            if not data:
+                break
+        size = min(len(buffer), len(self._pending))
+        buffer[:size], self._pending = self._pending[:size], self._pending[size:]
+        return size
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
+def open_text(path: Path, encoding: str) -> IO[bytes]:
+    """Open a text file for reading as UTF-8 bytes, whatever its encoding; see :func:`open_binary`.
+
+    Raises
+    ------
+    InputError
+        While reading, where the text is not in that encoding. Bytes of UTF-8 are passed on as they are.
+    """
+    file = open_binary(path)
+    if codecs.lookup(encoding).name in ("utf-8", "utf-8-sig", "ascii"):
+        return file
+    return cast(IO[bytes], io.BufferedReader(_Utf8(file, path, encoding), 1 << 20))
 
 
 def bounded_lines(file: IO[bytes], path: Path) -> Iterator[tuple[int, bytes]]:

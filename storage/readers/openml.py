@@ -17,12 +17,18 @@ from typing import IO, Any
 
 import numpy as np
 
+from storage.columns.category import Category
+from storage.columns.column import Column, MissingRows
+from storage.columns.ignored import Ignored
+from storage.columns.label import Label
+from storage.columns.numeric import Numeric
 from storage.errors import InputError, StorageError
 from storage.readers.files import reading
 from storage.readers.parquet import TableRows
 from storage.readers.registry import register_reader
 from storage.readers.source import Block, OnViolation, ReadOptions, Source, Tally, canonical_label, confirm, undeclared
-from storage.schema import Category, Ignored, Label, Numeric, Schema, Table
+from storage.refs import Scaling
+from storage.schema import Schema, Table
 
 __all__ = ["API", "fetch", "read_openml"]
 
@@ -89,7 +95,7 @@ def _odd(what: str, error: BaseException) -> InputError:
     )
 
 
-def _column(entry: Mapping[str, Any], target: str) -> Numeric | Category | Ignored | Label:
+def _column(entry: Mapping[str, Any], target: str) -> Column:
     name, kind = str(entry["name"]), str(entry["data_type"])
     if name == target:
         if kind == "nominal":
@@ -120,7 +126,12 @@ def _schema(identity: str, target: str, *, drop: bool) -> Schema:
         if isinstance(error, InputError):
             raise
         raise _odd(f"the columns of set {identity}", error) from error
-    return Schema(columns=columns, missing="?", drop_incomplete=drop)
+    return Schema(
+        columns=columns,
+        missing=frozenset({"?"}),
+        missing_rows=MissingRows.DROP if drop else MissingRows.REFUSE,
+        scaling=Scaling.UNIT_INTERVAL,
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from storage.errors import InputError
-from storage.readers.csv import require_schema, table_files
+from storage.readers.csv import require_schema, table_files, table_of
 from storage.readers.files import reading, require_file
 from storage.readers.registry import register_reader
 from storage.readers.source import Block, OnViolation, ReadOptions, Source, Tally, canonical_label, confirm, settle
@@ -172,10 +172,11 @@ def _declared(path: Path, options: ReadOptions, schema: Schema) -> Source:
         label_range=label.range,
         parts={part: TableRows(files, schema, options.on_violation, tallies[part]) for part, files in places.items()},
         tallies={part: tallies[part] for part in places},
+        table=table_of(schema, options),
     )
 
 
-@register_reader("parquet", takes=("schema", "on_violation", "test"))
+@register_reader("parquet", takes=("schema", "on_violation", "test", "scaling"))
 def read_parquet(path: str | Path, options: ReadOptions) -> Source:
     """Read Parquet: columns by a declared schema, or a list column "features" beside a column "label".
 
@@ -187,8 +188,8 @@ def read_parquet(path: str | Path, options: ReadOptions) -> Source:
     place = Path(path)
     if options.schema is not None:
         return _declared(place, options, require_schema(options, "parquet"))
-    if options.on_violation is not OnViolation.REFUSE:
-        raise InputError(f"{place}: rows are clipped or dropped by a declared schema only; give --schema")
+    if options.on_violation is not OnViolation.REFUSE or options.scaling is not None:
+        raise InputError(f"{place}: rows are clipped, dropped or scaled by a declared schema only; give --schema")
     parts = {"train": _files(place)}
     if options.test is not None:
         parts["test"] = _files(options.test)

@@ -28,7 +28,8 @@ class Reader:
     read : callable
         ``read(path, options) -> Source``.
     takes : frozenset of str
-        Which of ``test``, ``schema`` and ``on_violation`` it understands; others are refused instead of ignored.
+        Which of ``test``, ``schema``, ``on_violation`` and ``scaling`` it understands; others are refused instead of
+        ignored.
     summary : str
         The first line of its docstring.
     """
@@ -39,7 +40,7 @@ class Reader:
 
 
 _READERS: dict[str, Reader] = {}
-_OPTIONAL = ("test", "schema", "on_violation")
+_OPTIONAL = ("test", "schema", "on_violation", "scaling")
 
 
 def register_reader(name: str, *, takes: tuple[str, ...] = ()) -> Callable[[Read], Read]:

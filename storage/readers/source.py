@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from storage.errors import InputError, RefusedError
 from storage.layout import path_component
-from storage.refs import OnViolation
+from storage.refs import OnViolation, Scaling
 
 __all__ = ["Block", "OnViolation", "ReadOptions", "Source", "Tally", "canonical_label", "concatenate", "label_order"]
 
@@ -43,6 +43,8 @@ class ReadOptions:
         Declared schema of a table (YAML).
     on_violation : OnViolation
         What happens to rows outside the schema.
+    scaling : str, optional
+        What numbers of a table become, instead of what its schema says.
     """
 
     dimension: int | None = None
@@ -52,6 +54,7 @@ class ReadOptions:
     test: Path | None = None
     schema: Path | None = None
     on_violation: OnViolation = OnViolation.REFUSE
+    scaling: Scaling | None = None
 
     def __post_init__(self) -> None:
         if self.dimension is not None and self.dimension < 1:
@@ -70,6 +73,7 @@ class ReadOptions:
             if not (np.isfinite(low) and np.isfinite(high) and low < high):
                 raise InputError(f"label range is [{low}, {high}]: declare two finite numbers, the smaller first")
         object.__setattr__(self, "on_violation", OnViolation(self.on_violation))
+        object.__setattr__(self, "scaling", None if self.scaling is None else Scaling(self.scaling))
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +95,9 @@ class Block:
         Which party's own file the rows come from; empty where there is only one owner.
     null : bool array (m,), optional
         Which rows are null records: zero features, and a label that nobody reads.
+    plain : array (m, d'), optional
+        What rows are recognised by where they come back, if not the features: their cells in an encoding that does
+        not depend on how numbers are scaled.
     """
 
     features: Any
@@ -100,23 +107,48 @@ class Block:
     unit: str = "line"
     origin: str = ""
     null: NDArray[np.bool_] | None = None
+    plain: NDArray[Any] | None = None
 
 
 @dataclass(slots=True)
 class Tally:
-    """Counts of rows changed while reading, complete once the blocks were read; not published for private data."""
+    """Counts of rows while they are read, complete once the blocks were read; not published for private data.
 
+    Attributes
+    ----------
+    read : int
+        Rows of the file.
+    incomplete : int
+        Those with a missing cell, whatever becomes of them.
+    outside : int
+        Those with a cell that the schema does not admit, or with another number of cells; rows that are left out for
+        a missing cell are not looked at further.
+    clipped, dropped, null : int
+        Rows that were clipped, left out, or made null records.
+    """
+
+    read: int = 0
     incomplete: int = 0
-    dropped: int = 0
+    outside: int = 0
     clipped: int = 0
+    dropped: int = 0
+    null: int = 0
 
     def reset(self) -> None:
         """Begin again, as the blocks are read from the start."""
-        self.incomplete = self.dropped = self.clipped = 0
+        self.read = self.incomplete = self.outside = self.clipped = self.dropped = self.null = 0
 
     def to_json(self) -> dict[str, int]:
-        """Return the counts as JSON."""
-        return {"incomplete": self.incomplete, "dropped": self.dropped, "clipped": self.clipped}
+        """Return the counts as JSON, with those of the rows that are kept as they are or clipped."""
+        return {
+            "read": self.read,
+            "kept": self.read - self.dropped - self.null,
+            "incomplete": self.incomplete,
+            "outside": self.outside,
+            "clipped": self.clipped,
+            "dropped": self.dropped,
+            "null": self.null,
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,6 +172,9 @@ class Source:
     sparse : bool
         Whether blocks are CSR matrices.
     tallies : mapping of part to Tally
+    table : mapping, optional
+        Of a table with a declared schema, what decides how raw rows become features, as JSON: the schema's document,
+        and what happens to rows outside it.
     """
 
     format: str
@@ -151,6 +186,7 @@ class Source:
     found: frozenset[str] = frozenset()
     sparse: bool = False
     tallies: Mapping[str, Tally] = field(default_factory=dict)
+    table: Mapping[str, Any] | None = None
 
 
 # Leading zeros ("007") and exponents belong to identifiers, which are not numbers to their owner.
@@ -343,4 +379,5 @@ def concatenate(sources: Mapping[str, Source]) -> Source:
         found=frozenset().union(*(source.found for _, source in pairs)),
         sparse=any(source.sparse for _, source in pairs),
         tallies=tallies,
+        table=first.table,
     )

@@ -38,6 +38,7 @@ def _source(request: IngestRequest) -> Source:
         discover=request.visibility is Visibility.PUBLIC,
         schema=request.schema_path,
         on_violation=request.on_violation,
+        scaling=request.scaling,
         test=request.test_path,
     )
     if request.parties:

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 from dpalgos.guarantees import Neighbours
 from storage.charges import Cap
 from storage.errors import InputError
-from storage.refs import OnViolation, Visibility
+from storage.refs import OnViolation, Scaling, Visibility
 
 __all__ = ["IngestRequest"]
 
@@ -47,6 +47,9 @@ class IngestRequest(BaseModel):
     on_violation: Annotated[
         OnViolation, Field(description="Rows outside the schema; private rows that are dropped stay as null records.")
     ] = OnViolation.REFUSE
+    scaling: Annotated[
+        Scaling | None, Field(description="What a table's numbers become, instead of what its schema says.")
+    ] = None
     parties: Annotated[Mapping[str, Path], Field(description="A party's own file; give one for each.")] = {}
     test_path: Annotated[Path | None, Field(description="File of test rows.")] = None
     allow_idealised: Annotated[

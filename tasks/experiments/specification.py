@@ -208,6 +208,7 @@ class DataNeed(_Specification):
     schema_name: str | None = None
     dimension: int | None = None
     on_violation: str = "refuse"
+    scaling: Annotated[str | None, Field(description="What numbers become where the paper says so.")] = None
     of: Annotated[str | None, Field(description="Made from another set of the user's or a bundled one.")] = None
     features: Annotated[list[int], Field(description="Which of its features, from 0.")] = []
     files: Annotated[str, Field(description="What the user needs, for the list.")] = ""

@@ -43,7 +43,7 @@ def schema_for(path: Path, columns: int) -> Path:
     fields = "\n".join(f"  - {{name: x{column}, type: numeric, range: [-8, 8]}}" for column in range(columns))
     label = "  - {name: label, type: label, classes: ['0', '1']}"
     schema = path.with_suffix(".yaml")
-    schema.write_text(f"format_version: 1\ncolumns:\n{fields}\n{label}\n")
+    schema.write_text(f"format_version: 1\nheader: false\ncolumns:\n{fields}\n{label}\n")
     return schema
 
 

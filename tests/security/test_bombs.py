@@ -19,7 +19,7 @@ from storage.readers.source import ReadOptions
 from storage.refs import Visibility
 
 _MOST_MEGABYTES = 500
-_SCHEMA = "format_version: 1\ncolumns:\n  - {name: a, type: numeric, range: [0, 1]}\n"
+_SCHEMA = "format_version: 1\nheader: false\ncolumns:\n  - {name: a, type: numeric, range: [0, 1]}\n"
 _SCHEMA += "  - {name: b, type: label, classes: ['0', '1']}\n"
 
 _INGEST = """

@@ -19,7 +19,7 @@ __all__ = ["SAMPLES", "Sample"]
 DECLARED = ReadOptions(dimension=2, classes=("0", "1"))
 FEATURES = [[1.0, 0.5], [2.0, 0.0], [3.0, 1.0]]
 LABELS = [0, 1, 0]
-SCHEMA = """header: true
+SCHEMA = """scaling: unit-interval
 columns:
   - {name: a, type: numeric, range: [0, 10]}
   - {name: b, type: numeric, range: [0, 1]}

@@ -28,6 +28,7 @@ from tests.support.data import flip, gathered, made_up, source_of, stored, tempo
 
 PUBLIC = ReadOptions(discover=True)
 SCHEMA = """
+scaling: unit-interval
 columns:
   - {name: age, type: numeric, range: [0, 10]}
   - {name: kind, type: category, values: ["1", b]}

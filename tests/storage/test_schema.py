@@ -12,11 +12,14 @@ from storage.datasets import ingestion_report, open_dataset
 from storage.errors import FormatVersionError, InputError, RefusedError
 from storage.layout import Layout
 from storage.readers import OnViolation, ReadOptions, read_source
+from storage.refs import Scaling
 from storage.rowfiles import NULL_CLASS
 from storage.schema import load_schema
 from tests.support.data import gathered, real_data, stored, temporaries
 
 SCHEMA = """
+scaling: unit-interval
+header: false
 delimiter: ";"
 skip_lines_beginning: ["#"]
 missing: {marker: "?", rows: drop}
@@ -52,6 +55,12 @@ def _csv(tmp_path: Path, text: str = ROWS) -> Path:
     return path
 
 
+def counts(read: int, **more: int) -> dict[str, int]:
+    none = dict.fromkeys(("incomplete", "outside", "clipped", "dropped", "null"), 0)
+    kept = read - more.get("dropped", 0) - more.get("null", 0)
+    return {"read": read, "kept": kept, **none, **more}
+
+
 def test_scaling_and_one_hot_come_from_the_schema(tmp_path: Path, layout: Layout) -> None:
     source = read_source("csv", _csv(tmp_path), _options(tmp_path))
     assert (source.dimension, source.classes, source.found) == (4, ("no", "yes"), frozenset())
@@ -66,7 +75,8 @@ def test_scaling_and_one_hot_come_from_the_schema(tmp_path: Path, layout: Layout
     assert without.tolist() == [row for row in features.tolist() if any(row)]
     assert known.tolist() == [0, 1, 1, 0]
     report = ingestion_report(layout, ref)
-    assert report.counts == {"train": {"incomplete": 1, "dropped": 0, "clipped": 0}}
+    assert report.counts == {"train": counts(5, incomplete=1, null=1)}
+    assert ingestion_report(other, public).counts == {"train": counts(5, incomplete=1, dropped=1)}
     assert not report.publishable
 
 
@@ -98,7 +108,7 @@ def test_rows_outside_are_refused_clipped_or_dropped(
     dropped = stored(layout, read_source("csv", path, _options(tmp_path, OnViolation.DROP)), private=True)
     assert gathered(open_dataset(layout, dropped))[0][1].tolist() == [0, 0, 0, 0]
     assert gathered(open_dataset(layout, dropped))[1].tolist() == [0, NULL_CLASS, 1]
-    assert ingestion_report(layout, dropped).counts["train"] == {"incomplete": 0, "dropped": 1, "clipped": 0}
+    assert ingestion_report(layout, dropped).counts["train"] == counts(3, outside=1, null=1)
     source = read_source("csv", path, _options(tmp_path, OnViolation.CLIP))
     if clipped is None:
         with pytest.raises(InputError, match=rf"line 3, column {column}: .*use --on-violation drop"):
@@ -106,7 +116,7 @@ def test_rows_outside_are_refused_clipped_or_dropped(
     else:
         ref = stored(layout, source, private=True)
         assert gathered(open_dataset(layout, ref))[0][1].tolist() == clipped
-        assert ingestion_report(layout, ref).counts["train"] == {"incomplete": 0, "dropped": 0, "clipped": 1}
+        assert ingestion_report(layout, ref).counts["train"] == counts(3, outside=1, clipped=1)
     assert not temporaries(layout.root)
 
 
@@ -115,7 +125,7 @@ def test_a_line_of_other_width_is_named(tmp_path: Path, layout: Layout) -> None:
     with pytest.raises(InputError, match=r"line 3: 3 cells, the schema has 4 columns"):
         stored(layout, read_source("csv", path, _options(tmp_path)), private=True)
     ref = stored(layout, read_source("csv", path, _options(tmp_path, OnViolation.DROP)), private=True)
-    assert (ref.rows, ingestion_report(layout, ref).counts["train"]["dropped"]) == (2, 1)
+    assert (ref.rows, ingestion_report(layout, ref).counts["train"]) == (2, counts(2, outside=1, null=1))
     assert gathered(open_dataset(layout, ref))[1].tolist() == [0, NULL_CLASS]
     assert NULL_CLASS == NULL_LABEL, "what is stored is what algorithms know"
     real = SCHEMA.replace('classes: ["no", "yes"], suffix: "."', "range: [0, 1]")
@@ -166,7 +176,7 @@ def test_a_cell_without_end_is_named(tmp_path: Path, layout: Layout) -> None:
 
 
 def test_names_in_the_file_give_the_order(tmp_path: Path, layout: Layout) -> None:
-    options = _options(tmp_path, text="header: true" + SCHEMA)
+    options = _options(tmp_path, text=SCHEMA.replace("header: false", "header: true"))
     path = _csv(tmp_path, "colour;sick;age;id\nred;no;50;x\ngreen;yes;0;y\n")
     features, labels = gathered(open_dataset(layout, stored(layout, read_source("csv", path, options))))
     assert features.tolist() == [[0.5, 1, 0, 0], [0, 0, 1, 0]]
@@ -174,7 +184,7 @@ def test_names_in_the_file_give_the_order(tmp_path: Path, layout: Layout) -> Non
     for header, message in [
         ("colour;sick;age;id;x", "line 1: column 'x' is not in the schema; add it"),
         ("colour;sick;age", "line 1: column 'id' is missing"),
-        ("colour;sick;age;id;id", "line 1: a column is named twice"),
+        ("colour;sick;age;id;id", "line 1: column 'id' is named twice"),
     ]:
         path = _csv(tmp_path, f"{header}\nred;no;50;x\n")
         with pytest.raises(InputError, match=message):
@@ -233,7 +243,9 @@ def test_a_declaration_beside_the_schema_must_agree(tmp_path: Path) -> None:
         ('"no", "yes"', '"no"', "declare at least two"),
         ("name: id", "name: age", "column 'age' is declared twice"),
         ("type: ignore", 'type: label, classes: ["a", "b"]', "exactly one column of type label"),
-        ("rows: drop", "rows: fill", "missing must be"),
+        ("rows: drop", "rows: fill", "missing: rows is 'fill'; it must be one of constant, drop, indicator, refuse"),
+        ('{marker: "?", rows: drop}', "drop", "missing must be such as"),
+        ('marker: "?"', "marker: yes", "marker is True; it must be text in quotes"),
         ("- {name: id, type: ignore}", "- id", "each column is a mapping with a name and a type"),
         ('classes: ["no", "yes"]', 'classes: ["no", "yes"], range: [0, 1]', "either classes or a range"),
         ("columns:", "columns: [", "is not YAML"),
@@ -255,7 +267,7 @@ def test_a_newer_schema_and_a_missing_one_are_refused(tmp_path: Path) -> None:
 
 
 def test_the_adult_schema_has_104_features() -> None:
-    schema = load_schema("adult")
+    schema = load_schema("adult", Scaling.UNIT_INTERVAL)
     assert schema.dimension == 104
     assert len(set(schema.feature_names)) == 104
     assert "sex=Female" in schema.feature_names
@@ -263,7 +275,7 @@ def test_the_adult_schema_has_104_features() -> None:
 
 def test_adult_comes_out_with_its_complete_rows(layout: Layout) -> None:
     folder = real_data("adult")
-    options = ReadOptions(schema=Path("adult"), discover=True)
+    options = ReadOptions(schema=Path("adult"), discover=True, scaling=Scaling.UNIT_INTERVAL)
     ref = stored(layout, read_source("csv", folder, options), name="adult")
     assert (ref.rows, ref.test_rows, ref.dimension) == (30_162, 15_060, 104)
     assert ref.classes == ("<=50K", ">50K")
@@ -273,7 +285,7 @@ def test_adult_comes_out_with_its_complete_rows(layout: Layout) -> None:
     assert features.min() == 0
     assert features.max() == 1
     # Eight categories, each with exactly one value.
-    names = load_schema("adult").feature_names
+    names = load_schema("adult", Scaling.UNIT_INTERVAL).feature_names
     categorical = np.array(["=" in name for name in names])
     assert categorical.sum() == 98
     assert (features[:, categorical].sum(axis=1) == 8).all()

@@ -12,6 +12,7 @@ import pytest
 from storage.errors import InputError
 from storage.readers.registry import read_source
 from storage.readers.source import OnViolation, ReadOptions
+from storage.refs import Scaling
 
 ROWS = 6
 
@@ -75,7 +76,7 @@ TABLES: dict[str, tuple[Callable[[np.random.Generator], str], int, int]] = {
 def read(text: str, schema: str, folder: Path, on_violation: OnViolation = OnViolation.REFUSE) -> tuple[Any, Any, Any]:
     file = folder / "rows.csv"
     file.write_text(text, "utf-8")
-    options = ReadOptions(schema=Path(schema), on_violation=on_violation, discover=True)
+    options = ReadOptions(schema=Path(schema), on_violation=on_violation, discover=True, scaling=Scaling.UNIT_INTERVAL)
     source = read_source("csv", file, options)
     blocks = list(source.parts["train"])
     return (

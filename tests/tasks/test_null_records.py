@@ -13,6 +13,7 @@ from tests.support.chains import prepare
 from tests.support.plans import planned
 
 SCHEMA = """
+header: false
 columns:
   - {name: a, type: numeric, range: [0, 1]}
   - {name: b, type: numeric, range: [0, 1]}

@@ -1,0 +1,308 @@
+"""What cells become: numbers around 0, weighted blocks, missing cells as data, types of columns; and what they are not.
+
+The expected numbers are computed here by hand from the declaration.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.svm import LinearSVC
+
+from storage.datasets import ingestion_report, open_dataset
+from storage.errors import InputError
+from storage.fingerprints import Fingerprints, row_patterns
+from storage.layout import Layout
+from storage.readers import OnViolation, ReadOptions, read_source
+from storage.refs import Scaling
+from storage.schema import Schema, Table, load_schema, parse_schema
+from tests.support.data import gathered, real_data, stored
+
+LABEL = {"name": "y", "type": "label", "classes": ["no", "yes"]}
+
+
+def schema_of(*columns: dict[str, Any], **more: Any) -> Schema:
+    return parse_schema({"columns": [*columns, LABEL], **more}, "schema")
+
+
+def encoded(schema: Schema, *rows: Sequence[object]) -> np.ndarray[Any, Any]:
+    """Return the features of rows of cells, without the weights and the intercept's coordinate."""
+    names = [column.name for column in schema.inputs]
+    table = Table(dict(zip(names, zip(*rows, strict=True), strict=True)), np.arange(len(rows)), "rows")
+    features = schema.features(schema.examine(table, schema.inputs))
+    if schema.scaling is Scaling.CENTRED:
+        return (features / schema._weights)[:, :-1]
+    return features
+
+
+def test_blocks_weigh_alike_and_the_intercept_is_there() -> None:
+    numbers = [{"name": f"x{place}", "type": "numeric", "range": [0, 10]} for place in range(3)]
+    kinds = [{"name": f"c{place}", "type": "category", "values": ["a", "b"]} for place in range(5)]
+    schema = schema_of(*numbers, *kinds)
+    assert schema.feature_names[-2:] == ("c4=b", "(intercept)")
+    table = Table(
+        {**{f"x{place}": [0.0, 5.0, 10.0] for place in range(3)}, **{f"c{place}": ["a"] * 3 for place in range(5)}},
+        np.arange(3),
+        "rows",
+    )
+    features = schema.features(schema.examine(table, schema.inputs))
+    whole = math.sqrt(2 + 0.1**2)
+    np.testing.assert_allclose(features[:, :3], np.array([[-1.0], [0.0], [1.0]]) * np.ones(3) / whole)
+    np.testing.assert_allclose(features[:, 3:13:2], math.sqrt(1 / 5) / whole)
+    np.testing.assert_allclose(features[:, -1], 0.1 / whole)
+    # Numbers that are uniform on their ranges have as large a mean squared norm as the categories, which have 1.
+    np.testing.assert_allclose(whole**2 * 3 * (1 / 3) * (features[2, 0] ** 2), 1.0)
+    alone = schema_of(numbers[0])
+    np.testing.assert_allclose(alone._weights, np.array([math.sqrt(3), 0.1]) / math.sqrt(1.01))
+
+
+@pytest.mark.parametrize(
+    ("given", "cells", "expected"),
+    [
+        ({}, [0, 50, 100], [-1, 0, 1]),
+        ({"centre": 20}, [0, 20, 100], [-0.25, 0, 1]),
+        ({"scale": "log"}, [0, 100, 9], [-1, 1, 2 * math.log(10) / math.log(101) - 1]),
+        ({"scale": "log", "centre": 0}, [0, 100, 9], [0, 1, math.log(10) / math.log(101)]),
+        ({"range": [-100, 100], "scale": "log"}, [-100, 0, 9], [-1, 0, math.log(10) / math.log(101)]),
+    ],
+)
+def test_numbers_lie_around_zero(given: dict[str, Any], cells: list[float], expected: list[float]) -> None:
+    schema = schema_of({"name": "x", "type": "numeric", "range": [0, 100], **given})
+    found = encoded(schema, *([cell] for cell in cells))
+    np.testing.assert_allclose(found[:, 0], expected, atol=1e-12)
+    placed = schema.columns[0].place(np.linspace(0, 1, 11)[:, None])
+    np.testing.assert_allclose(schema.columns[0].unplace(placed)[:, 0], np.linspace(0, 1, 11), atol=1e-12)
+
+
+def test_booleans_and_dates() -> None:
+    schema = schema_of(
+        {"name": "smoker", "type": "boolean"},
+        {"name": "ill", "type": "boolean", "values": ["nein", "ja"]},
+        {
+            "name": "seen",
+            "type": "date",
+            "range": ["2020-01-01", "2024-12-31"],
+            "format": "%d.%m.%Y",
+            "parts": ["weekday", "year", "month", "days"],
+        },
+    )
+    assert [column.width for column in schema.inputs] == [1, 1, 21]
+    found = encoded(schema, ["Yes", "ja", "01.01.2020"], ["0", "nein", "31.12.2024"], [True, "ja", "29.02.2024"])
+    assert found[:, 0].tolist() == [1, -1, 1]
+    assert found[:, 1].tolist() == [1, -1, 1]
+    assert found[0, 2:4].tolist() == [-1, -1]
+    assert found[1, 2:4].tolist() == [1, 1]
+    np.testing.assert_allclose(found[2, 2], 2 * (366 + 365 * 3 + 31 + 28) / 1826 - 1)
+    names = schema.feature_names
+    assert [names[place] for place in np.flatnonzero(found[2] == 1)][-2:] == ["seen month=02", "seen weekday=Thursday"]
+    for cells, column in [(["maybe", "ja", "01.01.2020"], 0), (["yes", "ja", "2020-01-01"], 2)]:
+        table = Table(dict(zip(["smoker", "ill", "seen"], [[cell] for cell in cells], strict=True)), np.arange(1), "")
+        assert [bool(one.encoded.hopeless[0]) for one in schema.examine(table, schema.inputs)].index(True) == column
+    late = Table({"smoker": ["t"], "ill": ["ja"], "seen": ["01.01.2030"]}, np.arange(1), "")
+    found_late = schema.examine(late, schema.inputs)[2].encoded
+    assert (found_late.outside[0], found_late.hopeless[0], found_late.values[0, 0]) == (True, False, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("column", "message"),
+    [
+        (
+            {"name": "x", "type": "numeric", "range": [0, 1], "centre": 2},
+            r"centre is 2; it must be a number in the range",
+        ),
+        (
+            {"name": "x", "type": "numeric", "range": [0, 1], "scale": "root"},
+            "scale is 'root'; it must be linear or log",
+        ),
+        ({"name": "x", "type": "numeric", "range": [0, 1], "missing": "mean"}, "missing is 'mean'; it must be one of"),
+        ({"name": "x", "type": "boolean", "values": ["a"]}, "declare two, what means no first"),
+        ({"name": "x", "type": "date", "range": ["2020-01-01"]}, "it must be two days"),
+        ({"name": "x", "type": "date", "range": ["2020-01-01", "2021-01-01"], "parts": ["hour"]}, "some of days, year"),
+        ({"name": "x", "type": "date", "range": ["2020-01-01", "2021-01-01"], "format": 3}, "it must be text such as"),
+        (
+            {"name": "x", "type": "label", "classes": ["a", "b"], "missing": "indicator"},
+            "can only be refused or dropped",
+        ),
+        ({"name": "x", "type": "label", "classes": 3}, "classes must be a list"),
+    ],
+)
+def test_a_wrong_column_says_what_is_right(column: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=rf"schema, column x.*{message}"):
+        schema_of(column)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"decimal": ";"}, "decimal is ';'; it must be"),
+        ({"decimal": ",", "delimiter": ","}, "not the delimiter"),
+        ({"encoding": "utf-9"}, "encoding is 'utf-9', which is not known"),
+        ({"header": "no"}, "header is 'no'; it must be true or false"),
+        ({"scaling": "minmax"}, "scaling is 'minmax'; it must be one of centred, unit-interval"),
+    ],
+)
+def test_a_wrong_key_says_what_is_right(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        schema_of({"name": "x", "type": "numeric", "range": [0, 1]}, **given)
+
+
+MISSING = [
+    ("indicator", [[0, 0, 0, 1, 1], [-1, 1, 0, 0, 0], [0, 0, 1, 1, 0]]),
+    ("constant", [[0, 0, 0], [-1, 1, 0], [0, 0, 1]]),
+]
+
+
+@pytest.mark.parametrize(("rule", "expected"), MISSING)
+def test_a_row_with_a_missing_cell_is_data(rule: str, expected: list[list[float]]) -> None:
+    schema = schema_of(
+        {"name": "x", "type": "numeric", "range": [0, 10]},
+        {"name": "c", "type": "category", "values": ["a", "b"]},
+        missing={"marker": ["", "NA", "-9"], "rows": rule},
+    )
+    found = encoded(schema, [None, " NA "], [0.0, "a"], [-9, "b"])
+    np.testing.assert_allclose(found, expected, atol=1e-12)
+    middle = schema_of(
+        *[{"name": "x", "type": "numeric", "range": [0, 10]}],
+        scaling="unit-interval",
+        missing={"marker": "", "rows": rule},
+    )
+    assert encoded(middle, [float("nan")])[0, 0] == 0.5
+
+
+def _file(folder: Path, text: str, schema: str, name: str = "rows") -> tuple[Path, Path]:
+    (folder / f"{name}.csv").write_text(text)
+    (folder / f"{name}.yaml").write_text(schema)
+    return folder / f"{name}.csv", folder / f"{name}.yaml"
+
+
+GAPS = """
+missing: {marker: "", rows: indicator}
+columns:
+  - {name: x, type: numeric, range: [0, 10]}
+  - {name: z, type: numeric, range: [0, 10], missing: drop}
+  - {name: y, type: label, classes: {"0": well, "1": ill}}
+"""
+
+
+def test_columns_may_have_a_rule_of_their_own_and_labels_names(tmp_path: Path) -> None:
+    layout = Layout(tmp_path / "root").prepare()
+    path, schema = _file(tmp_path, "x,z,y\n1,2,0\n,3,1\n4,,0\n", GAPS)
+    ref = stored(layout, read_source("csv", path, ReadOptions(schema=schema)), private=True)
+    assert ref.classes == ("well", "ill")
+    features, labels = gathered(open_dataset(layout, ref))
+    assert labels.tolist()[:2] == [0, 1]
+    assert not features[2].any()
+    assert ingestion_report(layout, ref).counts["train"] == {
+        "read": 3, "kept": 2, "incomplete": 2, "outside": 0, "clipped": 0, "dropped": 0, "null": 1,
+    }  # fmt: skip
+    path, schema = _file(tmp_path, "x,z,y\n1,2,\n", GAPS)
+    with pytest.raises(InputError, match=r"line 2, column y: the value is missing; fill it.*rows: drop"):
+        stored(layout, read_source("csv", path, ReadOptions(schema=schema)), private=True)
+
+
+TABLE = """
+{more}
+columns:
+  - {{name: größe, type: numeric, range: [0, 3]}}
+  - {{name: ort, type: category, values: [Köln, Bonn]}}
+  - {{name: y, type: label, classes: ["0", "1"]}}
+"""
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "latin-1", "cp1252", "utf-16"])
+@pytest.mark.parametrize("gap", ["", "0,5;Bonn;\n"])
+def test_other_encodings_and_decimal_commas(encoding: str, gap: str, tmp_path: Path) -> None:
+    text = f"größe;ort;y\n1,5;Köln;0\n2,5;Bonn;1\n{gap}"
+    path = tmp_path / "rows.csv"
+    path.write_bytes(text.encode(encoding))
+    (tmp_path / "s.yaml").write_text(
+        TABLE.format(more=f'encoding: {encoding}\ndecimal: ","\ndelimiter: ";"\nmissing: {{marker: "", rows: drop}}')
+    )
+    blocks = list(read_source("csv", path, ReadOptions(schema=tmp_path / "s.yaml", discover=True)).parts["train"])
+    assert len(blocks) == 1
+    plain = blocks[0].plain
+    assert plain is not None
+    np.testing.assert_allclose(plain, [[0.5, 1, 0], [2.5 / 3, 0, 1]])
+
+
+def test_a_point_beside_a_decimal_comma_is_no_number(tmp_path: Path) -> None:
+    path, schema = _file(tmp_path, "größe;ort;y\n1.500;Bonn;0\n", TABLE.format(more='decimal: ","\ndelimiter: ";"'))
+    layout = Layout(tmp_path / "root").prepare()
+    with pytest.raises(InputError, match="line 2, column größe: '1,500' is outside"):
+        stored(layout, read_source("csv", path, ReadOptions(schema=schema)), private=True)
+
+
+def test_text_in_another_encoding_says_so(tmp_path: Path) -> None:
+    path, schema = _file(tmp_path, "", TABLE.format(more=""))
+    layout = Layout(tmp_path / "root").prepare()
+    path.write_bytes("größe,ort,y\n1,Köln,0\n".encode("latin-1"))
+    with pytest.raises(InputError, match=r"line 1: byte 0xf6 is not UTF-8; let the schema declare .*latin-1"):
+        stored(layout, read_source("csv", path, ReadOptions(schema=schema)), private=True)
+    schema.write_text(TABLE.format(more="encoding: utf-16"))
+    with pytest.raises(InputError, match=r"rows.csv is not utf-16: .*declare another encoding"):
+        stored(layout, read_source("csv", path, ReadOptions(schema=schema)), private=True)
+
+
+def test_a_file_without_names_says_what_was_seen(tmp_path: Path) -> None:
+    path, schema = _file(tmp_path, "1,2,0\n", GAPS)
+    layout = Layout(tmp_path / "root").prepare()
+    with pytest.raises(InputError, match=r"line 1 should name the columns and holds '1', '2', '0'; .*'header: false'"):
+        stored(layout, read_source("csv", path, ReadOptions(schema=schema)), private=True)
+    path, schema = _file(tmp_path, "x,z,y\n1,2,0\n", "header: false\n" + GAPS)
+    for rule in OnViolation:
+        with pytest.raises(InputError, match=r"line 1 holds the columns' names.*'header: true'"):
+            stored(layout, read_source("csv", path, ReadOptions(schema=schema, on_violation=rule)), private=True)
+
+
+def test_rows_are_recognised_whatever_their_scaling(tmp_path: Path) -> None:
+    """A budget is not refilled by declaring another scaling, nor by an upgrade that changed the default."""
+    adult = """
+columns:
+  - {name: a, type: numeric, range: [0, 10]MORE}
+  - {name: b, type: numeric, range: [-5, 5]}
+  - {name: c, type: category, values: [u, v]}
+  - {name: y, type: label, classes: ["0", "1"]}
+"""
+    lines = "".join(f"{row % 10},{row % 7 - 3},{'uv'[row % 2]},{row % 2}\n" for row in range(60))
+    prints = []
+    for more, scaling in [
+        ("", "unit-interval"),
+        ("", "centred"),
+        (", scale: log", "centred"),
+        (", centre: 3", "centred"),
+    ]:
+        path, schema = _file(tmp_path, "a,b,c,y\n" + lines, f"scaling: {scaling}\n" + adult.replace("MORE", more))
+        found = Fingerprints(b"k" * 32)
+        for block in read_source("csv", path, ReadOptions(schema=schema)).parts["train"]:
+            assert block.plain is not None
+            found.add(block.plain)
+            declared = load_schema(schema)
+            # Made again from stored features, they are the same up to rounding, which patterns forgive.
+            again = declared.plain(np.asarray(block.features, dtype=np.float32))
+            np.testing.assert_allclose(again, block.plain, atol=1e-5)
+            assert len(row_patterns(again, b"k" * 32)) == len(row_patterns(block.plain, b"k" * 32))
+        prints.append([part.tolist() for part in found.kinds()])
+    assert prints[1:] == prints[:1] * 3
+
+
+def test_musk_can_be_learnt() -> None:
+    """Declared as -1000 to 1000, its numbers fill a small part of [0, 1], on which a linear SVM guesses."""
+    path = real_data("musk", "clean2.data")
+    accuracy = {}
+    for scaling in Scaling:
+        options = ReadOptions(schema=Path("musk"), discover=True, scaling=scaling)
+        blocks = list(read_source("csv", path, options).parts["train"])
+        features = np.concatenate([block.features for block in blocks])
+        features /= np.linalg.norm(features, axis=1, keepdims=True)
+        labels = np.concatenate([block.labels for block in blocks]) == "1"
+        # Rows lie molecule by molecule: every third one has its neighbours among the others.
+        held_out = np.arange(len(labels)) % 3 == 0
+        machine = LinearSVC(loss="hinge", max_iter=3000, random_state=0).fit(features[~held_out], labels[~held_out])
+        accuracy[scaling] = float(machine.score(features[held_out], labels[held_out]))
+    assert accuracy[Scaling.UNIT_INTERVAL] < 0.86
+    assert accuracy[Scaling.CENTRED] > 0.91
