@@ -9,6 +9,7 @@ from typing import ClassVar, Protocol, cast, runtime_checkable
 
 import numpy as np
 
+from dpalgos.arrays import Array
 from dpalgos.guarantees import (
     RELATIONS,
     ApproximateDP,
@@ -29,6 +30,7 @@ from dpalgos.summation import SumAlgorithm, Summation, TrustedSummation, run_sum
 from dpalgos.validation import require_budget, require_relation
 
 __all__ = [
+    "AdditiveNoise",
     "Algorithm",
     "ApproximateAlgorithm",
     "Diagnosing",
@@ -215,6 +217,18 @@ class Diagnosing(Protocol):
         self, parties: Sequence[Rows], setting: Setting, noise: NoiseSource
     ) -> tuple[Artefact, dict[str, float]]:
         """Return the artefact that ``fit`` returns, and the numbers by metric name."""
+        ...
+
+
+@runtime_checkable
+class AdditiveNoise(Protocol):
+    """What a direct algorithm may add: its release is made of one exact vector plus noise, and of nothing else.
+
+    ``fit`` releases what it makes of one such noisy vector; an audit draws many at once.
+    """
+
+    def noisy(self, parties: Sequence[Rows], setting: Setting, noise: NoiseSource, count: int) -> Array:
+        """Return the exact vector plus ``count`` independent draws of its noise, (count, p)."""
         ...
 
 

@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from dpalgos.audit.clopper_pearson import probability_upper_bound
-from dpalgos.audit.events import Event, Outputs, bound_of_event, joined, learn_event
+from dpalgos.audit.events import Event, Outputs, bound_of_event, fisher_score, joined, learn_event, part_of
 from dpalgos.audit.gaussian import gaussian_lower_bound
-from dpalgos.rows import Floats
 
-__all__ = ["RATIO", "Experiment", "Findings", "Runs", "best_pair", "examine"]
+__all__ = ["GAUSSIAN_RATIO", "RATIO", "Experiment", "Findings", "Runs", "best_pair", "examine"]
 
 RATIO = "log likelihood ratio of the sums"
-"""The observable that holds what is known of Gaussian sums."""
+"""The observable that holds what is known of noisy sums."""
+GAUSSIAN_RATIO = "log likelihood ratio of the Gaussian sums"
+"""The same where all noise is Gaussian, so that a Gaussian-DP fit may be made."""
 
 Runs = Callable[[bool, int, int], Outputs]
 """Run one neighbour (True: the left) for trials ``first`` … ``first + count − 1``; every trial has noise of its own."""
+
+# Of so many runs a fifth are enough to learn an event on.
+_MANY = 20_000
+# Runs by themselves between two reports of progress, and random numbers of runs drawn together.
+_BATCH, _NUMBERS = 500, 2_000_000
+_PILOT_NUMBERS = 500_000
+# Experiments that tell neighbours apart by this share of what the best does count as equally good.
+_AS_GOOD = 0.9
+# Standard deviations beyond which nothing is told apart better.
+_FAR = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +41,24 @@ class Experiment:
     pair : str
         The neighbours, for people.
     runs : Runs
+    numbers : int
+        How many random numbers a run draws, where many runs are drawn together; 0 where each is carried out by itself.
+    gaussian : bool
+        Whether all noise is that of Gaussian sums, so that a Gaussian-DP fit may be made.
+    fitted : bool
+        Whether that fit takes a linear score learnt for it: the one observable is an exact vector plus Gaussian noise.
     """
 
     pair: str
     runs: Runs
+    numbers: int = 0
+    gaussian: bool = False
+    fitted: bool = False
+
+    @property
+    def batch(self) -> int:
+        """Runs that are made at a time."""
+        return max(_BATCH, _NUMBERS // self.numbers) if self.numbers else _BATCH
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,20 +74,35 @@ class Findings:
 
 
 def best_pair(experiments: Sequence[Experiment], *, trials: int, delta: float) -> Experiment:
-    """Return the experiment that a few runs of each show most of; these runs are not used again."""
+    """Return the experiment that a few runs of each show most of; these runs are not used again.
+
+    Parameters
+    ----------
+    experiments : sequence of Experiment
+    trials : int
+        Runs on each neighbour; a hundred times as many where they are drawn together.
+    delta : float
+    """
     if len(experiments) == 1:
         return experiments[0]
 
     def shown(experiment: Experiment) -> float:
-        """Return how many standard deviations apart the neighbours are, by a score learnt on the other half."""
-        half = trials // 2
-        left, right = (experiment.runs(world, 0, trials) for world in (True, False))
-        event = learn_event(_part(left, 0, half), _part(right, 0, half), delta, 0.9)
-        ours, theirs = (event.score(_part(of, half, trials)) for of in (left, right))
+        """Return how far an event learnt on one half of the runs tells neighbours apart on the other, from below."""
+        count = max(trials, min(100 * trials, _PILOT_NUMBERS // experiment.numbers)) if experiment.numbers else trials
+        half = count // 2
+        left, right = (experiment.runs(world, 0, count) for world in (True, False))
+        event = learn_event(part_of(left, 0, half), part_of(right, 0, half), delta, 0.9)
+        counted = [part_of(of, half, count) for of in (left, right)]
+        ours, theirs = (event.score(of) for of in counted)
         spread = float(np.sqrt(0.5 * (ours.var() + theirs.var())))
-        return abs(float(ours.mean() - theirs.mean())) / max(spread, 1e-9)
+        # In standard deviations, of which few runs tell little.
+        apart = abs(float(ours.mean() - theirs.mean())) / max(spread, 1e-9) - np.sqrt(2.0 / half)
+        return bound_of_event(event, counted[0], counted[1], delta, 0.9) + float(np.clip(apart, 0.0, _FAR))
 
-    return max(experiments, key=shown)
+    apart = [shown(experiment) for experiment in experiments]
+    # What a few runs hardly tell apart is told apart by many cheap ones.
+    good = [each for each, by in zip(experiments, apart, strict=True) if by >= _AS_GOOD * max(apart)]
+    return min(good, key=lambda each: each.numbers)
 
 
 def examine(
@@ -72,25 +112,22 @@ def examine(
     delta: float,
     confidence: float,
     progress: Callable[[int, int], None] | None = None,
-    batch: int = 500,
 ) -> Findings:
-    """Run both neighbours, half of the runs to learn an event on, the other half to count it on.
+    """Run both neighbours, some runs to learn an event on, the others to count it on.
 
     Parameters
     ----------
     experiment : Experiment
     trials : int
-        Runs on each neighbour, both halves together.
+        Runs on each neighbour; half of them are counted, of more than 20,000 four fifths.
     delta : float
     confidence : float
         Of either bound.
     progress : callable, optional
         Told how many of how many runs are done.
-    batch : int
-        Runs between two reports of progress.
     """
     # Numbers that best_pair used name other noise.
-    start, worlds = 10**9, []
+    start, worlds, batch = 10**9, [], experiment.batch
     for index, world in enumerate((True, False)):
         parts = []
         for first in range(0, trials, batch):
@@ -99,20 +136,22 @@ def examine(
                 progress(index * trials + min(first + batch, trials), 2 * trials)
         worlds.append(joined(parts))
     left, right = worlds
-    half = trials // 2
-    event = learn_event(_part(left, 0, half), _part(right, 0, half), delta, confidence)
-    counted = _part(left, half, trials), _part(right, half, trials)
+    learnt = trials // 2 if trials <= _MANY else trials // 5
+    event = learn_event(part_of(left, 0, learnt), part_of(right, 0, learnt), delta, confidence)
+    counted = part_of(left, learnt, trials), part_of(right, learnt, trials)
     mu = None
-    if RATIO in left:
+    if GAUSSIAN_RATIO in left:
         # All runs: nothing was learnt for this score.
-        scores = [of[RATIO][:, 0] for of in (left, right)]
-        mu = gaussian_lower_bound(scores[0], scores[1], confidence)
+        mu = gaussian_lower_bound(left[GAUSSIAN_RATIO][:, 0], right[GAUSSIAN_RATIO][:, 0], confidence)
+    elif experiment.fitted:
+        score = fisher_score(part_of(left, 0, learnt), part_of(right, 0, learnt))
+        mu = gaussian_lower_bound(score(counted[0]), score(counted[1]), confidence)
     return Findings(
         pair=experiment.pair,
         event=event.name,
         lower_bound=bound_of_event(event, *counted, delta, confidence),
         gaussian_mu=mu,
-        trials=trials - half,
+        trials=trials - learnt,
         curve=trade_off_bound(event, *counted, confidence=confidence),
     )
 
@@ -138,7 +177,3 @@ def trade_off_bound(
             )
         )
     return sorted(set(curve))
-
-
-def _part(outputs: Mapping[str, Floats], start: int, stop: int) -> dict[str, Floats]:
-    return {name: values[start:stop] for name, values in outputs.items()}

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
 from scipy.stats import nct, norm
 
 from dpalgos.rows import Floats
 
-__all__ = ["gaussian_lower_bound", "score_of_sums"]
+__all__ = ["gaussian_lower_bound"]
 
 
 def gaussian_lower_bound(left: Floats, right: Floats, confidence: float) -> float:
@@ -51,12 +50,3 @@ def gaussian_lower_bound(left: Floats, right: Floats, confidence: float) -> floa
         middle = 0.5 * (low + high)
         low, high = (middle, high) if nct.sf(statistic, freedom, middle) <= 1.0 - confidence else (low, middle)
     return low / root
-
-
-def score_of_sums(noisy: Floats, left: Floats, right: Floats, sigma: float) -> float:
-    """Return log-likelihood ratio of a noisy sum, of left to right, for normal noise of deviation ``sigma``.
-
-    Over steps that may depend on each other, ratios add up: given the past, each step is a Gaussian mechanism.
-    """
-    change = (left - right).ravel()
-    return float(np.dot(noisy.ravel() - 0.5 * (left + right).ravel(), change) / sigma**2)

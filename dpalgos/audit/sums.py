@@ -3,23 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import cast
 
+import numpy as np
+
 from dpalgos.algorithms import Algorithm, DirectAlgorithm, fit, is_sum_algorithm
-from dpalgos.audit.gaussian import score_of_sums
+from dpalgos.audit.ratios import is_gaussian, log_ratio
 from dpalgos.guarantees import Setting
-from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
-from dpalgos.mechanisms.symmetric import SymmetricRoundedGaussian, to_vector, unpack
 from dpalgos.models import Artefact
 from dpalgos.noise import NoiseSource
-from dpalgos.rows import Ints, Rows
+from dpalgos.rows import Floats, Ints, Rows
 from dpalgos.summation import IntegerNoise, SumAlgorithm, TrustedSummation, run_sums
 
-__all__ = ["WatchedSummation", "run_watched"]
+__all__ = ["WatchedRun", "WatchedSummation", "run_watched"]
+
+
+@dataclass(frozen=True, slots=True)
+class WatchedRun:
+    """One run.
+
+    Parameters
+    ----------
+    artefact : Artefact
+    ratio : float or None
+        Log-likelihood ratio of left to right of all its noisy sums; None where a law is not known, or rows are read
+        directly.
+    gaussian : bool
+        Whether all its noise is that of Gaussian sums.
+    noise : tuple of array
+        What each step's noise was if the run was on the left neighbour.
+    """
+
+    artefact: Artefact
+    ratio: float | None
+    gaussian: bool
+    noise: tuple[Floats, ...] = ()
 
 
 class WatchedSummation:
-    """The plain sum with noise added once, and the log-likelihood ratio of left to right of all sums so far.
+    """The plain sum with noise added once, and what all sums so far say of the neighbour.
 
     Parameters
     ----------
@@ -42,6 +65,8 @@ class WatchedSummation:
         self._other, self._party, self._world = other if prepare is None else prepare(other, setting), party, world
         self._state = algorithm.initial(setting)
         self.ratio: float | None = 0.0
+        self.gaussian = True
+        self.noise_if_left: list[Floats] = []
 
     def release(self, step: str, contributions: Sequence[Ints], law: IntegerNoise) -> Ints:
         """Release the sum, and add what it says."""
@@ -51,13 +76,10 @@ class WatchedSummation:
         theirs = own - formed[self._party] + self._algorithm.contribution(self._state, self._other, self._setting)
         self._state = self._algorithm.update(self._state, noisy, self._setting)
         left, right = (own, theirs) if self._world else (theirs, own)
-        sums = [array.astype(float) for array in (noisy, left, right)]
-        if isinstance(law, SymmetricRoundedGaussian):
-            sums = [to_vector(unpack(array)) for array in sums]
-        if not isinstance(law, SymmetricRoundedGaussian | RoundedGaussian):
-            self.ratio = None
-        elif self.ratio is not None:
-            self.ratio += score_of_sums(sums[0], sums[1], sums[2], law.sigma)
+        found = log_ratio(law, *(array.reshape(1, -1).astype(np.float64) for array in (noisy, left, right)))
+        self.ratio = None if found is None or self.ratio is None else self.ratio + float(found[0])
+        self.gaussian = self.gaussian and is_gaussian(law)
+        self.noise_if_left.append((noisy - left).ravel().astype(np.float64))
         return noisy
 
 
@@ -70,7 +92,7 @@ def run_watched(
     *,
     party: int = 0,
     world: bool = True,
-) -> tuple[Artefact, float | None]:
+) -> WatchedRun:
     """Run an algorithm on the left neighbour (``world``) or the right one.
 
     Parameters
@@ -83,15 +105,10 @@ def run_watched(
     party : int
         Which party that is.
     world : bool
-
-    Returns
-    -------
-    artefact
-    float or None
-        The log-likelihood ratio of its Gaussian sums; None where it has other noise, or sees rows directly.
     """
     if not is_sum_algorithm(algorithm):
-        return fit(cast(DirectAlgorithm, algorithm), rows, setting, noise), None
+        return WatchedRun(fit(cast(DirectAlgorithm, algorithm), rows, setting, noise), ratio=None, gaussian=False)
     sums = cast(SumAlgorithm, algorithm)
     watched = WatchedSummation(noise, sums, setting, other, party, world)
-    return run_sums(sums, rows, setting, watched), watched.ratio
+    artefact = run_sums(sums, rows, setting, watched)
+    return WatchedRun(artefact, watched.ratio, watched.gaussian, tuple(watched.noise_if_left))

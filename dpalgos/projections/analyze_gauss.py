@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
+
 from dpalgos.algorithms import ApproximateAlgorithm, PrivateAlgorithm, Unproved
 from dpalgos.gaussian_sums import GAUSSIAN_BUDGETS, gaussian_guarantee, grid, symmetric_law
 from dpalgos.guarantees import Claim, Guarantee, Loss, Setting
@@ -21,7 +23,7 @@ from dpalgos.projections.covariance import (
     leading_basis,
 )
 from dpalgos.registry import register
-from dpalgos.rows import Rows
+from dpalgos.rows import Floats, Rows
 
 __all__ = ["AnalyzeGauss", "PublishedAnalyzeGauss"]
 
@@ -107,8 +109,12 @@ class PublishedAnalyzeGauss(Unproved, ApproximateAlgorithm, PrincipalDirections)
     def fit(self, parties: Sequence[Rows], setting: Setting, noise: NoiseSource) -> Projection:
         """Return the basis of the noisy covariance; its spectrum is that of the noisy XᵀX/n."""
         self.check(setting)
+        noisy = unpack(self.noisy(parties, setting, noise, 1)[0])
+        return leading_basis(noisy / max(setting.rows, 1), self.components)
+
+    def noisy(self, parties: Sequence[Rows], setting: Setting, noise: NoiseSource, count: int) -> Floats:
+        """Return the upper triangle of XᵀX plus ``count`` draws of the noise, (count, d (d + 1)/2)."""
         covariance = pack(gram_matrix(parties, setting))
         sigma = sigma_classical(self.budget.epsilon, self.budget.delta, 1.0)
-        draws = noise.stream("covariance", covariance).generator().standard_normal(len(covariance))
-        noisy = unpack(covariance + sigma * draws)
-        return leading_basis(noisy / max(setting.rows, 1), self.components)
+        draws = noise.stream("covariance", covariance).generator().standard_normal((count, len(covariance)))
+        return np.asarray(covariance + sigma * draws)

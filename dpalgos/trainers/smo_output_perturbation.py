@@ -175,11 +175,16 @@ class SmoOutputPerturbation(PrivateAlgorithm, HingeMinimisers):
 
     def fit(self, parties: Sequence[Rows], setting: Setting, noise: NoiseSource) -> LinearModel:
         """Return the noisy machine of all parties' rows together."""
+        (noisy,) = self.noisy(parties, setting, noise, 1)
+        weights = np.asarray(noisy * self._unit(setting), dtype=np.float64)
+        return self._model(weights.reshape(-1, setting.dimension + 1))
+
+    def noisy(self, parties: Sequence[Rows], setting: Setting, noise: NoiseSource, count: int) -> Ints:
+        """Return the minimisers in grid units plus ``count`` draws of the noise, (count, ·)."""
         weights = self._minimisers(parties, setting, noise.stream("order", fingerprints(parties)))
-        unit = self._unit(setting)
-        exact = np.rint(weights / unit).astype(np.int64)
-        drawn = self.law(setting).sample(exact.size, noise.stream("weights", exact))
-        return self._model(np.asarray((exact + drawn.reshape(exact.shape)) * unit, dtype=np.float64))
+        exact = np.rint(weights / self._unit(setting)).astype(np.int64)
+        drawn = self.law(setting).sample(count * exact.size, noise.stream("weights", exact))
+        return np.asarray(exact.ravel() + drawn.reshape(count, -1))
 
     def _unit(self, setting: Setting) -> float:
         return 2.0 ** (math.floor(math.log2(self.sensitivity(setting))) - _FINENESS)

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from dpalgos.audit.experiment import RATIO
-from dpalgos.audit.sums import run_watched
+from dpalgos.audit.experiment import GAUSSIAN_RATIO, RATIO
+from dpalgos.audit.sums import WatchedRun, run_watched
 from dpalgos.guarantees import Neighbours
 from dpalgos.keystream import KeyedNoise
 from dpalgos.rows import NULL_LABEL, ArrayRows, Floats, Rows
@@ -79,14 +79,14 @@ class MadeUpRun:
         Observables are every released array, what the server makes of them, and the weights seen through the basis.
         """
         made: dict[str, Any] = {}
-        ratio: float | None = 0.0
+        ratios: list[WatchedRun] = []
         for release in self.plan.projections:
-            ratio = self._release(release, (), neighbours, world, secret, trial, made, ratio)
+            self._release(release, (), neighbours, world, secret, trial, made, ratios)
         if self.plan.basis is not None:
             made[self.plan.basis.key] = _combined(self.plan.basis, made)
         for release in self.plan.models:
             maps = [made[key] for key in release.upstream]
-            ratio = self._release(release, maps, neighbours, world, secret, trial, made, ratio)
+            self._release(release, maps, neighbours, world, secret, trial, made, ratios)
         if self.plan.model is not None:
             made[self.plan.model.key] = _combined(self.plan.model, made)
         seen = {}
@@ -98,7 +98,11 @@ class MadeUpRun:
             if maps and hasattr(maps[0], "basis") and hasattr(model, "weights"):
                 seen[f"weights of {name} through the basis"] = np.asarray(maps[0].basis @ model.weights.T).ravel()
         found = {name: vector for name, vector in seen.items() if vector.size}
-        return found if ratio is None else {**found, RATIO: np.array([ratio])}
+        known = [run.ratio for run in ratios if run.ratio is not None]
+        if known:
+            gaussian = len(known) == len(ratios) and all(run.gaussian for run in ratios)
+            found[GAUSSIAN_RATIO if gaussian else RATIO] = np.array([sum(known)])
+        return found
 
     def _release(
         self,
@@ -109,8 +113,8 @@ class MadeUpRun:
         secret: bytes,
         trial: int,
         made: dict[str, Any],
-        ratio: float | None,
-    ) -> float | None:
+        runs: list[WatchedRun],
+    ) -> None:
         # The identity is a digest of much; it is worked out once.
         key = self._keys.setdefault(id(release), release.key)
         algorithm = self._algorithms.get(key) or self._algorithms.setdefault(key, release.build())
@@ -120,10 +124,10 @@ class MadeUpRun:
         rows = [_mapped(ours[name], maps, release.setting.dimension) for name in release.parties]
         other = _mapped(theirs[release.parties[party]], maps, release.setting.dimension)
         noise = KeyedNoise(secret, f"{key}/{trial}/{world}")
-        made[key], found = run_watched(algorithm, release.setting, noise, rows, other, party=party, world=world)
-        if not release.reads_rows or not differing:
-            return ratio
-        return None if found is None or ratio is None else ratio + found
+        run = run_watched(algorithm, release.setting, noise, rows, other, party=party, world=world)
+        made[key] = run.artefact
+        if release.reads_rows and differing:
+            runs.append(run)
 
 
 class _Mapped:

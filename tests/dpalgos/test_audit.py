@@ -9,7 +9,8 @@ import pytest
 
 from dpalgos.audit.events import bound_of_event, learn_event
 from dpalgos.audit.experiment import Experiment, best_pair, examine
-from dpalgos.audit.gaussian import gaussian_lower_bound, score_of_sums
+from dpalgos.audit.gaussian import gaussian_lower_bound
+from dpalgos.audit.ratios import score_of_sums
 from dpalgos.audit.report import Verdict, verdict_of
 from dpalgos.audit.sums import run_watched
 from dpalgos.guarantees import GaussianMu, Setting, Trust
@@ -89,7 +90,7 @@ def test_the_sums_of_a_descent_tell_neighbours_apart_by_its_budget() -> None:
         found = []
         for trial in range(600):
             noise = KeyedNoise(bytes(31) + b"\1", f"{world}/{trial}")
-            found.append(run_watched(algorithm, setting, noise, [rows], other, world=world)[1])
+            found.append(run_watched(algorithm, setting, noise, [rows], other, world=world).ratio)
         scores.append(np.array(found, dtype=float))
     bound = gaussian_lower_bound(scores[0], scores[1], 1 - 1e-9)
     assert 0.6 * mu < bound <= mu
@@ -101,7 +102,7 @@ def test_the_sums_of_a_descent_tell_neighbours_apart_by_its_budget() -> None:
 def test_the_score_of_a_sum_is_its_log_likelihood_ratio(random: np.random.Generator) -> None:
     noisy, left, right = random.standard_normal((3, 4))
     want = (-((noisy - left) ** 2) + (noisy - right) ** 2).sum() / (2 * 0.7**2)
-    assert score_of_sums(noisy, left, right, 0.7) == pytest.approx(want)
+    assert score_of_sums(noisy[None], left, right, 0.7)[0] == pytest.approx(want)
 
 
 def test_verdicts() -> None:

@@ -1,0 +1,456 @@
+"""The audit of one registered release: its own worst neighbours, and how to run it on them many times."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+
+from dpalgos.accounting.calibration import allocate
+from dpalgos.algorithms import AdditiveNoise, Algorithm, is_sum_algorithm
+from dpalgos.audit.events import Outputs
+from dpalgos.audit.experiment import GAUSSIAN_RATIO, RATIO, Experiment, best_pair, examine
+from dpalgos.audit.ratios import is_gaussian, log_ratio
+from dpalgos.audit.report import AuditReport, make_report
+from dpalgos.audit.sums import run_watched
+from dpalgos.errors import ParameterError
+from dpalgos.guarantees import Neighbours, Setting, Trust
+from dpalgos.keystream import KeyedNoise
+from dpalgos.mechanisms.discrete_gaussian import DiscreteGaussian
+from dpalgos.mechanisms.discrete_laplace import DiscreteLaplace
+from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
+from dpalgos.mechanisms.symmetric import pack
+from dpalgos.models import Artefact, Projection
+from dpalgos.neighbouring import NeighbouringPair
+from dpalgos.noise import NoiseSource
+from dpalgos.projections.covariance import gram_matrix
+from dpalgos.registry import construct, lookup
+from dpalgos.rows import NULL_LABEL, ArrayRows, Floats, Rows
+from dpalgos.summation import SumAlgorithm
+from dpalgos.trainers.descent import GradientSumTrainer
+
+__all__ = ["Effort", "Noise", "audit_algorithm", "audit_release", "audited", "observables"]
+
+Noise = Callable[[bytes, str], NoiseSource]
+"""Makes the noise of one run from a secret and an identity."""
+
+# Enough rows for a party to be one, few enough to be quick; all but one are null records.
+_ROWS = 16
+# Each step of a descent is the same mechanism at a share of the budget: a few are as telling as many, and quicker.
+_STEPS = 3
+# At this regularisation one row alone moves a minimiser by as much as is proved: its slope is still at its end there.
+_REGULARISATION = 1.0
+# (features, classes): few numbers make strong tests, noise a coordinate shows in many, several classifiers may not
+# be composed.
+_SHAPES = ((2, 2), (40, 2), (2, 10))
+_PILOT = 120
+_LONG = 1e3
+# Laws whose draws are independent of each other, so that those of many runs are one long draw; others take so many
+# times as long.
+_INDEPENDENT = (RoundedGaussian, DiscreteGaussian, DiscreteLaplace)
+_SLOWER = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How many runs an audit makes where it is not told.
+
+    Parameters
+    ----------
+    runs : int
+        Runs on each neighbour where each is carried out by itself.
+    gaussian_runs : int
+        The same where a Gaussian-DP fit may be made, which is tight at epsilon = 1 from some 15,000 runs on.
+    numbers : int
+        Random numbers drawn for each neighbour where many runs are drawn together.
+    most : int
+        Runs drawn together at most.
+    """
+
+    runs: int = 4000
+    gaussian_runs: int = 16_000
+    numbers: int = 40_000_000
+    most: int = 2_000_000
+
+    def trials(self, experiment: Experiment) -> int:
+        """Return the runs on each neighbour."""
+        if experiment.numbers:
+            return min(self.most, self.numbers // experiment.numbers)
+        return self.gaussian_runs if experiment.gaussian else self.runs
+
+
+def audited(kind: str, name: str) -> bool:
+    """Whether there is something to audit: an algorithm that reads rows and draws noise."""
+    cls: type[Algorithm] = lookup(kind, name)
+    return cls.reads_rows and bool(cls.budgets)
+
+
+def audit_release(
+    kind: str,
+    name: str,
+    *,
+    epsilon: float = 1.0,
+    delta: float = 1e-5,
+    trials: int | None = None,
+    confidence: float = 0.99,
+    neighbours: Neighbours = Neighbours.REPLACE_ONE,
+    seed: int = 0,
+    effort: Effort | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> AuditReport:
+    """Run a registered release on its own worst neighbours many times, and bound its epsilon from below.
+
+    Its budget is calibrated to (epsilon, delta), its other parameters are the defaults, but for few steps, as many
+    directions as features and a regularisation at which its worst neighbours attain their sensitivity.
+
+    Parameters
+    ----------
+    kind, name : str
+        As registered, under ``projections``, ``trainers`` or ``evaluators``.
+    epsilon, delta, trials, confidence, neighbours, seed, effort, progress
+        As for :func:`audit_algorithm`.
+
+    Raises
+    ------
+    UnknownNameError
+        For a name that is not registered.
+    ParameterError
+        For numbers out of range, or a release that draws no noise.
+    """
+    cls: type[Algorithm] = lookup(kind, name)
+    if not audited(kind, name):
+        raise ParameterError(f"{name} draws no noise and claims nothing: there is nothing to audit")
+    (budget,) = allocate([cls.budgets[0]], [1.0], epsilon, delta).losses
+    candidates = []
+    for setting in _settings(kind, cls, neighbours):
+        algorithm = construct(cls, name, {**_parameters(cls, setting), "budget": budget})
+        candidates.append((algorithm, setting))
+    return audit_algorithm(
+        candidates,
+        name=name,
+        kind=kind,
+        claimed_epsilon=epsilon if cls.claim is not None else None,
+        delta=delta,
+        trials=trials,
+        confidence=confidence,
+        seed=seed,
+        effort=effort,
+        progress=progress,
+    )
+
+
+def audit_algorithm(
+    candidates: Sequence[tuple[Algorithm, Setting]],
+    *,
+    name: str,
+    kind: str,
+    claimed_epsilon: float | None = None,
+    delta: float = 1e-5,
+    trials: int | None = None,
+    confidence: float = 0.99,
+    seed: int = 0,
+    effort: Effort | None = None,
+    progress: Callable[[int, int], None] | None = None,
+    noise: Noise = KeyedNoise,
+) -> AuditReport:
+    """Audit an algorithm in the setting, and on the neighbours, that a few runs of each show most of.
+
+    Parameters
+    ----------
+    candidates : sequence of (Algorithm, Setting)
+        The algorithm as built for each setting; what is proved is the most that is proved in any.
+    name, kind : str
+        For the report.
+    claimed_epsilon : float or None
+        What is claimed at delta where nothing is proved.
+    delta : float
+        In [0, 1).
+    trials : int, optional
+        Runs on each neighbour; by ``effort`` where left out.
+    confidence : float
+        Of the bound: it exceeds the true epsilon in at most a share 1 − confidence of audits.
+    seed : int
+        Of the noise, which is public: the rows are made up.
+    effort : Effort, optional
+    progress : callable, optional
+        Told how many of how many runs are done.
+    noise : callable
+        Makes each run's noise; for tests of broken sources.
+
+    Raises
+    ------
+    ParameterError
+        For fewer than eight trials.
+    """
+    if trials is not None and trials < 8:
+        raise ParameterError(
+            f"trials is {trials}; an audit needs eight at the least, and some hundreds to show anything"
+        )
+    experiments, bills, proved = [], [], True
+    for algorithm, setting in candidates:
+        guarantee = algorithm.guarantee(setting)
+        proved = proved and guarantee.proved
+        bills.append(guarantee.losses)
+        shape = f"{setting.dimension} features and {setting.classes} classes"
+        for pair_name, pair, started in _pairs(algorithm, setting):
+            label = f"{pair_name}, {shape}"
+            secret = hashlib.sha256(f"{seed}/{kind}/{name}/{label}".encode()).digest()
+            experiments.append(_experiment(label, started, setting, pair, _Source(noise, secret)))
+    chosen = best_pair(experiments, trials=_PILOT, delta=delta)
+    found = examine(
+        chosen,
+        trials=trials or (effort or Effort()).trials(chosen),
+        delta=delta,
+        confidence=confidence,
+        progress=progress,
+    )
+    return make_report(
+        found,
+        algorithm=name,
+        kind=kind,
+        claimed_epsilon=claimed_epsilon,
+        bills=bills if proved else None,
+        delta=delta,
+        confidence=confidence,
+        neighbours=candidates[0][1].neighbours,
+        seed=seed,
+    )
+
+
+def _settings(kind: str, cls: type[Algorithm], neighbours: Neighbours) -> Iterator[Setting]:
+    trust = Trust.CENTRAL if Trust.CENTRAL in cls.trusts else cls.trusts[0]
+    for dimension, classes in _SHAPES:
+        if kind == "evaluators":
+            # Features are decision values: one for two classes.
+            dimension = 1 if classes == 2 else classes
+        yield Setting(
+            sizes=(_ROWS,),
+            dimension=dimension,
+            classes=classes,
+            neighbours=neighbours,
+            trust=trust,
+        )
+
+
+def _parameters(cls: type[Algorithm], setting: Setting) -> dict[str, object]:
+    """Return what an audit sets beside the budget, of the fields that there are."""
+    fields = {field.name for field in dataclasses.fields(cls)}
+    wanted: dict[str, object] = {"components": setting.dimension}
+    wanted |= {"iterations": _STEPS} if "iterations" in fields else {"regularisation": _REGULARISATION}
+    return {name: value for name, value in wanted.items() if name in fields}
+
+
+# ── neighbours ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _pairs(algorithm: Algorithm, setting: Setting) -> Iterator[tuple[str, NeighbouringPair, Algorithm]]:
+    """Yield neighbours by name, with the algorithm to run on them."""
+    worst = algorithm.neighbouring_pair(setting)
+    yield "the worst pair of the proof", worst, algorithm
+    yield "the same, too long by far", _mapped(worst, lambda features: _LONG * features), algorithm
+    if setting.dimension > 1:
+        yield "the same, turned to move all features", _mapped(worst, _turned), algorithm
+    if setting.classes > 1 and setting.neighbours is Neighbours.REPLACE_ONE:
+        labels = worst.left.labels.copy()
+        labels[0] = 1 - labels[0]
+        flipped = NeighbouringPair(worst.left, ArrayRows(worst.left.features, labels), worst.party)
+        yield "its left row with either label", flipped, algorithm
+    if isinstance(algorithm, GradientSumTrainer) and setting.classes == 2 and setting.dimension > 1:
+        yield "canary gradients of full length at steep weights", *_canary_gradients(algorithm, setting, worst.party)
+
+
+def _mapped(pair: NeighbouringPair, turn: Callable[[Floats], Floats]) -> NeighbouringPair:
+    left, right = (ArrayRows(turn(rows.features), rows.labels) for rows in (pair.left, pair.right))
+    return NeighbouringPair(left, right, pair.party)
+
+
+def _turned(features: Floats) -> Floats:
+    """Reflect rows so that the first feature's axis becomes (1, −1, 1, …)/√d; norms and angles stay."""
+    dimension = features.shape[1]
+    normal = -np.where(np.arange(dimension) % 2, -1.0, 1.0) / np.sqrt(dimension)
+    normal[0] += 1.0
+    return np.asarray(features - 2.0 * np.outer(features @ normal, normal) / (normal @ normal))
+
+
+def _canary_gradients(
+    algorithm: GradientSumTrainer[Floats], setting: Setting, party: int
+) -> tuple[NeighbouringPair, Algorithm]:
+    """Return rows whose gradients are as long as may be and opposite, and the descent begun at weights where they are.
+
+    The server's first weights are public, and what is proved holds whatever they are. At steep weights along the first
+    feature both rows lie far on the wrong side, where the slopes of all bounded losses are at their ends.
+    """
+    lean = 0.05
+    side = float(np.sqrt(1.0 - lean**2))
+    left, right = np.zeros((2, setting.sizes[party], setting.dimension))
+    left[0, :2], right[0, :2] = (lean, side), (lean, -side)
+    labels = np.full(setting.sizes[party], NULL_LABEL)
+    labels[0] = 0
+    other = labels.copy()
+    if setting.neighbours.records == 1:
+        right[0], other[0] = 0.0, NULL_LABEL
+    pair = NeighbouringPair(ArrayRows(left, labels), ArrayRows(right, other), party)
+
+    def moved(sign: float) -> tuple[float, _Started]:
+        started = _Started(algorithm, _steep(algorithm, setting, sign * _LONG))
+        sums = [algorithm.contribution(started.first, rows, setting) for rows in (pair.left, pair.right)]
+        return float(np.linalg.norm((sums[0] - sums[1]).astype(np.float64))), started
+
+    return pair, cast(Algorithm, max((moved(sign) for sign in (1.0, -1.0)), key=lambda each: each[0])[1])
+
+
+def _steep(algorithm: GradientSumTrainer[Floats], setting: Setting, length: float) -> Floats:
+    """Return a first state whose weights are long along the first feature, opposite for opposite classes."""
+    state = algorithm.initial(setting)
+    weights = algorithm.weights(state).copy()
+    weights[:, 0] = length * np.linspace(1.0, -1.0, len(weights)) if len(weights) > 1 else length
+    return weights if isinstance(state, np.ndarray) else dataclasses.replace(state, weights=weights)
+
+
+@dataclass(frozen=True, slots=True)
+class _Started:
+    """A descent with another first state."""
+
+    algorithm: GradientSumTrainer[Floats]
+    first: Floats
+
+    def initial(self, setting: Setting) -> Floats:
+        return self.first
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.algorithm, name)
+
+
+# ── runs ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """The noise of every run of one experiment."""
+
+    make: Noise
+    secret: bytes
+
+    def of(self, world: bool, trial: int) -> NoiseSource:
+        return self.make(self.secret, f"{trial}/{world}")
+
+
+def _experiment(
+    label: str, algorithm: Algorithm, setting: Setting, pair: NeighbouringPair, source: _Source
+) -> Experiment:
+    worlds = {world: _parties(setting, pair, world) for world in (True, False)}
+    if is_sum_algorithm(algorithm):
+        sums = cast(SumAlgorithm, algorithm)
+        if sums.steps(setting) == 1:
+            return _one_sum(label, sums, setting, worlds, source)
+    elif isinstance(algorithm, AdditiveNoise):
+        return _additive(label, algorithm, setting, worlds, source)
+    gaussian = is_sum_algorithm(algorithm) and is_gaussian(cast(SumAlgorithm, algorithm).law(setting))
+    return Experiment(label, _Runs(algorithm, setting, worlds, pair.party, source), gaussian=gaussian)
+
+
+def _parties(setting: Setting, pair: NeighbouringPair, world: bool) -> list[Rows]:
+    null = NULL_LABEL if setting.classes > 1 else np.nan
+    return [
+        (pair.left if world else pair.right)
+        if party == pair.party
+        else ArrayRows(np.zeros((size, setting.dimension)), np.full(size, null))
+        for party, size in enumerate(setting.sizes)
+    ]
+
+
+def _one_sum(
+    label: str, algorithm: SumAlgorithm, setting: Setting, worlds: dict[bool, list[Rows]], source: _Source
+) -> Experiment:
+    """Return the experiment of one noisy sum: the exact ones are formed once, and noise is drawn for many runs."""
+    state, law = algorithm.initial(setting), algorithm.law(setting)
+    exact = {
+        world: sum(algorithm.contribution(state, rows, setting).ravel() for rows in parties)
+        for world, parties in worlds.items()
+    }
+    left, right = (np.asarray(exact[world], dtype=np.int64) for world in (True, False))
+    together = isinstance(law, _INDEPENDENT)
+
+    def runs(world: bool, first: int, count: int) -> Outputs:
+        own = left if world else right
+        stream = source.of(world, first).stream("sum-0", own)
+        if together:
+            draws = law.sample(count * own.size, stream).reshape(count, -1)
+        else:
+            draws = np.stack([law.sample(own.size, stream) for _ in range(count)])
+        noisy = (own + draws).astype(np.float64)
+        ratio = log_ratio(law, noisy, left.astype(np.float64), right.astype(np.float64))
+        if ratio is None:
+            return {"noisy sums": noisy}
+        return {GAUSSIAN_RATIO if is_gaussian(law) else RATIO: ratio[:, None]}
+
+    return Experiment(label, runs, numbers=left.size * (1 if together else _SLOWER))
+
+
+def _additive(
+    label: str, algorithm: AdditiveNoise, setting: Setting, worlds: dict[bool, list[Rows]], source: _Source
+) -> Experiment:
+    """Return the experiment of an exact vector plus noise, drawn for many runs."""
+
+    def runs(world: bool, first: int, count: int) -> Outputs:
+        noisy = algorithm.noisy(worlds[world], setting, source.of(world, first), count)
+        return {"noisy vector": np.asarray(noisy, dtype=np.float64)}
+
+    law = getattr(algorithm, "law", None)
+    fitted = law is not None and is_gaussian(law(setting))
+    return Experiment(label, runs, numbers=runs(True, 0, 1)["noisy vector"].size, fitted=fitted)
+
+
+@dataclass(frozen=True, slots=True)
+class _Runs:
+    """Runs carried out one by one, with everything that they release."""
+
+    algorithm: Algorithm
+    setting: Setting
+    worlds: dict[bool, list[Rows]]
+    party: int
+    source: _Source
+
+    def __call__(self, world: bool, first: int, count: int) -> Outputs:
+        found = [self._run(world, trial) for trial in range(first, first + count)]
+        return {name: np.stack([one[name] for one in found]) for name in found[0]}
+
+    def _run(self, world: bool, trial: int) -> dict[str, Floats]:
+        noise, rows, other = self.source.of(world, trial), self.worlds[world], self.worlds[not world][self.party]
+        run = run_watched(self.algorithm, self.setting, noise, rows, other, party=self.party, world=world)
+        seen = observables(run.artefact, [self.worlds[side] for side in (True, False)], self.setting)
+        if run.ratio is not None:
+            seen[GAUSSIAN_RATIO if run.gaussian else RATIO] = np.array([run.ratio])
+        for step, (before, after) in enumerate(itertools.pairwise(run.noise), start=1):
+            if before.shape == after.shape:
+                # Zero in every run where a stream is used twice.
+                seen[f"noise of sum {step} less that of sum {step - 1}, if left"] = after - before
+        return seen
+
+
+def observables(artefact: Artefact, worlds: Sequence[Sequence[Rows]], setting: Setting) -> dict[str, Floats]:
+    """Return everything that leaves with an artefact, as one vector an observable.
+
+    Of a whole noisy covariance the least eigenvalue above either neighbour's exact one is an observable too: noise with
+    a one-sided support shows in its sign.
+
+    Parameters
+    ----------
+    artefact : Artefact
+    worlds : sequence of sequences of Rows
+        The parties' rows on either neighbour, made up.
+    setting : Setting
+    """
+    seen = {name: np.asarray(array, dtype=np.float64).ravel() for name, array in artefact.arrays().items()}
+    if isinstance(artefact, Projection) and artefact.basis.shape == (len(artefact.spectrum),) * 2:
+        covariance = artefact.basis * artefact.spectrum @ artefact.basis.T
+        seen["covariance"] = np.asarray(pack(covariance))
+        for side, parties in zip(("left", "right"), worlds, strict=True):
+            above = covariance - gram_matrix(parties, setting) / max(setting.rows, 1)
+            seen[f"least eigenvalue above the {side}"] = np.asarray(np.linalg.eigvalsh(above)[:1], dtype=np.float64)
+    return {name: vector for name, vector in seen.items() if vector.size}
