@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -11,6 +13,7 @@ from dpalgos.rows import Floats, Ints
 from dpalgos.solvers import Problem
 
 __all__ = [
+    "TWO_SIDED",
     "classification_metrics",
     "confusion_matrix",
     "curvature",
@@ -18,14 +21,22 @@ __all__ = [
     "iteration_ratio",
     "laplace_noise_expectation",
     "metrics_of_confusion",
+    "metrics_of_noisy_confusion",
     "objective_error",
     "optimality_gap",
     "path_curvature",
     "per_class",
+    "recalls",
     "regression_metrics",
     "relative_accuracy_loss",
     "roc_auc",
 ]
+
+TWO_SIDED = 1.96
+"""Standard deviations that hold 95 % of a Gaussian law."""
+_MOST_RECALLS = 20
+# What trackers refuse in the name of a metric.
+_NOT_OF_NAMES = r"[^\w\-. :/]"
 
 
 def confusion_matrix(labels: Ints, predicted: Ints, classes: int) -> Floats:
@@ -79,6 +90,48 @@ def metrics_of_confusion(counts: Floats) -> dict[str, float]:
         "f1": float(averaged[2]),
         "mcc": float(covariance / spread) if spread > 0 else 0.0,
     }
+
+
+def metrics_of_noisy_confusion(counts: Floats, rows: int, deviation: float) -> dict[str, float]:
+    """Return the metrics of a confusion matrix with independent noise of mean zero on each of its counts.
+
+    Those of :func:`metrics_of_confusion`, and how far the accuracy may be off: ``accuracy_noise``, the standard
+    deviation that the noise gives it, and ``accuracy_margin``, 1.96 standard deviations of noise and drawn rows
+    together: half of a 95 % interval. The accuracy is the trace T, which is unbiased, over the number N of rows
+    counted. N is the public number of rows, and T/N then has the noise deviation sqrt(K) sigma / N, unless the noisy
+    total says that null records are among them (it is lower by more than 3 K sigma): then N is that total, with its
+    noise, and T/N has sqrt(K (1 - a)^2 + (K^2 - K) a^2) sigma / N to first order.
+
+    Parameters
+    ----------
+    counts : array (K, K)
+        True class by predicted class, noisy.
+    rows : int
+        Rows that were held out, null records included; public.
+    deviation : float
+        sigma, of the noise of each count.
+    """
+    classes, total, hits = len(counts), float(counts.sum()), float(np.trace(counts))
+    all_counted = total >= rows - 3.0 * classes * deviation
+    counted = max(float(rows) if all_counted else total, 1.0)
+    accuracy = min(max(hits / counted, 0.0), 1.0)
+    cells = classes if all_counted else classes * (1 - accuracy) ** 2 + classes * (classes - 1) * accuracy**2
+    noise = math.sqrt(cells) * deviation / counted
+    margin = TWO_SIDED * math.hypot(noise, math.sqrt(accuracy * (1.0 - accuracy) / counted))
+    return {
+        **metrics_of_confusion(counts),
+        "accuracy": accuracy,
+        "accuracy_noise": noise,
+        "accuracy_margin": margin,
+    }
+
+
+def recalls(counts: Floats, classes: Sequence[str]) -> dict[str, float]:
+    """Return the recall of each class by name, as ``recall_<class>``; none where there are more than twenty."""
+    if len(classes) > _MOST_RECALLS:
+        return {}
+    found = per_class(counts)[1]
+    return {f"recall_{re.sub(_NOT_OF_NAMES, '_', name)}": float(of) for name, of in zip(classes, found, strict=True)}
 
 
 def _ranks(values: Floats) -> Floats:

@@ -33,7 +33,7 @@ from tasks.reduction import reduce_dimension
 from tasks.runtime.concurrency import one_run_a_dataset, refused
 from tasks.runtime.steps import Done, Future, Step, inline, is_inline, served_from_cache
 from tasks.tracking.artifacts import show_result, showing_progress
-from tasks.tracking.results import RunResult, summarise
+from tasks.tracking.results import Evaluation, RunResult, summarise
 from tasks.training import train_model
 
 __all__ = ["Chained", "chain", "chain_inline", "train"]
@@ -79,7 +79,8 @@ def chain(config: TrainingConfig) -> Chained:
     # In order, so that what failed says so itself; the steps after it only say that they never began.
     references = {key: future.result() for key, future in made.items()}
     models = {name: [references[key] for key in path] for name, path in plan.paths().items()}
-    result = summarise(plan, dataset, evaluate(plan, models, shards), list(references.values()))
+    measured = evaluate(plan, models, shards) if config.evaluation else Evaluation()
+    result = summarise(plan, dataset, measured, list(references.values()))
     return Chained(dataset, plan, _timed(result, dataset, started, list(made.values())), models)
 
 

@@ -69,7 +69,12 @@ def results_table(results: Sequence[RunResult]) -> Table:
 def _accuracy(result: RunResult) -> str:
     """Return the accuracy, and what it speaks of where that is not public test rows."""
     of_test_rows = result.measured_on in (None, "test rows")
-    return _number(result.accuracy, ".3f") + ("" if of_test_rows else f" ({result.measured_on})")
+    margin = result.metrics.get("accuracy_margin")
+    return (
+        _number(result.accuracy, ".3f")
+        + ("" if margin is None else f" ± {margin:.3f}")
+        + ("" if of_test_rows else f" ({result.measured_on})")
+    )
 
 
 def _footnotes(results: Sequence[RunResult]) -> list[str]:
@@ -106,10 +111,22 @@ def _guessing(results: Sequence[RunResult]) -> list[str]:
     rates = {f"{rate:.3f}" for one in results if (rate := one.metrics.get("majority_rate")) is not None}
     if not rates:
         return []
-    return [
+    notes = [
         f"Guessing the most frequent class gives an accuracy of {', '.join(sorted(rates))}; "
         "balanced is the mean recall of the classes."
     ]
+    if len(results) == 1:
+        prefix = "recall_"
+        recalls = {name.removeprefix(prefix): of for name, of in results[0].metrics.items() if name.startswith(prefix)}
+        if recalls:
+            notes.append("Recall by class: " + ", ".join(f"{name} {of:.3f}" for name, of in recalls.items()))
+    noises = [noise for one in results if (noise := one.metrics.get("accuracy_noise")) is not None]
+    if noises:
+        notes.append(
+            f"± is half of a 95 % interval: privacy noise (standard deviation {max(noises):.3f}) and the drawing of "
+            "the held-out rows. They are a party of their own, so that measuring cost the training nothing."
+        )
+    return notes
 
 
 def _spending(results: Sequence[RunResult]) -> list[str]:
@@ -128,7 +145,7 @@ def _spending(results: Sequence[RunResult]) -> list[str]:
     ]
     if all(one.measured_on is None for one in results):
         notes.append(
-            "No accuracy: the held-out rows are private too. --evaluate-privately measures the model on them; they "
-            "are a party of their own, so that the training costs no more."
+            "No accuracy: private rows are measured by a charged release alone, and this run holds none out "
+            "(--no-evaluation, --test-fraction 0) or predicts numbers."
         )
     return notes

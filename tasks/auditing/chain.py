@@ -19,7 +19,7 @@ from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Neighbours
 from dpalgos.registry import lookup
 from dpalgos.rows import Floats
-from dpalgos.systems.system import Scope, System
+from dpalgos.systems.system import System
 from storage.errors import RefusedError
 from storage.refs import OnViolation, Visibility
 from tasks.auditing.observing import Finished, observe
@@ -213,7 +213,7 @@ def audit_chain(
         raise ParameterError(f"trials is {trials}; the audit of a chain needs two at the least, and 48 to show much")
     config = chain_config(name, epsilon, delta, neighbours)
     started = time.monotonic()
-    parts = ("train", "test") if config.evaluate_privately else ("train",)
+    parts = ("train", "test")
     # Either pair at its share of the error.
     each = 1.0 - (1.0 - confidence) / len(parts)
     found, proved = {}, 0.0
@@ -248,11 +248,10 @@ def audit_chain(
 
 
 def chain_config(name: str, epsilon: float, delta: float, neighbours: Neighbours) -> TrainingConfig:
-    """Return the run that is audited: a charged evaluation where there is one model, few steps of a descent."""
+    """Return the run that is audited: all that may be measured, few steps of a descent."""
     system: System = lookup("systems", name)
     arrangement = next(iter(system.supported().values()))
     fields = {field.name for field in dataclasses.fields(lookup("trainers", arrangement.trainer.name))}
-    one_model = arrangement.trainer_scope is Scope.JOINT or arrangement.model_aggregation is not None
     return TrainingConfig(
         algorithm=name,
         dataset=_NAME,
@@ -260,7 +259,7 @@ def chain_config(name: str, epsilon: float, delta: float, neighbours: Neighbours
         delta=delta,
         parties=_PARTIES,
         dimension=2 if arrangement.projection is not None else None,
-        evaluate_privately=one_model,
+        roc=True,
         neighbours=neighbours,
         # Each step of a descent is the same mechanism at a share of the budget.
         parameters={"trainer.iterations": _MOST_STEPS} if "iterations" in fields else {},

@@ -193,8 +193,14 @@ class TrainingConfig(BaseModel):
         Field(description="Map of each row (unit-norm, clip, none; minmax on public rows); the system's if empty."),
     ] = None
     test_fraction: Annotated[
-        float, Field(ge=0, lt=1, description="Share of rows held out where the set has no test rows of its own.")
-    ] = 0.2
+        float | None,
+        Field(
+            ge=0,
+            lt=1,
+            description="Share of rows held out where the set has no test rows of its own; if empty 0.2 of public "
+            "rows, and of private ones as many as measuring the model is worth.",
+        ),
+    ] = None
     partition_seed: Annotated[
         int, Field(ge=0, le=_MOST, description="Seed of the public permutation that deals rows.")
     ] = 0
@@ -209,8 +215,15 @@ class TrainingConfig(BaseModel):
             description="Equal parameters name the same releases; a new number: a fresh release and charge.",
         ),
     ] = 0
-    evaluate_privately: Annotated[
-        bool, Field(description="Release a noisy confusion matrix of private hold-out rows, charged to them.")
+    evaluation: Annotated[
+        bool,
+        Field(description="Measure the model; on private rows by a noisy confusion matrix of those held out."),
+    ] = True
+    roc: Annotated[
+        bool,
+        Field(
+            description="On private rows: noisy score histograms too, for AUC and ROC, at half the evaluation's mu²."
+        ),
     ] = False
     deadline: Annotated[
         float | None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Protocol, TypedDict, cast
@@ -11,10 +12,9 @@ from dpalgos.accounting.calibration import Allocation, allocate
 from dpalgos.accounting.overruns import loss_of_overruns
 from dpalgos.accounting.tightening import tightened
 from dpalgos.errors import ParameterError
-from dpalgos.guarantees import ApproximateDP, GaussianMu, Loss, Neighbours, Setting, Trust, loss_to_json
+from dpalgos.guarantees import ApproximateDP, GaussianMu, Loss, Neighbours, PureEpsilon, Setting, Trust, loss_to_json
 from dpalgos.registry import AlgorithmSpec, lookup
 from dpalgos.systems.system import Scope
-from storage.errors import InputError
 from storage.refs import ShardRef
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.fields import Json
@@ -157,7 +157,7 @@ class _Draft:
         models = self._releases("trainer", arrangement.trainer_scope, dimension, used, budgets)
         per_party = arrangement.trainer_scope is Scope.PARTY
         model = self._combination("model_aggregation", models, "model") if per_party else None
-        evaluations = self._evaluations(models, model)
+        evaluations = self._evaluations(models, model, pure=_is_pure((*projections, *models)))
         config, resolved = self.config, self.resolved
         return RunPlan(
             run_key=identity(
@@ -165,7 +165,7 @@ class _Draft:
                 model=model.key if model else None,
                 dataset=dataset.model_dump(mode="json"),
                 system=resolved.name,
-                evaluation=[config.test_fraction, [release.key for release in evaluations]],
+                evaluation=[config.evaluation, [release.key for release in evaluations]],
                 target=[config.epsilon, config.delta],
             ),
             system=self._name,
@@ -276,34 +276,24 @@ class _Draft:
         )
 
     def _evaluations(
-        self, models: Sequence[PlannedRelease], model: PlannedCombination | None
+        self, models: Sequence[PlannedRelease], model: PlannedCombination | None, *, pure: bool
     ) -> tuple[PlannedRelease, ...]:
-        """Plan a noisy confusion matrix and score histograms of private held-out rows, sharing mu² equally.
+        """Plan how well each released model does on private held-out rows.
 
-        The held-out rows belong to no party that trains, so they have the run's whole budget to themselves.
+        The held-out rows belong to no party that trains, so they have the run's whole budget to themselves: of the
+        training's kind, so that measuring spends no delta where training spends none. Several models share it equally;
+        the mean of their accuracies is then as noisy as that of one would be (Gaussian noise).
         """
-        config, held_out = self.config, self.held_out
-        if not config.evaluate_privately or not self.shards[0].dataset.private:
+        config, held_out, dataset = self.config, self.held_out, self.shards[0].dataset
+        measured = config.evaluation and dataset.private and dataset.classes and config.epsilon is not None
+        if not measured or held_out is None:
             return ()
-        if held_out is None or not held_out.dataset.classes:
-            raise InputError("a charged evaluation needs held-out rows with classes: choose --test-fraction above 0")
-        if model is None and len(models) > 1:
-            raise InputError("a charged evaluation is of one model and each party has its own: choose --aggregation")
-        if config.epsilon is None:
-            raise ParameterError("a charged evaluation draws noise: give a total budget, for example --epsilon 1")
-        names = ("confusion-matrix", "score-histogram")
-        kinds, weights = [GaussianMu] * len(names), [1 / len(names)] * len(names)
-        allocation = allocate(kinds, weights, config.epsilon, config.delta)
-        if self._deadline is not None:
-            # Overruns are paid first; what less noise could reveal by them is more, so their price stays enough.
-            price = [loss_of_overruns((loss,), self._deadline.overrun) for loss in allocation.losses]
-            slack = math.fsum(loss.delta if isinstance(loss, ApproximateDP) else 1.0 for loss in price)
-            if slack >= config.delta:
-                raise ParameterError(
-                    f"overruns of probability {self._deadline.overrun:g} cost {slack:.2g} of delta, which is "
-                    f"{config.delta:g} in all: choose a larger --deadline and a smaller --overrun"
-                )
-            allocation = allocate(kinds, weights, config.epsilon, config.delta - slack)
+        pure = pure and not config.roc
+        names = ["laplace-confusion-matrix" if pure else "confusion-matrix"]
+        if config.roc:
+            names.append("score-histogram")
+        paths = [(*models[0].upstream, model.key)] if model else [(*one.upstream, one.key) for one in models]
+        losses = self._evaluation_losses([PureEpsilon if pure else GaussianMu] * (len(names) * len(paths)))
         setting = Setting(
             sizes=(held_out.rows,),
             dimension=1 if self._classes == 2 else self._classes,
@@ -311,10 +301,31 @@ class _Draft:
             neighbours=self.neighbours,
             trust=Trust.CENTRAL,
         )
-        path = [*models[0].upstream, model.key if model else models[0].key]
         return tuple(
             self._release(
                 AlgorithmSpec("evaluators", name), loss, [held_out], setting, path, f"{name} of held-out rows"
             )
-            for name, loss in zip(names, allocation.losses, strict=True)
+            for (path, name), loss in zip(itertools.product(paths, names), losses, strict=True)
         )
+
+    def _evaluation_losses(self, kinds: Sequence[type[Loss]]) -> tuple[Loss, ...]:
+        """Split the run's (epsilon, delta) equally; overruns of a deadline are paid first."""
+        epsilon, delta, weights = cast(float, self.config.epsilon), self.config.delta, [1 / len(kinds)] * len(kinds)
+        losses = allocate(kinds, weights, epsilon, delta).losses
+        if self._deadline is None:
+            return losses
+        # What less noise could reveal by overruns is more, so their price stays enough.
+        price = [loss_of_overruns((loss,), self._deadline.overrun) for loss in losses]
+        slack = math.fsum(loss.delta if isinstance(loss, ApproximateDP) else 1.0 for loss in price)
+        if slack >= delta:
+            raise ParameterError(
+                f"overruns of probability {self._deadline.overrun:g} cost {slack:.2g} of delta, which is "
+                f"{delta:g} in all: choose a larger --deadline and a smaller --overrun"
+            )
+        return allocate(kinds, weights, epsilon, delta - slack).losses
+
+
+def _is_pure(training: Sequence[PlannedRelease]) -> bool:
+    """Whether what trains a model spends a pure epsilon and nothing else."""
+    guarantees = [release.guarantee() for release in training if release.reads_rows]
+    return all(item.proved and all(isinstance(loss, PureEpsilon) for loss in item.losses) for item in guarantees)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpalgos.errors import ParameterError
+from dpalgos.holdout import held_out_fraction
 from dpalgos.registry import AlgorithmSpec, lookup
 from storage.datasets import open_dataset, origins
 from storage.errors import InputError, RefusedError, StorageError
@@ -22,6 +24,7 @@ __all__ = ["HELD_OUT", "OWN_FILES", "are_stored_whole", "deal_rows", "planned_sh
 
 HELD_OUT = "test"
 OWN_FILES = "own"
+_PUBLIC_FRACTION = 0.2
 
 
 def deal_rows(dataset: DatasetRef, config: TrainingConfig) -> Shards:
@@ -48,10 +51,17 @@ def deal_rows(dataset: DatasetRef, config: TrainingConfig) -> Shards:
     return Shards(training=training, held_out=held_out)
 
 
-def planned_shards(dataset: DatasetRef, config: TrainingConfig) -> Shards | None:
+def planned_shards(dataset: DatasetRef, config: TrainingConfig, registered: DatasetRef | None = None) -> Shards | None:
     """Return the references that :func:`deal_rows` would return; no row is read.
 
     None where the partition depends on what rows contain.
+
+    Parameters
+    ----------
+    dataset : DatasetRef
+    config : TrainingConfig
+    registered : DatasetRef, optional
+        The version that ``dataset`` is mapped from, where that one is not stored yet.
 
     Raises
     ------
@@ -61,7 +71,7 @@ def planned_shards(dataset: DatasetRef, config: TrainingConfig) -> Shards | None
     spec = _spec(dataset, config)
     if spec is not None and spec.build().content_dependent:
         return None
-    name, assignment = _assigned(dataset, config)
+    name, assignment = _assigned(dataset, config, registered)
     sizes = {party: len(positions) for party, positions in assignment.items()}
     if dataset.test_rows:
         sizes[HELD_OUT] = dataset.test_rows
@@ -70,34 +80,71 @@ def planned_shards(dataset: DatasetRef, config: TrainingConfig) -> Shards | None
     return Shards(training=tuple(shards.values()), held_out=held_out)
 
 
-def _assigned(dataset: DatasetRef, config: TrainingConfig) -> tuple[str, dict[str, NDArray[np.int64]]]:
+def _assigned(
+    dataset: DatasetRef, config: TrainingConfig, registered: DatasetRef | None = None
+) -> tuple[str, dict[str, NDArray[np.int64]]]:
     """Return the partition's identity and each party's row positions."""
-    held, kept = _split(dataset, config)
+    files = origins(current_layout(), registered or dataset)
+    fraction = _test_fraction(dataset, config)
+    held = _held_out(dataset, fraction, config.partition_seed, files)
+    kept = np.setdiff1d(np.arange(dataset.rows, dtype=np.int64), held, assume_unique=True)
     spec = _spec(dataset, config)
-    own = origins(current_layout(), dataset) if config.partition == OWN_FILES else ()
+    own = files if config.partition == OWN_FILES else ()
+    rule: list[object] = [fraction, config.partition_seed, *(["by position"] if dataset.private else [])]
     name = identity(
         dataset=dataset.version,
         rule=config.partition,
         parameters=dict(spec.parameters) if spec else list(own),
-        held_out=[config.test_fraction, config.partition_seed] if len(held) else None,
+        held_out=rule if len(held) else None,
     )[:32]
     assignment = _own(own, kept) if spec is None else _deal(dataset, spec, kept)
     return name, {**assignment, **({HELD_OUT: held} if len(held) else {})}
 
 
-def _split(dataset: DatasetRef, config: TrainingConfig) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return positions held out and positions to train on; row positions and a public seed decide."""
-    everything = np.arange(dataset.rows, dtype=np.int64)
-    if dataset.test_rows or config.test_fraction == 0:
-        return everything[:0], everything
-    count = round(config.test_fraction * dataset.rows)
-    if not 0 < count < dataset.rows:
+def _test_fraction(dataset: DatasetRef, config: TrainingConfig) -> float:
+    """Return the share of rows to hold out: as asked for, or by a rule from public numbers."""
+    if dataset.test_rows:
+        return 0.0
+    if config.test_fraction is not None:
+        return config.test_fraction
+    if not dataset.private:
+        return _PUBLIC_FRACTION
+    if not config.evaluation or not dataset.classes or config.epsilon is None:
+        return 0.0
+    return held_out_fraction(dataset.rows, len(dataset.classes), config.epsilon, config.delta)
+
+
+def _held_out(dataset: DatasetRef, fraction: float, seed: int, files: Sequence[tuple[str, int]]) -> NDArray[np.int64]:
+    """Return the positions held out; positions and a public seed decide, never what rows contain.
+
+    Of private rows each is decided by its own position within its file, so that it stays held out in every version
+    that adds rows at the end, and a smaller fraction holds out fewer of the same rows. How many there are follows from
+    n and the seed: it is public.
+
+    Raises
+    ------
+    InputError
+        If a fraction other than 0 would leave no row on either side.
+    """
+    if fraction == 0:
+        return np.arange(0, dtype=np.int64)
+    if dataset.private:
+        places = [_places(seed, party, rows) for party, rows in files or [("", dataset.rows)]]
+        held = np.flatnonzero(np.concatenate(places) < fraction)
+    else:
+        held = np.sort(np.random.default_rng([seed, 1]).permutation(dataset.rows)[: round(fraction * dataset.rows)])
+    if not 0 < len(held) < dataset.rows:
         raise InputError(
-            f"a test fraction of {config.test_fraction:g} holds out {count} of {dataset.rows} rows; "
+            f"a test fraction of {fraction:g} holds out {len(held)} of {dataset.rows} rows; "
             f"choose one between {1 / dataset.rows:.3g} and {1 - 1 / dataset.rows:.3g}, or 0 to train on all"
         )
-    order = np.random.default_rng([config.partition_seed, 1]).permutation(dataset.rows)
-    return np.sort(order[:count]), np.sort(order[count:])
+    return held
+
+
+def _places(seed: int, party: str, rows: int) -> NDArray[np.float64]:
+    """Return a number in [0, 1) for each position in a party's file, which does not depend on how many follow."""
+    name = int.from_bytes(hashlib.sha256(party.encode()).digest()[:8])
+    return np.random.default_rng([seed, 2, name]).random(rows)
 
 
 def _spec(dataset: DatasetRef, config: TrainingConfig) -> AlgorithmSpec | None:

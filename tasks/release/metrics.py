@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
+from dpalgos.evaluators.confusion_matrix import CountedPairs, predicted_classes
 from dpalgos.evaluators.score_histogram import area_under_curve
-from dpalgos.metrics import classification_metrics, metrics_of_confusion, regression_metrics
+from dpalgos.metrics import (
+    TWO_SIDED,
+    classification_metrics,
+    confusion_matrix,
+    metrics_of_noisy_confusion,
+    recalls,
+    regression_metrics,
+)
 from dpalgos.models import Statistic
 from dpalgos.rows import Floats, Rows, null_records
 from storage.refs import Labels, ReleaseRef, ShardRef
-from tasks.planning.plans import RunPlan, Shards
+from tasks.planning.plans import PlannedRelease, RunPlan, Shards
 from tasks.release.door import make_release
 from tasks.release.rows import RowMaps, maps_of, rows_of
 from tasks.release.storing import diagnostics_of, read_release
@@ -42,7 +51,9 @@ def _measure(maps: RowMaps, shard: ShardRef) -> dict[str, float]:
         return regression_metrics(np.asarray(labels, dtype=np.float64), scores[:, 0])
     classes = len(shard.dataset.classes)
     kept = ~null_records(scores, labels, classes)
-    return classification_metrics(np.asarray(labels[kept], dtype=np.int64), scores[kept], classes)
+    truth, known = np.asarray(labels[kept], dtype=np.int64), scores[kept]
+    counts = confusion_matrix(truth, predicted_classes(known), max(classes, 2))
+    return classification_metrics(truth, known, classes) | recalls(counts, shard.dataset.classes)
 
 
 def _mean(of: Sequence[Mapping[str, float]]) -> dict[str, float]:
@@ -61,8 +72,36 @@ def measure(plan: RunPlan, models: Mapping[str, Sequence[ReleaseRef]], shards: S
 def _privately(plan: RunPlan, models: Mapping[str, Sequence[ReleaseRef]], shards: Shards) -> Evaluation:
     if not plan.evaluations:
         return Evaluation()
-    path = next(iter(models.values()))
-    return _from_releases([make_release(one, shards.of(one.parties), path) for one in plan.evaluations])
+    by_party: dict[str, dict[str, float]] = {}
+    for name, path in models.items():
+        keys = tuple(reference.key for reference in path)
+        by_party[name] = {}
+        for planned in plan.evaluations:
+            if planned.upstream == keys:
+                released = make_release(planned, shards.of(planned.parties), path)
+                by_party[name] |= _of_release(planned, read_release(released), shards.training[0].dataset.classes)
+    return Evaluation(
+        metrics=_mean_of_noisy(list(by_party.values())),
+        by_party=by_party if len(by_party) > 1 else {},
+        measured_on="held-out rows, noisy",
+    )
+
+
+def _of_release(planned: PlannedRelease, statistic: Statistic, classes: Sequence[str]) -> dict[str, float]:
+    algorithm, counts = planned.build(), statistic.values
+    if isinstance(algorithm, CountedPairs):
+        deviation = algorithm.deviation(planned.setting)
+        return metrics_of_noisy_confusion(counts, planned.setting.rows, deviation) | recalls(counts, classes)
+    return {"auc": area_under_curve(counts)}
+
+
+def _mean_of_noisy(of: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Return the models' mean metrics; their noises are independent, the held-out rows are the same ones."""
+    noises = [one["accuracy_noise"] for one in of]
+    drawn = [math.sqrt(max((one["accuracy_margin"] / TWO_SIDED) ** 2 - one["accuracy_noise"] ** 2, 0.0)) for one in of]
+    noise = math.hypot(*noises) / len(of)
+    margin = TWO_SIDED * math.hypot(noise, math.fsum(drawn) / len(of))
+    return {**_mean(of), "accuracy_noise": noise, "accuracy_margin": margin}
 
 
 def _exactly(models: Mapping[str, Sequence[ReleaseRef]], shards: Shards) -> Evaluation:
@@ -90,15 +129,3 @@ def _named(measured: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
 
 def _weighted(of: Sequence[Mapping[str, float]], rows: Sequence[int]) -> dict[str, float]:
     return {name: float(np.average([one[name] for one in of], weights=rows)) for name in of[0]}
-
-
-def _from_releases(releases: Sequence[ReleaseRef]) -> Evaluation:
-    metrics: dict[str, float] = {}
-    for reference in releases:
-        statistic: Statistic = read_release(reference)
-        # A confusion matrix is square, histograms have two sides: the shape says which release it is.
-        if statistic.values.ndim == 2:
-            metrics |= metrics_of_confusion(statistic.values)
-        else:
-            metrics["auc"] = area_under_curve(statistic.values)
-    return Evaluation(metrics=metrics, measured_on="held-out rows, noisy")

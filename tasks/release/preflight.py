@@ -79,7 +79,7 @@ def require_feasible(config: TrainingConfig) -> None:
     mapped = faults.of(lambda: mapped_ref(dataset, name)) or dataset
     features = faults.of(lambda: plan_features(mapped, config)) or ()
     rows = featured_ref(mapped, features)
-    shards = faults.of(lambda: planned_shards(rows, config))
+    shards = faults.of(lambda: planned_shards(rows, config, dataset))
     if shards is not None and not faults.found:
         relation = relation_of(config.dataset)
         plan = faults.of(

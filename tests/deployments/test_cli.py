@@ -286,7 +286,8 @@ def test_equal_results_in_two_roots_with_a_seed(
         (["--partition-seed", "5"], "partition_seed", 5),
         (["--seed", "9"], "seed", 9),
         (["--repetition", "4"], "repetition", 4),
-        (["--evaluate-privately"], "evaluate_privately", True),
+        (["--no-evaluation"], "evaluation", False),
+        (["--roc"], "roc", True),
         (["--deadline", "30"], "deadline", 30.0),
         (["--overrun", "1e-8"], "overrun", 1e-8),
         (["--projection", "pca"], "projection", "pca"),
@@ -404,7 +405,7 @@ def test_private_rows_from_ingestion_to_the_end_of_the_budget(unitball: CommandL
     assert reference["visibility"] == "private"
     words = ("--dataset", "clinic", "--algorithm", "noisy-gd", "--parties", 4, "--epsilon", 1)
 
-    result = unitball.trained(*words)
+    result = unitball.trained(*words, "--no-evaluation", "--test-fraction", 0.3)
     assert result["accuracy"] is None
     assert result["metrics"] == {}
     assert result["seconds"] is None
@@ -416,8 +417,8 @@ def test_private_rows_from_ingestion_to_the_end_of_the_budget(unitball: CommandL
     assert all(party["delta_spent"] == 1e-4 for party in report["parties"])
     assert all(0 < party["epsilon_spent"] < 1 for party in report["parties"]), "at the cap's delta, which is larger"
 
-    # A charged evaluation: the model is the same release, and the held-out rows pay for themselves.
-    evaluated = unitball.trained(*words, "--evaluate-privately")
+    # A measured model: it is the same release, and the held-out rows pay for themselves.
+    evaluated = unitball.trained(*words, "--roc", "--test-fraction", 0.3)
     assert evaluated["measured_on"] == "held-out rows, noisy"
     assert 0.5 < evaluated["accuracy"] <= 1
     assert evaluated["metrics"].keys() >= {"accuracy", "precision", "recall", "f1", "mcc", "auc"}

@@ -102,7 +102,7 @@ def dies_at(step: str, occurrence: int = 1) -> Callable[[str], None]:
 NOISY: dict[str, Any] = {"algorithm": "noisy-gd"}
 SECURE: dict[str, Any] = {"algorithm": "noisy-gd", "trust": "secagg"}
 FEDERATED: dict[str, Any] = {"algorithm": "fed-dpdr-dpml", "dimension": 3}
-EVALUATED: dict[str, Any] = {"algorithm": "noisy-gd", "evaluate_privately": True}
+EVALUATED: dict[str, Any] = {"algorithm": "noisy-gd", "evaluation": True}
 
 
 @pytest.mark.parametrize("step", STEPS)

@@ -26,7 +26,7 @@ from tasks.runtime.settings import current_layout
 from tasks.tracking.results import RunResult
 from tests.support.private_rows import CLASSES, DIMENSION, PrivateRows, write_rows
 
-__all__ = ["Prepared", "charges", "digests", "followed", "ingest_private", "prepare"]
+__all__ = ["Prepared", "charges", "configured", "digests", "followed", "ingest_private", "prepare"]
 
 
 def ingest_private(folder: Path, count: int = 200, name: str = "clinic", seed: int = 0, **request: Any) -> PrivateRows:
@@ -80,10 +80,16 @@ class Prepared:
         return made
 
 
+def configured(dataset: str = "clinic", **config: Any) -> TrainingConfig:
+    """Epsilon 1 and two parties unless said otherwise; private rows are measured, at a charge, where it is said."""
+    public = find_dataset(dataset).visibility is Visibility.PUBLIC
+    given = {"dataset": dataset, "epsilon": 1.0, "parties": 2, "evaluation": public, **config}
+    return TrainingConfig.model_validate(given)
+
+
 def prepare(dataset: str = "clinic", **config: Any) -> Prepared:
     """Normalise, partition and plan; epsilon 1 and two parties unless said otherwise."""
-    given: dict[str, Any] = {"dataset": dataset, "epsilon": 1.0, "parties": 2, **config}
-    settings = TrainingConfig(**given)
+    settings = configured(dataset, **config)
     name = resolve_normalisation(settings, default_normalisation(dataset))
     mapped = normalise.fn(find_dataset(dataset), name)
     shards = partition.fn(mapped, settings)
@@ -92,8 +98,7 @@ def prepare(dataset: str = "clinic", **config: Any) -> Prepared:
 
 def followed(dataset: str = "clinic", **config: Any) -> RunResult:
     """Run the whole chain up to its result, without Prefect and MLflow."""
-    given: dict[str, Any] = {"dataset": dataset, "epsilon": 1.0, "parties": 2, **config}
-    return chain_inline(TrainingConfig(**given)).result
+    return chain_inline(configured(dataset, **config)).result
 
 
 def charges(account: str = "clinic") -> list[tuple[str, bool]]:

@@ -89,7 +89,7 @@ def test_private_rows_are_not_measured(root: Path, tmp_path: Path, monkeypatch: 
 def test_training_on_all_private_rows_measures_nothing_either(root: Path, tmp_path: Path) -> None:
     """With --test-fraction 0 the accuracy would be of the training rows: public data only."""
     ingest_private(tmp_path / "input")
-    result = followed(algorithm="noisy-gd", test_fraction=0)
+    result = followed(algorithm="noisy-gd", evaluation=True, test_fraction=0)
     assert result.accuracy is None
     assert result.metrics == {}
     assert result.measured_on is None
@@ -97,7 +97,7 @@ def test_training_on_all_private_rows_measures_nothing_either(root: Path, tmp_pa
 
 def test_a_charged_evaluation_is_near_the_truth_and_is_a_release(root: Path, tmp_path: Path) -> None:
     ingest_private(tmp_path / "input", count=3000, epsilon_cap=9.0, delta_cap=1e-5)
-    prepared = prepare(algorithm="noisy-gd", evaluate_privately=True, epsilon=3.0, delta=1e-6, test_fraction=0.5)
+    prepared = prepare(algorithm="noisy-gd", evaluation=True, roc=True, epsilon=3.0, delta=1e-6, test_fraction=0.5)
     prepared.charge()
     made = prepared.make()
     measured = evaluated(prepared, made)
@@ -116,8 +116,8 @@ def test_a_charged_evaluation_is_near_the_truth_and_is_a_release(root: Path, tmp
 
 def test_a_charged_evaluation_that_does_not_fit_refuses_the_run(root: Path, tmp_path: Path) -> None:
     ingest_private(tmp_path / "input", epsilon_cap=1.0)
-    followed(algorithm="noisy-gd", epsilon=1.0, evaluate_privately=True)
+    followed(algorithm="noisy-gd", epsilon=1.0, evaluation=True)
     before = charges()
     with pytest.raises(OverspendError):
-        followed(algorithm="noisy-gd", epsilon=1.0, evaluate_privately=True, repetition=1)
+        followed(algorithm="noisy-gd", epsilon=1.0, evaluation=True, repetition=1)
     assert charges() == before

@@ -61,7 +61,7 @@ def test_public_rows_are_left_out_and_tell_so(root: Path, tmp_path: Path) -> Non
 
 def test_a_private_set_with_null_records_is_trained_on_and_evaluated(root: Path, tmp_path: Path) -> None:
     bring_in(tmp_path, "clinic", [*GOOD, *["7,7,no"] * 20], Visibility.PRIVATE)
-    made = prepare("clinic", algorithm="noisy-gd", evaluate_privately=True, neighbours="replace-special").make()
+    made = prepare("clinic", algorithm="noisy-gd", neighbours="replace-special").make()
     assert made
 
 

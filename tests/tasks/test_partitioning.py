@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ import pytest
 from pydantic import ValidationError
 
 from dpalgos.errors import ParameterError
+from dpalgos.holdout import held_out_fraction
+from dpalgos.mechanisms.gaussian import mu_from_epsilon_delta
 from storage.errors import InputError, RefusedError
 from storage.refs import DatasetRef
 from storage.shards import open_shard
@@ -29,7 +32,7 @@ from tests.support.private_rows import CLASSES, DIMENSION, write_rows
 
 def deal(dataset: DatasetRef | str = "digits", **config: Any) -> Shards:
     reference = find_dataset(dataset) if isinstance(dataset, str) else dataset
-    return partition.fn(reference, TrainingConfig(dataset=reference.name, epsilon=1.0, **config))
+    return partition.fn(reference, TrainingConfig(**{"dataset": reference.name, "epsilon": 1.0, **config}))
 
 
 def rows_of(shards: Shards) -> list[list[bytes]]:
@@ -200,3 +203,60 @@ def test_what_does_not_fit(config: dict[str, Any], error: type[Exception], words
     with pytest.raises(error, match=words):
         deal(**config)
     assert not list(current_layout().parties.iterdir())
+
+
+# ── private rows held out ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_held_out_rows_stay_held_out_when_rows_are_added(root: Path, tmp_path: Path) -> None:
+    """What trained an earlier version must not measure a later one; the split of a permutation of n changes with n."""
+    lines = write_rows(tmp_path / "rows.txt", 300).path.read_text().splitlines()
+    held, trained = [], []
+    for count in (200, 300):
+        path = tmp_path / f"{count}.txt"
+        path.write_text("\n".join(lines[:count]) + "\n")
+        cap = {"epsilon_cap": 5.0, "delta_cap": 1e-4}
+        ingest(IngestRequest(name="clinic", format="libsvm", path=path, dimension=DIMENSION, classes=CLASSES, **cap))
+        shards = deal("clinic", epsilon=1.0)
+        assert shards.held_out is not None
+        *parts, test = rows_of(shards)
+        held.append(set(test))
+        trained.append({row for part in parts for row in part})
+    assert held[0] <= held[1]
+    assert trained[0] <= trained[1]
+    assert held[0] | trained[0] < held[1] | trained[1]
+
+
+def test_smaller_fractions_hold_out_fewer_of_the_same_rows(root: Path, tmp_path: Path) -> None:
+    ingest_private(tmp_path / "input", count=300)
+    larger, smaller = (rows_of(deal("clinic", test_fraction=fraction))[-1] for fraction in (0.3, 0.1))
+    assert set(smaller) < set(larger)
+
+
+def test_how_many_private_rows_are_held_out_is_worth_it(root: Path, tmp_path: Path) -> None:
+    ingest_private(tmp_path / "input", count=300)
+    dataset = find_dataset("clinic")
+    for epsilon in (0.5, 5.0):
+        shards = deal("clinic", epsilon=epsilon)
+        assert shards.held_out is not None
+        fraction = held_out_fraction(dataset.rows, 2, epsilon, 1e-5)
+        assert shards.held_out.rows == pytest.approx(300 * fraction, abs=5 * math.sqrt(300 * fraction))
+    assert deal("clinic", epsilon=1.0, evaluation=False).held_out is None
+    assert deal("clinic", epsilon=None).held_out is None, "a run without a budget measures nothing of private rows"
+
+
+def test_the_rule_weighs_noise_against_rows_lost() -> None:
+    fractions = [held_out_fraction(rows, 2, 1.0, 1e-6) for rows in (300, 3000, 30_000, 300_000)]
+    assert fractions == sorted(fractions, reverse=True)
+    assert fractions[0] > fractions[-1]
+    assert held_out_fraction(3000, 2, 0.1, 1e-6) > held_out_fraction(3000, 2, 3.0, 1e-6)
+    # No other fraction of its ladder is cheaper, by the price in its docstring written down anew.
+    rows, classes, epsilon = 5000, 3, 0.7
+    sigma = math.sqrt(2) / mu_from_epsilon_delta(epsilon, 1e-6)
+
+    def price(fraction: float) -> float:
+        held_out = fraction * rows
+        return 0.1 * fraction + math.hypot(0.5 / math.sqrt(held_out), math.sqrt(classes) * sigma / held_out)
+
+    found = held_out_fraction(rows, classes, epsilon, 1e-6)
+    assert price(found) <= min(price(1 / parts) for parts in (3, 4, 6, 8, 12, 16, 24, 32))

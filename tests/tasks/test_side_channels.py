@@ -27,7 +27,7 @@ from tasks.experiments.results import query_results
 from tasks.release import door
 from tasks.release.redaction import RedactedError
 from tasks.runtime.settings import current_layout
-from tests.support.chains import charges, digests, followed, ingest_private, prepare
+from tests.support.chains import charges, configured, digests, followed, ingest_private, prepare
 from tests.support.command_line import CommandLine
 from tests.support.data import flip, made_up
 from tests.support.engines import Engine
@@ -79,15 +79,12 @@ def clinic(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         from tasks.planning.configuration import TrainingConfig
 
         words: list[dict[str, Any]] = [
-            {"algorithm": "noisy-gd", "evaluate_privately": True},
+            {"algorithm": "noisy-gd", "evaluation": True},
             {"algorithm": "fed-dpdr-dpml", "dimension": 3},
             {"algorithm": "dpdr-dpml", "dimension": 3, "normalisation": "clip"},
             {"algorithm": "noisy-gd", "trust": "secagg"},
         ]
-        results = [
-            train(TrainingConfig(dataset="clinic", epsilon=1.0, parties=2, **one)).model_dump(mode="json")
-            for one in words
-        ]
+        results = [train(configured(**one)).model_dump(mode="json") for one in words]
         # Refused and failed runs are told to Prefect as well.
         with pytest.raises(RefusedError):
             train(TrainingConfig(dataset="clinic", algorithm="non-private", parties=2))
@@ -304,7 +301,7 @@ def test_a_wrong_type_behind_the_door_is_no_traceback_with_rows(
     rows = write_rows(tmp_path / "rows.txt", 120)
     unitball.succeeds(*ingestion(rows))
     monkeypatch.setattr(door, "fit", fails_on_rows)
-    outcome = unitball("train", "--dataset", "clinic", "--epsilon", 1, "--parties", 2)
+    outcome = unitball("train", "--dataset", "clinic", "--epsilon", 1, "--parties", 2, "--no-evaluation")
     outcome.refused(1, "failed on private rows", "errors")
     assert not [needle for needle in needles_of(rows.features, every=1) if needle in outcome.err.encode()]
     # The charge stands: it was made before the first row was read, and pays for the next attempt.

@@ -199,17 +199,36 @@ def test_a_charged_evaluation_is_part_of_the_plan_and_pays_from_the_held_out_row
     dataset = dataset_of(visibility=Visibility.PRIVATE)
     shards = shards_of(dataset)
     held_out = ShardRef(dataset=dataset, partition="p", party="test", rows=100)
-    plan = planned(shards, held_out, algorithm="noisy-gd", evaluate_privately=True)
-    assert [release.name for release in plan.evaluations] == ["confusion-matrix", "score-histogram"]
+    plan = planned(shards, held_out, algorithm="noisy-gd")
+    assert [release.name for release in plan.evaluations] == ["confusion-matrix"]
     bills = plan.bills()
     assert set(bills) == {"0", "1", "2", "test"}
     for bill in bills.values():
         assert 0.999 <= compose(bill).epsilon(1e-5) <= 1.0
-    assert planned(shards, held_out, algorithm="noisy-gd").evaluations == ()
-    with pytest.raises(InputError, match="held-out rows"):
-        planned(shards, None, algorithm="noisy-gd", evaluate_privately=True)
-    with pytest.raises(InputError, match="--aggregation"):
-        planned(shards, held_out, algorithm="dpml", evaluate_privately=True)
+    assert planned(shards, held_out, algorithm="noisy-gd", evaluation=False).evaluations == ()
+    assert planned(shards, None, algorithm="noisy-gd").evaluations == ()
+    with_roc = planned(shards, held_out, algorithm="noisy-gd", roc=True)
+    assert [release.name for release in with_roc.evaluations] == ["confusion-matrix", "score-histogram"]
+    assert 0.999 <= compose(with_roc.bills()["test"]).epsilon(1e-5) <= 1.0
+
+
+def test_each_partys_model_is_measured_at_the_same_total() -> None:
+    dataset = dataset_of(visibility=Visibility.PRIVATE)
+    shards = shards_of(dataset)
+    held_out = ShardRef(dataset=dataset, partition="p", party="test", rows=100)
+    plan = planned(shards, held_out, algorithm="dpdr-dpml")
+    assert [list(release.upstream) for release in plan.evaluations] == list(plan.paths().values())
+    assert 0.999 <= compose(plan.bills()["test"]).epsilon(1e-5) <= 1.0
+
+
+def test_measuring_what_was_trained_without_delta_spends_none() -> None:
+    dataset = dataset_of(visibility=Visibility.PRIVATE)
+    held_out = ShardRef(dataset=dataset, partition="p", party="test", rows=100)
+    plan = planned(shards_of(dataset), held_out, algorithm="dpml")
+    assert {release.name for release in plan.evaluations} == {"laplace-confusion-matrix"}
+    for bill in plan.bills().values():
+        assert all(isinstance(loss, PureEpsilon) for loss in bill)
+        assert compose(bill).epsilon(0.0) <= 1.0
 
 
 @pytest.mark.parametrize("name", ["mod-sulq-dpsvm", "dpdr-noisy-gd", "sufficient-statistics"])
@@ -218,8 +237,8 @@ def test_a_charged_evaluation_costs_the_training_nothing(name: str) -> None:
     dataset = dataset_of(visibility=Visibility.PRIVATE)
     shards = shards_of(dataset)
     held_out = ShardRef(dataset=dataset, partition="p", party="test", rows=100)
-    alone = planned(shards, held_out, algorithm=name)
-    evaluated = planned(shards, held_out, algorithm=name, evaluate_privately=True)
+    alone = planned(shards, held_out, algorithm=name, evaluation=False)
+    evaluated = planned(shards, held_out, algorithm=name)
     assert evaluated.evaluations
     assert evaluated.models[0].budget == alone.models[0].budget
     assert compose(evaluated.bills()["0"]).epsilon(1e-5) >= 0.999

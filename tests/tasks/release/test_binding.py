@@ -16,7 +16,12 @@ from tasks.release import door
 from tests.support.chains import Prepared, charges, digests, ingest_private, prepare
 
 FEDERATED: dict[str, Any] = {"algorithm": "fed-dpdr-dpml", "dimension": 3}
-SECURE: dict[str, Any] = {"algorithm": "secagg-output-perturbation", "trust": "secagg", "parties": 3}
+SECURE: dict[str, Any] = {
+    "algorithm": "secagg-output-perturbation",
+    "trust": "secagg",
+    "parties": 3,
+    "test_fraction": 0.2,
+}
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +40,7 @@ def shards_of_another(what: str, own: Prepared) -> list[ShardRef]:
     if what == "account":
         return list(prepare("other", **FEDERATED).shards.training)
     if what == "partition":
-        return list(prepare(**FEDERATED, partition_seed=7, test_fraction=0.2).shards.training)
+        return list(prepare(**FEDERATED, partition_seed=7).shards.training)
     if what == "data version":
         return list(prepare(**FEDERATED, normalisation="clip").shards.training)
     assert what == "party"

@@ -389,13 +389,13 @@ def test_idealised_noise_needs_the_owners_word(root: Path, tmp_path: Path) -> No
 
 
 def test_delta_is_below_one_over_the_rows_of_the_largest_release(clinic: Path) -> None:
-    """160 rows in a joint release: 1/80 of one party's rows is not small enough for it."""
-    with pytest.raises(RefusedError, match="n = 160"):
-        prepare(**NOISY, delta=1 / 160).charge()
-    with pytest.raises(RefusedError, match="n = 80"):
-        prepare(**FEDERATED, delta=1 / 80).charge()
+    """200 rows in a joint release: 1/100 of one party's rows is not small enough for it."""
+    with pytest.raises(RefusedError, match="n = 200"):
+        prepare(**NOISY, delta=1 / 200).charge()
+    with pytest.raises(RefusedError, match="n = 100"):
+        prepare(**FEDERATED, delta=1 / 100).charge()
     assert charges() == []
-    prepare(**FEDERATED, delta=1 / 100).charge()
+    prepare(**FEDERATED, delta=1 / 120).charge()
 
 
 # ── what the ledger may say ──────────────────────────────────────────────────────────────────────────────────────────
@@ -443,7 +443,7 @@ def test_the_manifest_says_what_was_proved_of_what(clinic: Path) -> None:
     manifest, arrays = ReleaseStore(current_layout()).read(release.key)
     assert made[release.key] == ReleaseRef(key=release.key, kind=manifest["artefact"], party="all")
     assert manifest["guarantee"] == release.guarantee().to_json()
-    assert manifest["setting"]["sizes"] == [80, 80]
+    assert manifest["setting"]["sizes"] == [100, 100]
     assert manifest["setting"]["neighbours"] == "replace-one"
     assert manifest["setting"]["trust"] == "central"
     assert manifest["guarantee"]["numerics"] == "exact"

@@ -126,7 +126,6 @@ def test_it_composes_with_parts(distributed: None, root: Path) -> None:
         trainer="sufficient-statistics",
         trust="distributed",
         parties=3,
-        evaluate_privately=False,
     )
     assert result.trust == "distributed"
     assert drawn == [3]

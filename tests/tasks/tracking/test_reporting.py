@@ -292,7 +292,7 @@ def test_the_logged_model_takes_raw_rows_and_predicts_what_was_measured(
 
 def positions_held_out(config: TrainingConfig, rows: int) -> Any:
     order = np.random.default_rng([config.partition_seed, 1]).permutation(rows)
-    return np.sort(order[: round(config.test_fraction * rows)])
+    return np.sort(order[: round((config.test_fraction or 0.2) * rows)])
 
 
 def test_thousands_of_small_parties_are_told_together(root: Path) -> None:
