@@ -284,7 +284,9 @@ def _request(config: TrainingConfig, tables: Tables, folder: Path) -> IngestRequ
     schema = folder / "schema.yaml"
     columns = [f"  - {{name: x{place}, type: numeric, range: [-1, 1]}}" for place in range(_FEATURES)]
     classes = ", ".join(f'"{one}"' for one in _CLASSES)
-    schema.write_text("\n".join(["columns:", *columns, f"  - {{name: y, type: label, classes: [{classes}]}}"]) + "\n")
+    schema.write_text(
+        "\n".join(["header: false", "columns:", *columns, f"  - {{name: y, type: label, classes: [{classes}]}}"]) + "\n"
+    )
     rows = {part: table.write(folder / f"{part}.csv") for part, table in tables.items()}
     return IngestRequest(
         name=_NAME,
