@@ -33,6 +33,7 @@ __all__ = [
     "StagedDataset",
     "confirm_registered",
     "dataset_ref",
+    "declared_table",
     "fingerprints_digest",
     "ingestion_report",
     "into_unit_ball",
@@ -504,6 +505,15 @@ def origins(layout: Layout, ref: DatasetRef) -> tuple[tuple[str, int], ...]:
     """Return the parties' own files as ``(party, rows)`` in the order of the training rows; empty for one owner."""
     found = tuple((str(name), int(rows)) for name, rows in _load(layout, ref.version)["origins"])
     return () if all(not name for name, _ in found) else found
+
+
+def declared_table(layout: Layout, ref: DatasetRef) -> Mapping[str, Any] | None:
+    """Return what decides how raw rows of a table become features: its ``schema``'s document and ``on_violation``.
+
+    None where rows had no declared schema, or were stored before it was kept. It is declared and says nothing of rows.
+    """
+    table: Mapping[str, Any] | None = _load(layout, ref.version).get("table")
+    return table
 
 
 @dataclass(frozen=True, slots=True)

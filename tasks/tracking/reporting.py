@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 
 from dpalgos.registry import lookup
+from storage.datasets import declared_table
+from storage.encoder import TableEncoder
 from storage.refs import DatasetRef, ReleaseRef
 from tasks.datasets.description import find_dataset
 from tasks.planning.configuration import TrainingConfig
@@ -12,7 +14,7 @@ from tasks.planning.plans import RunPlan
 from tasks.preparation.features import stored_map
 from tasks.preparation.mapping import row_map
 from tasks.release.storing import read_release
-from tasks.runtime.settings import flow_run_page
+from tasks.runtime.settings import current_layout, flow_run_page
 from tasks.tracking.results import RunResult, epsilon_by_party, summary
 from tasks.tracking.runs import ChildReport, DatasetInput, ModelReport, RunReport
 from tasks.tracking.sklearn_export import NotExportableError, to_sklearn
@@ -130,6 +132,7 @@ def _model_report(
     registered = find_dataset(config.dataset)
     features = [stored_map(step) for step in plan.features]
     learnt = not lookup("normalisations", dataset.normalisation).row_local
+    table = declared_table(current_layout(), registered)
     return ModelReport(
         pipeline=to_sklearn(
             normalisation=row_map(registered, dataset.normalisation) if learnt else dataset.normalisation,
@@ -137,6 +140,7 @@ def _model_report(
             model=model,
             classes=dataset.classes,
             dimension=registered.dimension,
+            encoder=None if table is None else TableEncoder(table["schema"], table["on_violation"]),
         ),
         dimension=registered.dimension,
         classes=dataset.classes,

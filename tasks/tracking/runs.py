@@ -364,35 +364,29 @@ def log_files(client: MlflowClient, run_id: str, files: Mapping[str, str | bytes
 
 
 def _requirements(more: tuple[str, ...] = ()) -> list[str]:
-    """Return what a fresh process needs to load the model, pinned; MLflow's own inference would take ten seconds."""
-    packages = ("mlflow", "numpy", "scikit-learn", "scipy", "skops", "unitball", *more)
+    """Return what a fresh process needs beside Unitball, pinned; MLflow's own inference would take ten seconds."""
+    packages = ("mlflow", "numpy", "pandas", "pyarrow", "scikit-learn", "scipy", "skops", *more)
     return [f"{package}=={importlib.metadata.version(package)}" for package in packages]
 
 
 def _log_model(run_id: str, model_id: str, report: ModelReport, facts: Mapping[str, str]) -> None:
     """Log the model and register it as a new version."""
     import mlflow
-    import numpy as np
-    from mlflow.models import ModelSignature
-    from mlflow.types import Schema, TensorSpec
+    from mlflow.models import Model
     from mlflow.utils import logging_utils
 
-    from dpalgos.pipeline import TRUSTED_TYPES
+    from tasks.tracking import flavor
 
-    output = np.dtype(np.str_) if report.classes else np.dtype(np.float64)
-    logged = mlflow.sklearn.log_model(
-        report.pipeline,
+    logged = Model.log(
+        artifact_path=None,
+        flavor=flavor,
         name="model",
         model_id=model_id,
         run_id=run_id,
-        serialization_format="skops",
-        skops_trusted_types=list(TRUSTED_TYPES),
-        pip_requirements=_requirements(report.packages),
-        # Written by hand: MLflow would infer it from example rows.
-        signature=ModelSignature(
-            inputs=Schema([TensorSpec(np.dtype(np.float64), (-1, report.dimension))]),
-            outputs=Schema([TensorSpec(output, (-1,))]),
-        ),
+        pipeline=report.pipeline,
+        classes=report.classes,
+        dimension=report.dimension,
+        requirements=_requirements(report.packages),
     )
     # It prints a line for people, whatever the level of its log.
     logging_utils.disable_logging()

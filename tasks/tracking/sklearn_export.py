@@ -178,7 +178,13 @@ def _classifier(weights: Floats, intercept: Floats, classes: Sequence[str]) -> S
 
 
 def to_sklearn(
-    *, normalisation: str | object, maps: Sequence[object], model: object, classes: Sequence[str], dimension: int
+    *,
+    normalisation: str | object,
+    maps: Sequence[object],
+    model: object,
+    classes: Sequence[str],
+    dimension: int,
+    encoder: BaseEstimator | None = None,
 ) -> Pipeline:
     """Put released arrays together into one fitted pipeline from raw rows to class names (or real values).
 
@@ -197,7 +203,9 @@ def to_sklearn(
     classes : sequence of str
         Class names in index order; empty for a regression.
     dimension : int
-        Features of a raw row.
+        Features of a row as it is stored.
+    encoder : transformer, optional
+        What makes such rows from a table's columns.
 
     Raises
     ------
@@ -209,6 +217,8 @@ def to_sklearn(
     first = lookup("normalisations", normalisation)() if isinstance(normalisation, str) else normalisation
     steps: list[Step] = []
     width = dimension
+    if encoder is not None:
+        width = _append(steps, ("encode", encoder), encoder.n_features_in_)
     for artefact in [first, *maps]:
         step = row_map_step(artefact, width)
         if step is not None:

@@ -1,0 +1,175 @@
+"""Rows of a table as they came, encoded as a declared schema says: the first step of a model that takes raw columns.
+
+Stored models name this class by its path, so the module and its names stay where they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, TransformerMixin
+
+from storage.columns.column import MissingRows
+from storage.errors import InputError
+from storage.refs import OnViolation
+from storage.schema import Examined, Schema, Table, parse_schema
+
+__all__ = ["Encoding", "TableEncoder"]
+
+
+@dataclass(frozen=True, slots=True)
+class Encoding:
+    """Encoded rows, and why some of them were refused.
+
+    Attributes
+    ----------
+    features : array (m, d)
+        Zeros for rows that were refused.
+    refusals : tuple of str or None
+        For each row its first fault: column, value, bound; None where it is in order.
+    """
+
+    features: NDArray[np.float64]
+    refusals: tuple[str | None, ...]
+
+
+class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
+    """Encode rows of raw columns as the ingestion of a data set did: clipping, categories and missing cells alike.
+
+    It learns nothing: everything is declared.
+
+    Parameters
+    ----------
+    schema : mapping
+        The document of a :class:`storage.schema.Schema`.
+    on_violation : {"refuse", "clip", "drop"}
+        What happened at ingestion to rows outside the schema. Under ``"clip"`` numbers go to the nearest end of their
+        range and an unknown category is none; otherwise such a row is refused, as is one with a missing cell unless the
+        schema says ``indicator`` or ``constant``.
+    """
+
+    def __init__(self, schema: dict[str, Any] | None = None, on_violation: str = "refuse") -> None:
+        self.schema = schema
+        self.on_violation = on_violation
+
+    @property
+    def declared(self) -> Schema:
+        """The declared schema."""
+        known: Schema | None = self.__dict__.get("_parsed")
+        if known is None:
+            known = self.__dict__["_parsed"] = parse_schema(self.schema, "the model's schema")
+        return known
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what is stored: what is declared, not what was made of it."""
+        return {key: value for key, value in super().__getstate__().items() if key != "_parsed"}
+
+    def __sklearn_is_fitted__(self) -> bool:
+        """There is nothing to learn."""
+        return True
+
+    @property
+    def n_features_in_(self) -> int:
+        """How many columns it reads."""
+        return len(self.declared.inputs)
+
+    @property
+    def feature_names_in_(self) -> NDArray[np.object_]:
+        """The columns it reads; others are not looked at."""
+        return np.array([column.name for column in self.declared.inputs], dtype=object)
+
+    @property
+    def _n_features_out(self) -> int:
+        return self.declared.dimension
+
+    def get_feature_names_out(self, input_features: object = None) -> NDArray[np.object_]:
+        """Return the features' names."""
+        return np.array(self.declared.feature_names, dtype=object)
+
+    def fit(self, X: Any, y: object = None) -> TableEncoder:
+        """Learn nothing."""
+        return self
+
+    def transform(self, X: Any) -> NDArray[np.float64]:
+        """Return the encoded rows.
+
+        Parameters
+        ----------
+        X : data frame, Arrow table or record batch, or mapping of column to cells
+
+        Returns
+        -------
+        array (m, d)
+
+        Raises
+        ------
+        InputError
+            If a column is missing, or for the first row that is refused, naming row (from 1), column, value and bound.
+        """
+        encoding = self.encode(X)
+        for row, refusal in enumerate(encoding.refusals, start=1):
+            if refusal is not None:
+                raise InputError(f"row {row}, {refusal}")
+        return encoding.features
+
+    def encode(self, X: Any) -> Encoding:
+        """Encode rows one by one: one that is refused does not stop the others.
+
+        Parameters
+        ----------
+        X : data frame, Arrow table or record batch, or mapping of column to cells
+
+        Raises
+        ------
+        InputError
+            If a column is missing or named twice.
+        """
+        schema = self.declared
+        cells = {column.name: _cells(X, column.name) for column in schema.inputs}
+        rows = len(next(iter(cells.values())))
+        examined = schema.examine(Table(cells, np.arange(rows), "rows", unit="row"), schema.inputs)
+        refusals: list[str | None] = [None] * rows
+        for found in examined:
+            for row in np.flatnonzero(self._refused(found)).tolist():
+                refusals[row] = refusals[row] or _reason(found, row)
+        features = schema.features(examined)
+        features[[refusal is not None for refusal in refusals]] = 0.0
+        return Encoding(features, tuple(refusals))
+
+    def _refused(self, found: Examined) -> NDArray[np.bool_]:
+        rule: MissingRows = self.declared.rule(found.column)
+        clipped = self.on_violation == OnViolation.CLIP
+        wrong = found.encoded.hopeless if clipped else found.encoded.outside
+        return wrong if rule.keeps else wrong | found.missing
+
+
+def _reason(found: Examined, row: int) -> str:
+    if found.missing[row]:
+        return f"column {found.column.name}: the value is missing"
+    return f"column {found.column.name}: {str(found.cells[row])[:60]!r} is not {found.column.bound}"
+
+
+def _cells(table: Any, name: str) -> Sequence[Any]:
+    names = [str(known) for known in getattr(table, "column_names", None) or _names(table)]
+    if names.count(name) != 1:
+        there = ", ".join(names[:20]) + (", …" if len(names) > 20 else "")
+        what = "is missing" if name not in names else "is there twice"
+        raise InputError(f"column {name!r} {what}; the rows have: {there}")
+    column = table[name]
+    if isinstance(column, pd.Series):
+        # None for what pandas calls missing, whatever the column's type.
+        return list(column.astype(object).where(column.notna(), None))
+    return column.to_pylist() if hasattr(column, "to_pylist") else list(column)
+
+
+def _names(table: Any) -> Sequence[Any]:
+    if hasattr(table, "schema") and hasattr(table.schema, "names"):
+        return list(table.schema.names)
+    if isinstance(table, Mapping) or hasattr(table, "columns"):
+        return list(table.columns if hasattr(table, "columns") else table)
+    raise InputError(f"rows are a {type(table).__name__}; give a data frame with the table's columns")

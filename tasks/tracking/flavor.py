@@ -1,0 +1,190 @@
+"""How a released model is saved for MLflow and loaded again, for whoever serves it or asks it for predictions.
+
+Stored models name this module by its path as what loads them, so the module and ``_load_pyfunc`` stay where they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+
+from dpalgos.pipeline import TRUSTED_TYPES
+from dpalgos.rows import Floats
+from storage.columns.column import Column
+from storage.encoder import TableEncoder
+from storage.errors import StorageError
+
+if TYPE_CHECKING:
+    from mlflow.models import Model, ModelSignature
+    from sklearn.pipeline import Pipeline
+
+__all__ = ["TRUSTED", "load_pipeline", "save_model", "scores_of", "signature_of"]
+
+TRUSTED = (
+    *TRUSTED_TYPES,
+    f"{TableEncoder.__module__}.{TableEncoder.__qualname__}",
+    *(name.replace("dpalgos.pipeline", "tasks.pipeline") for name in TRUSTED_TYPES),
+)
+"""Our own classes in stored models, today's and earlier paths; scikit-learn's are trusted by skops itself."""
+
+_FILE = "model.skops"
+
+
+def save_model(
+    path: str,
+    mlflow_model: Model,
+    *,
+    pipeline: Pipeline,
+    classes: Sequence[str],
+    dimension: int,
+    requirements: Sequence[str],
+) -> None:
+    """Save a model as MLflow's scikit-learn flavor, loaded by this module where it is asked for predictions.
+
+    Parameters
+    ----------
+    path : str
+    mlflow_model : mlflow.models.Model
+    pipeline : sklearn.pipeline.Pipeline
+    classes : sequence of str
+        Empty for a regression.
+    dimension : int
+        Features of a raw row, where the pipeline takes arrays.
+    requirements : sequence of str
+        Packages that are on an index. Unitball is not: whoever loads the model has it, and a bare name would fetch
+        whatever somebody else calls so.
+    """
+    import mlflow.sklearn
+
+    mlflow.sklearn.save_model(
+        pipeline,
+        path,
+        mlflow_model=mlflow_model,
+        serialization_format="skops",
+        skops_trusted_types=list(TRUSTED),
+        pip_requirements=list(requirements),
+        # Written by hand: MLflow would infer it from example rows.
+        signature=signature_of(pipeline, classes, dimension),
+    )
+    mlflow_model.flavors["python_function"]["loader_module"] = __name__
+    mlflow_model.save(str(Path(path) / "MLmodel"))
+
+
+def signature_of(pipeline: Pipeline, classes: Sequence[str], dimension: int) -> ModelSignature:
+    """Return what goes into a model and what comes out.
+
+    A model of a table with a declared schema takes its columns by name. Texts are ``string``. Numbers, truth values,
+    dates and whatever may be missing are ``any``: MLflow converts nothing (it refuses whole numbers where ``double``
+    is declared, and numbers where ``long`` is), while a data frame's own types depend on which rows it holds; the
+    pipeline's encoder holds each cell against its declaration. A served model
+    reads such rows as JSON. What comes out is a data frame, see :class:`Scorer`.
+    """
+    from mlflow.models import ModelSignature
+    from mlflow.types import ColSpec, Schema, TensorSpec
+    from mlflow.types.schema import AnyType, DataType
+
+    encoder = pipeline[0]
+    if isinstance(encoder, TableEncoder):
+        schema = encoder.declared
+
+        def kind(column: Column) -> DataType | AnyType:
+            return DataType.string if column.text and not schema.rule(column).keeps else AnyType()
+
+        predicted = DataType.string if classes else DataType.double
+        outputs = [ColSpec(predicted, "prediction")]
+        outputs += [ColSpec(DataType.double, name) for name in _score_names(classes)]
+        return ModelSignature(Schema([ColSpec(kind(column), column.name) for column in schema.inputs]), Schema(outputs))
+    output = np.dtype(np.str_) if classes else np.dtype(np.float64)
+    return ModelSignature(
+        inputs=Schema([TensorSpec(np.dtype(np.float64), (-1, dimension))]), outputs=Schema([TensorSpec(output, (-1,))])
+    )
+
+
+def _score_names(classes: Sequence[str]) -> list[str]:
+    return [f"score {name}" for name in (classes[1:] if len(classes) == 2 else classes)]
+
+
+def scores_of(pipeline: Pipeline, features: Floats | pd.DataFrame) -> pd.DataFrame:
+    """Return predictions and, beside classes, the scores they come from.
+
+    Parameters
+    ----------
+    pipeline : sklearn.pipeline.Pipeline
+        A logged model, or its steps after the first.
+    features : array or data frame (m, d)
+
+    Returns
+    -------
+    data frame
+        ``prediction``; ``score CLASS`` for each class, of two classes for the second one, above 0 where it is
+        predicted. Scores are distances from a boundary, no probabilities: nothing has calibrated them.
+    """
+    if not hasattr(pipeline, "decision_function"):
+        return pd.DataFrame({"prediction": pipeline.predict(features)})
+    classes = [str(name) for name in pipeline.classes_]
+    scores = np.asarray(pipeline.decision_function(features), dtype=np.float64).reshape(len(features), -1)
+    chosen = (scores[:, 0] > 0).astype(int) if len(classes) == 2 else scores.argmax(axis=1)
+    prediction = {"prediction": np.array(classes, dtype=object)[chosen]}
+    return pd.DataFrame({**prediction, **dict(zip(_score_names(classes), scores.T, strict=True))})
+
+
+def load_pipeline(path: str | Path) -> Pipeline:
+    """Return the pipeline of a saved model.
+
+    Parameters
+    ----------
+    path : path
+        The model's folder.
+
+    Raises
+    ------
+    StorageError
+        If there is no model of ours, or it holds types that are neither scikit-learn's nor ours: which types are
+        trusted is decided here and not by the model's files.
+    """
+    import skops.io
+
+    file = Path(path) / _FILE
+    if not file.is_file():
+        raise StorageError(f"{path} holds no {_FILE}; it is no model of Unitball's, log it again")
+    foreign = sorted(set(skops.io.get_untrusted_types(file=file)) - set(TRUSTED))
+    if foreign:
+        raise StorageError(f"{file} holds objects of types that are not trusted ({', '.join(foreign)}); do not load it")
+    return skops.io.load(file, trusted=list(TRUSTED))
+
+
+class Scorer:
+    """A model that MLflow asks for predictions.
+
+    Parameters
+    ----------
+    pipeline : sklearn.pipeline.Pipeline
+    """
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        self.pipeline = pipeline
+
+    def get_raw_model(self) -> Pipeline:
+        """Return the pipeline."""
+        return self.pipeline
+
+    def predict(self, data: pd.DataFrame | Floats, params: dict[str, object] | None = None) -> pd.DataFrame | Floats:
+        """Return predictions with scores for rows of a table's columns, see :func:`scores_of`; classes for arrays.
+
+        Raises
+        ------
+        InputError
+            For the first row that the schema refuses.
+        """
+        if isinstance(self.pipeline[0], TableEncoder):
+            return scores_of(self.pipeline, data)
+        predicted: Floats = self.pipeline.predict(data)
+        return predicted
+
+
+def _load_pyfunc(path: str) -> Scorer:
+    return Scorer(load_pipeline(path))

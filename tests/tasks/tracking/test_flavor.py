@@ -1,0 +1,168 @@
+"""A model of a table takes the table's columns, wherever it is asked: in Python, by MLflow, over HTTP."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import skops.io
+import yaml
+from mlflow.models import Model
+from sklearn.pipeline import Pipeline
+from sklearn.preprocessing import FunctionTransformer
+
+from dpalgos.models import LinearModel
+from storage.encoder import TableEncoder
+from storage.errors import InputError, StorageError
+from tasks.tracking.flavor import load_pipeline, save_model, signature_of
+from tasks.tracking.sklearn_export import to_sklearn
+
+CLINIC = Path(__file__).parents[3] / "docs" / "examples"
+GAPS: dict[str, Any] = {"missing": {"marker": "", "rows": "indicator"}}
+
+
+def table_pipeline(classes: tuple[str, ...] = ("well", "readmitted"), **more: Any) -> Pipeline:
+    columns = yaml.safe_load((CLINIC / "clinic.yaml").read_text())["columns"]
+    encoder = TableEncoder({"columns": columns, **more})
+    width = encoder.declared.dimension
+    rng = np.random.default_rng(0)
+    model = LinearModel(rng.normal(size=(1 if len(classes) <= 2 else len(classes), width)))
+    return to_sklearn(
+        normalisation="unit-norm", maps=[], model=model, classes=classes, dimension=width, encoder=encoder
+    )
+
+
+@pytest.fixture(scope="module")
+def rows() -> pd.DataFrame:
+    return pd.read_csv(CLINIC / "clinic.csv")
+
+
+def saved(folder: Path, pipeline: Pipeline, classes: tuple[str, ...] = ("well", "readmitted")) -> str:
+    path = str(folder / "model")
+    save_model(
+        path, Model(), pipeline=pipeline, classes=classes, dimension=0, requirements=["scikit-learn", "skops", "mlflow"]
+    )
+    return path
+
+
+def test_a_model_of_a_table_takes_rows_as_they_came(rows: pd.DataFrame, tmp_path: Path) -> None:
+    import mlflow.pyfunc
+    from mlflow.pyfunc.scoring_server import init
+    from starlette.testclient import TestClient
+
+    pipeline = table_pipeline()
+    loaded = mlflow.pyfunc.load_model(saved(tmp_path, pipeline))
+    found = loaded.predict(rows)
+    assert found["prediction"].tolist() == pipeline.predict(rows).tolist()
+    assert set(found["prediction"]) == {"well", "readmitted"}
+    assert ((found["score readmitted"] > 0) == (found["prediction"] == "readmitted")).all()
+    assert loaded.metadata.get_input_schema().input_names() == [
+        "age",
+        "blood_pressure",
+        "cholesterol",
+        "smoker",
+        "ward",
+    ]
+    # One row, columns in another order, whole numbers where others are fractions, one column too many.
+    one = pd.DataFrame(
+        [{"ward": "east", "smoker": "no", "cholesterol": 5, "blood_pressure": 147, "age": 86, "id": "x"}]
+    )
+    assert loaded.predict(one)["prediction"][0] in ("well", "readmitted")
+    client = TestClient(init(loaded))
+    answer = client.post("/invocations", json={"dataframe_records": one.to_dict("records")})
+    assert answer.json()["predictions"] == loaded.predict(one).to_dict("records")
+    split = {"dataframe_split": rows.head(9).to_dict("split")}
+    answer = client.post("/invocations", json=split)
+    assert [each["prediction"] for each in answer.json()["predictions"]] == found["prediction"].tolist()[:9]
+    answer = client.post("/invocations", json={"dataframe_records": one.assign(age=300).to_dict("records")})
+    assert "column age: '300' is not a number in [18, 100]" in answer.text
+
+
+def test_missing_and_odd_cells_are_as_at_ingestion(rows: pd.DataFrame) -> None:
+    pipeline = table_pipeline()
+    changes: list[tuple[dict[str, Any], str]] = [
+        ({"age": None}, "row 1, column age: the value is missing"),
+        ({"ward": "moon"}, "row 1, column ward: 'moon' is not one of north, south, east"),
+        ({"cholesterol": "high"}, "row 1, column cholesterol: 'high' is not a number in"),
+    ]
+    for change, message in changes:
+        with pytest.raises(InputError, match=message):
+            pipeline.predict(rows.assign(**change))
+    with pytest.raises(InputError, match="column 'age' is missing; the rows have: blood_pressure"):
+        pipeline.predict(rows.drop(columns="age"))
+    twice = pd.concat([rows, rows[["age"]]], axis=1)
+    with pytest.raises(InputError, match="column 'age' is there twice"):
+        pipeline.predict(twice)
+    tolerant = table_pipeline(**GAPS)
+    assert len(tolerant.predict(rows.assign(age=None, ward=np.nan))) == len(rows)
+    clipping = TableEncoder(pipeline[0].schema, "clip")
+    np.testing.assert_array_equal(
+        clipping.transform(rows.assign(age=300, ward="moon"))[:, 0], clipping.transform(rows.assign(age=100))[:, 0]
+    )
+
+
+def test_one_refused_row_does_not_stop_the_others(rows: pd.DataFrame) -> None:
+    some = rows.head(3).astype({"age": object})
+    some.loc[1, "age"] = "old"
+    encoding = table_pipeline()[0].encode(some)
+    assert [refusal is None for refusal in encoding.refusals] == [True, False, True]
+    assert not encoding.features[1].any()
+    assert encoding.features[[0, 2]].any(axis=1).all()
+
+
+def test_the_signature_names_columns_and_types() -> None:
+    def types(**more: Any) -> dict[str, str]:
+        inputs = signature_of(table_pipeline(**more), ("well", "readmitted"), 0).inputs
+        return {each["name"]: each["type"] for each in inputs.to_dict()}
+
+    assert types() == {
+        "age": "any", "blood_pressure": "any", "cholesterol": "any", "smoker": "string", "ward": "string"
+    }  # fmt: skip
+    assert set(types(**GAPS).values()) == {"any"}
+    three = ("a", "b", "c")
+    outputs = signature_of(table_pipeline(three), three, 0).outputs.to_dict()
+    assert [each["name"] for each in outputs] == ["prediction", "score a", "score b", "score c"]
+
+
+def test_a_regression_of_a_table_gives_numbers(rows: pd.DataFrame, tmp_path: Path) -> None:
+    import mlflow.pyfunc
+
+    found = mlflow.pyfunc.load_model(saved(tmp_path, table_pipeline(()), ())).predict(rows)
+    assert list(found.columns) == ["prediction"]
+    assert found["prediction"].dtype == np.float64
+
+
+def test_which_types_are_trusted_is_not_the_files_to_say(tmp_path: Path, rows: pd.DataFrame) -> None:
+    pipeline = table_pipeline()
+    path = saved(tmp_path, pipeline)
+    requirements = (tmp_path / "model" / "requirements.txt").read_text()
+    assert "unitball" not in requirements
+    assert load_pipeline(path).predict(rows).tolist() == pipeline.predict(rows).tolist()
+    foreign = Pipeline([*pipeline.steps[:1], ("f", FunctionTransformer(dataclasses.replace)), *pipeline.steps[1:]])
+    skops.io.dump(foreign, tmp_path / "model" / "model.skops")
+    declared = (tmp_path / "model" / "MLmodel").read_text()
+    (tmp_path / "model" / "MLmodel").write_text(
+        declared.replace("skops_trusted_types:", "skops_trusted_types:\n    - dataclasses.replace")
+    )
+    with pytest.raises(StorageError, match=r"not trusted \(dataclasses.replace\)"):
+        load_pipeline(path)
+    with pytest.raises(StorageError, match="no model of Unitball's"):
+        load_pipeline(tmp_path)
+
+
+def test_arrow_and_frames_are_encoded_alike(rows: pd.DataFrame) -> None:
+    import pyarrow as pa
+
+    encoder = table_pipeline()[0]
+    table = pa.Table.from_pandas(rows)
+    np.testing.assert_array_equal(encoder.transform(rows), encoder.transform(table))
+    np.testing.assert_array_equal(encoder.transform(rows), encoder.transform(table.to_batches()[0]))
+    texts = pd.read_csv(io.StringIO(rows.to_csv(index=False)), dtype=str)
+    np.testing.assert_allclose(encoder.transform(rows), encoder.transform(texts))
+    with pytest.raises(InputError, match="rows are a ndarray; give a data frame"):
+        encoder.transform(rows.to_numpy())
