@@ -2,48 +2,62 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpalgos.arrays import Array
+from dpalgos.arrays import Array, Features
 from dpalgos.guarantees import Neighbours, Setting
 from dpalgos.linear import LinearTask
-from dpalgos.mechanisms.fixed_point import encode_rows, encoded_radius, outer_sensitivity
-from dpalgos.rows import Floats, Ints, Rows
+from dpalgos.mechanisms.fixed_point import encode_into, encoded_radius, outer_sensitivity
+from dpalgos.mechanisms.integer_products import inner_products, on_weight_grid, outer_products
+from dpalgos.memory import Reserved, reserve
+from dpalgos.parallel import accumulate, pieces
+from dpalgos.rows import Floats, Ints, Rows, clip_to_unit_ball
 
-__all__ = ["EncodedRows", "GradientSums"]
+__all__ = ["EncodedBlock", "EncodedRows", "GradientSums"]
 
-# A party's encoded rows are kept between steps up to this many numbers, four bytes each.
-_KEPT_ENTRIES = 2**27
-_BLOCK = 1024
+# From this many products a sum on, the compiled ones are worth the start of the compiler.
+_COMPILED_FROM = 2**23
+# Rows that stay in a core's cache between their scores and their sum.
+_PIECE_ENTRIES = 2**18
+# Parties' blocks are joined up to this many rows.
+_JOINED_ROWS = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedBlock:
+    """Some rows: unit vectors x/‖x‖ as integers (b, p), norms, targets (b, m), and the party's weight in [0, 1]."""
+
+    units: NDArray[np.float32]
+    norms: NDArray[np.float32]
+    targets: NDArray[np.float32]
+    weights: NDArray[np.float32]
+
+    @classmethod
+    def joined(cls, blocks: Sequence[EncodedBlock]) -> EncodedBlock:
+        """Return some blocks as one."""
+        return cls(
+            units=np.concatenate([block.units for block in blocks]),
+            norms=np.concatenate([block.norms for block in blocks]),
+            targets=np.concatenate([block.targets for block in blocks]),
+            weights=np.concatenate([block.weights for block in blocks]),
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class EncodedRows:
-    """Unit vectors x/‖x‖ as integers (n, p), norms (n, 1), targets (n, m), weights in [0, 1] (n, 1)."""
+    """A party's encoded rows, kept in memory that is reserved while they are."""
 
-    units: NDArray[np.float32]
-    norms: Floats
-    targets: Floats
-    weights: Floats
+    blocks: tuple[EncodedBlock, ...]
+    memory: tuple[Reserved, ...]
 
     @property
     def count(self) -> int:
         """Number of rows."""
-        return len(self.units)
-
-    @classmethod
-    def joined(cls, parts: Sequence[EncodedRows]) -> EncodedRows:
-        """Return the rows of several parts together."""
-        return cls(
-            units=np.concatenate([part.units for part in parts]),
-            norms=np.concatenate([part.norms for part in parts]),
-            targets=np.concatenate([part.targets for part in parts]),
-            weights=np.concatenate([part.weights for part in parts]),
-        )
+        return sum(len(block.units) for block in self.blocks)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,9 +109,13 @@ class GradientSums:
         return np.asarray(rows - (1.0 - self.mean_weight) * rows.mean(axis=1, keepdims=True))
 
     def prepare(self, rows: Rows, setting: Setting) -> Rows | EncodedRows:
-        """Encode a party's rows once, unless they are too many to keep."""
-        width = self.task.shape(setting)[1]
-        return rows if rows.count * width > _KEPT_ENTRIES else self._encoded(rows.blocks(), rows.count, setting)
+        """Encode a party's rows once, unless too little memory is left to keep them."""
+        classes, width = self.task.shape(setting)
+        memory = reserve(4 * rows.count * (width + classes + 2))
+        if memory is None:
+            return rows
+        blocks = tuple(self._encoded(block, rows.count, setting) for block in rows.blocks())
+        return EncodedRows(blocks, (memory,))
 
     @staticmethod
     def merge(parties: Sequence[Rows | EncodedRows]) -> list[Rows | EncodedRows]:
@@ -105,47 +123,76 @@ class GradientSums:
         encoded = [rows for rows in parties if isinstance(rows, EncodedRows)]
         merged: list[Rows | EncodedRows] = [rows for rows in parties if not isinstance(rows, EncodedRows)]
         if encoded:
-            merged.append(EncodedRows.joined(encoded))
+            blocks = tuple(_joined(block for rows in encoded for block in rows.blocks))
+            merged.append(EncodedRows(blocks, tuple(held for rows in encoded for held in rows.memory)))
         return merged
 
     def total(self, weights: Floats, rows: Rows | EncodedRows, setting: Setting) -> Ints:
-        """Return a party's integer sum at some weights (m, p)."""
-        if isinstance(rows, EncodedRows):
-            return self._sum(weights, rows)
-        total = np.zeros(weights.shape, dtype=np.int64)
-        for block in rows.blocks():
-            total += self._sum(weights, self._encoded([block], rows.count, setting))
-        return total
+        """Return a party's integer sum at some weights (m, p).
 
-    def _encoded(self, blocks: Iterable[tuple[Floats, Array]], party: int, setting: Setting) -> EncodedRows:
-        """Encode blocks of a party of ``party`` rows."""
+        The scores are exact, too, so that the sum does not depend on how rows are cut into blocks, whether they are
+        kept, and how many cores add them up.
+        """
+        scored, unit = on_weight_grid(weights, encoded_radius(1.0, self.scale))
+        compiled = rows.count * weights.size >= _COMPILED_FROM
+
+        def add(total: Ints, block: EncodedBlock) -> None:
+            for part in pieces(len(block.units), weights.shape[1], _PIECE_ENTRIES):
+                units, norms = block.units[part], block.norms[part]
+                scores = inner_products(units, scored, compiled=compiled) * (norms / np.float64(self.scale * unit))
+                slopes = self.encoded_slopes(scores, norms, block.targets[part], block.weights[part])
+                total += outer_products(slopes, units, compiled=compiled)
+
+        def read(total: Ints, block: tuple[Features, Array]) -> None:
+            add(total, self._encoded(block, rows.count, setting))
+
+        def zero() -> Ints:
+            return np.zeros(weights.shape, dtype=np.int64)
+
+        if isinstance(rows, EncodedRows):
+            return np.asarray(sum(accumulate(zero, add, rows.blocks)))
+        return np.asarray(sum(accumulate(zero, read, rows.blocks())))
+
+    def encoded_slopes(
+        self, scores: Floats, norms: NDArray[np.float32], targets: NDArray[np.float32], weights: NDArray[np.float32]
+    ) -> Floats:
+        """Return the rows' (r‖x‖), clipped and encoded, (b, m).
+
+        Entries are whole numbers of at most 2¹⁶, as those of the units are, so a block's products and all their partial
+        sums stay below 2⁵³ (for up to 2²¹ rows) and are exact in float64.
+        """
+        slopes = np.asarray(self.task.loss.slope(scores, np.asarray(targets, dtype=np.float64)) * norms)
+        if self.smallest_party is not None:
+            slopes = clip_to_unit_ball(slopes, self.clip) * weights
+        return encode_into(np.empty(slopes.shape), slopes, self.clip, self.scale / self.clip)
+
+    def _encoded(self, block: tuple[Features, Array], party: int, setting: Setting) -> EncodedBlock:
+        """Encode a block of a party of ``party`` rows."""
+        features, labels = block
         classes, width = self.task.shape(setting)
+        count = len(labels)
         weight = 1.0 if self.smallest_party is None else min(1.0, self.smallest_party / max(party, 1))
-        parts = [EncodedRows(np.zeros((0, width), np.float32), *(np.zeros((0, size)) for size in (1, classes, 1)))]
-        for features, labels in blocks:
-            clean, targets = self.task.block(features, labels, setting)
+        # At most 16 bits and a sign: float32 holds them exactly in half the memory.
+        encoded = EncodedBlock(*(np.empty((count, size), np.float32) for size in (width, 1, classes, 1)))
+        encoded.weights[:] = weight
+        for part in pieces(count, width):
+            clean, encoded.targets[part] = self.task.block(features[part], labels[part], setting)
             clean = self.shrunk(clean)
             norms = np.linalg.norm(clean, axis=1, keepdims=True)
-            # At most 16 bits and a sign: float32 holds them exactly in half the memory.
-            units = encode_rows(clean / np.where(norms > 0, norms, 1.0), 1.0, self.scale).astype(np.float32)
-            parts.append(EncodedRows(units, norms, targets, np.full((len(clean), 1), weight)))
-        return EncodedRows.joined(parts)
+            encoded.norms[part] = norms
+            encode_into(encoded.units[part], clean / np.where(norms > 0, norms, 1.0), 1.0, self.scale)
+        return encoded
 
-    def _sum(self, weights: Floats, rows: EncodedRows) -> Ints:
-        """Sum r̃ ⊗ x̃ exactly.
 
-        Both factors' entries are integers of at most 2¹⁶, so a block's 1024 products of at most 2³² and all their
-        partial sums stay below 2⁵³ and are exact in float64.
-        """
-        total = np.zeros(weights.shape, dtype=np.int64)
-        for start in range(0, rows.count, _BLOCK):
-            block = slice(start, start + _BLOCK)
-            units, norms = rows.units[block].astype(np.float64), rows.norms[block]
-            scores = units @ (weights.T / self.scale) * norms
-            residuals = self.task.loss.slope(scores, rows.targets[block]) * norms
-            lengths = np.linalg.norm(residuals, axis=1, keepdims=True)
-            factors = np.minimum(1.0, self.clip / np.maximum(lengths, np.finfo(np.float64).tiny))
-            clipped = residuals * (factors * rows.weights[block])
-            encoded = encode_rows(clipped, self.clip, self.scale / self.clip).astype(np.float64)
-            total += (encoded.T @ units).astype(np.int64)
-        return total
+def _joined(blocks: Iterator[EncodedBlock]) -> Iterator[EncodedBlock]:
+    """Yield blocks of a few thousand rows, or of more where they come so."""
+    held: list[EncodedBlock] = []
+    rows = 0
+    for block in blocks:
+        held.append(block)
+        rows += len(block.units)
+        if rows >= _JOINED_ROWS:
+            yield EncodedBlock.joined(held) if len(held) > 1 else block
+            held, rows = [], 0
+    if held:
+        yield EncodedBlock.joined(held)

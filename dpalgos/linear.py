@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dpalgos.arrays import Array
+from dpalgos.arrays import Array, Features
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Setting
 from dpalgos.losses import ScoreLoss, Squared, outputs
@@ -59,7 +59,7 @@ class LinearTask:
         """Return the shape (m, p) of the weights, the constant feature included."""
         return outputs(setting.classes), setting.dimension + (self.intercept_scaling > 0)
 
-    def block(self, features: Floats, labels: Array, setting: Setting) -> tuple[Floats, Floats]:
+    def block(self, features: Features, labels: Array, setting: Setting) -> tuple[Floats, Floats]:
         """Return a block's rows (b, p) in the unit ball and its targets (b, m); zeros for null records."""
         clean, known = sanitise(features, labels, setting.classes)
         real = setting.classes == 1
@@ -88,7 +88,7 @@ class LinearTask:
             weights, intercept = half * weights, half * intercept + (low + high) / 2.0
         return LinearModel(weights=weights, intercept=intercept)
 
-    def gradient(self, features: Floats, labels: Array, setting: Setting) -> Floats:
+    def gradient(self, features: Features, labels: Array, setting: Setting) -> Floats:
         """Return the sum of the rows' gradients Σ r ⊗ x at zero weights, (m, p)."""
         rows, targets = self.block(features, labels, setting)
         return np.asarray(self.loss.slope(np.zeros_like(targets), targets).T @ rows)

@@ -37,17 +37,19 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from dpalgos.arrays import Array, Floats, Ints
+from dpalgos.arrays import Array, Features, Floats, Ints
 
 __all__ = [
     "NULL_LABEL",
     "Array",
     "ArrayRows",
+    "Features",
     "Floats",
     "Ints",
     "Rows",
     "clip_to_unit_ball",
     "gather",
+    "null_labels",
     "null_records",
     "sanitise",
 ]
@@ -69,10 +71,11 @@ class Rows(Protocol):
         """Features a row."""
         ...
 
-    def blocks(self) -> Iterator[tuple[Floats, Array]]:
-        """Yield ``(features, labels)``: features (m, dimension) float64; labels (m,) class indices or real targets.
+    def blocks(self) -> Iterator[tuple[Features, Array]]:
+        """Yield ``(features, labels)``: features (m, dimension); labels (m,) class indices or real targets.
 
-        Null records are among them; see :func:`null_records`.
+        Features are float64, or float32 where they are stored so (:func:`sanitise` widens them), and not to be written
+        to. Null records are among the rows; see :func:`null_records`.
         """
         ...
 
@@ -81,31 +84,52 @@ class Rows(Protocol):
         ...
 
 
-def clip_to_unit_ball(features: Floats, radius: float = 1.0) -> Floats:
+def _norms(features: Floats) -> Floats:
+    """Return each row's l2 norm, (m,); infinite where it is none or beyond float64."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        squares = np.einsum("ij,ij->i", features, features)
+    norms: Floats = np.sqrt(squares, where=squares >= 0, out=np.full(len(squares), np.inf))
+    # Squares that left float64's range, or nearly so, are taken of the row divided by its largest entry.
+    odd = np.flatnonzero(~((squares > 2.0**-900) & (squares < 2.0**900)))
+    if odd.size:
+        rows = features[odd]
+        largest = np.abs(rows).max(axis=1, initial=0.0)
+        finite = np.isfinite(largest)
+        scale = np.where(finite & (largest > 0), largest, 1.0)
+        with np.errstate(over="ignore", invalid="ignore"):
+            rows = rows / scale[:, None]
+            norms[odd] = np.where(finite, scale * np.sqrt(np.einsum("ij,ij->i", rows, rows)), np.inf)
+    return norms
+
+
+def clip_to_unit_ball(features: Features, radius: float = 1.0) -> Floats:
     """Scale each row whose l2 norm exceeds ``radius`` onto the sphere; NaN and infinite rows become zero.
 
     Total: no input raises. The result's norms are at most ``radius`` in float64 up to one part in 10^15;
     mechanisms that need the bound exactly clip again in integers.
     """
-    features = np.asarray(features, dtype=np.float64)
-    bad: NDArray[np.bool_] = np.logical_not(np.isfinite(features).all(axis=1))
-    if bad.any():
-        features = np.where(bad[:, None], 0.0, features)
-    # Dividing by the largest entry first keeps the square from overflowing.
-    largest = np.abs(features).max(axis=1, initial=0.0)
-    scale = np.where(largest > 0, largest, 1.0)
-    # A norm beyond float64 becomes infinite, and its row zero.
-    with np.errstate(over="ignore"):
-        norms = scale * np.sqrt(np.einsum("ij,ij->i", features / scale[:, None], features / scale[:, None]))
+    rows: Floats = np.asarray(features, dtype=np.float64)
+    norms = _norms(rows)
     factor = np.minimum(1.0, radius / np.maximum(norms, np.finfo(np.float64).tiny))
-    return np.where((factor < 1.0)[:, None], features * factor[:, None], features)
+    lost = factor == 0.0
+    if lost.any():
+        # No number times zero would still be none.
+        rows = np.where(lost[:, None], 0.0, rows)
+    return rows * factor[:, None] if (factor < 1.0).any() else rows
 
 
-def null_records(features: Floats, labels: Array, classes: int) -> NDArray[np.bool_]:
+def null_labels(labels: Array, classes: int) -> NDArray[np.bool_]:
+    """Return which labels are none of the task: not one of 0 … classes − 1, or NaN where ``classes`` is 1; (m,)."""
+    numbers = np.asarray(labels, dtype=np.float64)
+    if classes <= 1:
+        return np.isnan(numbers)
+    return np.asarray(~((numbers >= 0) & (numbers < classes) & (numbers == np.floor(numbers))))
+
+
+def null_records(features: Features, labels: Array, classes: int) -> NDArray[np.bool_]:
     """Return which rows of a block are null records, (m,).
 
-    A row is null where a feature is not a finite number, or its label is none of the task: not one of the whole numbers
-    0 … classes − 1, or, where ``classes`` is 1 (real labels), NaN.
+    A row is null where a feature is not a finite number, or its label is none of the task (:func:`null_labels`).
 
     Parameters
     ----------
@@ -115,19 +139,22 @@ def null_records(features: Floats, labels: Array, classes: int) -> NDArray[np.bo
     classes : int
         Classes of the task; 1 for real labels.
     """
-    numbers = np.asarray(labels, dtype=np.float64)
-    known = ~np.isnan(numbers)
-    if classes > 1:
-        known = (numbers >= 0) & (numbers < classes) & (numbers == np.floor(numbers))
-    return np.asarray(~(known & np.isfinite(features).all(axis=1)))
+    null = null_labels(labels, classes)
+    numbers = np.asarray(features)
+    # A row with a number that is none has no finite sum; one whose sum is not finite is looked at.
+    with np.errstate(over="ignore", invalid="ignore"):
+        odd = np.flatnonzero(~np.isfinite(numbers @ np.ones(numbers.shape[1], dtype=numbers.dtype)))
+    null[odd[~np.isfinite(numbers[odd]).all(axis=1)]] = True
+    return null
 
 
-def sanitise(features: Floats, labels: Array, classes: int) -> tuple[Floats, Ints]:
+def sanitise(features: Features, labels: Array, classes: int) -> tuple[Floats, Ints]:
     """Make a block safe for any algorithm: rows into the unit ball, null records to zero and :data:`NULL_LABEL`.
 
     Where ``classes`` is 1 (real labels), the others' labels come back as 0. Total: no input raises because of what it
     contains.
     """
+    features = np.asarray(features, dtype=np.float64)
     null = null_records(features, labels, classes)
     if null.any():
         features = np.where(null[:, None], 0.0, features)

@@ -604,7 +604,9 @@ def transform_dataset(
             writer = RowWriter(stage.path / part, row_format)
             try:
                 for features, labels in open_dataset(layout, ref, part).blocks():
-                    mapped = _mapped(row_map(features), (len(labels), size), normalisation, unit_ball=unit_ball)
+                    mapped = _mapped(
+                        row_map(features.astype(np.float64)), (len(labels), size), normalisation, unit_ball=unit_ball
+                    )
                     if prints is not None:
                         prints.add(mapped)
                     writer.write(row_format.encode(mapped, labels))

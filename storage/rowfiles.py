@@ -335,14 +335,14 @@ class StoredRows:
         if rows:
             yield _head(pending, rows)
 
-    def blocks(self) -> Iterator[tuple[NDArray[np.float64], NDArray[np.generic]]]:
-        """Yield ``(features, labels)``: features (m, dimension) float64; labels (m,) int64 or float64."""
+    def blocks(self) -> Iterator[tuple[NDArray[np.float32], NDArray[np.generic]]]:
+        """Yield ``(features, labels)``: features (m, dimension) float32, read-only; labels (m,) int64 or float64."""
         kind = np.int64 if self.format.labels is Labels.CLASSES else np.float64
         for batch in self.batches():
             features, labels = self.format.decode(batch)
             if self.format.sparse:
                 features = features.toarray()
-            yield features.astype(np.float64), labels.astype(kind)
+            yield features, labels.astype(kind)
 
     def fingerprint(self) -> NDArray[np.uint8]:
         """Return the SHA-256 of the rows, kept with them; for keying noise, never published."""

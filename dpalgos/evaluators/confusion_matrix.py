@@ -61,7 +61,8 @@ class CountedPairs(PrivateAlgorithm, OneSum):
         """Return the exact counts (K, K), true class by predicted class."""
         classes, _ = self.sum_shape(setting)
         counts = np.zeros(classes * classes, dtype=np.int64)
-        for scores, labels in rows.blocks():
+        for block, labels in rows.blocks():
+            scores = np.asarray(block, dtype=np.float64)
             kept = ~null_records(scores, labels, classes)
             cells = np.asarray(labels[kept], dtype=np.int64) * classes + predicted_classes(scores[kept])
             counts += np.bincount(cells, minlength=classes * classes)

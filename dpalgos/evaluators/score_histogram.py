@@ -90,7 +90,8 @@ class ScoreHistogram(PrivateAlgorithm, OneSum):
         """Return the exact counts (histograms, 2, bins): rows of the other classes, rows of the class."""
         histograms = self._histograms(setting)
         counts = np.zeros(self.sum_shape(setting), dtype=np.int64)
-        for scores, labels in rows.blocks():
+        for block, labels in rows.blocks():
+            scores = np.asarray(block, dtype=np.float64)
             kept = ~null_records(scores, labels, max(setting.classes, 2))
             truth = np.asarray(labels[kept], dtype=np.int64)
             squashed = 1.0 / (1.0 + np.exp(-np.clip(scores[kept], -50.0, 50.0)))

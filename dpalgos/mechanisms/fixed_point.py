@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dpalgos.arrays import Features, Floats, Ints
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Neighbours
-from dpalgos.rows import Floats, Ints, clip_to_unit_ball
+from dpalgos.parallel import pieces
+from dpalgos.rows import clip_to_unit_ball
+
+_Number = TypeVar("_Number", np.int64, np.float64, np.float32)
 
 __all__ = [
     "decode",
+    "encode_into",
     "encode_rows",
     "encoded_radius",
     "exact_outer_sum",
@@ -48,7 +54,7 @@ def encoded_radius(radius: float, scale: float) -> float:
     return math.nextafter(math.sqrt(_squared_limit(radius, scale)), math.inf)
 
 
-def encode_rows(features: Floats, radius: float, scale: float) -> Ints:
+def encode_rows(features: Features, radius: float, scale: float) -> Ints:
     """Encode rows on the integer grid so that each has integer norm at most ``scale * radius``.
 
     Guarantee
@@ -73,18 +79,28 @@ def encode_rows(features: Floats, radius: float, scale: float) -> Ints:
     -------
     array (m, d) of int64
     """
+    return encode_into(np.empty(features.shape, dtype=np.int64), features, radius, scale)
+
+
+def encode_into(out: NDArray[_Number], features: Features, radius: float, scale: float) -> NDArray[_Number]:
+    """Write what :func:`encode_rows` returns to an array (m, d) of any type that holds it, and return that.
+
+    float32 holds whole numbers up to 2^24, float64 up to 2^53. Some rows at a time, so that they stay in the caches.
+    """
     limit = float(_squared_limit(radius, scale))
-    clipped = clip_to_unit_ball(features, radius) * scale
-    encoded = np.rint(clipped)
-    # Integers: sums of squares are exact in float64 below 2^53, and above it they exceed the limit all the same.
-    outside = np.flatnonzero(np.einsum("ij,ij->i", encoded, encoded) > limit)
-    excess = 2.0**-48
-    while outside.size:
-        encoded[outside] = np.trunc(clipped[outside] * max(0.0, 1.0 - excess))
-        excess *= 4.0
-        remaining = np.einsum("ij,ij->i", encoded[outside], encoded[outside]) > limit
-        outside = outside[remaining]
-    return encoded.astype(np.int64)
+    for piece in pieces(*features.shape):
+        clipped = clip_to_unit_ball(features[piece], radius) * scale
+        encoded = np.rint(clipped)
+        # Integers: sums of squares are exact in float64 below 2^53, and above it they exceed the limit all the same.
+        outside = np.flatnonzero(np.einsum("ij,ij->i", encoded, encoded) > limit)
+        excess = 2.0**-48
+        while outside.size:
+            encoded[outside] = np.trunc(clipped[outside] * max(0.0, 1.0 - excess))
+            excess *= 4.0
+            remaining = np.einsum("ij,ij->i", encoded[outside], encoded[outside]) > limit
+            outside = outside[remaining]
+        out[piece] = encoded
+    return out
 
 
 def decode(integers: Ints, scale: float) -> Floats:

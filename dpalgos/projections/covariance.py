@@ -10,12 +10,13 @@ from typing import ClassVar
 import numpy as np
 
 from dpalgos.algorithms import OneSum, ProjectionAlgorithm
+from dpalgos.gram_sums import packed_gram
 from dpalgos.guarantees import RELATIONS, Neighbours, Setting
-from dpalgos.mechanisms.fixed_point import encode_rows, exact_outer_sum, gram_sensitivity
-from dpalgos.mechanisms.symmetric import pack, packed_size, to_vector, unpack
+from dpalgos.mechanisms.fixed_point import gram_sensitivity
+from dpalgos.mechanisms.symmetric import packed_size, to_vector, unpack
 from dpalgos.models import Projection
 from dpalgos.neighbouring import NeighbouringPair, orthogonal_pair
-from dpalgos.rows import Floats, Ints, Rows, sanitise
+from dpalgos.rows import Array, Features, Floats, Ints, Rows, null_labels, sanitise
 from dpalgos.validation import require_between, require_components, require_count
 
 __all__ = ["CovarianceSum", "PrincipalDirections", "TruncatedDirections", "gram_matrix", "leading_basis"]
@@ -97,12 +98,12 @@ class CovarianceSum(TruncatedDirections, OneSum):
 
     def contribution(self, state: Ints, rows: Rows, setting: Setting) -> Ints:
         """Return the packed upper triangle of the party's exact integer covariance."""
-        total = np.zeros((setting.dimension, setting.dimension), dtype=np.int64)
-        for features, labels in rows.blocks():
-            clean, _ = sanitise(features, labels, setting.classes)
-            encoded = encode_rows(clean, 1.0, self._scale(setting))
-            total += exact_outer_sum(encoded, encoded)
-        return pack(total)
+
+        def clean(features: Features, labels: Array) -> Features:
+            null = null_labels(labels, setting.classes)
+            return np.where(null[:, None], 0.0, features) if null.any() else features
+
+        return packed_gram(rows.blocks(), clean, setting.dimension, self._scale(setting))
 
     def result(self, state: Ints, setting: Setting) -> Projection:
         """Return the basis; its spectrum is that of the noisy XᵀX/n."""

@@ -1,36 +1,18 @@
-"""The inner loops, compiled. Imported when a solver starts, so that importing dpalgos stays light.
-
-The functions keep to one file because the compiler's cache notices changes of the file a function is in, and of no
-other.
-"""
+"""The inner loops, compiled; imported when a solver starts."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeVar
-
-import numba
 import numpy as np
 
+from dpalgos.compiling import compiled
 from dpalgos.rows import Floats, Ints
 
 __all__ = ["draw_partner", "first_sufficient", "scan", "second_order", "step", "sweep"]
 
-_F = TypeVar("_F", bound=Callable[..., object])
 _TAU = 1e-12  # stands in for a curvature that is not positive (LIBSVM's value)
 
 
-def _compile(function: _F) -> _F:
-    """Compile at first use; kept on disk where a place can be written to (NUMBA_CACHE_DIR names one)."""
-    options = {"nogil": True, "fastmath": {"contract", "reassoc"}}
-    try:
-        return numba.njit(cache=True, **options)(function)  # type: ignore[no-any-return]
-    except RuntimeError:
-        # Neither the package's folder nor the user's cache can be written to: compile in every process.
-        return numba.njit(**options)(function)  # type: ignore[no-any-return]
-
-
-@_compile
+@compiled
 def scan(v: Floats, up: np.ndarray, low: np.ndarray) -> tuple[int, float, int, float]:
     """Return (argmax, max) of v over ``up`` and (argmin, min) of v over ``low``, the last of equals as in LIBSVM."""
     i, largest, j, smallest = -1, -np.inf, -1, np.inf
@@ -42,7 +24,7 @@ def scan(v: Floats, up: np.ndarray, low: np.ndarray) -> tuple[int, float, int, f
     return i, largest, j, smallest
 
 
-@_compile
+@compiled
 def first_sufficient(v: Floats, up: np.ndarray, threshold: float, after: int) -> int:
     """Return the first t in cyclic order after ``after`` that is in ``up`` with v[t] ≥ threshold, −1 if none."""
     n = v.size
@@ -53,7 +35,7 @@ def first_sufficient(v: Floats, up: np.ndarray, threshold: float, after: int) ->
     return -1
 
 
-@_compile
+@compiled
 def second_order(
     v: Floats, low: np.ndarray, row: Floats, diagonal: Floats, i: int, v_i: float, threshold: float
 ) -> int:
@@ -70,7 +52,7 @@ def second_order(
     return j
 
 
-@_compile
+@compiled
 def draw_partner(
     v: Floats,
     low: np.ndarray,
@@ -104,7 +86,7 @@ def draw_partner(
     return j
 
 
-@_compile
+@compiled
 def step(
     i: int,
     j: int,
@@ -142,7 +124,7 @@ def step(
         v[t] -= delta * (row_i[t] - row_j[t])
 
 
-@_compile
+@compiled
 def sweep(order: Ints, rows: Floats, y: Floats, squares: Floats, cost: float, alpha: Floats, weights: Floats) -> float:
     """One pass of dual coordinate descent without the equality constraint; return the largest projected gradient."""
     largest = 0.0

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dpalgos.rows import Floats, Ints, Rows, null_records
+from dpalgos.rows import Features, Floats, Ints, Rows, null_records
 
 __all__ = ["gather_raw"]
 
@@ -17,9 +17,9 @@ _LONGEST = 1e50
 _SPARSE_BELOW = 0.1
 
 
-def _readable(features: Floats) -> Floats:
+def _readable(given: Features) -> Floats:
     """Return the block with rows of astronomical entries set to zero."""
-    features = np.asarray(features, dtype=np.float64)
+    features = np.asarray(given, dtype=np.float64)
     bad = np.asarray(~(np.abs(features) < _LONGEST).all(axis=1))
     return np.where(bad[:, None], 0.0, features) if bad.any() else features
 

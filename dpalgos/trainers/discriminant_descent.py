@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpalgos.algorithms import PrivateAlgorithm
-from dpalgos.arrays import Array
+from dpalgos.arrays import Array, Features
 from dpalgos.class_sums import ClassSums
 from dpalgos.errors import ParameterError
 from dpalgos.gaussian_sums import GAUSSIAN_BUDGETS, gaussian_guarantee, grid, total_mu
@@ -311,7 +311,7 @@ class _AddingUp:
     def dimension(self) -> int:
         return self._rows.dimension
 
-    def blocks(self) -> Iterator[tuple[Floats, Array]]:
+    def blocks(self) -> Iterator[tuple[Features, Array]]:
         for features, labels in self._rows.blocks():
             clean, known = sanitise(features, labels, self._setting.classes)
             self.total += self._sums.of_block(clean, known, self._setting)

@@ -11,15 +11,16 @@ import numpy as np
 
 from dpalgos.algorithms import OneSum, PrivateAlgorithm
 from dpalgos.gaussian_sums import GAUSSIAN_BUDGETS, gaussian_guarantee, grid, symmetric_law
+from dpalgos.gram_sums import packed_gram
 from dpalgos.guarantees import RELATIONS, Guarantee, Loss, Neighbours, Setting
 from dpalgos.linear import LinearTask
 from dpalgos.losses import Squared, outputs
-from dpalgos.mechanisms.fixed_point import encode_rows, encoded_radius, exact_outer_sum, gram_sensitivity
-from dpalgos.mechanisms.symmetric import SymmetricRoundedGaussian, pack, packed_size, to_vector, unpack
+from dpalgos.mechanisms.fixed_point import encoded_radius, gram_sensitivity
+from dpalgos.mechanisms.symmetric import SymmetricRoundedGaussian, packed_size, to_vector, unpack
 from dpalgos.models import LinearModel
 from dpalgos.neighbouring import NeighbouringPair, one_row_apart
 from dpalgos.registry import register
-from dpalgos.rows import Floats, Ints, Rows
+from dpalgos.rows import Array, Features, Floats, Ints, Rows
 from dpalgos.validation import require_between, require_positive
 
 __all__ = ["SufficientStatistics"]
@@ -118,17 +119,15 @@ class SufficientStatistics(PrivateAlgorithm, OneSum):
 
     def contribution(self, state: Ints, rows: Rows, setting: Setting) -> Ints:
         """Return the packed upper triangle of the party's exact integer sum."""
-        width = self._width(setting)
-        total = np.zeros((width, width), dtype=np.int64)
-        for features, labels in rows.blocks():
+
+        def joined(features: Features, labels: Array) -> Floats:
             clean, targets = self._task().block(features, labels, setting)
             if outputs(setting.classes) > 1:
                 # One-hot; a null record's zeros stay.
                 targets = np.maximum(targets, 0.0)
-            joined = np.hstack([clean, self.target_weight * targets]) / math.hypot(1.0, self.target_weight)
-            encoded = encode_rows(joined, 1.0, self._scale(setting))
-            total += exact_outer_sum(encoded, encoded)
-        return pack(total)
+            return np.hstack([clean, self.target_weight * targets]) / math.hypot(1.0, self.target_weight)
+
+        return packed_gram(rows.blocks(), joined, self._width(setting), self._scale(setting))
 
     def result(self, state: Ints, setting: Setting) -> LinearModel:
         """Solve (Â + nλ) Wᵀ = B̂ with the negative eigenvalues of the noisy Â = XᵀX cut to zero."""

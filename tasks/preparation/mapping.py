@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from dpalgos.normalisation import RowMap
 from dpalgos.registry import AlgorithmSpec
 from storage.datasets import is_complete, open_dataset, transform_dataset, transformed_ref
@@ -48,7 +50,11 @@ def map_rows(dataset: DatasetRef, name: str) -> DatasetRef:
 def row_map(dataset: DatasetRef, name: str) -> RowMap:
     """Return the map of a normalisation; one that looks at rows learns it from the data set's."""
     stored = open_dataset(current_layout(), dataset)
-    learnt: RowMap = AlgorithmSpec("normalisations", name).build().learn(features for features, _ in stored.blocks())
+    learnt: RowMap = (
+        AlgorithmSpec("normalisations", name)
+        .build()
+        .learn(np.asarray(features, dtype=np.float64) for features, _ in stored.blocks())
+    )
     return learnt
 
 

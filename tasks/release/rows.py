@@ -36,7 +36,8 @@ class _MappedRows:
         return self._dimension
 
     def blocks(self) -> Iterator[tuple[Floats, NDArray[np.generic]]]:
-        for features, labels in self._rows.blocks():
+        for stored, labels in self._rows.blocks():
+            features = np.asarray(stored, dtype=np.float64)
             for mapped in self._maps:
                 features = mapped(features)
             yield features, labels

@@ -17,6 +17,7 @@ from dpalgos.losses import Softmax
 from dpalgos.mechanisms.fixed_point import encode_rows
 from dpalgos.mechanisms.gaussian import mu_from_epsilon_delta
 from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
+from dpalgos.memory import memory_limit, set_memory_limit
 from dpalgos.metrics import optimality_gap
 from dpalgos.rows import ArrayRows
 from dpalgos.solvers import Problem, minimise
@@ -58,12 +59,10 @@ def largest_spent(algorithm: NoisyGradientDescent, neighbours: Neighbours = Neig
 class LooseSums(GradientSums):
     """Clip each class's gradient instead of the joint one."""
 
-    def _sum(self, weights: Array, rows: EncodedRows) -> Any:
-        units = rows.units.astype(np.float64)
-        scores = units @ (weights.T / self.scale) * rows.norms
-        residuals = self.task.loss.slope(scores, rows.targets) * rows.norms
+    def encoded_slopes(self, scores: Array, norms: Any, targets: Any, weights: Any) -> Array:
+        residuals = self.task.loss.slope(scores, targets) * norms
         encoded = [encode_rows(column[:, None], self.clip, self.scale / self.clip) for column in residuals.T]
-        return np.hstack(encoded).T @ units.astype(np.int64)
+        return np.hstack(encoded).astype(np.float64)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,17 +155,49 @@ def test_two_classes_are_one_logistic_regression() -> None:
     assert (model.predict(rows.features) == rows.labels).mean() > 0.95
 
 
+@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize("cores", [1, 3])
 @pytest.mark.parametrize("kept", [True, False])
-def test_order_of_rows_parties_and_blocks_does_not_matter(kept: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With and without keeping the encoded rows: the same integers."""
-    from dpalgos import gradient_sums
+def test_order_of_rows_parties_and_blocks_does_not_matter(
+    kept: bool, cores: int, compiled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With and without keeping the encoded rows, on one core or several, by either product: the same integers."""
+    from dpalgos import gradient_sums, parallel
 
     rows = blobs(90, 5, 3, 4)
     algorithm = NoisyGradientDescent(budget=MU, iterations=7)
     first = fitted(algorithm, parties_of(rows, 3), 3)
-    monkeypatch.setattr(gradient_sums, "_KEPT_ENTRIES", 2**27 if kept else 0)
-    shuffled = ArrayRows(rows.features[::-1].copy(), rows.labels[::-1].copy(), block=11)
-    np.testing.assert_array_equal(first.weights, fitted(algorithm, parties_of(shuffled, 3)[::-1], 3).weights)
+    monkeypatch.setattr(gradient_sums, "_COMPILED_FROM", 0 if compiled else 2**60)
+    monkeypatch.setattr(parallel, "cores", lambda: cores)
+    limit = memory_limit()
+    set_memory_limit(limit if kept else 0)
+    try:
+        shuffled = ArrayRows(rows.features[::-1].copy(), rows.labels[::-1].copy(), block=11)
+        np.testing.assert_array_equal(first.weights, fitted(algorithm, parties_of(shuffled, 3)[::-1], 3).weights)
+    finally:
+        set_memory_limit(limit)
+
+
+def test_what_is_kept_counts_against_one_limit_and_is_given_back() -> None:
+    rows, setting = blobs(90, 5, 3, 4), Setting(sizes=(90,), dimension=5, classes=3)
+    sums = NoisyGradientDescent(budget=MU).sums(setting)
+    limit, needed = memory_limit(), 4 * 90 * (5 + 3 + 2)
+    set_memory_limit(0)
+    assert sums.prepare(rows, setting) is rows
+    set_memory_limit(needed)
+    try:
+        first = sums.prepare(rows, setting)
+        assert isinstance(first, EncodedRows)
+        assert sum(array.nbytes for block in first.blocks for array in block_arrays(block)) == needed
+        assert sums.prepare(rows, setting) is rows
+        del first
+        assert isinstance(sums.prepare(rows, setting), EncodedRows)
+    finally:
+        set_memory_limit(limit)
+
+
+def block_arrays(block: Any) -> list[Any]:
+    return [block.units, block.norms, block.targets, block.weights]
 
 
 def test_step_size_depends_on_public_numbers_only() -> None:

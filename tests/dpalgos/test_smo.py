@@ -473,7 +473,7 @@ def test_compiles_where_nothing_can_be_cached(monkeypatch: pytest.MonkeyPatch) -
     """numba raises RuntimeError where neither the package's folder nor the user's cache can be written to."""
     import numba
 
-    from dpalgos.smo import compiled
+    from dpalgos.compiling import compiled
 
     real = numba.njit
 
@@ -487,7 +487,7 @@ def test_compiles_where_nothing_can_be_cached(monkeypatch: pytest.MonkeyPatch) -
     def double(x: float) -> float:
         return 2 * x
 
-    assert compiled._compile(double)(21) == 42
+    assert compiled(double)(21) == 42
 
 
 def test_private_selection_draws_each_pair_once() -> None:

@@ -1,0 +1,29 @@
+"""How inner loops are compiled. Imported when a loop starts, so that importing dpalgos stays light.
+
+Functions that call each other keep to one file, because the compiler's cache notices changes of the file a function is
+in, and of no other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import numba
+
+__all__ = ["compiled"]
+
+_F = TypeVar("_F", bound=Callable[..., object])
+
+
+def compiled(function: _F) -> _F:
+    """Compile at first use, without the interpreter's lock; sums may be taken in any order.
+
+    Kept on disk where a place can be written to (NUMBA_CACHE_DIR names one).
+    """
+    options = {"nogil": True, "fastmath": {"contract", "reassoc"}}
+    try:
+        return numba.njit(cache=True, **options)(function)  # type: ignore[no-any-return]
+    except RuntimeError:
+        # Neither the package's folder nor the user's cache can be written to: compile in every process.
+        return numba.njit(**options)(function)  # type: ignore[no-any-return]

@@ -1,0 +1,75 @@
+"""Products of whole numbers held in floating point: exact, hence the same in any order, block, thread or library."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpalgos.arrays import Floats
+
+__all__ = ["EXACT", "inner_products", "on_weight_grid", "outer_products"]
+
+EXACT = 2.0**53
+"""float64 holds every whole number up to here."""
+
+
+def on_weight_grid(weights: Floats, radius: float) -> tuple[Floats, float]:
+    """Return weights (K, p) as whole numbers, and the grid units to a unit, for exact scores.
+
+    The grid is a power of two, the finest for which a row of integers of norm at most ``radius`` has scores below 2^53:
+    by Cauchy-Schwarz no partial sum is larger than the product of the two norms. Weights that are not finite become 0.
+
+    Parameters
+    ----------
+    weights : array (K, p)
+    radius : float
+        Largest l2 norm of a row of integers, in grid units.
+    """
+    weights = np.where(np.isfinite(weights), weights, 0.0)
+    # A row's norm is at most its largest entry times the root of p; two bits are left for rounding each of p weights.
+    sizes = (float(np.abs(weights).max(initial=0.0)), math.sqrt(weights.shape[1]), radius)
+    exponent = min(51 - sum(math.frexp(size)[1] for size in sizes), 1000)
+    return np.rint(np.ldexp(weights, exponent)), math.ldexp(1.0, exponent)
+
+
+def inner_products(rows: NDArray[np.float32], weights: Floats, *, compiled: bool) -> Floats:
+    """Return the exact ``rows @ weights.T``, (m, K), of whole numbers whose partial sums stay below 2^53.
+
+    Parameters
+    ----------
+    rows : array (m, p) of float32
+        Whole numbers below 2^24.
+    weights : array (K, p) of float64
+        Whole numbers, see :func:`on_weight_grid`.
+    compiled : bool
+        Whether the work is worth the compiler's start; the result is the same.
+    """
+    if not compiled:
+        return rows.astype(np.float64) @ weights.T
+    from dpalgos.mechanisms import _compiled_products
+
+    out = np.empty((len(rows), len(weights)))
+    _compiled_products.inner_products(rows, weights, out)
+    return out
+
+
+def outer_products(left: Floats, rows: NDArray[np.float32], *, compiled: bool) -> NDArray[np.int64]:
+    """Return the exact sum over rows of the outer products, ``left.T @ rows``, (K, p).
+
+    Parameters
+    ----------
+    left : array (m, K) of float64
+    rows : array (m, p) of float32
+        Whole numbers; m max|left| max|rows| is at most 2^53.
+    compiled : bool
+        As in :func:`inner_products`.
+    """
+    if not compiled:
+        return (left.T @ rows.astype(np.float64)).astype(np.int64)
+    from dpalgos.mechanisms import _compiled_products
+
+    total = np.zeros((left.shape[1], rows.shape[1]))
+    _compiled_products.add_outer_products(left, rows, total)
+    return total.astype(np.int64)

@@ -1,0 +1,90 @@
+"""Exact products and sums on several cores: against Python's own integers, whatever the order, blocks and cores."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dpalgos import parallel
+from dpalgos.gram_sums import packed_gram
+from dpalgos.mechanisms.fixed_point import encode_rows, encoded_radius
+from dpalgos.mechanisms.integer_products import inner_products, on_weight_grid, outer_products
+from dpalgos.mechanisms.symmetric import pack
+
+
+def integers(seed: int, shape: tuple[int, int], largest: int) -> Any:
+    return np.random.default_rng(seed).integers(-largest, largest, shape, endpoint=True)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize(("rows", "width", "outputs"), [(1, 1, 1), (7, 5, 3), (21, 33, 4), (0, 3, 2)])
+def test_products_are_those_of_integers(rows: int, width: int, outputs: int, compiled: bool) -> None:
+    units, weights = integers(1, (rows, width), 2**16), integers(2, (outputs, width), 2**30)
+    slopes = integers(3, (rows, outputs), 2**16)
+    single = units.astype(np.float32)
+    found = inner_products(single, weights.astype(np.float64), compiled=compiled)
+    assert np.array_equal(
+        found, (units.astype(object) @ weights.T.astype(object)).astype(np.float64).reshape(found.shape)
+    )
+    total = outer_products(slopes.astype(np.float64), single, compiled=compiled)
+    assert np.array_equal(total, slopes.T @ units)
+
+
+@pytest.mark.parametrize("size", [0.0, 1e-310, 1e-9, 1.0, 3.0, 1e200, 1e308])
+@pytest.mark.parametrize("radius", [1.0, 2.0**16])
+def test_scores_on_the_weight_grid_stay_exact_and_close(size: float, radius: float) -> None:
+    weights = size * np.random.default_rng(4).uniform(-1, 1, (3, 200))
+    scored, unit = on_weight_grid(weights, radius)
+    assert np.array_equal(scored, np.rint(scored))
+    lengths = [math.sqrt(sum(int(entry) ** 2 for entry in row)) for row in scored]
+    assert max(lengths) * radius < 2**53
+    # The grid is fine: 30 bits and more to a weight row's length.
+    error = np.abs(scored / unit - weights).max()
+    assert error <= 2.0**-30 * np.abs(weights).max() + 2.0**-1000
+    assert not on_weight_grid(np.array([[np.nan, np.inf]]), radius)[0].any()
+
+
+@pytest.mark.parametrize("cores", [1, 2, 5])
+@pytest.mark.parametrize("block", [3, 64, 1000])
+def test_a_gram_matrix_does_not_depend_on_blocks_or_cores(
+    cores: int, block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parallel, "cores", lambda: cores)
+    features = np.random.default_rng(5).normal(size=(300, 6))
+    features[7] = np.nan
+    blocks = [(features[start : start + block], np.zeros(block)) for start in range(0, 300, block)]
+    encoded = encode_rows(features, 1.0, 2.0**16).astype(object)
+    expected = pack((encoded.T @ encoded).astype(np.int64))
+    assert np.array_equal(packed_gram(blocks, lambda rows, _: rows, 6, 2.0**16), expected)
+
+
+def test_sums_beyond_float64_move_on_to_integers() -> None:
+    """600 rows of squared norm 2^44 add up to more than 2^53: the mutant that never moves on would lose bits."""
+    from dpalgos import gram_sums
+
+    rows = np.full((600, 2), 2.0**21 - 1)
+    gram = gram_sums._Gram(2, encoded_radius(1.0, 2.0**22))
+    gram.add(rows)
+    exact = 600 * (2**21 - 1) ** 2
+    assert exact > 2**51
+    assert gram.packed().tolist() == [exact] * 3
+    long = gram_sums._Gram(1, 2.0**26)
+    long.add(np.full((5, 1), 2.0**26 - 1))
+    assert long.packed().tolist() == [5 * (2**26 - 1) ** 2]
+    assert int(np.float64((2**26 - 1) ** 2) * 5) != 5 * (2**26 - 1) ** 2
+
+
+def test_every_item_is_added_once_and_an_error_comes_out() -> None:
+    def add(total: list[int], item: int) -> None:
+        if item == 99:
+            raise ValueError("block 99")
+        total.append(item)
+
+    new: list[int] = []
+    totals = parallel.accumulate(new.copy, add, range(20))
+    assert sorted(item for total in totals for item in total) == [*range(20)]
+    with pytest.raises(ValueError, match="block 99"):
+        parallel.accumulate(new.copy, add, range(200))
