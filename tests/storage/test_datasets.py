@@ -58,7 +58,7 @@ def test_dense_rows_come_back(layout: Layout, private: bool, dimension: int) -> 
         rows = open_dataset(layout, ref, part)
         assert (rows.count, rows.dimension) == (len(labels), dimension)
         got, got_labels = gathered(rows)
-        assert got.dtype == np.float64
+        assert got.dtype == np.float32
         assert got_labels.dtype == np.int64
         assert np.array_equal(got, features)
         assert np.array_equal(got_labels, labels)
@@ -84,7 +84,7 @@ def test_real_labels_come_back_exactly(layout: Layout) -> None:
     ref = stored(layout, source_of((features, labels), label_range=(-1.0, 1.0)), private=True)
     assert (ref.labels, ref.label_range, ref.classes) == (Labels.REAL, (-1.0, 1.0), ())
     got = gathered(open_dataset(layout, ref))[1]
-    assert got.dtype == np.float64
+    assert got.dtype == np.float32
     assert np.array_equal(got, labels)
 
 
