@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+import numpy as np
+
 from dpalgos.errors import ParameterError
 from dpalgos.features.public_map import FileMap, RowFeatures
 from dpalgos.features.public_rows import PublicRowsWhitening
@@ -198,7 +200,7 @@ def _made(feature: FeatureStep, dataset: DatasetRef, before: Sequence[RowFeature
 
         def blocks() -> Iterator[tuple[Floats, Array]]:
             for features, labels in open_dataset(current_layout(), rows).blocks():
-                yield through(features), labels
+                yield through(np.asarray(features, dtype=np.float64)), labels
 
         width = before[-1].dimension if before else rows.dimension
         learner = construct(PublicRowsWhitening, "public", feature.algorithm.parameters)
