@@ -363,6 +363,8 @@ def staged_dataset(
             "counts": {part: tally.to_json() for part, tally in source.tallies.items()},
             "table": source.table,
         }
+        if source.image_shape is not None:
+            body["image_shape"] = list(source.image_shape)
         yield StagedDataset(layout, visibility, source.place, stage, body, prints)
 
 
@@ -394,10 +396,10 @@ def write_dataset(
 
 def _content(body: Mapping[str, Any]) -> str:
     """Return the digest of what a version holds, whatever it is called."""
-    told = ("format", "classes", "label_range", "normalisation", "origins")
+    told = ("format", "classes", "label_range", "normalisation", "origins", "image_shape")
     rows = {part: written["content"] for part, written in body["parts"].items()}
     table = {} if body["table"] is None else {"table": body["table"]}
-    return manifests.digest({"rows": rows, **{what: body[what] for what in told}, **table})
+    return manifests.digest({"rows": rows, **{what: body[what] for what in told if what in body}, **table})
 
 
 def _same_content(layout: Layout, ref: DatasetRef, mac: str) -> bool:
@@ -448,6 +450,7 @@ def dataset_ref(layout: Layout, version: str) -> DatasetRef:
         classes=tuple(body["classes"]),
         label_range=None if label_range is None else (label_range[0], label_range[1]),
         normalisation=body["normalisation"],
+        image_shape=tuple(body["image_shape"]) if "image_shape" in body else None,
     )
 
 
@@ -553,7 +556,11 @@ def transformed_ref(
         version = hmac.new(root_secret(layout), words, hashlib.sha256).hexdigest()[:32]
     else:
         version = hashlib.sha256(words).hexdigest()[:32]
-    return ref.model_copy(update={"version": version, "normalisation": normalisation, "dimension": size})
+    changed: dict[str, Any] = {"version": version, "normalisation": normalisation, "dimension": size}
+    if dimension is not None:
+        # Features of images are no images.
+        changed["image_shape"] = None
+    return ref.model_copy(update=changed)
 
 
 def transform_dataset(
@@ -622,7 +629,8 @@ def transform_dataset(
             "parent": ref.version,
             "recipe": recipe,
         }
-        kept = {key: value for key, value in body.items() if key != "content_mac"}
+        lost = {"content_mac"} if dimension is None else {"content_mac", "image_shape"}
+        kept = {key: value for key, value in body.items() if key not in lost}
         return _publish(layout, stage, target.version, {**kept, **changed}, prints)
 
 

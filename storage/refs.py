@@ -70,6 +70,8 @@ class DatasetRef(_Ref):
         Declared range of real labels.
     normalisation : str
         Which row-local map was applied; ``"none"`` right after ingestion.
+    image_shape : tuple of int or None
+        (height, width) or (channels, height, width) where rows are images.
     """
 
     name: str
@@ -83,6 +85,7 @@ class DatasetRef(_Ref):
     classes: tuple[str, ...] = ()
     label_range: tuple[float, float] | None = None
     normalisation: str = "none"
+    image_shape: tuple[int, ...] | None = None
 
     @property
     def private(self) -> bool:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from deployments.cli.app import app
-from deployments.cli.common import JsonFlag, RootOption, print_json, progress, require_readable, use_root
+from deployments.cli.common import JsonFlag, RootOption, console, print_json, progress, require_readable, use_root
 from deployments.cli.options import options_of
 from deployments.cli.run_results import show_results
 from dpalgos.errors import ParameterError
@@ -19,15 +19,19 @@ from tasks.planning.configuration import TrainingConfig
 from tasks.runtime.settings import current_root
 
 if TYPE_CHECKING:
+    from tasks.planning.plans import RunPlan
     from tasks.tracking.results import RunResult
 
-DEFAULT_COMPARISON = "non-private,dpml,dpdr-dpml,fed-dpdr-dpml,fed-dpdr-dpml-published,noisy-gd"
+DEFAULT_COMPARISON = "unitball,non-private,dpml,dpdr-dpml,fed-dpdr-dpml,fed-dpdr-dpml-published,noisy-gd"
 
 
-@app.command(epilog="Example: unitball train --dataset digits --algorithm fed-dpdr-dpml --epsilon 1")
+@app.command(epilog="Example: unitball train --dataset digits --epsilon 1")
 @options_of(TrainingConfig, named={"parameters": "--param"})
 def train(
     config: TrainingConfig,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Say what would run and why; run and charge nothing.")
+    ] = False,
     path: Annotated[Path | None, typer.Option(help="Ingest this file or folder on the way.")] = None,
     format: Annotated[str | None, typer.Option(help="Format of --path.")] = None,
     public: Annotated[bool, typer.Option("--public", help="The rows of --path are public.")] = False,
@@ -40,6 +44,9 @@ def train(
         raise ParameterError("--format and --public speak of rows to ingest on the way: say which with --path")
     if path is not None:
         _ingest(config.dataset, path, format, public)
+    if explain:
+        _explain(config, json)
+        return
     results = _run([config], f"{config.algorithm or config.trainer} on {config.dataset}")
     if json:
         print_json(results[0].model_dump(mode="json"))
@@ -59,6 +66,35 @@ def _ingest(name: str, path: Path, format: str | None, public: bool) -> None:
     except (InputError, RefusedError) as error:
         # What is advised are options of that command; it declares more than there is room for here.
         raise type(error)(f"unitball ingest {name}: {error}") from None
+
+
+def _explain(config: TrainingConfig, json: bool) -> None:
+    from tasks.release.preflight import require_feasible
+
+    plan = require_feasible(config)
+    if plan is None:
+        raise InputError(f"partition {config.partition} goes by what rows contain: what would run is known at the run")
+    parts = {
+        release.algorithm.kind.removesuffix("s"): {"name": release.name, **release.algorithm.parameters}
+        for release in (*plan.projections[:1], *plan.models[:1])
+    }
+    explained = {"system": plan.system, "trust": plan.trust, "reasons": plan.reasons, "warning": plan.warning}
+    if json:
+        print_json({**explained, "parts": parts})
+        return
+    out = console()
+    out.print(f"{plan.system} under trust {plan.trust}", soft_wrap=True, markup=False)
+    for reason in plan.reasons or ("parts and parameters as named or by their defaults",):
+        out.print(f"  - {reason}", soft_wrap=True, markup=False)
+    for kind, part in parts.items():
+        given = ", ".join(f"{name}={value}" for name, value in part.items() if name != "name")
+        out.print(f"  {kind} {part['name']}" + (f": {given}" if given else ""), soft_wrap=True, markup=False)
+    _warn(plan)
+
+
+def _warn(plan: RunPlan | None) -> None:
+    if plan is not None and plan.warning:
+        typer.echo(f"warning: {plan.warning}", err=True)
 
 
 @app.command(epilog="Example: unitball compare --dataset digits --epsilon 1")
@@ -90,7 +126,7 @@ def _run(configs: Sequence[TrainingConfig], title: str) -> list[RunResult]:
     from tasks.runtime.engine import prepare_engine, quick_flows
 
     for config in configs:
-        require_feasible(config)
+        _warn(require_feasible(config))
     if not os.environ.get("UNITBALL_DEBUG"):
         # Prefect shows what it catches with a traceback; the command says it in one line.
         os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
 from dpalgos.algorithms import is_sum_algorithm
-from dpalgos.guarantees import Claim
+from dpalgos.guarantees import Claim, Neighbours
 from dpalgos.registry import AlgorithmSpec, lookup, names
 
-__all__ = ["Arrangement", "Scope", "System", "sums_only"]
+__all__ = ["Arrangement", "Choice", "PublicFacts", "Scope", "System", "sums_only"]
 
 
 class Scope(StrEnum):
@@ -51,6 +51,68 @@ class Arrangement:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PublicFacts:
+    """What is known of a run before any row is read: all that a choice of parts may depend on.
+
+    Parameters
+    ----------
+    sizes : tuple of int
+        Rows of each party, n in all.
+    dimension : int
+        Features d of a row.
+    classes : int
+        K; 1 for real labels.
+    epsilon, delta : float
+        Total budget.
+    neighbours : Neighbours
+    trust : str
+    noise_factor : float
+        How many times its law's standard deviation the noise of a sum over all parties has.
+    image_shape : tuple of int or None
+        Of rows that are declared to be images.
+    encoded : bool
+        Whether rows have passed through a public map that was asked for: an encoder, public rows.
+    components : int or None
+        The target dimension k, where one is asked for.
+    """
+
+    sizes: tuple[int, ...]
+    dimension: int
+    classes: int
+    epsilon: float
+    delta: float
+    neighbours: Neighbours
+    trust: str
+    noise_factor: float = 1.0
+    image_shape: tuple[int, ...] | None = None
+    encoded: bool = False
+    components: int | None = None
+
+    @property
+    def rows(self) -> int:
+        """All rows n."""
+        return sum(self.sizes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """An arrangement chosen from public facts.
+
+    Parameters
+    ----------
+    arrangement : Arrangement
+    reasons : tuple of str
+        What was chosen and why, a sentence each.
+    warning : str or None
+        Said before anything is spent.
+    """
+
+    arrangement: Arrangement
+    reasons: tuple[str, ...]
+    warning: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class System:
     """A named composition of registered parts.
 
@@ -70,6 +132,8 @@ class System:
         The row-local map the system expects; ``"none"`` for systems on raw public rows.
     paper : str
         Short name of the paper for filtering (``"wang-2024"``), empty for our own.
+    choose : callable, optional
+        Chooses the arrangement of a run from public facts; ``arrangements`` are then examples of what it chooses.
     """
 
     summary: str
@@ -79,6 +143,7 @@ class System:
     sound_counterpart: str | None = None
     normalisation: str = "unit-norm"
     paper: str = ""
+    choose: Callable[[PublicFacts], Choice] | None = None
 
     def supported(self) -> dict[str, Arrangement]:
         """Return the arrangements by trust model, the default first; then those that trust models derive from them."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -27,6 +27,7 @@ BUNDLED = MappingProxyType(
         "wine": None,
     }
 )
+_IMAGES: Mapping[str, tuple[int, ...]] = MappingProxyType({"digits": (8, 8)})
 
 
 @cache
@@ -72,4 +73,5 @@ def read_bundled(path: str | Path, options: ReadOptions) -> Source:
         classes=classes,
         label_range=label_range,
         parts={"train": _Bundled(name)},
+        image_shape=_IMAGES.get(name),
     )

@@ -152,5 +152,12 @@ def read_cifar10(path: str | Path, options: ReadOptions) -> Source:
         if (folder / f"test_batch{end}").exists():
             parts["test"] = _Batches((require_file(folder / f"test_batch{end}"),), blocks)
         confirm(options, str(folder), dimension=DIMENSION, classes=CLASSES, label_range=None)
-        return Source(format="cifar10", place=str(folder), dimension=DIMENSION, classes=CLASSES, parts=parts)
+        return Source(
+            format="cifar10",
+            place=str(folder),
+            dimension=DIMENSION,
+            classes=CLASSES,
+            parts=parts,
+            image_shape=(3, 32, 32),
+        )
     raise InputError(f"{folder} holds neither data_batch_1.bin nor data_batch_1; name the folder of the batches")

@@ -72,9 +72,11 @@ def _pixels(axes: Sequence[int], path: Path) -> int:
     return dimension
 
 
-def _dimension(path: Path) -> int:
+def _shape(path: Path) -> tuple[int, ...]:
     with reading(path), open_binary(path) as file:
-        return _pixels(_header(file, path, 3)[1:], path)
+        axes = _header(file, path, 3)[1:]
+        _pixels(axes, path)
+        return axes
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,11 +134,20 @@ def read_idx(path: str | Path, options: ReadOptions) -> Source:
         elif images is not None or labels is not None or part == "train":
             kind, axes = ("images", 3) if images is None else ("labels", 1)
             raise InputError(f"{folder / prefix}-{kind}-idx{axes}-ubyte[.gz] does not exist; fetch it as well")
-    dimensions = {part: _dimension(files.images) for part, files in parts.items()}
-    if len(set(dimensions.values())) > 1:
-        raise InputError(f"{folder}: training and test images differ in size: {dimensions}")
+    shapes = {part: _shape(files.images) for part, files in parts.items()}
+    if len(set(shapes.values())) > 1:
+        raise InputError(f"{folder}: training and test images differ in size: {shapes}")
+    shape = shapes["train"]
     names = None
     if options.classes is None and options.discover:
         names = {str(value) for files in parts.values() for value in np.unique(_labels(files.labels))}
-    dimension, classes, found = settle(options, str(folder), dimension=dimensions["train"], labels=names)
-    return Source(format="idx", place=str(folder), dimension=dimension, classes=classes, parts=parts, found=found)
+    dimension, classes, found = settle(options, str(folder), dimension=math.prod(shape), labels=names)
+    return Source(
+        format="idx",
+        place=str(folder),
+        dimension=dimension,
+        classes=classes,
+        parts=parts,
+        found=found,
+        image_shape=shape if len(shape) == 2 else None,
+    )

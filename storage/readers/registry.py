@@ -6,7 +6,7 @@ import difflib
 import importlib
 import pkgutil
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -89,4 +89,12 @@ def read_source(format_name: str, path: str | Path, options: ReadOptions | None 
         given = getattr(options, name)
         if name not in reader.takes and given != getattr(plain, name):
             raise InputError(f"format {format_name} takes no {name.replace('_', ' ')} (given: {given}); leave it out")
-    return reader.read(path, options)
+    source = reader.read(path, options)
+    if options.image_shape in (None, source.image_shape):
+        return source
+    if source.image_shape is not None:
+        raise InputError(
+            f"the image shape is declared {list(options.image_shape or ())} and {source.place} says "
+            f"{list(source.image_shape)}; leave it out"
+        )
+    return replace(source, image_shape=options.image_shape)

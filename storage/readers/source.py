@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -45,6 +46,8 @@ class ReadOptions:
         What happens to rows outside the schema.
     scaling : str, optional
         What numbers of a table become, instead of what its schema says.
+    image_shape : tuple of int, optional
+        (height, width) or (channels, height, width) where rows are images.
     """
 
     dimension: int | None = None
@@ -55,6 +58,7 @@ class ReadOptions:
     schema: Path | None = None
     on_violation: OnViolation = OnViolation.REFUSE
     scaling: Scaling | None = None
+    image_shape: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         if self.dimension is not None and self.dimension < 1:
@@ -175,6 +179,8 @@ class Source:
     table : mapping, optional
         Of a table with a declared schema, what decides how raw rows become features, as JSON: the schema's document,
         and what happens to rows outside it.
+    image_shape : tuple of int or None
+        (height, width) or (channels, height, width) where rows are images, channel by channel, row by row.
     """
 
     format: str
@@ -187,6 +193,17 @@ class Source:
     sparse: bool = False
     tallies: Mapping[str, Tally] = field(default_factory=dict)
     table: Mapping[str, Any] | None = None
+    image_shape: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        shape = self.image_shape
+        if shape is None:
+            return
+        if len(shape) not in (2, 3) or min(shape) < 1 or math.prod(shape) != self.dimension:
+            raise InputError(
+                f"{self.place}: the image shape is {list(shape)} and rows have {self.dimension} features; declare "
+                "height,width or channels,height,width with that product"
+            )
 
 
 # Leading zeros ("007") and exponents belong to identifiers, which are not numbers to their owner.
@@ -353,7 +370,7 @@ def concatenate(sources: Mapping[str, Source]) -> Source:
     for name, source in pairs:
         if path_component(name, "party") in _RESERVED:
             raise InputError(f"party {name!r} has a reserved name; call it differently")
-        for what in ("dimension", "classes", "label_range"):
+        for what in ("dimension", "classes", "label_range", "image_shape"):
             ours, theirs = getattr(first, what), getattr(source, what)
             if ours != theirs:
                 raise InputError(
@@ -380,4 +397,5 @@ def concatenate(sources: Mapping[str, Source]) -> Source:
         sparse=any(source.sparse for _, source in pairs),
         tallies=tallies,
         table=first.table,
+        image_shape=first.image_shape,
     )

@@ -40,6 +40,7 @@ def _source(request: IngestRequest) -> Source:
         on_violation=request.on_violation,
         scaling=request.scaling,
         test=request.test_path,
+        image_shape=request.image_shape,
     )
     if request.parties:
         return concatenate({name: read_source(format_name, path, options) for name, path in request.parties.items()})

@@ -40,6 +40,10 @@ class IngestRequest(BaseModel):
     label_range: Annotated[
         tuple[float, float] | None, Field(description="Range of real labels: --label-range=0,10.")
     ] = None
+    image_shape: Annotated[
+        tuple[PositiveInt, ...] | None,
+        Field(description="Where rows are images, height,width or channels,height,width: --image-shape=16,16."),
+    ] = None
     normalisation: Annotated[str | None, Field(description="Default map for runs on this set.")] = None
     schema_path: Annotated[
         Path | None, Field(description="YAML schema for CSV and Parquet: a file, or the name of one that comes along.")

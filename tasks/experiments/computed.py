@@ -35,8 +35,7 @@ def noise_phases(points: list[Point]) -> Computed:
     for point in points:
         name = str(point.config.algorithm)
         try:
-            dimension = find_dataset(point.config.dataset).dimension
-            resolved = resolve(point.config, dimension)
+            resolved = resolve(point.config, find_dataset(point.config.dataset))
         except (UnknownNameError, ParameterError) as error:
             body.append([name, "–", "–", "–", f"not registered: {error}", "–", "–"])
             continue

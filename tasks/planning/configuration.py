@@ -125,10 +125,10 @@ class TrainingConfig(BaseModel):
     algorithm: Annotated[
         Annotated[str, RegisteredName("systems")] | None,
         Field(
-            description="A named system (`unitball algorithms`); none where a trainer is named.",
-            examples=["fed-dpdr-dpml", "noisy-gd"],
+            description="A named system (`unitball algorithms`), by default the recommended one; none with a trainer.",
+            examples=["unitball", "fed-dpdr-dpml"],
         ),
-    ] = "noisy-gd"
+    ] = "unitball"
     features: Annotated[
         str | None,
         Field(

@@ -73,7 +73,8 @@ def plan_run(
     InputError
         For a target dimension above the data's.
     """
-    resolved = resolve(config, shards[0].dataset.dimension, shards[0].dataset.label_range)
+    neighbours = config.neighbours or relation
+    resolved = resolve(config, shards[0].dataset, [shard.rows for shard in shards], neighbours)
     trust = resolve_trust(config, resolved.trust)
     draft = _Draft(
         config=config,
@@ -81,7 +82,7 @@ def plan_run(
         trust=trust,
         shards=tuple(shards),
         held_out=held_out,
-        neighbours=config.neighbours or relation,
+        neighbours=neighbours,
         features=tuple(features),
     )
     accepted = {part: lookup(spec.kind, spec.name).budgets for part, spec in resolved.parts.items() if part in _STAGES}
@@ -183,6 +184,8 @@ class _Draft:
             sound_counterpart=resolved.sound_counterpart,
             epsilon=config.epsilon,
             delta=config.delta,
+            reasons=resolved.reasons,
+            warning=resolved.warning,
         )
 
     @property

@@ -258,6 +258,10 @@ class RunPlan(_Planned):
         What rows have passed through before any release.
     split : dict
         How the budget was split over the stages, for reports.
+    reasons : tuple of str
+        Why these parts, where the system chooses them from public facts.
+    warning : str or None
+        What to say before anything is spent.
     """
 
     run_key: str
@@ -276,6 +280,8 @@ class RunPlan(_Planned):
     sound_counterpart: str | None
     epsilon: float | None
     delta: float
+    reasons: tuple[str, ...] = ()
+    warning: str | None = None
 
     def paths(self) -> dict[str, list[str]]:
         """Return, for each released model by name, the keys that a row passes through: basis, then model."""

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from dpalgos.algorithms import Algorithm
 from dpalgos.errors import ParameterError
-from dpalgos.guarantees import Claim
+from dpalgos.guarantees import Claim, Neighbours
 from dpalgos.normalisation import Normalisation
 from dpalgos.registry import AlgorithmSpec, lookup, names
-from dpalgos.systems.system import Arrangement, Scope, System
+from dpalgos.systems.system import Arrangement, PublicFacts, Scope, System
 from storage.errors import InputError, RefusedError
+from storage.refs import DatasetRef
 from tasks.planning.configuration import TrainingConfig, split_features
 
 __all__ = ["Resolved", "admitted_normalisation", "parameters_of", "resolve", "resolve_normalisation", "resolve_trust"]
@@ -39,6 +40,10 @@ class Resolved:
         Who does what; its own specifications are superseded by ``parts``.
     parts : mapping
         ``trainer``, and where there are ``projection``, ``basis_aggregation``, ``model_aggregation``, with parameters.
+    reasons : tuple of str
+        Why these parts, where the system chooses them.
+    warning : str or None
+        What to say before anything is spent.
     """
 
     name: str
@@ -48,18 +53,27 @@ class Resolved:
     trust: str
     arrangement: Arrangement
     parts: Mapping[str, AlgorithmSpec]
+    reasons: tuple[str, ...] = ()
+    warning: str | None = None
 
 
-def resolve(config: TrainingConfig, dimension: int, label_range: tuple[float, float] | None = None) -> Resolved:
+def resolve(
+    config: TrainingConfig,
+    dataset: DatasetRef,
+    sizes: Sequence[int] = (),
+    relation: Neighbours = Neighbours.REPLACE_ONE,
+) -> Resolved:
     """Return the parts of what a configuration asks for.
 
     Parameters
     ----------
     config : TrainingConfig
-    dimension : int
-        Features of a row.
-    label_range : (float, float), optional
-        The declared range of real labels, handed to a trainer that was given none.
+    dataset : DatasetRef
+        A declared range of real labels is handed to a trainer that was given none.
+    sizes : sequence of int
+        Rows of each party; an even split of all rows where it is not known yet.
+    relation : Neighbours
+        The account's, in force where the configuration names none.
 
     Raises
     ------
@@ -68,10 +82,15 @@ def resolve(config: TrainingConfig, dimension: int, label_range: tuple[float, fl
     InputError
         For a target dimension above the data's.
     """
+    dimension, label_range = dataset.dimension, dataset.label_range
     if config.dimension is not None:
         # Whether or not the system reduces at all: who asks for the impossible has mistaken the data set.
         _require_dimension(config.dimension, dimension)
     name, system, trust, arrangement = resolve_system(config)
+    choice = None
+    if system is not None and system.choose is not None:
+        choice = system.choose(_facts(config, dataset, sizes, relation, trust))
+        arrangement = _exchanged(config, choice.arrangement)
     offered = {
         "trainer": arrangement.trainer,
         "projection": arrangement.projection,
@@ -97,6 +116,31 @@ def resolve(config: TrainingConfig, dimension: int, label_range: tuple[float, fl
         trust=trust,
         arrangement=arrangement,
         parts=parts,
+        reasons=choice.reasons if choice is not None else (),
+        warning=choice.warning if choice is not None else None,
+    )
+
+
+def _facts(
+    config: TrainingConfig, dataset: DatasetRef, sizes: Sequence[int], relation: Neighbours, trust: str
+) -> PublicFacts:
+    if config.epsilon is None:
+        raise ParameterError(f"{config.algorithm} draws noise: give a total budget, for example --epsilon 1")
+    parties = min(config.parties, dataset.rows)
+    known = tuple(sizes) or tuple((dataset.rows + party) // parties for party in range(parties))
+    joint = lookup("trusts", trust).scope is Scope.JOINT
+    return PublicFacts(
+        sizes=known,
+        dimension=dataset.dimension,
+        classes=max(len(dataset.classes), 1),
+        epsilon=config.epsilon,
+        delta=config.delta,
+        neighbours=config.neighbours or relation,
+        trust=trust,
+        noise_factor=resolve_trust(config, trust).build().noise_factor(len(known)) if joint else 1.0,
+        image_shape=dataset.image_shape,
+        encoded=config.features is not None or config.public_dataset is not None,
+        components=config.dimension,
     )
 
 
@@ -158,16 +202,25 @@ def resolve_system(config: TrainingConfig) -> tuple[str, System | None, str, Arr
         raise ParameterError(
             f"{config.algorithm} does not run under trust {trust}; it runs under: {', '.join(supported)}"
         )
-    arrangement = supported[trust]
+    changes = _changes(config)
+    name = "+".join([str(config.algorithm), *(value.name for value in changes.values())])
+    # With a part exchanged the paper's claim for the whole no longer speaks of what runs.
+    system = dataclasses.replace(system, claim=None) if changes else system
+    return name, system, trust, _exchanged(config, supported[trust])
+
+
+def _changes(config: TrainingConfig) -> dict[str, AlgorithmSpec]:
     changes: dict[str, AlgorithmSpec] = {}
     if config.projection is not None:
         changes["projection"] = AlgorithmSpec("projections", config.projection)
     if config.aggregation is not None:
         changes["model_aggregation"] = AlgorithmSpec("aggregators", config.aggregation)
-    arrangement = dataclasses.replace(arrangement, **changes)  # type: ignore[arg-type]
-    name = "+".join([str(config.algorithm), *(value.name for value in changes.values())])
-    # With a part exchanged the paper's claim for the whole no longer speaks of what runs.
-    return name, (dataclasses.replace(system, claim=None) if changes else system), trust, arrangement
+    return changes
+
+
+def _exchanged(config: TrainingConfig, arrangement: Arrangement) -> Arrangement:
+    """Return an arrangement with the parts that a configuration names instead of the system's."""
+    return dataclasses.replace(arrangement, **_changes(config))  # type: ignore[arg-type]
 
 
 def resolve_normalisation(config: TrainingConfig, declared: str | None) -> str:

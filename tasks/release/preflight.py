@@ -15,6 +15,7 @@ from tasks.accounts.budget import relation_of
 from tasks.datasets.description import default_normalisation, find_dataset
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.planner import plan_run
+from tasks.planning.plans import RunPlan
 from tasks.planning.resolution import Resolved, resolve, resolve_normalisation
 from tasks.preparation.dealing import planned_shards
 from tasks.preparation.features import featured_ref, plan_features
@@ -56,12 +57,17 @@ class _Faults:
             raise (RefusedError if refused else InputError)("; ".join(self.found))
 
 
-def require_feasible(config: TrainingConfig) -> None:
+def require_feasible(config: TrainingConfig) -> RunPlan | None:
     """Refuse a run for whatever can be told without reading rows and without an engine, all of it at once.
 
     Checked are the data set, names, parameters and their ranges, what does not fit the number of rows or features, what
     may not touch private rows, and whether the account has enough left. What only the rows' content decides (a
     partition by label) is left to the run.
+
+    Returns
+    -------
+    RunPlan or None
+        What would run; None where only the rows' content decides on it.
 
     Raises
     ------
@@ -71,9 +77,11 @@ def require_feasible(config: TrainingConfig) -> None:
         If there is nothing else to say against it than that it may not touch private rows, or is too dear.
     """
     faults = _Faults()
+    plan: RunPlan | None = None
     dataset = faults.of(lambda: find_dataset(config.dataset))
     if dataset is None:
-        return faults.raise_all()
+        faults.raise_all()
+        return None
     _check_parts(config, dataset, faults)
     name = resolve_normalisation(config, default_normalisation(config.dataset))
     mapped = faults.of(lambda: mapped_ref(dataset, name)) or dataset
@@ -87,16 +95,18 @@ def require_feasible(config: TrainingConfig) -> None:
         )
         if plan is not None:
             faults.of(lambda: require_admissible(plan, shards.all))
-    return faults.raise_all()
+    faults.raise_all()
+    return plan
 
 
 def _check_parts(config: TrainingConfig, dataset: DatasetRef, faults: _Faults) -> None:
     """Look at each part and at each of its parameters alone, so that one fault does not hide another."""
-    bare = config.model_copy(update={"parameters": {}, "dimension": None})
-    resolved = faults.of(lambda: resolve(bare, dataset.dimension, dataset.label_range))
+    # A missing budget is a fault of its own; where parts are chosen by it, any tells what they are.
+    bare = config.model_copy(update={"parameters": {}, "dimension": None, "epsilon": config.epsilon or 1.0})
+    resolved = faults.of(lambda: resolve(bare, dataset))
     if resolved is None:
         return
-    faults.of(lambda: resolve(bare.model_copy(update={"dimension": config.dimension}), dataset.dimension))
+    faults.of(lambda: resolve(bare.model_copy(update={"dimension": config.dimension}), dataset))
     if config.epsilon is None and any(lookup(part.kind, part.name).budgets for part in _noisy(resolved)):
         faults.of(lambda: _missing_budget(resolved))
     for field, value in config.parameters.items():
@@ -114,6 +124,6 @@ def _missing_budget(resolved: Resolved) -> None:
 
 def _check_parameter(config: TrainingConfig, dataset: DatasetRef, field: str, value: object) -> None:
     alone = config.model_copy(update={"parameters": {field: value}})
-    for part in resolve(alone, dataset.dimension, dataset.label_range).parts.values():
+    for part in resolve(alone, dataset).parts.values():
         budgets = getattr(lookup(part.kind, part.name), "budgets", ())
         part.with_parameters(**({"budget": _BUDGETS[budgets[0]]} if budgets else {})).build()

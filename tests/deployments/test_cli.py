@@ -321,7 +321,7 @@ def test_every_option_reaches_the_run(
 def test_every_option_of_train_is_tested_or_named_elsewhere() -> None:
     """A new option must not go untested: this list is to be extended together with the tests."""
     fields = {*TrainingConfig.model_fields, *SecureSettings.model_fields} - {"parameters", "secure"}
-    tested = {"path", "format", "public", "root", "json", "param"} | fields
+    tested = {"path", "format", "public", "root", "json", "param", "explain"} | fields
     (command,) = [one for one in app.registered_commands if one.callback is training.train]
     assert command.callback is not None
     assert set(command.callback.__annotations__) - {"return"} <= tested
@@ -375,6 +375,22 @@ def test_datasets_are_listed_and_public_ones_answer_sql(commands: CommandLine) -
 
 
 # ── ingestion on the way ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_explain_says_what_would_run_and_why_and_runs_nothing(unitball: CommandLine) -> None:
+    def releases() -> set[Path]:
+        return set((unitball.root / "releases").glob("*"))
+
+    before = releases()
+    words = ("train", "--dataset", "digits", "--epsilon", 1, "--repetition", 77, "--explain")
+    explained = unitball.succeeds(*words)
+    assert explained["system"] == "unitball"
+    assert "8 x 8" in explained["reasons"][0]
+    assert explained["parts"]["projection"]["name"] == "public-whitening"
+    said = unitball(*words)
+    assert said.code == 0
+    assert all(reason in said.out for reason in explained["reasons"])
+    assert releases() == before
 
 
 def test_train_on_a_file_ingested_on_the_way(unitball: CommandLine, tmp_path: Path) -> None:
@@ -528,7 +544,10 @@ def test_private_rows_do_not_come_back_as_public(commands: CommandLine, tmp_path
         (["--epsilon", "1", "--repetition", "-1"], ["repetition"]),
         (["--epsilon", "1", "--param", "regularisation"], ["NAME=VALUE"]),
         (["--epsilon", "1", "--param", "clip=1", "--param", "clip=2"], ["clip", "twice"]),
-        (["--epsilon", "1", "--param", "stepp_size=5"], ["stepp_size", "nearest", "trainer.step_size"]),
+        (
+            ["--algorithm", "noisy-gd", "--epsilon", "1", "--param", "stepp_size=5"],
+            ["stepp_size", "nearest", "trainer.step_size"],
+        ),
         (["--nonsense"], ["--nonsense"]),
         (
             ["--epsilon=-1", "--delta=x", "--parties=0", "--algorithm=noisy-dg", "--sizes=1,y,z", "--param=clip"],
@@ -547,7 +566,7 @@ def test_bad_arguments_are_told_at_once(words: list[str], named: list[str], comm
     ("words", "named"),
     [
         (["--algorithm", "noisy-gd"], ["--epsilon"]),
-        (["--epsilon", "1", "--param", "trainer.clip=-1"], ["clip", "-1"]),
+        (["--algorithm", "noisy-gd", "--epsilon", "1", "--param", "trainer.clip=-1"], ["clip", "-1"]),
         (["--epsilon", "1", "--rows-per-party", "5000"], ["25000", "1438", "287"]),
         (["--epsilon", "1", "--sizes", "1000,1000"], ["2000", "1438"]),
         (["--epsilon", "1", "--parties", "2000"], ["2000", "1438"]),

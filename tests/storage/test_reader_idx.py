@@ -38,7 +38,7 @@ def test_pixels_become_zero_to_one_and_labels_classes(tmp_path: Path, layout: La
     source = read_source("idx", folder, PUBLIC)
     assert (source.dimension, source.classes) == (12, ("0", "1", "2"))
     ref = stored(layout, source)
-    assert (ref.rows, ref.test_rows) == (30, 6)
+    assert (ref.rows, ref.test_rows, ref.image_shape) == (30, 6, (4, 3))
     random = np.random.default_rng(71)
     pixels = random.integers(0, 256, (30, 4, 3), dtype=np.uint8).reshape(30, 12)
     features, labels = gathered(open_dataset(layout, ref))
@@ -52,6 +52,13 @@ def test_a_folder_without_test_files_has_no_test_part(tmp_path: Path) -> None:
     for path in folder.glob("t10k*"):
         path.unlink()
     assert list(read_source("idx", folder, PUBLIC).parts) == ["train"]
+
+
+def test_a_shape_that_is_declared_must_be_the_headers(tmp_path: Path) -> None:
+    folder = _folder(tmp_path)
+    assert read_source("idx", folder, ReadOptions(discover=True, image_shape=(4, 3))).image_shape == (4, 3)
+    with pytest.raises(InputError, match=r"declared \[3, 4\] and .* says \[4, 3\]"):
+        read_source("idx", folder, ReadOptions(discover=True, image_shape=(3, 4)))
 
 
 def _cut(path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import bz2
 import gzip
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 from sklearn.datasets import dump_svmlight_file, load_svmlight_file
 
-from storage.datasets import open_dataset
+from storage.datasets import open_dataset, transform_dataset
 from storage.errors import InputError, RefusedError
 from storage.layout import Layout
 from storage.readers import ReadOptions, read_source
@@ -217,3 +218,16 @@ def test_any_rows_come_back(tmp_path_factory: pytest.TempPathFactory, rows: list
             expected[row, index - 1] = value
     assert np.array_equal(features, expected)
     assert labels.tolist() == [0 if label == "-1" else 1 for label, _ in rows]
+
+
+def test_a_declared_image_shape_stays_with_the_rows(tmp_path: Path, layout: Layout) -> None:
+    path = _write(tmp_path, "0 1:1\n1 6:1\n")
+    options = ReadOptions(dimension=6, classes=("0", "1"), image_shape=(2, 3))
+    ref = stored(layout, read_source("libsvm", path, options))
+    assert ref.image_shape == (2, 3)
+    mapped = transform_dataset(layout, ref, lambda rows: rows / 2, normalisation="halved")
+    assert mapped.image_shape == (2, 3)
+    narrow = transform_dataset(layout, ref, lambda rows: rows[:, :6] / 2, normalisation="encoded", dimension=6)
+    assert narrow.image_shape is None
+    with pytest.raises(InputError, match=r"shape is \[2, 2\] and rows have 6 features"):
+        read_source("libsvm", path, replace(options, image_shape=(2, 2)))

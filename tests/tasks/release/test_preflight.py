@@ -23,8 +23,8 @@ pytestmark = pytest.mark.usefixtures("root")
 
 
 def check(dataset: str = "iris", **config: Any) -> None:
-    given = {"dataset": dataset, "epsilon": 1.0, "parties": 2, "evaluation": dataset != "clinic", **config}
-    require_feasible(TrainingConfig.model_validate(given))
+    defaults = {"algorithm": "noisy-gd", "epsilon": 1.0, "parties": 2, "evaluation": dataset != "clinic"}
+    require_feasible(TrainingConfig.model_validate({"dataset": dataset, **defaults, **config}))
 
 
 @pytest.mark.parametrize(
