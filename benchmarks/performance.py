@@ -56,8 +56,8 @@ def _csv(folder: Path) -> Pair:
     from storage.datasets import write_dataset
     from storage.layout import Layout
     from storage.readers.csv import read_csv
-    from storage.readers.source import ReadOptions
     from storage.refs import Visibility
+    from storage.source import ReadOptions
 
     table = np.random.default_rng(2).standard_normal((100_000, 50))
     labels = np.random.default_rng(3).integers(0, 2, 100_000)
@@ -86,7 +86,7 @@ def _libsvm(folder: Path) -> Pair:
     from sklearn.datasets import dump_svmlight_file, load_svmlight_file
 
     from storage.readers.libsvm import read_libsvm
-    from storage.readers.source import ReadOptions
+    from storage.source import ReadOptions
 
     matrix = sparse.random(50_000, 2_000, density=0.01, random_state=4, format="csr")
     path = folder / "rows.svm"

@@ -10,8 +10,8 @@ import numpy as np
 from dpalgos import registry
 from dpalgos.arrays import Array
 from dpalgos.errors import ParameterError
+from dpalgos.kernels import GaussianKernel
 from dpalgos.rows import Floats, Ints
-from dpalgos.smo.kernels import GaussianKernel
 
 __all__ = ["Artefact", "KernelModel", "LinearModel", "Projection", "Statistic", "decode", "released_kind"]
 

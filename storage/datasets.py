@@ -21,10 +21,10 @@ from storage.errors import FormatVersionError, InputError, RefusedError, Storage
 from storage.fingerprints import Fingerprints, overlapping_versions, private_versions
 from storage.layout import FINGERPRINTS, PATTERNS, Layout, path_component
 from storage.readers.files import most_rows
-from storage.readers.source import Block, Source, canonical_label, undeclared
 from storage.refs import DatasetRef, Labels, Visibility
 from storage.rowfiles import NULL_CLASS, Features, RowFormat, RowWriter, StoredRows, WrittenRows, file_digest
 from storage.secrets import root_secret
+from storage.source import Block, Source, canonical_label, undeclared
 
 __all__ = [
     "FORMAT_VERSION",

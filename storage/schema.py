@@ -18,8 +18,8 @@ from storage.columns.column import Column, Encoded, MissingRows, known_keys, mis
 from storage.columns.label import Label
 from storage.documents import parse_yaml
 from storage.errors import FormatVersionError, InputError
-from storage.readers.source import Block, OnViolation, Tally, canonical_label
 from storage.refs import Scaling
+from storage.source import Block, OnViolation, Tally, canonical_label
 
 __all__ = ["FORMAT_VERSION", "Examined", "Scaling", "Schema", "Table", "load_schema", "parse_schema"]
 

@@ -10,10 +10,10 @@ import numpy as np
 
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Setting
+from dpalgos.kernels import KERNELS, GaussianKernel, Kernel
 from dpalgos.losses import signs
 from dpalgos.models import KernelModel, LinearModel
 from dpalgos.rows import Ints, Rows
-from dpalgos.smo.kernels import KERNELS, GaussianKernel, Kernel
 from dpalgos.smo.raw_rows import gather_raw
 from dpalgos.smo.solver import Solution, solve
 from dpalgos.smo.working_sets import WorkingSetRule

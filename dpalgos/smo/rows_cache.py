@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from dpalgos.kernels import Kernel, squared_norms
 from dpalgos.rows import Floats, Ints
-from dpalgos.smo.kernels import Kernel, squared_norms
 
 __all__ = ["KernelRows"]
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from dpalgos.kernels import Kernel
 from dpalgos.rows import Floats, Ints
-from dpalgos.smo.kernels import Kernel
 from dpalgos.smo.rows_cache import KernelRows
 from dpalgos.smo.working_sets import Extremes, WorkingSetRule
 

@@ -10,13 +10,13 @@ import numpy as np
 
 from dpalgos.algorithms import PureAlgorithm, Unproved
 from dpalgos.guarantees import Claim, Setting
+from dpalgos.kernels import LinearKernel
 from dpalgos.losses import signs
 from dpalgos.mechanisms.laplace import Laplace
 from dpalgos.models import LinearModel
 from dpalgos.noise import NoiseSource
 from dpalgos.registry import register
 from dpalgos.rows import Rows
-from dpalgos.smo.kernels import LinearKernel
 from dpalgos.smo.raw_rows import gather_raw
 from dpalgos.smo.solver import solve
 from dpalgos.smo.working_sets import RULES

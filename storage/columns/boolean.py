@@ -21,7 +21,7 @@ from storage.columns.column import (
     typed_codes,
 )
 from storage.errors import InputError
-from storage.readers.source import canonical_label
+from storage.source import canonical_label
 
 __all__ = ["Boolean"]
 

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from storage.errors import InputError
-from storage.readers.source import canonical_label
+from storage.source import canonical_label
 
 __all__ = ["Column", "Encoded", "MissingRows", "column_type", "one_hot", "parse_column"]
 

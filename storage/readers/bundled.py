@@ -13,7 +13,7 @@ import numpy as np
 
 from storage.errors import InputError
 from storage.readers.registry import register_reader
-from storage.readers.source import Block, ReadOptions, Source, confirm
+from storage.source import Block, ReadOptions, Source, confirm
 
 __all__ = ["BUNDLED", "read_bundled"]
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from storage.errors import InputError
 from storage.readers.files import reading, require_file
 from storage.readers.registry import register_reader
-from storage.readers.source import Block, ReadOptions, Source, confirm
+from storage.source import Block, ReadOptions, Source, confirm
 
 __all__ = ["CLASSES", "DIMENSION", "read_cifar10"]
 

@@ -16,8 +16,8 @@ from pyarrow import csv as arrow_csv
 from storage.errors import InputError, RefusedError
 from storage.readers.files import bounded_lines, open_text, reading, require_file
 from storage.readers.registry import register_reader
-from storage.readers.source import Block, OnViolation, ReadOptions, Source, Tally, confirm
 from storage.schema import Schema, Table, load_schema
+from storage.source import Block, OnViolation, ReadOptions, Source, Tally, confirm
 
 __all__ = ["read_csv", "require_schema", "table_files", "table_of"]
 

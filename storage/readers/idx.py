@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from storage.errors import InputError
 from storage.readers.files import most_rows, open_binary, reading
 from storage.readers.registry import register_reader
-from storage.readers.source import Block, ReadOptions, Source, settle
+from storage.source import Block, ReadOptions, Source, settle
 
 __all__ = ["read_idx"]
 

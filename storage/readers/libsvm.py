@@ -14,7 +14,7 @@ from scipy import sparse
 from storage.errors import InputError
 from storage.readers.files import bounded_lines, open_binary, reading, require_file
 from storage.readers.registry import register_reader
-from storage.readers.source import Block, ReadOptions, Source, canonical_label, settle
+from storage.source import Block, ReadOptions, Source, canonical_label, settle
 
 __all__ = ["read_libsvm"]
 

@@ -26,9 +26,9 @@ from storage.errors import InputError, StorageError
 from storage.readers.files import reading
 from storage.readers.parquet import TableRows
 from storage.readers.registry import register_reader
-from storage.readers.source import Block, OnViolation, ReadOptions, Source, Tally, canonical_label, confirm, undeclared
 from storage.refs import Scaling
 from storage.schema import Schema, Table
+from storage.source import Block, OnViolation, ReadOptions, Source, Tally, canonical_label, confirm, undeclared
 
 __all__ = ["API", "fetch", "read_openml"]
 

@@ -17,8 +17,8 @@ from storage.errors import InputError
 from storage.readers.csv import require_schema, table_files, table_of
 from storage.readers.files import reading, require_file
 from storage.readers.registry import register_reader
-from storage.readers.source import Block, OnViolation, ReadOptions, Source, Tally, canonical_label, confirm, settle
 from storage.schema import Schema, Table
+from storage.source import Block, OnViolation, ReadOptions, Source, Tally, canonical_label, confirm, settle
 
 __all__ = ["TableRows", "read_parquet"]
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from storage.errors import InputError
-from storage.readers.source import ReadOptions, Source
+from storage.source import ReadOptions, Source
 
 __all__ = ["Reader", "read_source", "reader_names", "register_reader"]
 

@@ -19,8 +19,8 @@ from storage.charges import AccountTerms, Cap, Decision, PlanRecord, ReleaseChar
 from storage.errors import InputError, RefusedError
 from storage.ledger import Ledger
 from storage.releases import ReleaseStore
-from tasks.accounts.books import open_books, open_catalog
 from tasks.datasets.description import find_dataset
+from tasks.runtime.books import open_books, open_catalog
 from tasks.runtime.settings import current_layout
 
 __all__ = [

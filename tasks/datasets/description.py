@@ -8,9 +8,9 @@ from storage.catalog import Registration
 from storage.datasets import ingestion_report
 from storage.readers.bundled import BUNDLED
 from storage.refs import DatasetRef, Visibility
-from tasks.accounts.books import open_catalog
 from tasks.datasets.registration import BUNDLED_FORMAT, ingest
 from tasks.datasets.request import IngestRequest
+from tasks.runtime.books import open_catalog
 from tasks.runtime.settings import current_layout
 
 __all__ = ["counts_of", "default_normalisation", "describe_datasets", "find_dataset"]

@@ -7,20 +7,27 @@ from storage.accounts import require_cap, require_small_delta
 from storage.atomic import discard, locked_directory
 from storage.catalog import Catalog, overlap_refusal
 from storage.charges import Cap
-from storage.datasets import StagedDataset, confirm_registered, dataset_ref, fingerprints_digest, staged_dataset
+from storage.datasets import (
+    StagedDataset,
+    confirm_registered,
+    dataset_ref,
+    fingerprints_digest,
+    staged_dataset,
+    unregistered_versions,
+)
 from storage.errors import InputError, RefusedError
+from storage.layout import Layout
 from storage.readers.files import limited
 from storage.readers.registry import read_source, reader_names
-from storage.readers.source import ReadOptions, Source, concatenate
 from storage.refs import DatasetRef, Visibility
-from tasks.accounts.books import open_catalog
+from storage.source import ReadOptions, Source, concatenate
 from tasks.datasets.request import IngestRequest
 from tasks.planning.resolution import admitted_normalisation
+from tasks.runtime.books import open_catalog
 from tasks.runtime.events import announce
 from tasks.runtime.settings import current_layout
-from tasks.upkeep.sweeping import sweep_unregistered
 
-__all__ = ["BUNDLED_FORMAT", "ingest"]
+__all__ = ["BUNDLED_FORMAT", "ingest", "sweep_unregistered"]
 
 BUNDLED_FORMAT = "sklearn"
 """The format of sets that scikit-learn brings along."""
@@ -99,6 +106,26 @@ def ingest(request: IngestRequest) -> DatasetRef:
         # A first registration starts nothing: no budget is spent before somebody asked for a run on these rows.
         announce("unitball.dataset.registered", f"unitball.dataset.{request.name}", {"dataset": request.name})
     return stored
+
+
+def sweep_unregistered(layout: Layout, catalog: Catalog) -> int:
+    """Remove versions whose registration never came about, because their ingestion was killed; return how many.
+
+    Versions carry a note from their publication to their registration, both under one lock, so that what somebody is
+    just registering is left alone, and so is whatever an older, restored ledger does not know.
+    """
+    if not unregistered_versions(layout):
+        return 0
+    removed = 0
+    with locked_directory(layout.private):
+        known = {one.version for one in catalog.registrations()}
+        for version in unregistered_versions(layout):
+            if version in known:
+                confirm_registered(layout, version)
+            else:
+                discard(layout.dataset(version))
+                removed += 1
+    return removed
 
 
 def _overlapping(catalog: Catalog, request: IngestRequest, account: str, staged: StagedDataset) -> tuple[str, ...]:

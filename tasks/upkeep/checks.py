@@ -14,8 +14,8 @@ from storage.entries import check_chain, lacking, reading
 from storage.errors import InputError, RefusedError, StorageError
 from storage.layout import Layout
 from storage.material import missing_material
-from tasks.accounts.books import open_books
 from tasks.accounts.budget import check_releases
+from tasks.runtime.books import open_books
 from tasks.runtime.settings import current_root, ledger_url, marks_folder
 
 __all__ = ["Finding", "check_root"]

@@ -2,36 +2,16 @@
 
 from __future__ import annotations
 
-from storage.atomic import PREFIX, clean, discard, locked_directory
-from storage.catalog import Catalog
-from storage.datasets import confirm_registered, remake_fingerprints, unregistered_versions
+from storage.atomic import PREFIX, clean
+from storage.datasets import remake_fingerprints
 from storage.entries import reading
 from storage.layout import Layout
 from storage.material import missing_material
-from tasks.accounts.books import open_books, open_catalog
+from tasks.datasets.registration import sweep_unregistered
+from tasks.runtime.books import open_books, open_catalog
 from tasks.runtime.settings import ledger_url
 
-__all__ = ["sweep_everything", "sweep_unregistered"]
-
-
-def sweep_unregistered(layout: Layout, catalog: Catalog) -> int:
-    """Remove versions whose registration never came about, because their ingestion was killed; return how many.
-
-    Versions carry a note from their publication to their registration, both under one lock, so that what somebody is
-    just registering is left alone, and so is whatever an older, restored ledger does not know.
-    """
-    if not unregistered_versions(layout):
-        return 0
-    removed = 0
-    with locked_directory(layout.private):
-        known = {one.version for one in catalog.registrations()}
-        for version in unregistered_versions(layout):
-            if version in known:
-                confirm_registered(layout, version)
-            else:
-                discard(layout.dataset(version))
-                removed += 1
-    return removed
+__all__ = ["sweep_everything"]
 
 
 def sweep_everything(layout: Layout) -> list[str]:

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from dpalgos.audit.clopper_pearson import probability_lower_bound, probability_upper_bound
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import GaussianMu, Guarantee, PureEpsilon, Setting
+from dpalgos.kernels import LinearKernel
 from dpalgos.rows import ArrayRows
-from dpalgos.smo.kernels import LinearKernel
 from dpalgos.smo.solver import solve
 from dpalgos.smo.working_sets import Extremes, PrivateSelection, SecondOrder, Selector
 from dpalgos.trainers.dpwss import DpWss

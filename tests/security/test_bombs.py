@@ -15,8 +15,8 @@ import pytest
 from storage.errors import InputError
 from storage.readers.files import limited
 from storage.readers.registry import read_source
-from storage.readers.source import ReadOptions
 from storage.refs import Visibility
+from storage.source import ReadOptions
 
 _MOST_MEGABYTES = 500
 _SCHEMA = "format_version: 1\nheader: false\ncolumns:\n  - {name: a, type: numeric, range: [0, 1]}\n"
@@ -29,7 +29,7 @@ from storage.errors import InputError
 from storage.datasets import write_dataset
 from storage.layout import Layout
 from storage.readers.registry import read_source
-from storage.readers.source import ReadOptions
+from storage.source import ReadOptions
 form, path, schema, root = sys.argv[1:]
 options = ReadOptions(discover=True, schema=Path(schema) if schema else None)
 layout = Layout(Path(root)).prepare()

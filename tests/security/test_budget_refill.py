@@ -17,10 +17,10 @@ from storage.charges import Cap
 from storage.entries import Kind, reading
 from storage.errors import RefusedError
 from storage.fingerprints import row_patterns
-from tasks.accounts.books import open_books, open_catalog
 from tasks.accounts.budget import budget_report
 from tasks.datasets.registration import ingest
 from tasks.datasets.request import IngestRequest
+from tasks.runtime.books import open_books, open_catalog
 from tasks.runtime.settings import current_layout
 from tests.security.conftest import request_for, schema_for, write_csv
 from tests.support.command_line import CommandLine

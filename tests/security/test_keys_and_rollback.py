@@ -14,9 +14,9 @@ from storage.entries import Kind, reading
 from storage.errors import InputError, OverspendError, SecretError, StorageError
 from storage.layout import FINGERPRINTS, PATTERNS
 from storage.ledger import ChargeOutcome
-from tasks.accounts.books import open_books, open_catalog
 from tasks.accounts.budget import budget_report, open_ledger, restore_ledger
 from tasks.datasets.registration import ingest
+from tasks.runtime.books import open_books, open_catalog
 from tasks.runtime.settings import current_layout, current_root, marks_folder
 from tests.security.conftest import request_for
 from tests.support.command_line import CommandLine

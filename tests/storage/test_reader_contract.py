@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from storage.errors import InputError
 from storage.readers import read_source, reader_names
-from storage.readers.source import Source, canonical_label
+from storage.source import Source, canonical_label
 from tests.storage.reader_samples import SAMPLES
 
 # What is fetched has no file to read: test_reader_others reads stored answers.

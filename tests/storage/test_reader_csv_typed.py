@@ -10,7 +10,7 @@ import pytest
 from storage.errors import InputError
 from storage.readers import csv as module
 from storage.readers.registry import read_source
-from storage.readers.source import OnViolation, ReadOptions, Source
+from storage.source import OnViolation, ReadOptions, Source
 
 SCHEMA = """
 format_version: 1

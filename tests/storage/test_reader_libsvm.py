@@ -18,7 +18,7 @@ from storage.datasets import open_dataset, transform_dataset
 from storage.errors import InputError, RefusedError
 from storage.layout import Layout
 from storage.readers import ReadOptions, read_source
-from storage.readers.source import canonical_label
+from storage.source import canonical_label
 from tests.support.data import gathered, stored, temporaries
 
 PUBLIC = ReadOptions(discover=True)

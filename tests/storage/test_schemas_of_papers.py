@@ -11,8 +11,8 @@ import pytest
 
 from storage.errors import InputError
 from storage.readers.registry import read_source
-from storage.readers.source import OnViolation, ReadOptions
 from storage.refs import Scaling
+from storage.source import OnViolation, ReadOptions
 
 ROWS = 6
 

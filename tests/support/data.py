@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from storage.datasets import write_dataset
 from storage.layout import Layout
-from storage.readers.source import Block, Source
 from storage.refs import DatasetRef, Visibility
 from storage.rowfiles import StoredRows
+from storage.source import Block, Source
 
 REPOSITORY = Path(__file__).parents[2]
 

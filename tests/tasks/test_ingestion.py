@@ -12,13 +12,13 @@ from sklearn.datasets import load_digits
 from storage.datasets import open_dataset
 from storage.errors import InputError, RefusedError, StorageError
 from storage.refs import Visibility
-from tasks.accounts.books import open_catalog
 from tasks.accounts.budget import open_ledger
 from tasks.datasets import registration
 from tasks.datasets.description import default_normalisation, describe_datasets, find_dataset
 from tasks.datasets.queries import query
 from tasks.datasets.registration import ingest
 from tasks.datasets.request import IngestRequest
+from tasks.runtime.books import open_catalog
 from tasks.runtime.settings import current_layout
 from tests.support.chains import ingest_private, prepare
 from tests.support.data import gathered, temporaries

@@ -12,10 +12,10 @@ import pytest
 from storage.atomic import PREFIX
 from storage.entries import Entries
 from storage.releases import ReleaseStore
-from tasks.accounts.books import open_catalog
 from tasks.datasets import registration
 from tasks.datasets.registration import ingest
 from tasks.datasets.request import IngestRequest
+from tasks.runtime.books import open_catalog
 from tasks.runtime.settings import current_layout
 from tasks.upkeep import checks
 from tests.support.command_line import CommandLine
