@@ -25,7 +25,7 @@ _SUSPECTS, _CERTAIN = 0.99, 1 - 1e-9
 _CHAIN_EPSILON = 1.0
 # As many as refute epsilon 1 at 1 − 10⁻⁹ where one field tells the neighbours apart each time.
 _CHAIN_TRIALS_AGAIN = 160
-_TRIALS_AGAIN = 1000
+_TRIALS_AGAIN = 400
 _MOST_FIELDS = 5
 
 

@@ -36,10 +36,13 @@ def test_addresses_are_printed_and_answer(served: Served) -> None:
     for address in (served.api + "/health", served.api.removesuffix("/api"), served.mlflow + "/health"):
         with urllib.request.urlopen(address, timeout=30) as answer:
             assert answer.status == 200
-    (nightly,) = served.ask("/deployments/filter")
-    assert nightly["name"] == "nightly"
+    found = {one["name"]: one for one in served.ask("/deployments/filter")}
+    assert set(found) == {"nightly", "weekly"}
+    nightly, weekly = found["nightly"], found["weekly"]
     assert "0 3 * * *" in [schedule["schedule"].get("cron") for schedule in nightly["schedules"]]
     assert {"config"} <= set(nightly["parameter_openapi_schema"]["properties"])
+    # The audit runs on a schedule only where somebody has asked for it.
+    assert [(one["schedule"].get("cron"), one["active"]) for one in weekly["schedules"]] == [("0 4 * * 0", False)]
 
 
 @pytest.mark.parametrize(("field", "value"), [("epsilon", -3), ("algorithm", "no-such-algorithm")])
