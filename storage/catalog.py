@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from storage.accounts import Account, add_account, find_account, get_account
-from storage.charges import DEFAULT_RELATION, Cap
-from storage.database import Database
-from storage.entries import Entries, Entry, Kind, reading, require_name, writing
 from storage.errors import InputError, RefusedError
+from storage.ledger.accounts import Account, add_account, find_account, get_account
+from storage.ledger.charges import DEFAULT_RELATION, Cap
+from storage.ledger.database import Database
+from storage.ledger.entries import Entries, Entry, Kind, reading, require_name, writing
 from storage.refs import Visibility
 
 __all__ = ["Catalog", "Disjoint", "Registration", "overlap_refusal"]
@@ -115,7 +115,7 @@ class Catalog:
         relation : str, optional
             The neighbouring relation of the account's guarantees; fixed once the account is open.
         fingerprints : str, optional
-            Digest of the version's row fingerprints, see :mod:`storage.material`.
+            Digest of the version's row fingerprints, see :mod:`storage.ledger.material`.
         deltas : mapping, optional
             The series of deltas that later caps may spend, recorded when the account is opened; the policy's own JSON.
 

@@ -14,10 +14,10 @@ from dpalgos.accounting.spending import Admission, admit, repeats_left, spent, s
 from dpalgos.accounting.spending import Cap as AccountingCap
 from dpalgos.accounting.successive import RESERVED, filter_in_force
 from dpalgos.guarantees import ApproximateDP, GaussianMu, Guarantee, Loss, Neighbours, NoGuarantee, ZeroConcentrated
-from storage.accounts import require_cap
-from storage.charges import AccountTerms, Cap, Decision, PlanRecord, ReleaseCharge
 from storage.errors import InputError, RefusedError
-from storage.ledger import Ledger
+from storage.ledger.accounts import require_cap
+from storage.ledger.charges import AccountTerms, Cap, Decision, PlanRecord, ReleaseCharge
+from storage.ledger.ledger import Ledger
 from storage.releases import ReleaseStore
 from tasks.datasets.description import find_dataset
 from tasks.runtime.books import open_books, open_catalog

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from dpalgos.accounting.successive import RESERVED
-from storage.accounts import require_cap, require_small_delta
 from storage.atomic import discard, locked_directory
 from storage.catalog import Catalog, overlap_refusal
-from storage.charges import Cap
 from storage.datasets import (
     StagedDataset,
     confirm_registered,
@@ -17,6 +15,8 @@ from storage.datasets import (
 )
 from storage.errors import InputError, RefusedError
 from storage.layout import Layout
+from storage.ledger.accounts import require_cap, require_small_delta
+from storage.ledger.charges import Cap
 from storage.readers.files import limited
 from storage.readers.registry import read_source, reader_names
 from storage.refs import DatasetRef, Visibility

@@ -12,8 +12,8 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 
 from dpalgos.guarantees import Neighbours
-from storage.charges import Cap
 from storage.errors import InputError
+from storage.ledger.charges import Cap
 from storage.refs import OnViolation, Scaling, Visibility
 
 __all__ = ["IngestRequest"]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from dpalgos.guarantees import Numerics
-from storage.charges import PlanRequest, ReleaseCharge
 from storage.datasets import dataset_ref
 from storage.errors import RefusedError
-from storage.ledger import Ledger
+from storage.ledger.charges import PlanRequest, ReleaseCharge
+from storage.ledger.ledger import Ledger
 from storage.refs import DatasetRef, ReleaseRef, ShardRef
 from storage.shards import open_shard
 from tasks.accounts.budget import open_ledger

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dpalgos.keystream import KeyedNoise, key_identifier, public_secret
 from storage.errors import SecretError
 from storage.layout import Layout
-from storage.ledger import Ledger
+from storage.ledger.ledger import Ledger
 from storage.secrets import environment_name, party_secret, require_secret
 from tasks.planning.plans import EVERYONE, PlannedRelease
 from tasks.runtime.settings import current_layout

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from storage.catalog import Catalog
-from storage.database import Database, open_database
-from storage.material import guard_material
+from storage.ledger.database import Database, open_database
+from storage.ledger.material import guard_material
 from tasks.runtime.settings import current_layout, ledger_url, marks_folder
 
 __all__ = ["open_books", "open_catalog"]

@@ -7,13 +7,13 @@ import stat
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from storage import marks
 from storage.atomic import PREFIX
 from storage.datasets import dataset_ref, is_complete, unregistered_versions
-from storage.entries import check_chain, lacking, reading
 from storage.errors import InputError, RefusedError, StorageError
 from storage.layout import Layout
-from storage.material import missing_material
+from storage.ledger import marks
+from storage.ledger.entries import check_chain, lacking, reading
+from storage.ledger.material import missing_material
 from tasks.accounts.budget import check_releases
 from tasks.runtime.books import open_books
 from tasks.runtime.settings import current_root, ledger_url, marks_folder

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from storage.atomic import PREFIX, clean
 from storage.datasets import remake_fingerprints
-from storage.entries import reading
 from storage.layout import Layout
-from storage.material import missing_material
+from storage.ledger.entries import reading
+from storage.ledger.material import missing_material
 from tasks.datasets.registration import sweep_unregistered
 from tasks.runtime.books import open_books, open_catalog
 from tasks.runtime.settings import ledger_url

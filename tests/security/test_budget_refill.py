@@ -13,10 +13,10 @@ import pyarrow.parquet as pq
 import pytest
 from numpy.typing import NDArray
 
-from storage.charges import Cap
-from storage.entries import Kind, reading
 from storage.errors import RefusedError
 from storage.fingerprints import row_patterns
+from storage.ledger.charges import Cap
+from storage.ledger.entries import Kind, reading
 from tasks.accounts.budget import budget_report
 from tasks.datasets.registration import ingest
 from tasks.datasets.request import IngestRequest

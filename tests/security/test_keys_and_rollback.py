@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from dpalgos.guarantees import GaussianMu, Guarantee, Neighbours
-from storage.charges import Cap, PlanRequest, ReleaseCharge
-from storage.entries import Kind, reading
 from storage.errors import InputError, OverspendError, SecretError, StorageError
 from storage.layout import FINGERPRINTS, PATTERNS
-from storage.ledger import ChargeOutcome
+from storage.ledger.charges import Cap, PlanRequest, ReleaseCharge
+from storage.ledger.entries import Kind, reading
+from storage.ledger.ledger import ChargeOutcome
 from tasks.accounts.budget import budget_report, open_ledger, restore_ledger
 from tasks.datasets.registration import ingest
 from tasks.runtime.books import open_books, open_catalog

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from storage.catalog import Catalog, Registration
-from storage.charges import Cap
 from storage.errors import InputError, OverspendError, RefusedError
-from storage.ledger import Ledger
+from storage.ledger.charges import Cap
+from storage.ledger.ledger import Ledger
 from storage.refs import Visibility
 from tests.support.forks import race
 from tests.support.ledgers import SumOfEpsilons, opened, release, request, spent

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from storage import database as module
-from storage import migrations
-from storage.chain import Chain
-from storage.charges import Cap
-from storage.database import open_database
-from storage.entries import Kind, reading
 from storage.errors import FormatVersionError, InputError, SecretError, StorageError
+from storage.ledger import database as module
+from storage.ledger import migrations
+from storage.ledger.chain import Chain
+from storage.ledger.charges import Cap
+from storage.ledger.database import open_database
+from storage.ledger.entries import Kind, reading
 from tests.support.forks import die, killed, race
 from tests.support.ledgers import (
     as_version_1,

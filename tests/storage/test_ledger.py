@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from storage.accounts import require_small_delta
-from storage.charges import Cap, Decision, PlanRecord, ReleaseCharge
-from storage.entries import Kind, writing
 from storage.errors import InputError, OverspendError, RefusedError, StorageError
-from storage.ledger import Ledger, OutputOutcome
+from storage.ledger.accounts import require_small_delta
+from storage.ledger.charges import Cap, Decision, PlanRecord, ReleaseCharge
+from storage.ledger.entries import Kind, writing
+from storage.ledger.ledger import Ledger, OutputOutcome
 from tests.support.ledgers import (
     ForgetsParties,
     SumOfEpsilons,

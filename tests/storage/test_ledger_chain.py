@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from storage import entries, marks
-from storage.chain import Chain, Link
-from storage.charges import Cap
 from storage.errors import SecretError, StorageError
-from storage.ledger import Ledger
-from storage.marks import Mark
+from storage.ledger import entries, marks
+from storage.ledger.chain import Chain, Link
+from storage.ledger.charges import Cap
+from storage.ledger.ledger import Ledger
+from storage.ledger.marks import Mark
 from tests.support.ledgers import database_of, open_ledger, release, request, spent
 
 STORED = {f"k{number}": f"digest of k{number}" for number in range(4)}
@@ -162,7 +162,7 @@ def test_a_chain_that_was_recomputed_does_not_meet_the_mark(path: Path, monkeypa
     connection = sqlite3.connect(path)
     identity = connection.execute("SELECT value FROM ledger_meta WHERE name = 'ledger_id'").fetchone()
     connection.close()
-    monkeypatch.setattr("storage.database.secrets.token_hex", lambda size: identity[0])
+    monkeypatch.setattr("storage.ledger.database.secrets.token_hex", lambda size: identity[0])
     other = path.parent / "other" / "ledger.sqlite"
     other.parent.mkdir()
     forged = open_ledger(other, cap=1e6)

@@ -16,12 +16,12 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, event
 
-from storage import entries as chain
-from storage import marks
-from storage.charges import Cap
-from storage.entries import Entries, Entry
 from storage.errors import StorageError
-from storage.ledger import Ledger, OutputOutcome
+from storage.ledger import entries as chain
+from storage.ledger import marks
+from storage.ledger.charges import Cap
+from storage.ledger.entries import Entries, Entry
+from storage.ledger.ledger import Ledger, OutputOutcome
 from tests.support import forks
 from tests.support.forks import die, in_child, killed
 from tests.support.ledgers import database_of, open_ledger, release, request, spent
@@ -303,7 +303,7 @@ def test_a_full_disk_makes_no_half_ledger(small_disk: Path) -> None:
 
 
 def test_a_lock_that_is_never_released_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("storage.database.BUSY_SECONDS", 0.2)
+    monkeypatch.setattr("storage.ledger.database.BUSY_SECONDS", 0.2)
     path = tmp_path / "ledger.sqlite"
     ledger = open_ledger(path, cap=5)
     with chain.writing(database_of(ledger)), pytest.raises(StorageError, match="another process has held it"):

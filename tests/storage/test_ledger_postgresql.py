@@ -11,12 +11,12 @@ from sqlalchemy import create_engine, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import NullPool
 
-from storage import database as module
-from storage import ledger as ledger_module
 from storage.catalog import Catalog
-from storage.charges import Cap
 from storage.errors import FormatVersionError, OverspendError, StorageError
-from storage.ledger import Ledger, OutputOutcome
+from storage.ledger import database as module
+from storage.ledger import ledger as ledger_module
+from storage.ledger.charges import Cap
+from storage.ledger.ledger import Ledger, OutputOutcome
 from storage.refs import Visibility
 from tests.support.forks import die, killed, race
 from tests.support.ledgers import (

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from storage.charges import Cap
 from storage.errors import OverspendError
-from storage.ledger import OutputOutcome
+from storage.ledger.charges import Cap
+from storage.ledger.ledger import OutputOutcome
 from tests.support.forks import race
 from tests.support.ledgers import open_ledger, release, request, spent
 

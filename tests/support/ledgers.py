@@ -11,12 +11,12 @@ from typing import Any
 
 from sqlalchemy import delete, select, text, update
 
-from storage.chain import Chain, Link
-from storage.charges import AccountTerms, Cap, Decision, PlanRecord, PlanRequest, ReleaseCharge
-from storage.database import Database, open_database
-from storage.ledger import Ledger
+from storage.ledger.chain import Chain, Link
+from storage.ledger.charges import AccountTerms, Cap, Decision, PlanRecord, PlanRequest, ReleaseCharge
+from storage.ledger.database import Database, open_database
+from storage.ledger.ledger import Ledger
+from storage.ledger.tables import entries, meta
 from storage.secrets import Secret
-from storage.tables import entries, meta
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ import pytest
 from dpalgos.accounting.composition import compose
 from dpalgos.accounting.costs import PlanCost
 from dpalgos.guarantees import GaussianMu, Guarantee, Neighbours
-from storage.charges import AccountTerms, Cap, CapChange, Decision, PlanRecord, ReleaseCharge
 from storage.errors import InputError, OverspendError, RefusedError
+from storage.ledger.charges import AccountTerms, Cap, CapChange, Decision, PlanRecord, ReleaseCharge
 from storage.releases import ReleaseStore
 from tasks.accounts.budget import (
     AccountingPolicy,

@@ -15,7 +15,7 @@ from dpalgos.guarantees import GaussianMu
 from dpalgos.keystream import KeyedNoise
 from dpalgos.registry import lookup
 from storage.errors import OverspendError, RefusedError, SecretError, StorageError
-from storage.ledger import Ledger
+from storage.ledger.ledger import Ledger
 from storage.refs import ReleaseRef, Visibility
 from storage.releases import ReleaseStore
 from tasks.accounts.budget import open_ledger

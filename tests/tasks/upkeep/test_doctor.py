@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from storage.atomic import PREFIX
-from storage.entries import Entries
+from storage.ledger.entries import Entries
 from storage.releases import ReleaseStore
 from tasks.datasets import registration
 from tasks.datasets.registration import ingest

@@ -8,8 +8,9 @@ from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Protocol, runtime_checkable
 
-from storage import marks
-from storage.accounts import (
+from storage.errors import InputError, OverspendError, RefusedError, StorageError
+from storage.ledger import marks
+from storage.ledger.accounts import (
     Account,
     account_names,
     account_terms,
@@ -19,7 +20,7 @@ from storage.accounts import (
     get_account,
     require_cap,
 )
-from storage.charges import (
+from storage.ledger.charges import (
     DEFAULT_RELATION,
     AccountTerms,
     Cap,
@@ -30,9 +31,8 @@ from storage.charges import (
     PlanRequest,
     ReleaseCharge,
 )
-from storage.database import Database
-from storage.entries import Entries, Entry, Kind, check_chain, lacking, reading, require_name, writing
-from storage.errors import InputError, OverspendError, RefusedError, StorageError
+from storage.ledger.database import Database
+from storage.ledger.entries import Entries, Entry, Kind, check_chain, lacking, reading, require_name, writing
 
 __all__ = [
     "ChargeOutcome",
@@ -259,7 +259,7 @@ class Ledger:
         cap : Cap
         by, why : str
         terms : mapping, optional
-            The policy's own JSON, handed back to it in :class:`~storage.charges.AccountTerms`.
+            The policy's own JSON, handed back to it in :class:`~storage.ledger.charges.AccountTerms`.
 
         Raises
         ------

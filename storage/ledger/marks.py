@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from storage.atomic import locked_directory, write_bytes
-from storage.chain import Chain, Link, canonical
 from storage.errors import StorageError
+from storage.ledger.chain import Chain, Link, canonical
 
 __all__ = ["Mark", "advance", "behind", "read"]
 

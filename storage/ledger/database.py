@@ -25,12 +25,12 @@ from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.pool import NullPool
 
 from storage.atomic import locked_directory
-from storage.chain import Chain
 from storage.errors import FormatVersionError, InputError, SecretError, StorageError
 from storage.layout import FINGERPRINTS
-from storage.migrations import MIGRATIONS
+from storage.ledger.chain import Chain
+from storage.ledger.migrations import MIGRATIONS
+from storage.ledger.tables import meta, metadata
 from storage.secrets import Secret, ledger_key
-from storage.tables import meta, metadata
 
 __all__ = ["FORMAT_VERSION", "Database", "open_database"]
 
@@ -47,7 +47,7 @@ _CREATION_LOCK = 0x756E6974
 """Key of PostgreSQL's advisory lock under which the schema is made; any constant of our own does."""
 
 Guard = Callable[[Any], None]
-"""Takes the :class:`~storage.entries.Entries` of a writing transaction."""
+"""Takes the :class:`~storage.ledger.entries.Entries` of a writing transaction."""
 
 
 def _nothing(entries: Any) -> None:

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from storage.database import Guard
-from storage.entries import Entries, Kind
 from storage.errors import DamagedError, StorageError
 from storage.layout import FINGERPRINTS, Layout
+from storage.ledger.database import Guard
+from storage.ledger.entries import Entries, Kind
 from storage.refs import Visibility
 from storage.rowfiles import file_digest, verify_file
 

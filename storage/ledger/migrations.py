@@ -9,11 +9,11 @@ from pathlib import Path
 
 from sqlalchemy import Connection, insert, select
 
-from storage import marks
-from storage.chain import Chain, Link, canonical
 from storage.errors import StorageError
+from storage.ledger import marks
+from storage.ledger.chain import Chain, Link, canonical
+from storage.ledger.tables import entries, meta
 from storage.secrets import Secret
-from storage.tables import entries, meta
 
 __all__ = ["MIGRATIONS"]
 

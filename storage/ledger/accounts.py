@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from storage.charges import DEFAULT_RELATION, AccountTerms, Cap, CapChange
-from storage.entries import Entries, Entry, Kind, require_name
 from storage.errors import InputError, RefusedError
+from storage.ledger.charges import DEFAULT_RELATION, AccountTerms, Cap, CapChange
+from storage.ledger.entries import Entries, Entry, Kind, require_name
 
 __all__ = ["Account", "account_names", "account_terms", "add_account", "cap_changes", "find_account", "get_account"]
 

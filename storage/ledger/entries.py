@@ -17,12 +17,12 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, Select, func, insert, select
 
-from storage import marks
-from storage.chain import Chain, Link, canonical
-from storage.database import Database
 from storage.errors import InputError, StorageError
-from storage.marks import Mark
-from storage.tables import entries
+from storage.ledger import marks
+from storage.ledger.chain import Chain, Link, canonical
+from storage.ledger.database import Database
+from storage.ledger.marks import Mark
+from storage.ledger.tables import entries
 
 __all__ = ["Entries", "Entry", "Kind", "check_chain", "lacking", "reading", "require_name", "writing"]
 

@@ -1,0 +1,1 @@
+"""The ledger: accounts, what was charged to them, and the chain of entries that holds it."""
