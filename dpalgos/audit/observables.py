@@ -22,6 +22,8 @@ __all__ = ["Comparison", "Observation", "Value", "compare"]
 Value = str | float | Floats | None
 """A text, a number, a vector of numbers, or nothing."""
 
+_FEWEST = 4
+
 Observation = Mapping[str, Value]
 """What one run lets be seen, by field; a field may be missing, which is seen too."""
 
@@ -104,11 +106,12 @@ def compare(
                 learnt[world][name + suffix], counted[world][name + suffix] = values[:half], values[half:]
     trials = len(left) - half
     ceiling = epsilon_lower_bound(trials, trials, 0, trials, delta, confidence)
-    if not learnt[0]:
-        return Comparison(len(names), tuple(differing), 0.0, ceiling, trials, "none: all runs look alike")
-    event = learn_event(learnt[0], learnt[1], delta, confidence)
-    bound = bound_of_event(event, counted[0], counted[1], delta, confidence)
-    return Comparison(len(names), tuple(differing), bound, ceiling, trials, event.name)
+    if not learnt[0] or half < _FEWEST:
+        event = "all runs look alike" if not learnt[0] else "too few runs to learn an event on"
+        return Comparison(len(names), tuple(differing), 0.0, ceiling, trials, f"none: {event}")
+    found = learn_event(learnt[0], learnt[1], delta, confidence)
+    bound = bound_of_event(found, counted[0], counted[1], delta, confidence)
+    return Comparison(len(names), tuple(differing), bound, ceiling, trials, found.name)
 
 
 def _constant(values: Floats) -> bool:
