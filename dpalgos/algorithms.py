@@ -58,6 +58,8 @@ class Algorithm(ABC):
     """Paper, section, theorem or equation."""
     claim: ClassVar[Claim | None] = None
     """What the paper says; None where there is no paper's claim."""
+    flaw_shows_at: ClassVar[tuple[float, float] | None] = None
+    """The (epsilon, delta) at which an audit shows the flaw, where it shows at some budgets only."""
     sound_counterpart: ClassVar[str | None] = None
     """For an algorithm without proof: the registered name of the sound one. None for sound ones."""
     trusts: ClassVar[tuple[Trust, ...]] = (Trust.CENTRAL, Trust.LOCAL)

@@ -1,8 +1,8 @@
-"""``unitball audit``: what a system leaks, measured on made-up neighbours."""
+"""``unitball audit``: what a system or a release leaks, measured on made-up neighbours."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -10,19 +10,29 @@ from deployments.cli.app import app
 from deployments.cli.audit_runs import show_chain_audit, show_one_run_audit
 from deployments.cli.common import JsonFlag, RootOption, console, print_json, print_root, use_root
 
-_TRIALS = 2000
+if TYPE_CHECKING:
+    from tasks.auditing.catalogue import Arguments, Subject
 
 
 @app.command(epilog="Example: unitball audit wishart-svm --trials 200")
 def audit(
-    name: Annotated[str, typer.Argument(help="A registered system (unitball algorithms --kind systems).")],
-    epsilon: Annotated[float, typer.Option(help="What the system is asked to cost.")] = 1.0,
-    delta: Annotated[float, typer.Option(help="Delta of the bound.")] = 1e-5,
+    name: Annotated[
+        str | None, typer.Argument(help="A registered system, or else a projection, trainer or evaluator.")
+    ] = None,
+    every: Annotated[
+        bool, typer.Option("--all", help="Audit everything that draws noise; what is done is not done again.")
+    ] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="A quarter of the usual runs, or fewer.")] = False,
+    kind: Annotated[
+        str | None, typer.Option(help="systems, projections, trainers or evaluators, of a name that several have.")
+    ] = None,
+    epsilon: Annotated[
+        float | None, typer.Option(help="What it is asked to cost: 1, or where its published flaw shows.")
+    ] = None,
+    delta: Annotated[float | None, typer.Option(help="Delta of the bound: 1e-5, or where its flaw shows.")] = None,
     trials: Annotated[
         int | None,
-        typer.Option(
-            help="Runs on each neighbour; half choose the event, half are counted: 2000, or 48 of a whole chain."
-        ),
+        typer.Option(help="Runs on each neighbour, some to choose the event and the others counted; by cost if empty."),
     ] = None,
     confidence: Annotated[float, typer.Option(help="Of the lower bound; 0.99 errs in one audit of a hundred.")] = 0.99,
     neighbours: Annotated[str, typer.Option(help="replace-one or replace-special.")] = "replace-one",
@@ -36,61 +46,83 @@ def audit(
     root: RootOption = None,
     json: JsonFlag = False,
 ) -> None:
-    """Bound a system's epsilon from below: the code that trains, run many times on rows made up to differ in one."""
-    from rich.progress import Progress
-
+    """Bound epsilon from below: the code that trains, run many times on rows made up to differ in one."""
+    from dpalgos.audit.releases import USUAL_BUDGET
     from dpalgos.errors import ParameterError
     from dpalgos.guarantees import Neighbours
-    from tasks.auditing.systems import audit_system
+    from tasks.auditing.catalogue import Arguments, find_subject
 
     use_root(root)
     known = [str(one) for one in (Neighbours.REPLACE_ONE, Neighbours.REPLACE_SPECIAL)]
     if neighbours not in known:
         raise ParameterError(f"--neighbours {neighbours!r} is none of {', '.join(known)}")
-    if chain and canaries is not None:
-        raise ParameterError("--chain and --canaries are two audits: choose one")
+    if not 0 < confidence < 1:
+        raise ParameterError(f"--confidence is {confidence!r}; it must lie strictly between 0 and 1")
+    relation = Neighbours(neighbours)
+    if every == (name is not None):
+        raise ParameterError("give the name of a system or release, or --all")
+    if chain + (canaries is not None) + every > 1:
+        raise ParameterError("--all, --chain and --canaries are different audits: choose one")
+    arguments = Arguments(
+        epsilon=epsilon,
+        delta=delta,
+        trials=trials,
+        confidence=confidence,
+        neighbours=relation,
+        seed=seed,
+        quick=quick,
+    )
+    if name is None:
+        from deployments.cli.audit_table import show_all_audits
+
+        show_all_audits(arguments, json=json)
+        return
+    asked = USUAL_BUDGET[0] if epsilon is None else epsilon, USUAL_BUDGET[1] if delta is None else delta
     if canaries is not None:
         show_one_run_audit(
-            name,
-            epsilon,
-            delta,
-            canaries=canaries,
-            confidence=confidence,
-            neighbours=Neighbours(neighbours),
-            seed=seed,
-            json=json,
+            name, *asked, canaries=canaries, confidence=confidence, neighbours=relation, seed=seed, json=json
         )
-        return
-    if chain:
-        show_chain_audit(
-            name, epsilon, delta, trials=trials, confidence=confidence, neighbours=Neighbours(neighbours), json=json
-        )
-        return
-    with Progress(console=console(), transient=True, disable=json) as shown:
-        bar = shown.add_task(f"audit of {name}", total=None)
-        report = audit_system(
-            name,
-            epsilon=epsilon,
-            delta=delta,
-            trials=_TRIALS if trials is None else trials,
-            confidence=confidence,
-            neighbours=Neighbours(neighbours),
-            seed=seed,
-            progress=lambda done, of: shown.update(bar, completed=done, total=of),
+    elif chain:
+        show_chain_audit(name, *asked, trials=trials, confidence=confidence, neighbours=relation, json=json)
+    else:
+        _show(find_subject(name, kind), arguments, json=json)
+
+
+def _show(subject: Subject, arguments: Arguments, *, json: bool) -> None:
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from tasks.auditing.catalogue import audit_subject
+
+    screen = Console(stderr=True)
+    with Progress(console=screen, transient=True, disable=not screen.is_terminal) as shown:
+        bar = shown.add_task(f"audit of {subject.name}", total=None)
+        report = audit_subject(
+            subject, arguments, progress=lambda done, of: shown.update(bar, completed=done, total=of)
         )
     if json:
         print_json(report.to_json())
         return
     stated = [
-        ("proved", report.proved_epsilon),
-        ("claimed", report.claimed_epsilon),
-        (f"lower bound at {confidence:.12g}", report.lower_bound),
-        ("lower bound if Gaussian", report.gaussian_bound),
+        ("epsilon proved", report.proved_epsilon),
+        ("epsilon claimed", report.claimed_epsilon),
+        (f"epsilon at least, at {report.confidence:.12g}", report.lower_bound),
+        ("epsilon at most seen by so many runs", report.ceiling),
+        ("epsilon at least, if Gaussian", report.gaussian_bound),
+        ("mu proved", report.proved_mu),
+        ("mu at least", report.lower_mu),
+        ("mu at least, if Gaussian", report.gaussian_mu),
     ]
     out = console()
-    out.print(f"{name}: {report.verdict}, at delta {delta:g} under {report.neighbours}", highlight=False)
+    out.print(
+        f"{report.algorithm} ({report.kind}): {report.verdict}, at delta {report.delta:g} under {report.neighbours}",
+        highlight=False,
+    )
     for words, value in stated:
-        out.print(f"  epsilon {words}: {'–' if value is None else f'{value:.4g}'}", highlight=False)
+        out.print(f"  {words}: {'–' if value is None else f'{value:.4g}'}", highlight=False)
+    out.print("  tests of one neighbour against the other, type I and type II errors at most:", highlight=False)
+    for alpha, beta in report.curve[:: max(1, len(report.curve) // 5)]:
+        out.print(f"    {alpha:.3g}, {beta:.3g}", highlight=False)
     out.print(f"  neighbours: {report.pair}\n  event: {report.event}", highlight=False)
     out.print(f"  {report.trials} runs counted on each neighbour, {report.seconds:.1f} s", highlight=False)
     print_root()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -54,6 +54,10 @@ class Experiment:
     numbers: int = 0
     gaussian: bool = False
     fitted: bool = False
+
+    def named(self, pair: str) -> Experiment:
+        """Return the experiment under another name."""
+        return replace(self, pair=pair)
 
     @property
     def batch(self) -> int:

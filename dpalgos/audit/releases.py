@@ -34,7 +34,20 @@ from dpalgos.rows import NULL_LABEL, ArrayRows, Floats, Rows
 from dpalgos.summation import SumAlgorithm
 from dpalgos.trainers.descent import GradientSumTrainer
 
-__all__ = ["Effort", "Noise", "audit_algorithm", "audit_release", "audited", "observables"]
+__all__ = [
+    "QUICK",
+    "USUAL_BUDGET",
+    "Effort",
+    "Noise",
+    "audit_algorithm",
+    "audit_parameters",
+    "audit_release",
+    "audited",
+    "experiments_on",
+    "observables",
+    "pilot_of",
+    "shape_of",
+]
 
 Noise = Callable[[bytes, str], NoiseSource]
 """Makes the noise of one run from a secret and an identity."""
@@ -48,7 +61,9 @@ _REGULARISATION = 1.0
 # (features, classes): few numbers make strong tests, noise a coordinate shows in many, several classifiers may not
 # be composed.
 _SHAPES = ((2, 2), (40, 2), (2, 10))
-_PILOT = 120
+_PILOT, _LEAST_PILOT = 120, 20
+USUAL_BUDGET = (1.0, 1e-5)
+"""The (epsilon, delta) at which audits are made where nobody says otherwise."""
 _LONG = 1e3
 # Laws whose draws are independent of each other, so that those of many runs are one long draw; others take so many
 # times as long.
@@ -75,13 +90,17 @@ class Effort:
     runs: int = 4000
     gaussian_runs: int = 16_000
     numbers: int = 40_000_000
-    most: int = 2_000_000
+    most: int = 3_000_000
 
     def trials(self, experiment: Experiment) -> int:
         """Return the runs on each neighbour."""
         if experiment.numbers:
             return min(self.most, self.numbers // experiment.numbers)
         return self.gaussian_runs if experiment.gaussian else self.runs
+
+
+QUICK = Effort(runs=1000, gaussian_runs=1000, numbers=9_000_000)
+"""A quarter of the usual effort, or less: what a table of everything takes in some minutes."""
 
 
 def audited(kind: str, name: str) -> bool:
@@ -94,8 +113,8 @@ def audit_release(
     kind: str,
     name: str,
     *,
-    epsilon: float = 1.0,
-    delta: float = 1e-5,
+    epsilon: float | None = None,
+    delta: float | None = None,
     trials: int | None = None,
     confidence: float = 0.99,
     neighbours: Neighbours = Neighbours.REPLACE_ONE,
@@ -112,7 +131,10 @@ def audit_release(
     ----------
     kind, name : str
         As registered, under ``projections``, ``trainers`` or ``evaluators``.
-    epsilon, delta, trials, confidence, neighbours, seed, effort, progress
+    epsilon, delta : float, optional
+        What it is asked to cost; by default where its flaw shows, or (1, 10⁻⁵).
+    neighbours : Neighbours
+    trials, confidence, seed, effort, progress
         As for :func:`audit_algorithm`.
 
     Raises
@@ -125,10 +147,12 @@ def audit_release(
     cls: type[Algorithm] = lookup(kind, name)
     if not audited(kind, name):
         raise ParameterError(f"{name} draws no noise and claims nothing: there is nothing to audit")
+    usual = cls.flaw_shows_at or USUAL_BUDGET
+    epsilon, delta = usual[0] if epsilon is None else epsilon, usual[1] if delta is None else delta
     (budget,) = allocate([cls.budgets[0]], [1.0], epsilon, delta).losses
     candidates = []
     for setting in _settings(kind, cls, neighbours):
-        algorithm = construct(cls, name, {**_parameters(cls, setting), "budget": budget})
+        algorithm = construct(cls, name, {**audit_parameters(cls, setting.dimension), "budget": budget})
         candidates.append((algorithm, setting))
     return audit_algorithm(
         candidates,
@@ -196,12 +220,8 @@ def audit_algorithm(
         guarantee = algorithm.guarantee(setting)
         proved = proved and guarantee.proved
         bills.append(guarantee.losses)
-        shape = f"{setting.dimension} features and {setting.classes} classes"
-        for pair_name, pair, started in _pairs(algorithm, setting):
-            label = f"{pair_name}, {shape}"
-            secret = hashlib.sha256(f"{seed}/{kind}/{name}/{label}".encode()).digest()
-            experiments.append(_experiment(label, started, setting, pair, _Source(noise, secret)))
-    chosen = best_pair(experiments, trials=_PILOT, delta=delta)
+        experiments += experiments_on(algorithm, setting, salt=f"{seed}/{kind}/{name}", noise=noise)
+    chosen = best_pair(experiments, trials=pilot_of(trials), delta=delta)
     found = examine(
         chosen,
         trials=trials or (effort or Effort()).trials(chosen),
@@ -237,12 +257,40 @@ def _settings(kind: str, cls: type[Algorithm], neighbours: Neighbours) -> Iterat
         )
 
 
-def _parameters(cls: type[Algorithm], setting: Setting) -> dict[str, object]:
-    """Return what an audit sets beside the budget, of the fields that there are."""
+def audit_parameters(cls: type[Algorithm], dimension: int) -> dict[str, object]:
+    """Return what an audit sets beside the budget, of the fields that there are: few steps, all directions."""
     fields = {field.name for field in dataclasses.fields(cls)}
-    wanted: dict[str, object] = {"components": setting.dimension}
+    wanted: dict[str, object] = {"components": dimension}
     wanted |= {"iterations": _STEPS} if "iterations" in fields else {"regularisation": _REGULARISATION}
     return {name: value for name, value in wanted.items() if name in fields}
+
+
+def experiments_on(algorithm: Algorithm, setting: Setting, *, salt: str, noise: Noise = KeyedNoise) -> list[Experiment]:
+    """Return an experiment for each pair of neighbours that an algorithm is audited on.
+
+    Parameters
+    ----------
+    algorithm, setting
+    salt : str
+        The noise's secret is made of it and of the pair.
+    noise : callable
+    """
+    found = []
+    for pair_name, pair, started in _pairs(algorithm, setting):
+        label = f"{pair_name}, {shape_of(setting.dimension, setting.classes)}"
+        source = _Source(noise, hashlib.sha256(f"{salt}/{label}".encode()).digest())
+        found.append(_experiment(label, started, setting, pair, source))
+    return found
+
+
+def pilot_of(trials: int | None) -> int:
+    """Return how many runs on each neighbour choose the experiment: not more than a quarter of those that follow."""
+    return _PILOT if trials is None else max(_LEAST_PILOT, min(_PILOT, trials // 4))
+
+
+def shape_of(dimension: int, classes: int) -> str:
+    """Return words for the size of a setting."""
+    return f"{dimension} feature{'s' * (dimension > 1)} and {classes} classes"
 
 
 # ── neighbours ───────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -104,6 +104,7 @@ class PublishedAnalyzeGauss(Unproved, ApproximateAlgorithm, PrincipalDirections)
         "Lemma 4.1 bounds the change of the covariance by 1, but replacing a row moves it by up to sqrt(2), and "
         "sigma = sqrt(2 ln(1.25/delta))/epsilon_1 is proved for epsilon_1 < 1 only.",
     )
+    flaw_shows_at: ClassVar[tuple[float, float] | None] = (4.0, 1e-4)
     sound_counterpart: ClassVar[str | None] = "analyze-gauss"
 
     def fit(self, parties: Sequence[Rows], setting: Setting, noise: NoiseSource) -> Projection:

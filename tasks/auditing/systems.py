@@ -2,60 +2,63 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 
 import numpy as np
 
 from dpalgos.audit.events import Outputs
 from dpalgos.audit.experiment import Experiment, best_pair, examine
+from dpalgos.audit.releases import USUAL_BUDGET, Effort, audit_parameters, experiments_on, pilot_of, shape_of
 from dpalgos.audit.report import AuditReport, make_report
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Neighbours
 from dpalgos.registry import lookup
-from dpalgos.systems.system import System
 from tasks.auditing.made_up import ONE_COORDINATE, MadeUpRun, Neighbouring, neighbouring_rows
+from tasks.planning.plans import PlannedRelease
 
-__all__ = ["audit_system"]
+__all__ = ["audit_system", "draws_noise"]
 
 _ROWS = 8
-# Each step of a descent is the same mechanism at a share of the budget: a few are as telling as many, and quicker.
-_STEPS = 3
-# Few features make strong tests of most releases; noise a coordinate shows itself in many.
-_DIMENSIONS = (4, 40)
-_PILOT = 50
+# (features, classes): few numbers make strong tests, noise a coordinate shows in many, and ten classes show whether
+# their classifiers are composed. A map of images needs as many features as an image of 8 x 8 pixels has.
+_SHAPES = ((2, 2), (40, 2), (2, 10))
+_IMAGE_SHAPES = ((64, 2),)
 
 
 def audit_system(
     name: str,
     *,
-    epsilon: float = 1.0,
-    delta: float = 1e-5,
-    trials: int = 2000,
+    epsilon: float | None = None,
+    delta: float | None = None,
+    trials: int | None = None,
     confidence: float = 0.99,
     neighbours: Neighbours = Neighbours.REPLACE_ONE,
     seed: int = 0,
+    effort: Effort | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> AuditReport:
     """Run a registered system on made-up neighbours many times, and bound its epsilon from below.
+
+    Experiments are the whole system, planned as any run is, and each of its releases that reads rows first.
 
     Parameters
     ----------
     name : str
         Of a registered system; one that draws no noise has nothing to audit.
-    epsilon, delta : float
-        What it is asked to cost.
-    trials : int
-        Runs on each neighbour; half of them choose the event, half are counted. No bound exceeds ln(trials/2/5.3) at
-        99 %.
+    epsilon, delta : float, optional
+        What it is asked to cost; (1, 10⁻⁵) where left out.
+    trials : int, optional
+        Runs on each neighbour; half of them choose the event, half are counted (of more than 20,000 four fifths). By
+        ``effort`` where left out. No bound exceeds ln(counted/5.3) at 99 %.
     confidence : float
         Of the bound: it exceeds the true epsilon in at most a share 1 − confidence of audits.
     neighbours : Neighbours
     seed : int
         Of the noise, which is public: the rows are made up.
+    effort : Effort, optional
     progress : callable, optional
         Told how many of how many runs are done.
 
@@ -64,43 +67,39 @@ def audit_system(
     UnknownNameError, ParameterError
         For a name that is not registered, numbers out of range, or a system that draws no noise.
     """
-    if trials < 4:
+    if trials is not None and trials < 8:
         raise ParameterError(
-            f"trials is {trials}; an audit needs four at the least, and some hundreds to show anything"
+            f"trials is {trials}; an audit needs eight at the least, and some hundreds to show anything"
         )
-    system = lookup("systems", name)
     started = time.monotonic()
-    experiments, plan = [], None
-    for dimension in _DIMENSIONS:
-        run = MadeUpRun.of(
-            name,
-            epsilon=epsilon,
-            delta=delta,
-            rows=_ROWS,
-            dimension=dimension,
-            neighbours=neighbours,
-            parameters=_few_steps(system),
-        )
-        plan = plan or run.plan
-        pairs = neighbouring_rows(run, _ROWS, dimension, neighbours)
-        for pair in pairs:
-            # Of many features those pairs are of interest that move all of them.
-            if dimension != _DIMENSIONS[0] and pair.name in ONE_COORDINATE:
-                continue
-            label = f"{pair.name}, {dimension} features"
-            secret = hashlib.sha256(f"{seed}/{label}".encode()).digest()
-            experiments.append(Experiment(label, partial(_runs, run, pair, secret)))
-    assert plan is not None
-    if all(release.budget is None for release in plan.releases):
+    usual = USUAL_BUDGET
+    epsilon, delta = usual[0] if epsilon is None else epsilon, usual[1] if delta is None else delta
+    if not draws_noise(name):
         raise ParameterError(f"{name} draws no noise and claims nothing: there is nothing to audit")
-    chosen = best_pair(experiments, trials=_PILOT, delta=delta)
-    found = examine(chosen, trials=trials, delta=delta, confidence=confidence, progress=progress)
+    experiments: list[Experiment] = []
+    plans = []
+    for dimension, classes, run in _runs_of(name, epsilon, delta, neighbours):
+        plans.append(run.plan)
+        salt = f"{seed}/{name}"
+        for pair in neighbouring_rows(run, _ROWS, dimension, neighbours):
+            # Of many features those pairs are of interest that move all of them.
+            if dimension == _SHAPES[0][0] or pair.name not in ONE_COORDINATE:
+                label = f"{pair.name}, {shape_of(dimension, classes)}"
+                secret = hashlib.sha256(f"{salt}/{label}".encode()).digest()
+                experiments.append(Experiment(label, partial(_runs, run, pair, secret)))
+        for release in _alone(run):
+            alone = experiments_on(release.build(), release.setting, salt=f"{salt}/{release.name}")
+            experiments += [each.named(f"{release.name} alone, {each.pair}") for each in alone if each.numbers]
+    chosen = best_pair(experiments, trials=pilot_of(trials), delta=delta)
+    counted = trials or (effort or Effort()).trials(chosen)
+    found = examine(chosen, trials=counted, delta=delta, confidence=confidence, progress=progress)
+    proved = all(plan.proved for plan in plans)
     return make_report(
         found,
         algorithm=name,
         kind="systems",
-        claimed_epsilon=epsilon if system.claim is not None else None,
-        bills=list(set(plan.bills().values())) if plan.proved else None,
+        claimed_epsilon=epsilon if lookup("systems", name).claim is not None else None,
+        bills=list({bill for plan in plans for bill in plan.bills().values()}) if proved else None,
         delta=delta,
         confidence=confidence,
         neighbours=neighbours,
@@ -109,11 +108,55 @@ def audit_system(
     )
 
 
-def _few_steps(system: System) -> dict[str, int]:
-    """Return parameters that shorten a descent."""
-    trainer = next(iter(system.supported().values())).trainer
-    fields = {field.name for field in dataclasses.fields(lookup("trainers", trainer.name))}
-    return {"trainer.iterations": _STEPS} if "iterations" in fields else {}
+def draws_noise(name: str) -> bool:
+    """Whether any part of a registered system draws noise."""
+    arrangement = next(iter(lookup("systems", name).supported().values()))
+    parts = [lookup("trainers", arrangement.trainer.name)]
+    if arrangement.projection is not None:
+        parts.append(lookup("projections", arrangement.projection.name))
+    return any(part.budgets for part in parts)
+
+
+def _runs_of(name: str, epsilon: float, delta: float, neighbours: Neighbours) -> Iterator[tuple[int, int, MadeUpRun]]:
+    """Yield runs of a system on rows of several shapes."""
+
+    def planned(dimension: int, classes: int) -> MadeUpRun:
+        return MadeUpRun.of(
+            name,
+            epsilon=epsilon,
+            delta=delta,
+            rows=_ROWS,
+            dimension=dimension,
+            classes=classes,
+            neighbours=neighbours,
+            parameters=_parameters(name),
+        )
+
+    try:
+        planned(*_SHAPES[0])
+    except ParameterError:
+        # What else is wrong with the arguments is said again here.
+        shapes: tuple[tuple[int, int], ...] = _IMAGE_SHAPES
+    else:
+        shapes = _SHAPES
+    for dimension, classes in shapes:
+        yield dimension, classes, planned(dimension, classes)
+
+
+def _parameters(name: str) -> dict[str, object]:
+    """Return what an audit of a trainer sets beside its budget."""
+    trainer = next(iter(lookup("systems", name).supported().values())).trainer
+    found = audit_parameters(lookup("trainers", trainer.name), 0)
+    return {f"trainer.{field}": value for field, value in found.items() if field != "components"}
+
+
+def _alone(run: MadeUpRun) -> Iterator[PlannedRelease]:
+    """Yield the releases that read rows as they are, one of each kind."""
+    seen = set()
+    for release in run.plan.releases:
+        if release.reads_rows and not release.upstream and release.budget is not None and release.name not in seen:
+            seen.add(release.name)
+            yield release
 
 
 def _runs(run: MadeUpRun, pair: Neighbouring, secret: bytes, world: bool, first: int, count: int) -> Outputs:

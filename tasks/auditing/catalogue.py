@@ -1,0 +1,165 @@
+"""Everything registered that can be audited, and audits of all of it that are kept and not made again."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+
+from dpalgos.audit.releases import QUICK, Effort, audit_release, audited
+from dpalgos.audit.report import AuditReport
+from dpalgos.errors import ParameterError, UnknownNameError
+from dpalgos.guarantees import Neighbours
+from dpalgos.registry import names
+from storage.atomic import write_bytes
+from tasks.auditing.systems import audit_system, draws_noise
+from tasks.planning.fields import Json
+from tasks.planning.identity import identity, package_digest
+
+__all__ = ["KINDS", "Arguments", "Subject", "audit_all", "audit_subject", "find_subject", "subjects"]
+
+KINDS = ("systems", "projections", "trainers", "evaluators")
+"""The kinds of what can be audited; of a name that several have, the first is meant."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What is audited.
+
+    Parameters
+    ----------
+    kind, name : str
+    """
+
+    kind: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arguments:
+    """How audits are made; see :func:`~tasks.auditing.systems.audit_system`."""
+
+    epsilon: float | None = None
+    delta: float | None = None
+    trials: int | None = None
+    confidence: float = 0.99
+    neighbours: Neighbours = Neighbours.REPLACE_ONE
+    seed: int = 0
+    quick: bool = False
+
+
+def subjects() -> list[Subject]:
+    """Return all that draws noise: systems first, then the releases that they are made of.
+
+    Aggregators are not among them: they read releases, not rows, and cost nothing whatever they do; what they make is
+    an observable of each system's audit.
+    """
+    releases = [Subject(kind, name) for kind in KINDS[1:] for name in names(kind) if audited(kind, name)]
+    return [Subject("systems", name) for name in names("systems") if draws_noise(name)] + releases
+
+
+def find_subject(name: str, kind: str | None = None) -> Subject:
+    """Return what a name means: a system, or else a release.
+
+    Raises
+    ------
+    UnknownNameError
+        Naming what is registered.
+    ParameterError
+        For a kind, or a name, that cannot be audited.
+    """
+    if kind is not None and kind not in KINDS:
+        raise ParameterError(f"kind is {kind!r}; what can be audited are {', '.join(KINDS)}")
+    for one in [kind] if kind else KINDS:
+        if name in names(one):
+            return Subject(one, name)
+    if name in names("aggregators"):
+        raise ParameterError(
+            f"{name} is an aggregator: it reads releases, not rows, and costs nothing; audit a system that has it"
+        )
+    raise UnknownNameError(f"nothing that can be audited is called {name!r}; see unitball algorithms")
+
+
+def audit_subject(
+    subject: Subject, arguments: Arguments, progress: Callable[[int, int], None] | None = None
+) -> AuditReport:
+    """Audit one system or release.
+
+    Raises
+    ------
+    ParameterError
+        For numbers out of range, or where no noise is drawn.
+    """
+    started = time.monotonic()
+    given = {field.name: getattr(arguments, field.name) for field in dataclasses.fields(arguments)}
+    quick = given.pop("quick")
+    effort = QUICK if quick else Effort()
+    if subject.kind == "systems":
+        return audit_system(subject.name, effort=effort, progress=progress, **given)
+    report = audit_release(subject.kind, subject.name, effort=effort, progress=progress, **given)
+    return dataclasses.replace(report, seconds=round(time.monotonic() - started, 2))
+
+
+def audit_all(
+    wanted: Sequence[Subject], arguments: Arguments, folder: Path, *, processes: int
+) -> Iterator[tuple[Subject, Json]]:
+    """Audit many, some at a time, and yield each report in JSON as soon as it is there.
+
+    A report is kept in ``folder`` under a digest of what was audited, how, and of our whole source; where one is found
+    it is not made again, so that an audit of everything that was interrupted goes on where it stopped.
+
+    Parameters
+    ----------
+    wanted : sequence of Subject
+    arguments : Arguments
+    folder : Path
+        Made where there is none.
+    processes : int
+        How many at a time.
+    """
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    places = {subject: folder / f"{_digest(subject, arguments)}.json" for subject in wanted}
+    missing = []
+    for subject, place in places.items():
+        kept = _read(place)
+        if kept is None:
+            missing.append(subject)
+        else:
+            yield subject, kept
+    with ProcessPoolExecutor(processes, get_context("spawn"), initializer=_one_thread) as pool:
+        waiting: Mapping[Future[AuditReport], Subject] = {
+            pool.submit(audit_subject, subject, arguments): subject for subject in missing
+        }
+        try:
+            for done in as_completed(waiting):
+                subject, report = waiting[done], done.result().to_json()
+                write_bytes(places[subject], json.dumps(report).encode())
+                yield subject, json.loads(json.dumps(report))
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _one_thread() -> None:
+    """Keep the linear algebra of one process from slowing the others down."""
+    from threadpoolctl import threadpool_limits
+
+    threadpool_limits(1)
+
+
+def _digest(subject: Subject, arguments: Arguments) -> str:
+    code = package_digest("dpalgos", "tasks")
+    return identity(code=code, subject=dataclasses.asdict(subject), arguments=dataclasses.asdict(arguments))
+
+
+def _read(place: Path) -> Json | None:
+    """Return a kept report; None where there is none that can be read."""
+    try:
+        found: Json = json.loads(place.read_bytes())
+    except (FileNotFoundError, ValueError):
+        return None
+    return found
