@@ -99,7 +99,7 @@ class Schema:
     files : mapping
         Names of the ``train`` and ``test`` files where a folder is given.
     document : mapping
-        What of the declaration decides how cells are read and encoded, as JSON; empty where it is not from a file.
+        The declaration as JSON, from which the schema can be made again, but for ``files``; empty where there is none.
 
     Notes
     -----
@@ -384,8 +384,6 @@ _KEYS = (
     "format_version", "delimiter", "header", "encoding", "decimal", "skip_lines_beginning", "missing", "scaling",
     "files", "columns",
 )  # fmt: skip
-# What decides how cells become features; the others say how a file is laid out.
-_ENCODING_KEYS = ("decimal", "missing", "scaling", "columns")
 
 
 def parse_schema(data: Any, place: str, scaling: Scaling | None = None) -> Schema:
@@ -434,7 +432,7 @@ def parse_schema(data: Any, place: str, scaling: Scaling | None = None) -> Schem
             scaling=Scaling(data.get("scaling", Scaling.CENTRED)),
             files={str(part): str(name) for part, name in (data.get("files") or {}).items()},
             # YAML reads days as such.
-            document=json.loads(json.dumps({key: data[key] for key in _ENCODING_KEYS if key in data}, default=str)),
+            document=json.loads(json.dumps({key: data[key] for key in data if key != "files"}, default=str)),
         )
     except InputError as error:
         raise InputError(f"{str(error) if str(error).startswith(place) else f'{place}: {error}'}") from None

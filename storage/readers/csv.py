@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -14,36 +13,13 @@ import pyarrow as pa
 from pyarrow import csv as arrow_csv
 
 from storage.errors import InputError, RefusedError
-from storage.readers.files import bounded_lines, open_text, reading, require_file
+from storage.readers.files import open_text, reading, require_file
+from storage.readers.raw import text_rows
 from storage.readers.registry import register_reader
 from storage.schema import Schema, Table, load_schema
 from storage.source import Block, OnViolation, ReadOptions, Source, Tally, confirm
 
 __all__ = ["read_csv", "require_schema", "table_files", "table_of"]
-
-
-class _Lines:
-    """The lines of a file as text, with the number of the last one given."""
-
-    def __init__(self, path: Path, schema: Schema) -> None:
-        self._path = path
-        self._encoding = schema.encoding
-        self._skip = schema.skip_lines_beginning
-        self.number = 0
-
-    def __iter__(self) -> Iterator[str]:
-        with open_text(self._path, self._encoding) as file:
-            for number, raw in bounded_lines(file, self._path):
-                self.number = number
-                try:
-                    text = raw.decode("utf-8-sig" if number == 1 else "utf-8")
-                except UnicodeDecodeError as error:
-                    raise InputError(
-                        f"{self._path}, line {self.number}: byte {raw[error.start]:#04x} is not UTF-8; let the schema "
-                        "declare the file's encoding (latin-1, cp1252, utf-16), or convert the file"
-                    ) from error
-                if not (self._skip and text.startswith(self._skip)):
-                    yield text
 
 
 # A line that does not fit is looked at on its own.
@@ -124,38 +100,30 @@ class _Rows:
 
     def _rows(self) -> Iterator[tuple[int, list[str]]]:
         """Yield the columns' names, then (line, cells); no cells for a row of another number of them."""
-        lines = _Lines(self.path, self.schema)
-        reader = csv.reader(lines, delimiter=self.schema.delimiter, skipinitialspace=True)
         names = [column.name for column in self.schema.columns]
         if not self.schema.header:
             yield 0, names
         headed, first = self.schema.header, True
-        try:
-            for row in reader:
-                cells = [cell.strip() for cell in row]
-                if not cells:
-                    continue
-                if headed:
-                    headed = False
-                    names = self._header(cells, lines.number)
-                    yield lines.number, names
-                elif first and cells == names and not self.schema.header:
-                    raise InputError(
-                        f"{self.path}, line {lines.number} holds the columns' names, and the schema says 'header: "
-                        "false'; let it say 'header: true', or nothing"
-                    )
-                elif len(cells) == len(names):
-                    first = False
-                    yield lines.number, cells
-                elif self.on_violation is OnViolation.DROP:
-                    yield lines.number, []
-                else:
-                    raise InputError(
-                        f"{self.path}, line {lines.number}: {len(cells)} cells, the schema has {len(names)} columns; "
-                        "correct the row or the delimiter, or use --on-violation drop"
-                    )
-        except csv.Error as error:
-            raise InputError(f"{self.path}, line {lines.number}: {error}; correct the row") from error
+        for line, cells in text_rows(self.path, self.schema):
+            if headed:
+                headed = False
+                names = self._header(cells, line)
+                yield line, names
+            elif first and cells == names and not self.schema.header:
+                raise InputError(
+                    f"{self.path}, line {line} holds the columns' names, and the schema says 'header: false'; let it "
+                    "say 'header: true', or nothing"
+                )
+            elif len(cells) == len(names):
+                yield line, cells
+            elif self.on_violation is OnViolation.DROP:
+                yield line, []
+            else:
+                raise InputError(
+                    f"{self.path}, line {line}: {len(cells)} cells, the schema has {len(names)} columns; correct the "
+                    "row or the delimiter, or use --on-violation drop"
+                )
+            first = False
         if headed:
             raise InputError(f"{self.path} holds no line of column names, and the schema says it has one")
 

@@ -1,0 +1,160 @@
+"""Rows of a table's file as they are, cells by column, held against no declaration: to be checked or predicted."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from storage.errors import InputError
+from storage.readers.files import bounded_lines, open_text, reading, require_file
+from storage.schema import Schema
+
+__all__ = ["PARQUET", "RawRows", "header_of", "raw_rows", "text_rows"]
+
+PARQUET = (".parquet", ".pq")
+"""Ends of the names of Parquet files."""
+
+
+@dataclass(frozen=True, slots=True)
+class RawRows:
+    """Some rows of a file.
+
+    Attributes
+    ----------
+    columns : mapping of column name to cells
+        A list of texts, None in rows that have another number of cells; an Arrow array where the file is Parquet.
+    lines : sequence of int
+        Where they stand in the file.
+    unit : str
+        What ``lines`` counts: ``"line"`` or ``"row"``.
+    faults : sequence of str or None
+        Why a row has no cells.
+    """
+
+    columns: Mapping[str, Any]
+    lines: Sequence[int]
+    unit: str
+    faults: Sequence[str | None]
+
+
+class _Lines:
+    """The lines of a file as text, with the number of the last one given."""
+
+    def __init__(self, path: Path, schema: Schema) -> None:
+        self._path = path
+        self._encoding = schema.encoding
+        self._skip = schema.skip_lines_beginning
+        self.number = 0
+
+    def __iter__(self) -> Iterator[str]:
+        with open_text(self._path, self._encoding) as file:
+            for number, raw in bounded_lines(file, self._path):
+                self.number = number
+                try:
+                    text = raw.decode("utf-8-sig" if number == 1 else "utf-8")
+                except UnicodeDecodeError as error:
+                    raise InputError(
+                        f"{self._path}, line {self.number}: byte {raw[error.start]:#04x} is not UTF-8; let the schema "
+                        "declare the file's encoding (latin-1, cp1252, utf-16), or convert the file"
+                    ) from error
+                if not (self._skip and text.startswith(self._skip)):
+                    yield text
+
+
+def text_rows(path: Path, schema: Schema) -> Iterator[tuple[int, list[str]]]:
+    """Yield the line and the stripped cells of each row of delimited text, the line of names among them.
+
+    Raises
+    ------
+    InputError
+        While reading, for bytes or quotes that cannot be read, naming the line.
+    """
+    lines = _Lines(path, schema)
+    try:
+        for row in csv.reader(lines, delimiter=schema.delimiter, skipinitialspace=True):
+            if cells := [cell.strip() for cell in row]:
+                yield lines.number, cells
+    except csv.Error as error:
+        raise InputError(f"{path}, line {lines.number}: {error}; correct the row") from error
+
+
+def header_of(path: Path, schema: Schema) -> list[str]:
+    """Return the cells of a text file's first line.
+
+    Raises
+    ------
+    InputError
+        If there is none.
+    """
+    with reading(path):
+        for _, cells in text_rows(require_file(path), schema):
+            return cells
+    raise InputError(f"{path} holds no line of column names")
+
+
+def raw_rows(path: Path, schema: Schema | None, rows: int) -> Iterator[RawRows]:
+    """Yield the rows of a file, text or Parquet by its name's end, some at once.
+
+    Parameters
+    ----------
+    path : Path
+    schema : Schema or None
+        Says how text is laid out; None for Parquet alone. Where it says that there is no line of names, the declared
+        ones are taken, without the label's if the first row has a cell less.
+    rows : int
+        How many at once.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read or names a column twice.
+    """
+    with reading(require_file(path)):
+        if schema is None or path.suffix in PARQUET:
+            yield from _parquet_rows(path, rows)
+            return
+        found = text_rows(path, schema)
+        first = next(found, None)
+        if first is None:
+            raise InputError(f"{path} holds no rows; it must hold at least one")
+        names = first[1]
+        if not schema.header:
+            found = chain([first], found)
+            names = [column.name for column in schema.columns]
+            if len(first[1]) == len(names) - 1:
+                names.remove(schema.label.name)
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise InputError(f"{path}: column {twice[0]!r} is named twice; rename one in the file")
+        blank: list[str | None] = [None] * len(names)
+        while chunk := list(islice(found, rows)):
+            fits = [len(cells) == len(names) for _, cells in chunk]
+            columns = zip(*(cells if fit else blank for (_, cells), fit in zip(chunk, fits, strict=True)), strict=True)
+            yield RawRows(
+                dict(zip(names, columns, strict=True)),
+                [line for line, _ in chunk],
+                "line",
+                [
+                    None if fit else f"{len(cells)} cells, there are {len(names)} columns"
+                    for (_, cells), fit in zip(chunk, fits, strict=True)
+                ],
+            )
+
+
+def _parquet_rows(path: Path, rows: int) -> Iterator[RawRows]:
+    try:
+        with pq.ParquetFile(path, pre_buffer=False) as file:
+            line = 1
+            for batch in file.iter_batches(rows):
+                columns = {name: batch.column(place) for place, name in enumerate(batch.schema.names)}
+                yield RawRows(columns, range(line, line + len(batch)), "row", [None] * len(batch))
+                line += len(batch)
+    except pa.ArrowException as error:
+        raise InputError(f"{path} is damaged or no Parquet file: {' '.join(str(error).split())[:200]}") from error

@@ -1,0 +1,169 @@
+"""What a released model says of the rows of a file, row by row; nothing of it leaves the file that is written."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from dpalgos.rows import Floats
+from storage.atomic import PREFIX
+from storage.encoder import TableEncoder
+from storage.errors import InputError, StorageError
+from storage.readers.raw import PARQUET, RawRows, raw_rows
+from tasks.runtime.progress import say
+from tasks.tracking.flavor import scores_of
+
+if TYPE_CHECKING:
+    from sklearn.pipeline import Pipeline
+
+__all__ = ["Predicted", "predict_file"]
+
+_ROWS = 4096
+_FEATURES = "features"
+
+
+@dataclass(frozen=True, slots=True)
+class Predicted:
+    """How many rows there were.
+
+    Attributes
+    ----------
+    rows : int
+    refused : int
+        Those that have a reason in the column ``refusal`` instead of a prediction.
+    """
+
+    rows: int
+    refused: int
+
+
+def predict_file(pipeline: Pipeline, source: Path, output: Path, *, id_column: str | None = None) -> Predicted:
+    """Predict each row of a file and write a Parquet file beside it, streaming.
+
+    Post-processing of a release: it costs nothing. What it writes is about the rows that were given, and so is for
+    their owner alone: the file is readable by nobody else, and no count goes to a log, a tracker or an event.
+
+    Parameters
+    ----------
+    pipeline : sklearn.pipeline.Pipeline
+        A logged model. One of a table takes the table's columns, whose layout in text is that of the table it was
+        trained on; any other takes a Parquet file with a column ``features`` of lists.
+    source : Path
+    output : Path
+        Gets ``row`` (the line of text, or the row of Parquet, from 1), the id column, ``prediction``, the scores, and
+        ``refusal``: why a row has no prediction. It appears when it is whole.
+    id_column : str, optional
+        A column of the source that is kept as it is.
+
+    Raises
+    ------
+    InputError
+        If the source cannot be read or lacks a column, or there is an output already.
+    StorageError
+        If the output cannot be written.
+    """
+    encoder = pipeline[0] if isinstance(pipeline[0], TableEncoder) else None
+    if encoder is None and source.suffix not in PARQUET:
+        raise InputError(f"{source}: this model takes arrays; give a Parquet file with a column {_FEATURES!r} of lists")
+    schema = None if encoder is None else encoder.declared
+    done = refused = 0
+    with _written(output, source) as tables:
+        for rows in raw_rows(source, schema, _ROWS):
+            if id_column is not None and id_column not in rows.columns:
+                raise InputError(f"{source} has no column {id_column!r}; it has: {', '.join(rows.columns)}")
+            features, reasons = _encoded(pipeline, encoder, rows)
+            good = np.array([reason is None for reason in reasons])
+            found = scores_of(pipeline[1:] if encoder is not None else pipeline, features)
+            kept = {} if id_column is None else {id_column: _as_array(rows.columns[id_column])}
+            tables.write(
+                pa.table(
+                    {
+                        "row": pa.array(rows.lines, pa.int64()),
+                        **kept,
+                        **{name: pa.array(found[name].to_numpy(), mask=~good) for name in found.columns},
+                        "refusal": pa.array(reasons, pa.string()),
+                    }
+                )
+            )
+            done += len(reasons)
+            refused += int((~good).sum())
+            say("predicting", f"{done} rows")
+    return Predicted(done, refused)
+
+
+def _as_array(cells: Sequence[object] | pa.Array) -> pa.Array:
+    return cells if isinstance(cells, pa.Array) else pa.array(cells, pa.string())
+
+
+def _encoded(pipeline: Pipeline, encoder: TableEncoder | None, rows: RawRows) -> tuple[Floats, list[str | None]]:
+    """Return the features of rows, and why some have none."""
+    if encoder is None:
+        return _lists(pipeline, rows)
+    encoding = encoder.encode(rows.columns)
+    return encoding.features, [fault or why for fault, why in zip(rows.faults, encoding.refusals, strict=True)]
+
+
+def _lists(pipeline: Pipeline, rows: RawRows) -> tuple[Floats, list[str | None]]:
+    if _FEATURES not in rows.columns:
+        raise InputError(f"the rows have no column {_FEATURES!r}, they have: {', '.join(rows.columns)}")
+    width = int(pipeline[0].n_features_in_)
+    features = np.zeros((len(rows.lines), width))
+    reasons: list[str | None] = [None] * len(features)
+    for row, cell in enumerate(rows.columns[_FEATURES].to_pylist()):
+        try:
+            numbers = np.asarray(cell, dtype=np.float64)
+        except (TypeError, ValueError):
+            numbers = np.full(width, np.nan)
+        if numbers.shape != (width,):
+            reasons[row] = f"column {_FEATURES}: {numbers.size} numbers, the model takes {width}"
+        elif not np.isfinite(numbers).all():
+            reasons[row] = f"column {_FEATURES}: a number is missing or not finite"
+        else:
+            features[row] = numbers
+    return features, reasons
+
+
+class _Tables:
+    """A Parquet file in the making, of the first table's schema."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self._writer: pq.ParquetWriter | None = None
+
+    def write(self, table: pa.Table) -> None:
+        if self._writer is None:
+            self._writer = pq.ParquetWriter(self._file, table.schema)
+        self._writer.write_table(table)
+
+    def close(self, source: Path) -> None:
+        if self._writer is None:
+            raise InputError(f"{source} holds no rows; it must hold at least one")
+        self._writer.close()
+
+
+@contextmanager
+def _written(output: Path, source: Path) -> Iterator[_Tables]:
+    """Yield what takes tables, and put the file in its place when all are there."""
+    if output.exists():
+        raise InputError(f"{output} exists; name another output, or remove it first")
+    aside = output.parent / f"{PREFIX}{output.name}-{os.getpid()}"
+    try:
+        descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except OSError as error:
+        raise StorageError(f"cannot write {output}: {error.strerror}; name an output in a folder of yours") from error
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            tables = _Tables(file)
+            yield tables
+            tables.close(source)
+        aside.replace(output)
+    finally:
+        aside.unlink(missing_ok=True)

@@ -1,0 +1,113 @@
+"""Predicting the rows of a file: all that can be, in order, for its owner alone."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from dpalgos.models import LinearModel
+from storage.errors import InputError, StorageError
+from tasks.tracking import prediction as module
+from tasks.tracking.prediction import Predicted, predict_file
+from tasks.tracking.sklearn_export import to_sklearn
+from tests.tasks.tracking.test_flavor import CLINIC, table_pipeline
+
+ROWS = CLINIC / "clinic.csv"
+
+
+def test_each_row_gets_a_prediction_or_a_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(module, "_ROWS", 7)
+    caplog.set_level(logging.DEBUG)
+    lines = ROWS.read_text().splitlines()[:31]
+    lines = [f"{'id' if not place else f'p{place}'},{line}" for place, line in enumerate(lines)]
+    lines[4] = lines[4].rsplit(",", 1)[0]
+    lines[9] = "p9,300,120,5,no,north,well"
+    lines[20] = "p20,60,,5,no,moon,well"
+    (tmp_path / "new.csv").write_text("\n".join(lines) + "\n")
+    pipeline = table_pipeline()
+    output = tmp_path / "out.parquet"
+    assert predict_file(pipeline, tmp_path / "new.csv", output, id_column="id") == Predicted(30, 3)
+    assert output.stat().st_mode & 0o777 == 0o600
+    found = pq.read_table(output).to_pandas()
+    assert list(found.columns) == ["row", "id", "prediction", "score readmitted", "refusal"]
+    assert found["row"].tolist() == list(range(2, 32))
+    refused = found[found["refusal"].notna()].set_index("row")["refusal"]
+    assert refused.to_dict() == {
+        5: "6 cells, there are 7 columns",
+        10: "column age: '300' is not a number in [18, 100]",
+        21: "column blood_pressure: the value is missing",
+    }
+    assert found[found["refusal"].notna()][["prediction", "score readmitted"]].isna().all(axis=None)
+    good = found[found["refusal"].isna()]
+    raw = pd.read_csv(ROWS).iloc[good["row"].to_numpy() - 2]
+    assert good["prediction"].tolist() == pipeline.predict(raw).tolist()
+    np.testing.assert_allclose(good["score readmitted"], pipeline.decision_function(raw))
+    assert good["id"].tolist() == [f"p{row - 1}" for row in good["row"]]
+    assert not [record for record in caplog.records if "30" in record.getMessage() or "refus" in record.getMessage()]
+
+
+def test_parquet_keeps_its_types_and_lacks_nothing(tmp_path: Path) -> None:
+    table = pa.Table.from_pandas(pd.read_csv(ROWS).drop(columns="outcome").assign(number=range(300)))
+    pq.write_table(table, tmp_path / "new.parquet")
+    done = predict_file(table_pipeline(), tmp_path / "new.parquet", tmp_path / "out.parquet", id_column="number")
+    assert done == Predicted(300, 0)
+    found = pq.read_table(tmp_path / "out.parquet")
+    assert found.schema.field("number").type == pa.int64()
+    assert found.column("number").to_pylist() == list(range(300))
+
+
+def test_what_is_wrong_with_the_file_is_said_and_nothing_is_left(tmp_path: Path) -> None:
+    pipeline = table_pipeline()
+    output = tmp_path / "out.parquet"
+    cases: list[tuple[str, dict[str, Any], str]] = [
+        ("age,ward\n1,north\n", {}, "column 'blood_pressure' is missing; the rows have: age, ward"),
+        ("age,age\n1,2\n", {}, "column 'age' is named twice"),
+        (ROWS.read_text(), {"id_column": "number"}, "has no column 'number'; it has: age"),
+        ("age,blood_pressure,cholesterol,smoker,ward\n", {}, "holds no rows"),
+        ("\n", {}, "holds no rows"),
+    ]
+    for text, more, message in cases:
+        (tmp_path / "new.csv").write_text(text)
+        with pytest.raises(InputError, match=message):
+            predict_file(pipeline, tmp_path / "new.csv", output, **more)
+    assert [path.name for path in tmp_path.iterdir()] == ["new.csv"]
+    output.write_text("something")
+    with pytest.raises(InputError, match="exists; name another output"):
+        predict_file(pipeline, ROWS, output)
+    assert output.read_text() == "something"
+    with pytest.raises(StorageError, match="No such file or directory; name an output"):
+        predict_file(pipeline, ROWS, tmp_path / "nowhere" / "out.parquet")
+
+
+def test_rows_without_a_header_are_taken_by_place(tmp_path: Path) -> None:
+    lines = ROWS.read_text().splitlines()[1:6]
+    with_label, without = tmp_path / "a.csv", tmp_path / "b.csv"
+    with_label.write_text("\n".join(lines) + "\n")
+    without.write_text("\n".join(line.rsplit(",", 1)[0] for line in lines) + "\n")
+    pipeline = table_pipeline(header=False)
+    for source in (with_label, without):
+        predict_file(pipeline, source, source.with_suffix(".parquet"))
+    found = [pq.read_table(source.with_suffix(".parquet")) for source in (with_label, without)]
+    assert found[0].equals(found[1])
+    assert found[0].column("prediction").to_pylist() == table_pipeline().predict(pd.read_csv(ROWS).head(5)).tolist()
+
+
+def test_a_model_of_arrays_takes_lists(tmp_path: Path) -> None:
+    pipeline = to_sklearn(
+        normalisation="unit-norm", maps=[], model=LinearModel(np.eye(3)), classes=("a", "b", "c"), dimension=3
+    )
+    lists = [[1.0, 0, 0], [0, 2.0, 0], [0, 0], None, [0, 0, float("nan")]]
+    pq.write_table(pa.table({"features": lists}), tmp_path / "new.parquet")
+    assert predict_file(pipeline, tmp_path / "new.parquet", tmp_path / "out.parquet") == Predicted(5, 3)
+    assert pq.read_table(tmp_path / "out.parquet").column("prediction").to_pylist() == ["a", "b", None, None, None]
+    with pytest.raises(InputError, match="this model takes arrays; give a Parquet file"):
+        predict_file(pipeline, ROWS, tmp_path / "other.parquet")
