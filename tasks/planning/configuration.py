@@ -176,7 +176,15 @@ class TrainingConfig(BaseModel):
     secure: Annotated[
         SecureSettings, Field(description="What the parties tolerate where sums are formed securely (secagg).")
     ] = SecureSettings()
-    parties: Annotated[int, Field(ge=1, le=1_000_000, description="Number of simulated parties.", examples=[5])] = 5
+    parties: Annotated[
+        int,
+        Field(
+            ge=1,
+            le=1_000_000,
+            description="Number of simulated parties; not where they are the files' own.",
+            examples=[5],
+        ),
+    ] = 5
     sizes: Annotated[
         tuple[Annotated[int, Field(ge=1)], ...] | None, Field(description="Rows of each party (an uneven split).")
     ] = None
@@ -185,9 +193,12 @@ class TrainingConfig(BaseModel):
         int | None, Field(ge=1, description="Target dimension k of the projection; min(20, d) if empty.", examples=[20])
     ] = None
     partition: Annotated[
-        Annotated[str, RegisteredName("partitions", besides=("own",))],
-        Field(description="How rows are dealt: even; sized, with sizes; dirichlet; by-label; own, by files."),
-    ] = "even"
+        Annotated[str, RegisteredName("partitions", besides=("own",))] | None,
+        Field(
+            description="How rows are dealt: even; sized, with sizes; dirichlet; by-label; own, by files. If empty, "
+            "own where the parties brought their own files, else even: to parties that are simulated."
+        ),
+    ] = None
     normalisation: Annotated[
         Annotated[str, RegisteredName("normalisations")] | None,
         Field(description="Map of each row (unit-norm, clip, none; minmax on public rows); the system's if empty."),

@@ -68,7 +68,7 @@ def planned_shards(dataset: DatasetRef, config: TrainingConfig, registered: Data
     RefusedError, InputError
         As :func:`deal_rows` does.
     """
-    spec = _spec(dataset, config)
+    spec = _spec(dataset, config, origins(current_layout(), registered or dataset))
     if spec is not None and spec.build().content_dependent:
         return None
     name, assignment = _assigned(dataset, config, registered)
@@ -88,12 +88,12 @@ def _assigned(
     fraction = _test_fraction(dataset, config)
     held = _held_out(dataset, fraction, config.partition_seed, files)
     kept = np.setdiff1d(np.arange(dataset.rows, dtype=np.int64), held, assume_unique=True)
-    spec = _spec(dataset, config)
-    own = files if config.partition == OWN_FILES else ()
+    spec = _spec(dataset, config, files)
+    own = files if spec is None else ()
     rule: list[object] = [fraction, config.partition_seed, *(["by position"] if dataset.private else [])]
     name = identity(
         dataset=dataset.version,
-        rule=config.partition,
+        rule=OWN_FILES if spec is None else spec.name,
         parameters=dict(spec.parameters) if spec else list(own),
         held_out=rule if len(held) else None,
     )[:32]
@@ -147,14 +147,21 @@ def _places(seed: int, party: str, rows: int) -> NDArray[np.float64]:
     return np.random.default_rng([seed, 2, name]).random(rows)
 
 
-def _spec(dataset: DatasetRef, config: TrainingConfig) -> AlgorithmSpec | None:
-    """Return the rule as a specification; None where the parties' own files decide."""
-    if config.partition == OWN_FILES:
+def _spec(dataset: DatasetRef, config: TrainingConfig, files: Sequence[tuple[str, int]]) -> AlgorithmSpec | None:
+    """Return the rule as a specification; None where the parties' own files decide, as they do where there are any."""
+    name = config.partition or (OWN_FILES if files else "even")
+    if name == OWN_FILES:
+        # Forms fill in the default, so that it cannot be told from not asking.
+        if files and config.parties not in (len(files), TrainingConfig.model_fields["parties"].default):
+            raise InputError(
+                f"{dataset.name} has {len(files)} parties of its own, {config.parties} are asked for; leave --parties "
+                "out, or deal its rows to simulated parties with --partition even"
+            )
         return None
-    cls = lookup("partitions", config.partition)
+    cls = lookup("partitions", name)
     if cls.content_dependent and dataset.private:
         raise RefusedError(
-            f"the partition {config.partition!r} depends on what rows contain and {dataset.name} is private; "
+            f"the partition {name!r} depends on what rows contain and {dataset.name} is private; "
             f"use even, sized or the parties' own files"
         )
     offered: dict[str, object] = {
@@ -164,17 +171,17 @@ def _spec(dataset: DatasetRef, config: TrainingConfig) -> AlgorithmSpec | None:
         "seed": config.partition_seed,
     }
     fields = cls.__dataclass_fields__
-    given = {name: value for name, value in offered.items() if name in fields and value is not None}
-    for name, value in config.parameters.items():
-        owner, _, field = name.rpartition(".")
+    given = {field: value for field, value in offered.items() if field in fields and value is not None}
+    for parameter, value in config.parameters.items():
+        owner, _, field = parameter.rpartition(".")
         if owner == "partition":
             if field not in fields:
                 known = ", ".join(sorted(fields))
-                raise ParameterError(f"the partition {config.partition!r} has no parameter {field!r}; it has: {known}")
+                raise ParameterError(f"the partition {name!r} has no parameter {field!r}; it has: {known}")
             given[field] = value
     if "sizes" in fields and "sizes" not in given:
-        raise InputError(f"the partition {config.partition!r} needs the parties' sizes: --sizes 50,100,500")
-    return AlgorithmSpec("partitions", config.partition, given)
+        raise InputError(f"the partition {name!r} needs the parties' sizes: --sizes 50,100,500")
+    return AlgorithmSpec("partitions", name, given)
 
 
 def _deal(dataset: DatasetRef, spec: AlgorithmSpec, kept: NDArray[np.int64]) -> dict[str, NDArray[np.int64]]:

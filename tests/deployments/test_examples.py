@@ -13,6 +13,7 @@ from tests.support.command_line import CommandLine
 
 REPOSITORY = Path(__file__).parents[2]
 # Minutes of work, and run by tests of their own.
+BUDGET = ("--epsilon", "1", "--delta", "1e-6")
 LONG = ("compare", "reproduce", "report", "serve")
 
 
@@ -43,18 +44,25 @@ def examples() -> dict[str, list[str]]:
 
 def test_files_of_examples_are_there() -> None:
     for example, arguments in examples().items():
-        for argument in arguments:
-            if re.search(r"\.(csv|ya?ml|parquet)$", argument):
+        for before, argument in zip(["", *arguments], arguments, strict=False):
+            if before != "--output" and re.search(r"\.(csv|ya?ml|parquet)$", argument):
                 assert (REPOSITORY / argument).is_file(), example
 
 
-def test_examples_of_help_run(unitball: CommandLine) -> None:
+def test_examples_of_help_run(unitball: CommandLine, tmp_path: Path) -> None:
     short = {example: arguments for example, arguments in examples().items() if arguments[0] not in LONG}
     # A budget is shown of what was run, results of what was trained.
     order = sorted(short, key=lambda example: short[example][0] not in ("ingest", "train"))
     for example in order:
-        dry = ["--dry-run"] if short[example][0] == "sweep" else []
-        outcome = unitball(*short[example], *dry)
+        command, *arguments = short[example]
+        if command == "sweep":
+            arguments.append("--dry-run")
+        if command == "predict":
+            arguments[arguments.index("--output") + 1] = str(tmp_path / "out.parquet")
+            model = arguments[arguments.index("--model") + 1]
+            dataset, algorithm = model.split(".")
+            assert unitball("train", "--dataset", dataset, "--algorithm", algorithm, *BUDGET).code == 0
+        outcome = unitball(command, *arguments)
         assert outcome.code == 0, (example, outcome)
         assert outcome.out.splitlines()[-1] == f"root: {unitball.root}", example
 

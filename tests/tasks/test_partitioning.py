@@ -181,6 +181,10 @@ def test_the_parties_own_files_are_a_partition(root: Path, tmp_path: Path) -> No
     assert sum(shard.rows for shard in shards.training) + shards.held_out.rows == 150
     whole = deal("clinics", partition="own", test_fraction=0)
     assert [shard.rows for shard in whole.training] == [100, 50]
+    assert deal("clinics", test_fraction=0) == whole, "who brings files is a party unless others are asked for"
+    assert len(deal("clinics", partition="even", parties=3, test_fraction=0).training) == 3
+    with pytest.raises(InputError, match=r"clinics has 2 parties of its own, 3 are asked for; .*--partition even"):
+        deal("clinics", parties=3)
     with pytest.raises(InputError, match="--party PARTY=PATH"):
         deal("digits", partition="own")
 
