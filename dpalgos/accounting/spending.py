@@ -24,7 +24,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from dpalgos.accounting.composition import compose
@@ -35,7 +35,18 @@ from dpalgos.accounting.scaling import scaled
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Loss
 
-__all__ = ["Admission", "Cap", "Spent", "admit", "largest_epsilon", "repeats_left", "spent", "standing", "worst_totals"]
+__all__ = [
+    "Admission",
+    "Books",
+    "Cap",
+    "Spent",
+    "admit",
+    "largest_epsilon",
+    "repeats_left",
+    "spent",
+    "standing",
+    "worst_totals",
+]
 
 History = Sequence[tuple[str, Mapping[str, PlanCost]]]
 """Charged plans in order: the partition of each, and what it costs every party it touches."""
@@ -45,6 +56,7 @@ _SINGLE = "single plan"
 _MOST_REPEATS = 1_000_000
 _REFINEMENTS = 2
 _ZERO = Totals()
+_FEW = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,33 +209,109 @@ class _Bill:
         return within_any(self.totals, epsilon, delta, parts)
 
 
-@dataclass(frozen=True, slots=True)
-class _Books:
-    """An account's history, added up: every party's bill in every partition, and the parts of delta."""
+def _grown(parts: tuple[float, ...], values: Iterable[float]) -> tuple[float, ...]:
+    """Return numbers whose exact sum is that of ``parts`` and ``values``: few, since their bits do not overlap.
 
-    bills: Mapping[str, Mapping[str, _Bill]]
-    parts: Mapping[str, float]
+    Each step replaces two numbers by their rounded sum and its error, which float64 holds (Shewchuk 1997).
+    """
+    for value in values:
+        if not math.isfinite(value) or math.inf in parts:
+            return (math.inf,)
+        kept, high = [], value
+        for part in parts:
+            large, small = (high, part) if abs(high) >= abs(part) else (part, high)
+            high = large + small
+            if low := small - (high - large):
+                kept.append(low)
+        parts = (*kept, high) if high else tuple(kept)
+    return parts
+
+
+@dataclass(frozen=True, slots=True)
+class _Account:
+    """What one party's rows have paid in one partition, added up exactly."""
+
+    sums: tuple[tuple[float, ...], ...]
+    plans: int
+    losses: tuple[Loss, ...]
 
     @classmethod
-    def of(cls, history: Iterable[tuple[str, Mapping[str, PlanCost]]], delta: float, reserved: float = 0.0) -> _Books:
+    def of(cls, costs: Sequence[PlanCost]) -> _Account:
+        return cls(tuple(zip(*map(_quantities, costs), strict=True)), len(costs), _losses_of(costs))
+
+    def with_cost(self, cost: PlanCost) -> _Account:
+        grown = zip(self.sums, _quantities(cost), strict=True)
+        return _Account(
+            tuple(
+                _grown(parts, (value,)) if len(parts) <= _FEW else _grown((), (*parts, value)) for parts, value in grown
+            ),
+            self.plans + 1,
+            (),
+        )
+
+    def bill(self) -> _Bill:
+        """Return it with each sum rounded once."""
+        return _Bill(Totals(*map(math.fsum, self.sums)), self.plans, self.losses)
+
+
+def _quantities(cost: PlanCost) -> tuple[float, ...]:
+    return cost.mu_squared, cost.rho, cost.slack, cost.epsilon, cost.delta
+
+
+def _losses_of(costs: Sequence[PlanCost]) -> tuple[Loss, ...]:
+    return costs[0].losses if len(costs) == 1 else ()
+
+
+@dataclass(frozen=True, slots=True)
+class Books:
+    """An account's history, added up plan by plan, so that one more costs the same after a thousand as after ten.
+
+    Immutable: :meth:`with_plan` returns new books that share what has not changed.
+
+    Attributes
+    ----------
+    bills : mapping of partition to mapping of party to bill
+    first : tuple of PlanCost
+        What the first plan that cost anything cost its parties.
+    """
+
+    accounts: Mapping[str, Mapping[str, _Account]] = field(default_factory=dict)
+    bills: Mapping[str, Mapping[str, _Bill]] = field(default_factory=dict)
+    first: tuple[PlanCost, ...] = ()
+
+    @classmethod
+    def of(cls, history: Iterable[tuple[str, Mapping[str, PlanCost]]]) -> Books:
+        """Add a history up."""
         paid: dict[str, dict[str, list[PlanCost]]] = {}
-        first: list[PlanCost] = []
+        first: tuple[PlanCost, ...] = ()
         for partition, costs in history:
-            entries = paid.setdefault(partition, {})
-            for party, cost in costs.items():
-                # What costs nothing depends on nobody's rows.
-                if not cost.is_zero:
-                    entries.setdefault(party, []).append(cost)
-            first = first or [cost for cost in costs.values() if not cost.is_zero]
-        bills = {
-            partition: {
-                party: _Bill(Totals.of(costs), len(costs), costs[0].losses if len(costs) == 1 else ())
-                for party, costs in entries.items()
-            }
-            for partition, entries in paid.items()
-            if entries
+            dear = _dear(costs)
+            first = first or tuple(dear.values())
+            for party, cost in dear.items():
+                paid.setdefault(partition, {}).setdefault(party, []).append(cost)
+        accounts = {name: {party: _Account.of(of) for party, of in parties.items()} for name, parties in paid.items()}
+        bills = {name: {party: of.bill() for party, of in parties.items()} for name, parties in accounts.items()}
+        return cls(accounts, bills, first)
+
+    def with_plan(self, partition: str, costs: Mapping[str, PlanCost]) -> Books:
+        """Return the books with one more plan."""
+        dear, before = _dear(costs), self.accounts.get(partition, {})
+        if not dear:
+            return self
+        changed = {
+            party: before[party].with_cost(cost) if party in before else _Account.of([cost])
+            for party, cost in dear.items()
         }
-        return cls(bills, shares(first, delta, reserved))
+        bills = {party: account.bill() for party, account in changed.items()}
+        return Books(
+            {**self.accounts, partition: {**before, **changed}},
+            {**self.bills, partition: {**self.bills.get(partition, {}), **bills}},
+            self.first or tuple(dear.values()),
+        )
+
+    def parts(self, delta: float, reserved: float = 0.0) -> Mapping[str, float]:
+        """Return each filter's part of delta."""
+        return shares(self.first, delta, reserved)
 
     def elsewhere(self, partition: str) -> _Bill:
         """Return the worst that a row may have paid in the other partitions."""
@@ -236,14 +324,24 @@ class _Books:
             return list(set(bills.values()))
         return [_worst(_largest(bills.values()) for bills in self.bills.values())]
 
-    def epsilon(self, delta: float) -> tuple[float, str]:
+    def epsilon(self, delta: float, reserved: float = 0.0) -> tuple[float, str]:
         """Return the largest epsilon over rows, and what proves it."""
         worst = 0.0, _NOTHING
+        parts = self.parts(delta, reserved)
         for bill in sorted(self.rows(), key=lambda bill: bill.totals.rho, reverse=True):
             # Most parties pay no more than the first; asking whether they do is cheaper than asking how much they pay.
-            if worst[1] == _NOTHING or not math.isfinite(worst[0]) or not bill.within(worst[0], delta, self.parts):
-                worst = max(worst, bill.epsilon(delta, self.parts))
+            if worst[1] == _NOTHING or not math.isfinite(worst[0]) or not bill.within(worst[0], delta, parts):
+                worst = max(worst, bill.epsilon(delta, parts))
         return worst
+
+
+def _dear(costs: Mapping[str, PlanCost]) -> dict[str, PlanCost]:
+    """Leave out what costs nothing: it depends on nobody's rows."""
+    return {party: cost for party, cost in costs.items() if not cost.is_zero}
+
+
+def _books(history: History | Books) -> Books:
+    return history if isinstance(history, Books) else Books.of(history)
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,8 +354,8 @@ class _Candidate:
     parts: Mapping[str, float]
 
     @classmethod
-    def of(cls, books: _Books, partition: str, costs: Mapping[str, PlanCost], cap: Cap) -> _Candidate:
-        parts = books.parts if books.bills else shares(costs.values(), cap.delta, cap.reserved)
+    def of(cls, books: Books, partition: str, costs: Mapping[str, PlanCost], cap: Cap) -> _Candidate:
+        parts = books.parts(cap.delta, cap.reserved) if books.bills else shares(costs.values(), cap.delta, cap.reserved)
         bills = books.bills.get(partition, {})
         # Parties that paid the same and are to pay the same stand and fall together: one of them is looked at.
         alike = {(bills.get(party), costs.get(party)): party for party in (*bills, *costs)}
@@ -299,7 +397,7 @@ def _worst(bills: Iterable[_Bill]) -> _Bill:
     return total
 
 
-def spent(history: History, delta: float, reserved: float = 0.0) -> Spent:
+def spent(history: History | Books, delta: float, reserved: float = 0.0) -> Spent:
     """Return what a history costs at delta: every party, and the account as a whole.
 
     A reading of what was charged, not a theorem: what is promised of an account is its cap, because a filter's
@@ -307,7 +405,7 @@ def spent(history: History, delta: float, reserved: float = 0.0) -> Spent:
 
     Parameters
     ----------
-    history : sequence of (partition, mapping of party to PlanCost)
+    history : Books, or sequence of (partition, mapping of party to PlanCost)
         In the order in which the plans were charged.
     delta : float
     reserved : float
@@ -319,30 +417,24 @@ def spent(history: History, delta: float, reserved: float = 0.0) -> Spent:
         If delta is outside [0, 1).
     """
     require_delta(delta)
-    books = _Books.of(history, delta, reserved)
+    books = _books(history)
+    parts = books.parts(delta, reserved)
     parties = {}
     for partition, bills in books.bills.items():
         elsewhere = books.elsewhere(partition)
-        found = {bill: bill.beside(elsewhere).epsilon(delta, books.parts)[0] for bill in set(bills.values())}
+        found = {bill: bill.beside(elsewhere).epsilon(delta, parts)[0] for bill in set(bills.values())}
         parties[partition] = {party: found[bill] for party, bill in bills.items()}
-    epsilon, name = books.epsilon(delta)
+    epsilon, name = books.epsilon(delta, reserved)
     return Spent(epsilon=epsilon, delta=delta, filter=name, parties=parties)
 
 
-def worst_totals(history: History) -> Totals:
+def worst_totals(history: History | Books) -> Totals:
     """Return bounds, over all rows, on the sums that filters compare: over partitions, of the largest over parties."""
-    paid: dict[str, dict[str, list[PlanCost]]] = {}
-    for partition, costs in history:
-        for party, cost in costs.items():
-            paid.setdefault(partition, {}).setdefault(party, []).append(cost)
-    total = Totals()
-    for parties in paid.values():
-        total = total.plus(_largest(_Bill(Totals.of(costs)) for costs in parties.values()).totals)
-    return total
+    return _worst(_largest(parties.values()) for parties in _books(history).bills.values()).totals
 
 
-def _whole(books: _Books, cap: Cap) -> Spent:
-    epsilon, name = books.epsilon(cap.delta)
+def _whole(books: Books, cap: Cap) -> Spent:
+    epsilon, name = books.epsilon(cap.delta, cap.reserved)
     return Spent(epsilon=epsilon, delta=cap.delta, filter=name, parties={})
 
 
@@ -353,12 +445,12 @@ def _with_earlier(found: Spent, cap: Cap) -> Spent:
     return dataclasses.replace(found, epsilon=math.nextafter(cap.earlier + found.epsilon, math.inf))
 
 
-def standing(history: History, cap: Cap) -> Admission:
+def standing(history: History | Books, cap: Cap) -> Admission:
     """Return where an account stands under a cap, with nothing new; admitted if what is charged is within it."""
     return _admission(history, ("", {}), cap)
 
 
-def admit(history: History, new: tuple[str, Mapping[str, PlanCost]], cap: Cap) -> Admission:
+def admit(history: History | Books, new: tuple[str, Mapping[str, PlanCost]], cap: Cap) -> Admission:
     """Decide on the next plan.
 
     A plan is admitted if, with it, every row is within the cap by some filter of :mod:`dpalgos.accounting.filters` or
@@ -366,7 +458,7 @@ def admit(history: History, new: tuple[str, Mapping[str, PlanCost]], cap: Cap) -
 
     Parameters
     ----------
-    history : sequence of (partition, mapping of party to PlanCost)
+    history : Books, or sequence of (partition, mapping of party to PlanCost)
         All plans charged to the account, in order.
     new : (partition, mapping of party to PlanCost)
     cap : Cap
@@ -380,11 +472,11 @@ def admit(history: History, new: tuple[str, Mapping[str, PlanCost]], cap: Cap) -
     return _admission(history, new, cap)
 
 
-def _admission(history: History, new: tuple[str, Mapping[str, PlanCost]], cap: Cap) -> Admission:
-    books = _Books.of(history, cap.delta, cap.reserved)
+def _admission(history: History | Books, new: tuple[str, Mapping[str, PlanCost]], cap: Cap) -> Admission:
+    books = _books(history)
     found = _whole(books, cap)
     costs = {party: cost for party, cost in new[1].items() if not cost.is_zero}
-    reached = _whole(_Books.of([*history, new], cap.delta, cap.reserved), cap) if costs else found
+    reached = _whole(books.with_plan(*new), cap) if costs else found
     admitted = reached.epsilon <= cap.room or (bool(new[1]) and not costs)
     before, after = _with_earlier(found, cap), _with_earlier(reached, cap)
     left = max(cap.epsilon - before.epsilon, 0.0) if math.isfinite(before.epsilon) else 0.0
@@ -457,7 +549,7 @@ def _rounded(value: float, towards: Any) -> str:
     return f"{digits * unit:.4g}"
 
 
-def largest_epsilon(history: History, new: tuple[str, Mapping[str, PlanCost]], cap: Cap) -> float:
+def largest_epsilon(history: History | Books, new: tuple[str, Mapping[str, PlanCost]], cap: Cap) -> float:
     """Return the largest epsilon of a plan of this kind that would be admitted, at the delta the plan states.
 
     The plan's noise is scaled as a whole, so that the proportions between its releases and between parties stay.
@@ -468,7 +560,7 @@ def largest_epsilon(history: History, new: tuple[str, Mapping[str, PlanCost]], c
         If the plan costs nothing, or its epsilon is infinite at its delta with any noise.
     """
     costs = {party: cost for party, cost in new[1].items() if not cost.is_zero}
-    fits = _largest_fitting(_Books.of(history, cap.delta, cap.reserved), (new[0], costs), cap)
+    fits = _largest_fitting(_books(history), (new[0], costs), cap)
     if not costs or fits is None:
         raise ParameterError(
             "a plan that costs nothing, or whose epsilon is infinite at any noise, has no largest epsilon"
@@ -476,7 +568,7 @@ def largest_epsilon(history: History, new: tuple[str, Mapping[str, PlanCost]], c
     return fits
 
 
-def _largest_fitting(books: _Books, new: tuple[str, Mapping[str, PlanCost]], cap: Cap) -> float | None:
+def _largest_fitting(books: Books, new: tuple[str, Mapping[str, PlanCost]], cap: Cap) -> float | None:
     """Return the largest epsilon, rounded down, at which a plan like the new one fits; None where none makes sense."""
     partition, costs = new
     if not costs or any(unproved(cost) is not None for cost in costs.values()):
@@ -559,7 +651,7 @@ def _largest_factor(fits: Callable[[float], bool], low: float = 0.0) -> float:
     return low
 
 
-def repeats_left(history: History, new: tuple[str, Mapping[str, PlanCost]], cap: Cap) -> int:
+def repeats_left(history: History | Books, new: tuple[str, Mapping[str, PlanCost]], cap: Cap) -> int:
     """Return how many plans exactly like the new one would be admitted one after the other.
 
     At most a million are counted.
@@ -567,7 +659,7 @@ def repeats_left(history: History, new: tuple[str, Mapping[str, PlanCost]], cap:
     partition, costs = new[0], {party: cost for party, cost in new[1].items() if not cost.is_zero}
     if not costs:
         return _MOST_REPEATS
-    candidate = _Candidate.of(_Books.of(history, cap.delta, cap.reserved), partition, costs, cap)
+    candidate = _Candidate.of(_books(history), partition, costs, cap)
 
     def fits(times: int) -> bool:
         paid = {

@@ -133,6 +133,9 @@ class PlanRecord:
         The account's running totals with this plan; the policy's own JSON, empty where it gave none.
     sequence : int
         Number of its entry, see :class:`CapChange`.
+    notes : dict
+        What a policy has made of the history up to this plan, so that it need not add it up again. The ledger hands out
+        the same record behind the same records before it, or another one.
     """
 
     partition: str
@@ -140,6 +143,7 @@ class PlanRecord:
     loss: Mapping[str, Any] = field(default_factory=dict, compare=False)
     totals: Mapping[str, Any] = field(default_factory=dict, compare=False)
     sequence: int = field(default=0, compare=False)
+    notes: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

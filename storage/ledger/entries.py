@@ -95,10 +95,17 @@ class Entries:
         self._chain = chain
 
     def find(
-        self, *kinds: Kind, account: str | None = None, subject: str | None = None, subjects: Sequence[str] = ()
+        self,
+        *kinds: Kind,
+        account: str | None = None,
+        subject: str | None = None,
+        subjects: Sequence[str] = (),
+        after: int = 0,
     ) -> list[Entry]:
-        """Return the entries of these kinds in their order, narrowed to an account, a subject or some subjects."""
+        """Return the entries of these kinds in their order, of an account, subjects, or later ones only."""
         statement = select(entries).where(entries.c.kind.in_([str(kind) for kind in kinds]))
+        if after:
+            statement = statement.where(entries.c.sequence > after)
         if account is not None:
             statement = statement.where(entries.c.account == account)
         if subject is not None:
@@ -119,25 +126,38 @@ class Entries:
 
     def append(self, kind: Kind, *, account: str, subject: str, content: Mapping[str, Any]) -> Entry:
         """Add one entry at the end of the chain."""
+        (added,) = self.extend(kind, account=account, contents=[(subject, content)])
+        return added
+
+    def extend(self, kind: Kind, *, account: str, contents: Sequence[tuple[str, Mapping[str, Any]]]) -> list[Entry]:
+        """Add entries of one kind, each a subject and its content, at the end of the chain."""
         last = self.last()
-        fields = {
-            "sequence": last.sequence + 1,
-            "kind": str(kind),
-            "account": account,
-            "subject": subject,
-            "recorded_at": _now(),
-            "content": canonical(content),
-            "previous": last.digest,
-        }
-        self._connection.execute(insert(entries).values(**fields, digest=self._chain.digest(fields)))
-        return Entry(
-            sequence=last.sequence + 1,
-            kind=kind,
-            account=account,
-            subject=subject,
-            content=json.loads(str(fields["content"])),
-            recorded_at=str(fields["recorded_at"]),
-        )
+        added: list[dict[str, Any]] = []
+        for subject, content in contents:
+            fields: dict[str, Any] = {
+                "sequence": last.sequence + 1,
+                "kind": str(kind),
+                "account": account,
+                "subject": subject,
+                "recorded_at": _now(),
+                "content": canonical(content),
+                "previous": last.digest,
+            }
+            last = Link(last.ledger_id, last.sequence + 1, self._chain.digest(fields))
+            added.append({**fields, "digest": last.digest})
+        if added:
+            self._connection.execute(insert(entries), added)
+        return [
+            Entry(
+                sequence=fields["sequence"],
+                kind=kind,
+                account=account,
+                subject=fields["subject"],
+                content=json.loads(fields["content"]),
+                recorded_at=fields["recorded_at"],
+            )
+            for fields in added
+        ]
 
     def last(self) -> Link:
         """Return the end of the chain; number 0 where there is no entry yet."""

@@ -20,6 +20,7 @@ from storage.ledger.accounts import (
     get_account,
     require_cap,
 )
+from storage.ledger.chain import Link
 from storage.ledger.charges import (
     DEFAULT_RELATION,
     AccountTerms,
@@ -447,7 +448,7 @@ class Ledger:
                     "prices one row only; use one that knows groups"
                 )
             policy = policy.for_group(account.group_size)
-        history = [plan.record() for plan in _plans(entries, account.name)]
+        history = _history(entries, account.name)
         terms = account_terms(entries, account)
         if change is not None:
             terms = replace(terms, changes=(*terms.changes, change))
@@ -571,7 +572,7 @@ class Ledger:
 
     def _book(self, entries: Entries, account: Account, totals: Mapping[str, Any] | None, stated: Cap | None) -> None:
         """Book what an account has spent beyond its history, as one plan of a partition of its own."""
-        history = [plan.record() for plan in _plans(entries, account.name)]
+        history = _history(entries, account.name)
         cost = (
             self._policy.lacking(history, totals)
             if totals
@@ -763,12 +764,10 @@ def _append_plan(
             "recharge": kind is Kind.RECHARGE,
         },
     ).sequence
-    for release in new:
-        entries.append(
-            kind,
-            account=plan.account,
-            subject=release.key,
-            content={
+    contents = [
+        (
+            release.key,
+            {
                 "plan": number,
                 "partition": plan.partition,
                 "parties": list(release.parties),
@@ -776,6 +775,9 @@ def _append_plan(
                 "label": release.label,
             },
         )
+        for release in new
+    ]
+    entries.extend(kind, account=plan.account, contents=contents)
     return number
 
 
@@ -824,6 +826,30 @@ def _plans(entries: Entries, account: str) -> list[StoredPlan]:
         number = entry.content["plan"]
         plans[number] = replace(plans[number], costs=entry.content["costs"], loss=entry.content["loss"])
     return list(plans.values())
+
+
+_histories: dict[tuple[str, str], tuple[Link, tuple[PlanRecord, ...]]] = {}
+"""What this process has read of the plans of a ledger's account, and up to where."""
+
+
+def _history(entries: Entries, account: str) -> tuple[PlanRecord, ...]:
+    """Return an account's plans as the policy sees them; of those read before, only that their chain is still there.
+
+    The chain's digest at the place up to which they were read stands for all entries before it: where it is another
+    one, everything is read anew, and so it is where a plan was priced anew.
+    """
+    end = entries.last()
+    read, history = _histories.get((end.ledger_id, account), (None, ()))
+    if read is not None and entries.digest_at(read.sequence) == read.digest:
+        later = entries.find(Kind.PLAN, Kind.REPRICE, account=account, after=read.sequence)
+    else:
+        read, later = None, []
+    if read is None or any(entry.kind is Kind.REPRICE for entry in later):
+        history = tuple(plan.record() for plan in _plans(entries, account))
+    else:
+        history += tuple(_plan(entry).record() for entry in later)
+    _histories[end.ledger_id, account] = (end, history)
+    return history
 
 
 def _charge(entry: Entry, plan: StoredPlan) -> ChargeRecord:

@@ -10,7 +10,7 @@ from typing import Any
 
 from dpalgos.accounting.costs import PlanCost, price
 from dpalgos.accounting.scaling import losses_under
-from dpalgos.accounting.spending import Admission, admit, repeats_left, spent, standing, worst_totals
+from dpalgos.accounting.spending import Admission, Books, admit, repeats_left, spent, standing, worst_totals
 from dpalgos.accounting.spending import Cap as AccountingCap
 from dpalgos.accounting.successive import RESERVED, filter_in_force
 from dpalgos.guarantees import ApproximateDP, GaussianMu, Guarantee, Loss, Neighbours, NoGuarantee, ZeroConcentrated
@@ -36,7 +36,6 @@ __all__ = [
 ]
 
 _NO_TERMS = AccountTerms()
-History = list[tuple[str, Mapping[str, PlanCost]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +83,8 @@ class AccountingPolicy:
         if cap is None:
             return Decision(admitted=True, costs=written)
         now = _Standing.of(history, cap, terms)
-        # Parsing a long history costs more than the decision, and mostly one filter has seen all of it.
-        before = now.history if len(now.history) == len(history) else _history(history)
-        after = [*before, (partition, costs)] if new else before
-        admission = admit(now.history, (partition, costs), now.limit) if new else standing(now.history, now.limit)
+        admission = admit(now.books, (partition, costs), now.limit) if new else standing(now.books, now.limit)
+        after = _books(history).with_plan(partition, costs)
         return Decision(
             admitted=admission.admitted and now.broken is None,
             costs=written,
@@ -98,7 +95,7 @@ class AccountingPolicy:
 
     def lacking(self, history: Sequence[PlanRecord], totals: Mapping[str, Any]) -> dict[str, Any]:
         """Return the cost of one plan, paid by every row, that brings a history at least to these running totals."""
-        now = worst_totals(_history(history))._asdict()
+        now = worst_totals(_books(history))._asdict()
         wanted = {name: math.inf if value is None else float(value) for name, value in totals.items()}
         # A difference is rounded up; from nothing it is exact.
         lacks = {
@@ -138,11 +135,30 @@ def _details(admission: Admission) -> dict[str, Any]:
     }
 
 
-def _history(plans: Sequence[PlanRecord]) -> History:
+def _costs(plans: Sequence[PlanRecord]) -> list[tuple[str, Mapping[str, PlanCost]]]:
     return [
         (plan.partition, {party: PlanCost.from_json(dict(cost)) for party, cost in plan.costs.items()})
         for plan in plans
     ]
+
+
+def _books(plans: Sequence[PlanRecord], start: int = 0) -> Books:
+    """Add up the plans from a place on; what was added up before is noted on the last plan it holds."""
+    first = next((place for place, plan in enumerate(plans) if plan.sequence >= start), len(plans))
+    place = len(plans)
+    while place > first and start not in plans[place - 1].notes:
+        place -= 1
+    books: Books | None = plans[place - 1].notes.get(start) if place > first else None
+    if books is None:
+        place, books = first, Books.of(_costs(plans[first:]))
+    else:
+        for partition, costs in _costs(plans[place:]):
+            books = books.with_plan(partition, costs)
+    if first < len(plans) and place < len(plans):
+        if place > first:
+            plans[place - 1].notes.pop(start, None)
+        plans[-1].notes[start] = books
+    return books
 
 
 def relation_of(dataset: str) -> Neighbours:
@@ -158,8 +174,8 @@ class _Standing:
     ----------
     limit : AccountingCap
         What the filter in force admits.
-    history : History
-        The plans that were charged under it.
+    books : Books
+        The plans that were charged under it, added up.
     promised : float
         The epsilon of the theorem: the highest cap so far.
     broken : str or None
@@ -167,7 +183,7 @@ class _Standing:
     """
 
     limit: AccountingCap
-    history: History
+    books: Books
     promised: float
     broken: str | None
 
@@ -186,7 +202,7 @@ class _Standing:
         bounds = [*(starts[closed.changes] for closed in found.earlier), starts[found.changes]]
         broken = None
         for closed, start, end in zip(found.earlier, bounds, bounds[1:], strict=False):
-            under = _history([plan for plan in plans if start <= plan.sequence < end])
+            under = _books([plan for plan in plans if plan.sequence < end], start)
             held = standing(under, AccountingCap(closed.epsilon, closed.delta))
             if not held.admitted:
                 broken = (
@@ -195,7 +211,7 @@ class _Standing:
                 )
         return cls(
             limit=AccountingCap(cap.epsilon, found.delta, earlier=found.earlier_epsilon, reserved=found.reserved),
-            history=_history([plan for plan in plans if plan.sequence >= bounds[-1]]),
+            books=_books(plans, bounds[-1]),
             promised=found.promised,
             broken=broken,
         )
@@ -222,7 +238,7 @@ def budget_report(dataset: str) -> dict[str, Any]:
     delta = cap.delta if cap else 1e-5
     plans = [plan.record() for plan in ledger.plans(account.name)]
     now = _Standing.of(plans, cap, ledger.terms(account.name)) if cap else None
-    total = spent(now.history, now.limit.delta, now.limit.reserved) if now else spent(_history(plans), delta)
+    total = spent(now.books, now.limit.delta, now.limit.reserved) if now else spent(_books(plans), delta)
     earlier = now.limit.earlier if now else 0.0
     reading = earlier + total.epsilon
     charges = ledger.charges_by_party(account.name)
@@ -282,7 +298,7 @@ def runs_left(account: str) -> int | None:
         return None
     records = [plan.record() for plan in plans]
     now = _Standing.of(records, cap, ledger.terms(account))
-    return repeats_left(now.history, _history(records[-1:])[0], now.limit)
+    return repeats_left(now.books, _costs(records[-1:])[0], now.limit)
 
 
 def change_cap(dataset: str, epsilon: float, reason: str) -> None:

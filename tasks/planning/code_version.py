@@ -203,6 +203,8 @@ def _distribution(top: str) -> str:
     try:
         return f"{name} {importlib.metadata.version(name)}"
     except importlib.metadata.PackageNotFoundError:
+        if importlib.util.find_spec(top) is None:
+            return "none"
         # Reads every distribution's list of files: only where the names differ.
         names = importlib.metadata.packages_distributions().get(top, [])
         return ", ".join(f"{name} {importlib.metadata.version(name)}" for name in sorted(names)) or "none"

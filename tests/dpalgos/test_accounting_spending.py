@@ -30,6 +30,7 @@ from dpalgos.accounting import (
 )
 from dpalgos.accounting.costs import additive_costs
 from dpalgos.accounting.filters import Totals
+from dpalgos.accounting.spending import Books
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import ApproximateDP, GaussianMu, Loss, NoGuarantee, PureEpsilon, ZeroConcentrated
 from dpalgos.mechanisms.gaussian import epsilon_of_mu, mu_from_epsilon_delta
@@ -116,7 +117,7 @@ def test_the_bound_is_the_sum_of_the_partitions_maxima_and_is_attained(populatio
     def of_row(row: Mapping[str, str]) -> Totals:
         return Totals.of(costs[row[partition]] for partition, costs in population.history() if row[partition] in costs)
 
-    books = spending._Books.of(population.history(), D)
+    books = Books.of(population.history())
     bounds = [bill.totals for bill in books.rows()]
     crossing = [of_row({"even": a, "by-site": b}) for a in PARTIES for b in PARTIES]
     for index, name in enumerate(Totals._fields):
@@ -183,8 +184,8 @@ def test_forgotten_joint_releases_are_caught(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_sum_that_forgets_a_plan_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = Totals.of
-    monkeypatch.setattr(Totals, "of", lambda costs: honest(list(costs)[1:] or ()))
+    honest = Books.of
+    monkeypatch.setattr(Books, "of", lambda history: honest(list(history)[1:]))
     assert violations(LOCAL_AND_JOINT)
 
 
@@ -514,6 +515,32 @@ def test_the_next_plan_after_a_thousand_is_decided_in_a_fifth_of_a_second() -> N
         assert decision.fits
 
     assert quickest(decide) < 0.2
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_books_that_grow_plan_by_plan_are_those_of_the_whole_history(seed: int) -> None:
+    """Each sum rounded once, as if all were added at once; adding rounded sums is off in the last bits."""
+    rng = random.Random(seed)
+    sizes = [1e-12, 0.003, 1 / 3, 1e8]
+    history = []
+    for _ in range(90):
+        parties = rng.sample("abcd", rng.randint(0, 4))
+        costs = {party: PlanCost((), *(rng.choice(sizes) * rng.random() for _ in range(5))) for party in parties}
+        history.append((rng.choice(["even", "by-site"]), costs))
+    grown = Books.of(history[: 20 * seed])
+    for plan in history[20 * seed :]:
+        grown = grown.with_plan(*plan)
+    assert grown.bills == Books.of(history).bills
+    assert grown.first == Books.of(history).first
+    paid = [plan[1]["a"] for plan in history if plan[0] == "even" and "a" in plan[1]]
+    assert grown.bills["even"]["a"].totals == Totals.of(paid)
+    rounded = [sum(getattr(cost, name) for cost in paid) for name in Totals._fields]
+    if seed == 0:
+        assert grown.bills["even"]["a"].totals != Totals(*rounded)
+    endless = grown.with_plan("even", {"a": PlanCost((), math.inf, 1.0, 0.0, 1.0, 0.0)})
+    for _ in range(2):
+        assert endless.bills["even"]["a"].totals.mu_squared == math.inf
+        endless = endless.with_plan("even", {"a": PlanCost((), 0.5, 1.0, 0.0, 1.0, 0.0)})
 
 
 def test_parties_that_pay_alike_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

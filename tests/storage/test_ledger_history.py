@@ -1,0 +1,130 @@
+"""What a process remembers of an account's plans: never more or less than the ledger holds, whoever wrote meanwhile."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from storage.errors import OverspendError, StorageError
+from storage.ledger import ledger as ledgers
+from storage.ledger.charges import Cap, Decision, PlanRecord
+from storage.ledger.entries import Entries, Kind, writing
+from storage.ledger.ledger import Ledger
+from tests.support.ledgers import SumOfEpsilons, database_of, open_ledger, opened, release, request, spent
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Ledger:
+    return open_ledger(tmp_path / "ledger.sqlite", cap=5)
+
+
+class Watching(SumOfEpsilons):
+    """Keeps the histories that it was asked about."""
+
+    seen: Any = []  # noqa: RUF012 - a frozen dataclass has no place of its own for it
+
+    def decide(self, history: Sequence[PlanRecord], *arguments: Any, **options: Any) -> Decision:
+        self.seen.append(tuple(history))
+        return super().decide(history, *arguments, **options)
+
+
+def read_from_the_start(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Note how many plans are read at each decision."""
+    counted: list[int] = []
+    original = Entries.find
+
+    def find(self: Entries, *kinds: Any, **narrowed: Any) -> Any:
+        found = original(self, *kinds, **narrowed)
+        if Kind.PLAN in kinds:
+            counted.append(len(found))
+        return found
+
+    monkeypatch.setattr(Entries, "find", find)
+    return counted
+
+
+def test_a_plan_is_read_once(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    counted = read_from_the_start(monkeypatch)
+    for number in range(6):
+        ledger.charge(request(release(f"r{number}", 0.5)), {})
+    assert max(counted) <= 1
+    assert spent(ledger) == 3
+
+
+def test_charges_of_other_processes_are_seen(tmp_path: Path) -> None:
+    first = open_ledger(tmp_path / "ledger.sqlite", cap=3)
+    first.charge(request(release("a")), {})
+    # Another process has a memory of its own.
+    mine = dict(ledgers._histories)
+    ledgers._histories.clear()
+    Ledger(opened(tmp_path / "ledger.sqlite"), SumOfEpsilons()).charge(request(release("b")), {})
+    ledgers._histories.clear()
+    ledgers._histories.update(mine)
+    first.charge(request(release("c")), {})
+    with pytest.raises(OverspendError):
+        first.charge(request(release("d")), {})
+
+
+def test_what_was_rolled_back_is_forgotten(ledger: Ledger) -> None:
+    ledger.charge(request(release("a")), {})
+
+    def crash() -> None:
+        with writing(database_of(ledger)) as entries:
+            dear = release("b", 4.0)
+            paid = Decision(admitted=True, costs={"0": {"epsilon": 4.0}})
+            ledgers._append_plan(entries, request(dear), (dear,), paid, {}, Kind.CHARGE)
+            assert len(ledgers._history(entries, "clinic")) == 2
+            raise RuntimeError("crash")
+
+    with pytest.raises(RuntimeError, match="crash"):
+        crash()
+    assert spent(ledger) == 1
+    ledger.charge(request(release("c", 4.0)), {})
+    assert spent(ledger) == 5
+
+
+def test_a_plan_priced_anew_counts_at_its_new_price(ledger: Ledger) -> None:
+    number = ledger.charge(request(release("a")), {}).plan
+    ledger.charge(request(release("b")), {})
+    assert spent(ledger) == 2
+    assert number is not None
+    ledger.reprice("clinic", number, {"0": {"epsilon": 3.5}}, why="it was wrong")
+    assert spent(ledger) == 4.5
+    with pytest.raises(OverspendError):
+        ledger.charge(request(release("c")), {})
+
+
+def test_a_ledger_that_was_put_back_is_read_anew(tmp_path: Path) -> None:
+    """The memory of plans that an older copy lacks is not used; the copy itself is refused by its marks."""
+    path = tmp_path / "ledger.sqlite"
+    ledger = open_ledger(path, cap=5)
+    ledger.charge(request(release("a")), {})
+    shutil.copy(path, tmp_path / "copy")
+    ledger.charge(request(release("b")), {})
+    assert spent(ledger) == 2
+    shutil.copy(tmp_path / "copy", path)
+    assert spent(ledger) == 1
+    with pytest.raises(StorageError, match="older back-up"):
+        ledger.charge(request(release("c")), {})
+
+
+def test_records_before_stay_the_same_objects(tmp_path: Path) -> None:
+    """What a policy noted on a plan holds for the plans before it: they are the very same, or all are new."""
+    policy = Watching()
+    ledger = Ledger(opened(tmp_path / "ledger.sqlite"), policy)
+    ledger.open_account("clinic", Cap(5, 1e-5))
+    for number in range(4):
+        ledger.charge(request(release(f"r{number}", 0.5)), {})
+    histories = policy.seen[-4:]
+    for shorter, longer in pairwise(histories):
+        assert len(longer) == len(shorter) + 1
+        assert all(one is other for one, other in zip(shorter, longer, strict=False))
+    first = ledger.plans("clinic")[0]
+    ledger.reprice("clinic", first.sequence, {"0": {"epsilon": 1.0}}, why="it was wrong")
+    ledger.standing("clinic")
+    assert all(one is not other for one, other in zip(histories[-1], policy.seen[-1], strict=False))

@@ -1,0 +1,108 @@
+"""Ratios that must not grow, whatever the machine: processor time of ours over others', or of many over few."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from dpalgos import gradient_sums, parallel
+from dpalgos.gradient_sums import GradientSums
+from dpalgos.guarantees import GaussianMu, Guarantee, Neighbours, Numerics, Setting
+from dpalgos.linear import LinearTask
+from dpalgos.losses import Softmax
+from dpalgos.projections.analyze_gauss import AnalyzeGauss
+from dpalgos.rows import ArrayRows
+from storage.ledger.charges import Cap, PlanRequest, ReleaseCharge
+from storage.ledger.database import open_database
+from storage.ledger.ledger import Ledger
+from storage.refs import Labels
+from storage.rowfiles import RowFormat, RowWriter, StoredRows
+from tasks.accounts.budget import AccountingPolicy
+from tests.support.untraced import untraced
+
+
+def ratio(ours: Callable[[], object], other: Callable[[], object]) -> float:
+    """Return the least processor time of ours over that of the other, run in turn after a warm-up."""
+    taken: tuple[list[float], list[float]] = ([], [])
+    with untraced():
+        for _ in range(6):
+            for work, found in zip((ours, other), taken, strict=True):
+                started = time.thread_time()
+                work()
+                found.append(time.thread_time() - started)
+    return min(taken[0][1:]) / min(taken[1][1:])
+
+
+@pytest.fixture(autouse=True)
+def _one_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parallel, "cores", lambda: 1)
+
+
+def unit_rows(rows: int, dimension: int) -> NDArray[np.float32]:
+    made = np.random.default_rng(1).standard_normal((rows, dimension), dtype=np.float32)
+    return np.asarray(made / np.linalg.norm(made, axis=1, keepdims=True))
+
+
+def test_a_streamed_covariance_costs_at_most_twice_one_in_memory(tmp_path: Path) -> None:
+    layout, features = RowFormat(784, Labels.CLASSES), unit_rows(8_000, 784)
+    writer = RowWriter(tmp_path, layout)
+    writer.write(layout.encode(features, np.zeros(len(features), dtype=np.int32)))
+    rows = StoredRows.open(tmp_path, layout, writer.close())
+    setting = Setting(sizes=(len(features),), dimension=784, classes=2, neighbours=Neighbours.REPLACE_ONE)
+    algorithm = AnalyzeGauss(budget=GaussianMu(1.0))
+    held = features.astype(np.float64)
+
+    def streamed() -> object:
+        return algorithm.contribution(algorithm.initial(setting), rows, setting)
+
+    assert ratio(streamed, lambda: held.T @ held) <= 2.0
+
+
+def test_a_gradient_sum_costs_at_most_twice_numpys(monkeypatch: pytest.MonkeyPatch) -> None:
+    features, labels = unit_rows(10_000, 300), np.random.default_rng(2).integers(0, 10, 10_000)
+    setting = Setting(sizes=(10_000,), dimension=300, classes=10)
+    sums = GradientSums(task=LinearTask(loss=Softmax()), clip=0.5, scale=2.0**14)
+    monkeypatch.setattr(gradient_sums, "_COMPILED_FROM", 0)
+    prepared = sums.prepare(ArrayRows(features.astype(np.float64), labels), setting)
+    weights = np.random.default_rng(3).standard_normal((10, 300))
+    single, targets = weights.astype(np.float32), np.eye(10, dtype=np.float32)[labels]
+
+    def numpys() -> object:
+        powers = np.exp(features @ single.T)
+        slopes = powers / powers.sum(axis=1, keepdims=True) - targets
+        lengths = np.linalg.norm(slopes, axis=1, keepdims=True)
+        return (slopes * np.minimum(1, 0.5 / lengths)).T @ features
+
+    assert ratio(lambda: sums.total(weights, prepared, setting), numpys) <= 2.0
+
+
+def test_a_charge_after_many_plans_costs_what_one_after_few_costs(tmp_path: Path) -> None:
+    """Ten times as many plans here, a hundred times as many nightly: at most half as much again."""
+    assert charge_ratio(tmp_path, 10, 100) <= 1.5
+
+
+@pytest.mark.nightly
+def test_a_charge_after_a_thousand_plans(tmp_path: Path) -> None:
+    assert charge_ratio(tmp_path, 10, 1000) <= 1.5
+
+
+def charge_ratio(folder: Path, few: int, many: int) -> float:
+    (folder / "private").mkdir()
+    ledger = Ledger(open_database(folder / "ledger.sqlite"), AccountingPolicy())
+    ledger.open_account("a", Cap(5.0, 1e-5))
+    guarantee = Guarantee(
+        losses=(GaussianMu(0.001),), neighbours=Neighbours.REPLACE_ONE, numerics=Numerics.EXACT
+    ).to_json()
+    taken = []
+    with untraced():
+        for number in range(many + 5):
+            releases = tuple(ReleaseCharge(f"{number}-{party}", (f"{party}",), guarantee) for party in range(3))
+            started = time.thread_time()
+            ledger.charge(PlanRequest("a", "even", releases, 1e-7), dict.fromkeys("012", "key"))
+            taken.append(time.thread_time() - started)
+    return min(taken[-10:]) / min(taken[few - 5 : few + 5])
