@@ -2,14 +2,56 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 _PACKAGES = ("flows", "tasks", "dpalgos", "storage", "deployments")
 
 
-def _require_own_packages() -> None:
+def _require_own_packages()
+
+if TYPE_CHECKING:
+    from unitball.accounts import budget, open_account
+    from unitball.estimators import PrivateClassifier, PrivateRegressor
+    from unitball.fitting import BudgetError
+    from unitball.training import TrainedModel, predict, results, train
+
+_PLACES = {
+    "BudgetError": "fitting",
+    "PrivateClassifier": "estimators",
+    "PrivateRegressor": "estimators",
+    "TrainedModel": "training",
+    "budget": "accounts",
+    "open_account": "accounts",
+    "predict": "training",
+    "results": "training",
+    "train": "training",
+}
+__all__ = [
+    "BudgetError",
+    "PrivateClassifier",
+    "PrivateRegressor",
+    "TrainedModel",
+    "budget",
+    "open_account",
+    "predict",
+    "results",
+    "train",
+]
+
+
+def __getattr__(name: str) -> Any:
+    # What is not used is not imported: Prefect alone takes seconds.
+    if name not in _PLACES:
+        raise AttributeError(f"module 'unitball' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"unitball.{_PLACES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__) -> None:
     """Check that Python finds Unitball's packages under their names, which are common ones, and nothing else.
 
     Raises
@@ -34,3 +76,43 @@ def _require_own_packages() -> None:
 
 
 _require_own_packages()
+
+if TYPE_CHECKING:
+    from unitball.accounts import budget, open_account
+    from unitball.estimators import PrivateClassifier, PrivateRegressor
+    from unitball.fitting import BudgetError
+    from unitball.training import TrainedModel, predict, results, train
+
+_PLACES = {
+    "BudgetError": "fitting",
+    "PrivateClassifier": "estimators",
+    "PrivateRegressor": "estimators",
+    "TrainedModel": "training",
+    "budget": "accounts",
+    "open_account": "accounts",
+    "predict": "training",
+    "results": "training",
+    "train": "training",
+}
+__all__ = [
+    "BudgetError",
+    "PrivateClassifier",
+    "PrivateRegressor",
+    "TrainedModel",
+    "budget",
+    "open_account",
+    "predict",
+    "results",
+    "train",
+]
+
+
+def __getattr__(name: str) -> Any:
+    # What is not used is not imported: Prefect alone takes seconds.
+    if name not in _PLACES:
+        raise AttributeError(f"module 'unitball' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"unitball.{_PLACES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,436 @@
+"""Scikit-learn estimators over the same plans, door and ledger as the flows."""
+
+from __future__ import annotations
+
+import os
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.multiclass import check_classification_targets, type_of_target
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from dpalgos.errors import ParameterError
+from dpalgos.models import LinearModel, Projection
+from dpalgos.registry import names
+from dpalgos.rows import Floats
+from storage.encoder import TableEncoder
+from tasks.planning.configuration import TrainingConfig
+from tasks.tracking.results import Proved, proved_of
+from unitball.encoding import Bounds
+from unitball.fitting import BudgetError, Fit, fit_private, fit_public, row_map
+from unitball.roots import PROCESS, other_process
+
+__all__ = ["FitGuarantee", "PrivateClassifier", "PrivateRegressor"]
+
+NOT_COVERED = (
+    "exact scores of these or other private rows, such as a search's scores of its folds, and what is chosen by them",
+    "earlier steps of a pipeline that learn from the rows (a scaler, a selection of features)",
+    "whatever else is computed from the rows beside this estimator",
+)
+"""What no guarantee of an estimator covers."""
+# Not spent where training is of pure epsilon, and below one over the rows of any set.
+_UNSPENT_DELTA = 1e-12
+
+
+@dataclass(frozen=True)
+class FitGuarantee:
+    """What is proved of a fitted model, and what is outside.
+
+    Attributes
+    ----------
+    proved : Proved or None
+        None for an algorithm about which nothing is proved; it fits public rows only.
+    not_covered : tuple of str
+    """
+
+    proved: Proved | None
+    not_covered: tuple[str, ...] = NOT_COVERED
+
+    def __str__(self) -> str:
+        if self.proved is None:
+            return "Nothing is proved about this model."
+        text = f"The model is {self.proved.statement()} under {self.proved.neighbours}, {self.proved.numerics} numerics"
+        assumed = "".join(f"; assumed: {one}" for one in self.proved.assumptions)
+        return f"{text}{assumed}. Not covered: {'; '.join(self.not_covered)}."
+
+
+class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]
+    """What classifier and regressor share; each says what its labels are."""
+
+    # Where it was made, kept by pickling and lost by cloning, which happens in the process that fits.
+    _process = PROCESS
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_process": self._process}
+
+    def _require_own_process(self) -> None:
+        if self._process != PROCESS and self.root is None:
+            raise BudgetError(other_process("this estimator came from another"))
+
+    @abstractmethod
+    def _label_facts(self, y: NDArray[Any]) -> tuple[NDArray[Any], tuple[str, ...], tuple[float, float] | None]:
+        """Return labels as algorithms take them, names of the classes, range of targets; check the declarations."""
+        raise NotImplementedError
+
+    def _fit(self, X: Any, y: Any) -> None:
+        if not self.public:
+            self._require_declared()
+        rows, y = self._rows(X, y)
+        self._encoding = self._encoder(rows)
+        labels, classes, label_range = self._label_facts(y)
+        features = np.asarray(self._encoding(rows))
+        pure = self.delta == 0
+        config = TrainingConfig.model_validate(
+            {
+                "dataset": "estimator",
+                ("algorithm" if self._algorithm in names("systems") else "trainer"): self._algorithm,
+                "epsilon": self.epsilon,
+                "delta": _UNSPENT_DELTA if pure else self.delta,
+                "parties": 1,
+                "evaluation": False,
+                "test_fraction": 0.0,
+                "repetition": self.repetition,
+                "parameters": dict(self.parameters or {}),
+            }
+        )
+        if self.public:
+            fitted = fit_public(config, features, labels, classes=classes, label_range=label_range, seed=self._seed())
+        else:
+            if self.random_state is not None:
+                raise BudgetError("random_state is a public seed of the noise and the rows are private; leave it out")
+            fitted = fit_private(
+                config,
+                features,
+                labels,
+                classes=classes,
+                label_range=label_range,
+                account=self.account,
+                root=self.root,
+                pure=pure,
+            )
+        self._take(fitted)
+
+    def _require_declared(self) -> None:
+        """Refuse private rows whose bounds or labels would have to be learnt from them."""
+        self._require_own_process()
+        missing = [name for name in ("bounds", self._declares) if getattr(self, name) is None]
+        if self.schema is None and missing:
+            raise ParameterError(
+                f"the rows are private and {' and '.join(missing)} would have to be learnt from them; declare "
+                f"{self._example} or schema=FILE, or say public=True if the rows are nobody's secret"
+            )
+
+    def _rows(self, X: Any, y: Any) -> tuple[Any, NDArray[Any]]:
+        if self.schema is None:
+            checked, labels = validate_data(self, X, y, dtype=np.float64, y_numeric=self._numeric)
+            return checked, labels
+        encoder = self._table()
+        self.feature_names_in_, self.n_features_in_ = encoder.feature_names_in_, encoder.n_features_in_
+        return X, np.asarray(y).ravel()
+
+    def _table(self) -> TableEncoder:
+        document = self.schema if isinstance(self.schema, Mapping) else yaml.safe_load(Path(self.schema).read_text())
+        return TableEncoder(dict(document), on_violation="clip")
+
+    def _encoder(self, rows: Any) -> Any:
+        if self.schema is not None:
+            return self._table().transform
+        return Bounds.observed(rows) if self.bounds is None else Bounds.of(self.bounds, rows.shape[1])
+
+    def _seed(self) -> int | None:
+        return None if self.random_state is None else int(check_random_state(self.random_state).randint(2**31 - 1))
+
+    def _take(self, fitted: Fit) -> None:
+        self.guarantee_ = FitGuarantee(proved_of(fitted.plan))
+        self.charges_ = fitted.charges
+        *self._maps, self._model = fitted.artefacts
+        self._normalisation = fitted.normalisation
+        if isinstance(self._model, LinearModel) and all(isinstance(one, Projection) for one in self._maps):
+            weights = self._model.weights
+            for one in reversed(self._maps):
+                weights = weights @ one.basis.T
+            self._set_coefficients(weights, self._model.intercept)
+
+    def _set_coefficients(self, weights: Floats, intercept: Floats) -> None:
+        if isinstance(self._encoding, Bounds):
+            coefficients, constants = self._encoding.unscaled(weights)
+            # A row is scaled by its norm before the model's own intercept is added; without one the map is linear.
+            self.coef_, self.intercept_ = coefficients, constants + intercept
+        else:
+            self.coef_, self.intercept_ = weights, intercept
+
+    def _scores(self, X: Any) -> Floats:
+        check_is_fitted(self)
+        if self.schema is None:
+            X = validate_data(self, X, reset=False, dtype=np.float64)
+        seen = row_map(self._normalisation)(np.asarray(self._encoding(X)))
+        for one in self._maps:
+            seen = one.apply(seen)
+        return np.asarray(self._model.scores(seen))
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.non_deterministic = True
+        tags.input_tags.string = self.schema is not None
+        return tags
+
+
+class PrivateClassifier(ClassifierMixin, _PrivateEstimator):  # type: ignore[misc]
+    """A classifier that is differentially private towards the rows it is fitted on.
+
+    ``fit`` on private rows declares, charges, draws and stores like any run: the ledger of ``root`` (or this process's
+    own, where there is none) refuses what would exceed the account's cap, whoever fits: clones, pickled copies and
+    searches of this process spend from one account by its name. Fitting again on equal rows with equal parameters gives
+    the same release and costs nothing; another ``repetition`` is a fresh one.
+
+    Parameters
+    ----------
+    epsilon : float
+        Of one fit.
+    delta : float
+        Of one fit, below one over the number of rows; 0 for algorithms of pure epsilon.
+    algorithm : str, optional
+        A registered system or trainer. By default ``"noisy-gd"``, and ``"objective-perturbation"`` where delta is 0.
+    account : str, optional
+        Whose budget private rows spend (:func:`unitball.open_account`). One that nobody has opened holds one fit.
+    schema : mapping or path, optional
+        Declares the columns of data frames (see docs/your-data.md), the label's classes included.
+    bounds : (low, high), optional
+        Of arrays: each a number, or one a feature. Numbers outside are clipped. Needed for private rows without schema.
+    classes : sequence, optional
+        The labels there may be, in order. Needed for private rows without schema.
+    public : bool
+        The rows are nobody's secret: bounds and classes may be learnt from them, nothing is stored or charged, and the
+        same noise is added.
+    root : path, optional
+        Whose ledger is charged. Needed where several processes fit (``n_jobs`` above 1).
+    parameters : mapping, optional
+        Of the algorithm's parts, such as ``{"trainer.regularisation": 0.01}``.
+    repetition : int
+        Another number is another release, drawn and charged anew.
+    random_state : int, RandomState or None
+        Public seed of the noise; for public rows only.
+
+    Attributes
+    ----------
+    classes_ : array (K,)
+    coef_ : array (1 or K, p)
+        Of raw features within their bounds, if the model is linear and bounds are given; otherwise of encoded ones.
+    intercept_ : array (1 or K,)
+    guarantee_ : FitGuarantee
+        What is proved, and what is not covered: exact scores of folds and earlier steps of a pipeline are outside.
+    charges_ : data frame
+        A line a release.
+    n_features_in_ : int
+
+    Raises
+    ------
+    BudgetError
+        From ``fit``, if the account does not admit it. It is no ``Exception``, so that a search ends with the reason
+        instead of a missing score.
+    dpalgos.errors.ParameterError
+        From ``fit``, if something would have to be learnt from private rows, or parameters do not fit.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_breast_cancer
+    >>> from unitball import PrivateClassifier
+    >>> X, y = load_breast_cancer(return_X_y=True)
+    >>> model = PrivateClassifier(epsilon=1.0, delta=1e-6, public=True, random_state=0).fit(X, y)
+    >>> model.predict(X[:3]).shape
+    (3,)
+    """
+
+    _declares, _numeric = "classes", False
+    _example = "bounds=(low, high) and classes=[…]"
+
+    def __init__(
+        self,
+        epsilon: float = 1.0,
+        delta: float = 1e-6,
+        *,
+        algorithm: str | None = None,
+        account: str | None = None,
+        schema: Mapping[str, Any] | str | os.PathLike[str] | None = None,
+        bounds: Sequence[Any] | None = None,
+        classes: Sequence[Any] | None = None,
+        public: bool = False,
+        root: str | os.PathLike[str] | None = None,
+        parameters: Mapping[str, Any] | None = None,
+        repetition: int = 0,
+        random_state: Any = None,
+    ) -> None:
+        self.epsilon = epsilon
+        self.delta = delta
+        self.algorithm = algorithm
+        self.account = account
+        self.schema = schema
+        self.bounds = bounds
+        self.classes = classes
+        self.public = public
+        self.root = root
+        self.parameters = parameters
+        self.repetition = repetition
+        self.random_state = random_state
+
+    @property
+    def _algorithm(self) -> str:
+        return self.algorithm or ("objective-perturbation" if self.delta == 0 else "noisy-gd")
+
+    def fit(self, X: Any, y: Any) -> PrivateClassifier:
+        """Train, charged to the account.
+
+        Parameters
+        ----------
+        X : array (m, p), or a data frame of the schema's columns
+        y : array (m,)
+        """
+        self._fit(X, y)
+        return self
+
+    def _label_facts(self, y: NDArray[Any]) -> tuple[NDArray[Any], tuple[str, ...], None]:
+        declared: Any = self.classes
+        if declared is None and self.schema is not None:
+            declared = self._table().declared.label.classes
+        if declared is None:
+            check_classification_targets(y)
+            if type_of_target(y) not in ("binary", "multiclass"):
+                raise ParameterError(f"y is {type_of_target(y)}; give one class a row")
+            declared = np.unique(y)
+        self.classes_ = np.asarray(declared)
+        if len(self.classes_) < 2:
+            raise ParameterError(f"there is one class, {self.classes_[0]!r}; a classifier needs two at the least")
+        places = {label: index for index, label in enumerate(self.classes_.tolist())}
+        if len(places) < len(self.classes_):
+            raise ParameterError("classes are declared twice; names must differ")
+        known = y.tolist()
+        if unknown := [label for label in known if label not in places]:
+            raise ParameterError(
+                f"label {unknown[0]!r} is none of the classes {', '.join(map(repr, places))}; declare it or leave the "
+                "row out"
+            )
+        indices = np.array([places[label] for label in known], dtype=np.int64)
+        return indices, tuple(str(index) for index in range(len(places))), None
+
+    def decision_function(self, X: Any) -> Floats:
+        """Return scores: (m,) for two classes, positive for the second; (m, K) otherwise."""
+        scores = self._scores(X)
+        return scores[:, 0] if scores.shape[1] == 1 else scores
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """Return a class for each row, (m,)."""
+        scores = self.decision_function(X)
+        return np.asarray(self.classes_[(scores > 0).astype(int) if scores.ndim == 1 else scores.argmax(axis=1)])
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        # Noise that hides a row hides what a few dozen rows could teach.
+        tags.classifier_tags.poor_score = True
+        return tags
+
+
+class PrivateRegressor(RegressorMixin, _PrivateEstimator):  # type: ignore[misc]
+    """A linear regression that is differentially private towards the rows it is fitted on.
+
+    Parameters are those of :class:`PrivateClassifier`, but for the labels: instead of ``classes`` the range of the
+    targets is declared.
+
+    Parameters
+    ----------
+    epsilon, delta, algorithm, account, schema, bounds, public, root, parameters, repetition, random_state
+        See :class:`PrivateClassifier`; the algorithm is ``"ridge-noisy-gd"`` by default.
+    label_range : (low, high), optional
+        Targets outside are clipped. Needed for private rows without schema.
+
+    Attributes
+    ----------
+    coef_ : array (p,)
+    intercept_ : float
+    guarantee_, charges_, n_features_in_
+        See :class:`PrivateClassifier`.
+
+    Raises
+    ------
+    BudgetError, dpalgos.errors.ParameterError
+        See :class:`PrivateClassifier`.
+    """
+
+    _declares, _numeric = "label_range", True
+    _example = "bounds=(low, high) and label_range=(low, high)"
+
+    def __init__(
+        self,
+        epsilon: float = 1.0,
+        delta: float = 1e-6,
+        *,
+        algorithm: str | None = None,
+        account: str | None = None,
+        schema: Mapping[str, Any] | str | os.PathLike[str] | None = None,
+        bounds: Sequence[Any] | None = None,
+        label_range: Sequence[float] | None = None,
+        public: bool = False,
+        root: str | os.PathLike[str] | None = None,
+        parameters: Mapping[str, Any] | None = None,
+        repetition: int = 0,
+        random_state: Any = None,
+    ) -> None:
+        self.epsilon = epsilon
+        self.delta = delta
+        self.algorithm = algorithm
+        self.account = account
+        self.schema = schema
+        self.bounds = bounds
+        self.label_range = label_range
+        self.public = public
+        self.root = root
+        self.parameters = parameters
+        self.repetition = repetition
+        self.random_state = random_state
+
+    @property
+    def _algorithm(self) -> str:
+        return self.algorithm or "ridge-noisy-gd"
+
+    def fit(self, X: Any, y: Any) -> PrivateRegressor:
+        """Train, charged to the account.
+
+        Parameters
+        ----------
+        X : array (m, p), or a data frame of the schema's columns
+        y : array (m,)
+        """
+        self._fit(X, y)
+        return self
+
+    def _label_facts(self, y: NDArray[Any]) -> tuple[NDArray[Any], tuple[str, ...], tuple[float, float]]:
+        declared = self.label_range
+        if declared is None and self.schema is not None:
+            declared = self._table().declared.label.range
+        targets = np.asarray(y, dtype=np.float64)
+        low, high = (targets.min(), targets.max()) if declared is None else map(float, declared)
+        if declared is None and low == high:
+            high = low + 1.0
+        if not low < high:
+            raise ParameterError(f"label_range is {declared!r}; give (low, high), low below high")
+        return np.clip(targets, low, high), (), (float(low), float(high))
+
+    def _set_coefficients(self, weights: Floats, intercept: Floats) -> None:
+        super()._set_coefficients(weights, intercept)
+        self.coef_, self.intercept_ = self.coef_[0], self.intercept_[0]
+
+    def predict(self, X: Any) -> Floats:
+        """Return a number for each row, (m,)."""
+        return self._scores(X)[:, 0]
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.regressor_tags.poor_score = True
+        return tags

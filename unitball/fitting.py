@@ -1,0 +1,312 @@
+"""One fit of an estimator: planned as any run is; private rows go through the door, public ones stay in memory."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from dpalgos.accounting.successive import RESERVED
+from dpalgos.aggregators.aggregator import Aggregator
+from dpalgos.algorithms import fit
+from dpalgos.errors import ParameterError
+from dpalgos.guarantees import PureEpsilon
+from dpalgos.keystream import KeyedNoise, public_secret
+from dpalgos.normalisation import RowMap
+from dpalgos.registry import lookup
+from dpalgos.rows import ArrayRows, Floats
+from storage.charges import Cap
+from storage.errors import InputError, RefusedError
+from storage.refs import DatasetRef, ShardRef, Visibility
+from tasks.planning.configuration import TrainingConfig
+from tasks.planning.planner import plan_run
+from tasks.planning.plans import PlannedCombination, RunPlan
+from tasks.planning.resolution import resolve_normalisation
+from unitball.roots import process_root, using_root
+
+__all__ = ["BudgetError", "Fit", "fit_private", "fit_public", "open_account", "row_map"]
+
+_PUBLIC = "public rows"
+# Where nothing names an account or opens it, it holds what one fit costs.
+_DEFAULT_ACCOUNT = "unnamed"
+
+
+class BudgetError(BaseException):
+    """A fit on private rows was refused; nothing was spent.
+
+    Not an ``Exception``: scikit-learn's searches turn each of those into a score that is missing, and go on fitting.
+    """
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fit:
+    """What a fit leaves.
+
+    Attributes
+    ----------
+    plan : RunPlan
+    artefacts : tuple
+        What an encoded row passes through, the model last.
+    normalisation : str
+    charges : data frame
+        A line a release: its label, its loss, to which account it was charged.
+    """
+
+    plan: RunPlan
+    artefacts: tuple[Any, ...]
+    normalisation: str
+    charges: pd.DataFrame
+
+
+def _books(root: str | os.PathLike[str] | None) -> AbstractContextManager[None]:
+    """Return the root whose ledger is charged: the one named, or that of this process alone."""
+    return process_root() if root is None else using_root(root)
+
+
+def open_account(
+    name: str,
+    *,
+    epsilon: float,
+    delta: float,
+    root: str | os.PathLike[str] | None = None,
+    allow_idealised: bool = False,
+) -> None:
+    """Open the account of a population: what all fits on its rows together may spend; the same words change nothing.
+
+    Parameters
+    ----------
+    name : str
+        Of the population, as estimators name it (``account=``).
+    epsilon, delta : float
+        The cap; delta below one over the number of rows.
+    root : path, optional
+        Whose ledger keeps the account. None: this process, and the account ends with it; that is for trying things
+        out, since rows whose account is forgotten have their whole budget again.
+    allow_idealised : bool
+        Admit algorithms that are proved in real arithmetic only.
+
+    Raises
+    ------
+    storage.errors.InputError
+        If it exists with another cap, or the cap bounds nothing.
+    """
+    with _books(root):
+        _open(name, Cap(epsilon=epsilon, delta=delta), allow_idealised)
+
+
+def _open(name: str, cap: Cap, allow_idealised: bool) -> None:
+    from tasks.accounts.budget import open_ledger
+
+    open_ledger().open_account(name, cap, idealised_allowed=allow_idealised, deltas={"reserved": RESERVED})
+
+
+def fit_public(
+    config: TrainingConfig,
+    features: Floats,
+    labels: Any,
+    *,
+    classes: Sequence[str],
+    label_range: tuple[float, float] | None,
+    seed: int | None,
+) -> Fit:
+    """Plan a run over public rows and carry it out in memory.
+
+    Parameters
+    ----------
+    config : TrainingConfig
+    features : array (m, d)
+    labels : array (m,)
+        Class indices, or real targets.
+    classes : sequence of str
+        Empty for real targets.
+    label_range : (float, float) or None
+    seed : int or None
+        Of the noise; drawn afresh where there is none.
+
+    Raises
+    ------
+    ParameterError, InputError
+        For parameters that do not fit.
+    """
+    normalisation = resolve_normalisation(config, None)
+    dataset = DatasetRef(
+        name=_PUBLIC,
+        version=_PUBLIC,
+        account=_PUBLIC,
+        visibility=Visibility.PUBLIC,
+        rows=len(features),
+        test_rows=0,
+        dimension=features.shape[1],
+        classes=tuple(classes),
+        label_range=label_range,
+        normalisation=normalisation,
+    )
+    plan = plan_run(config, [ShardRef(dataset=dataset, partition=_PUBLIC, party="0", rows=len(features))])
+    mapped = row_map(normalisation)(features)
+    secret = secrets.token_bytes(32) if seed is None else public_secret(seed)
+    made: dict[str, Any] = {}
+    for release in (*plan.projections, *plan.models):
+        seen = mapped
+        for key in release.upstream:
+            seen = made[key].apply(seen)
+        noise = KeyedNoise(secret, release.key)
+        made[release.key] = fit(release.build(), [ArrayRows(seen, labels)], release.setting, noise)
+        for combination in (plan.basis, plan.model):
+            if combination is not None and release.key in combination.upstream:
+                made[combination.key] = _combined(combination, made)
+    (path,) = plan.paths().values()
+    return Fit(
+        plan=plan,
+        artefacts=tuple(made[key] for key in path),
+        normalisation=normalisation,
+        charges=_charges(plan, "none: the rows are public"),
+    )
+
+
+def row_map(normalisation: str) -> RowMap:
+    """Return a row-local normalisation as a function of rows."""
+    found: RowMap = lookup("normalisations", normalisation)().learn(())
+    return found
+
+
+def _combined(combination: PlannedCombination, made: Mapping[str, Any]) -> Any:
+    aggregator = cast(Aggregator[Any], combination.algorithm.build())
+    return aggregator.combine([made[key] for key in combination.upstream], np.array(combination.weights))
+
+
+def fit_private(
+    config: TrainingConfig,
+    features: Floats,
+    labels: Any,
+    *,
+    classes: Sequence[str],
+    label_range: tuple[float, float] | None,
+    account: str | None,
+    root: str | os.PathLike[str] | None,
+    pure: bool,
+) -> Fit:
+    """Register encoded rows under an account and train on them as a flow does; the ledger is charged.
+
+    Equal rows under equal parameters are the same release: it is charged once.
+
+    Parameters
+    ----------
+    config : TrainingConfig
+        Its data set is named after the account.
+    features : array (m, d)
+        Encoded from declarations alone.
+    labels, classes, label_range
+        As in :func:`fit_public`.
+    account : str or None
+    root : path or None
+        Whose ledger is charged; that of this process where there is none.
+    pure : bool
+        Refuse what would spend a delta.
+
+    Raises
+    ------
+    BudgetError
+        If the account does not admit the run, or something unproved would read the rows.
+    ParameterError, InputError
+        For parameters that do not fit.
+    """
+    try:
+        with _books(root):
+            return _through_the_door(config, features, labels, classes, label_range, account, root is not None, pure)
+    except RefusedError as refusal:
+        raise BudgetError(str(refusal)) from None
+
+
+def _through_the_door(
+    config: TrainingConfig,
+    features: Floats,
+    labels: Any,
+    classes: Sequence[str],
+    label_range: tuple[float, float] | None,
+    account: str | None,
+    kept: bool,
+    pure: bool,
+) -> Fit:
+    from tasks.accounts.books import open_catalog
+    from tasks.datasets.registration import ingest
+    from tasks.datasets.request import IngestRequest
+    from tasks.release.preflight import require_feasible
+    from tasks.release.storing import read_release
+    from tasks.runtime.settings import current_layout
+
+    population = account or _DEFAULT_ACCOUNT
+    if open_catalog().account(population) is None:
+        if kept:
+            raise InputError(
+                f"this root has no account {population!r}; open it: "
+                f"unitball.open_account({population!r}, epsilon=…, delta=…, root=…)"
+            )
+        _open(population, Cap(epsilon=cast(float, config.epsilon), delta=0.0 if pure else config.delta), False)
+    named = config.model_copy(update={"dataset": f"{population}.fits"})
+    with tempfile.TemporaryDirectory(dir=current_layout().private, prefix="fit-") as folder:
+        path = Path(folder, "rows.parquet")
+        lists = pa.FixedSizeListArray.from_arrays(pa.array(features.astype(np.float32).ravel()), features.shape[1])
+        kind = pa.string() if classes else pa.float64()
+        column = [classes[int(label)] for label in labels] if classes else labels
+        pq.write_table(pa.table({"features": lists, "label": pa.array(column, kind)}), path)
+        ingest(
+            IngestRequest(
+                name=named.dataset,
+                format="parquet",
+                path=path,
+                account=population,
+                dimension=features.shape[1],
+                classes=tuple(classes) or None,
+                label_range=label_range,
+            )
+        )
+    if pure:
+        _require_pure(named, features.shape[1])
+    require_feasible(named)
+    from flows.federated_training import chain_inline
+
+    chained = chain_inline(named)
+    (references,) = chained.models.values()
+    return Fit(
+        plan=chained.plan,
+        artefacts=tuple(read_release(reference) for reference in references),
+        normalisation=chained.dataset.normalisation,
+        charges=_charges(chained.plan, population),
+    )
+
+
+def _require_pure(config: TrainingConfig, dimension: int) -> None:
+    from tasks.planning.resolution import resolve
+
+    parts = [lookup(part.kind, part.name) for part in resolve(config, dimension).parts.values()]
+    budgets = [part.budgets for part in parts if getattr(part, "budgets", ())]
+    if any(accepted[0] is not PureEpsilon for accepted in budgets):
+        raise ParameterError(
+            f"{config.algorithm or config.trainer} spends a delta and delta is 0; choose a delta, or an algorithm of pure epsilon"
+        )
+
+
+def _charges(plan: RunPlan, account: str) -> pd.DataFrame:
+    """Return a line a release that reads rows: what it is, what it costs, who pays."""
+    lines = [
+        {
+            "release": release.label,
+            "algorithm": release.name,
+            "loss": ", ".join(str(loss) for loss in release.guarantee().losses),
+            "account": account,
+            "key": release.key,
+        }
+        for release in plan.releases
+        if release.reads_rows
+    ]
+    return pd.DataFrame(lines, columns=["release", "algorithm", "loss", "account", "key"])
