@@ -11,47 +11,7 @@ from typing import TYPE_CHECKING, Any
 _PACKAGES = ("flows", "tasks", "dpalgos", "storage", "deployments")
 
 
-def _require_own_packages()
-
-if TYPE_CHECKING:
-    from unitball.accounts import budget, open_account
-    from unitball.estimators import PrivateClassifier, PrivateRegressor
-    from unitball.fitting import BudgetError
-    from unitball.training import TrainedModel, predict, results, train
-
-_PLACES = {
-    "BudgetError": "fitting",
-    "PrivateClassifier": "estimators",
-    "PrivateRegressor": "estimators",
-    "TrainedModel": "training",
-    "budget": "accounts",
-    "open_account": "accounts",
-    "predict": "training",
-    "results": "training",
-    "train": "training",
-}
-__all__ = [
-    "BudgetError",
-    "PrivateClassifier",
-    "PrivateRegressor",
-    "TrainedModel",
-    "budget",
-    "open_account",
-    "predict",
-    "results",
-    "train",
-]
-
-
-def __getattr__(name: str) -> Any:
-    # What is not used is not imported: Prefect alone takes seconds.
-    if name not in _PLACES:
-        raise AttributeError(f"module 'unitball' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"unitball.{_PLACES[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__) -> None:
+def _require_own_packages() -> None:
     """Check that Python finds Unitball's packages under their names, which are common ones, and nothing else.
 
     Raises
@@ -83,17 +43,6 @@ if TYPE_CHECKING:
     from unitball.fitting import BudgetError
     from unitball.training import TrainedModel, predict, results, train
 
-_PLACES = {
-    "BudgetError": "fitting",
-    "PrivateClassifier": "estimators",
-    "PrivateRegressor": "estimators",
-    "TrainedModel": "training",
-    "budget": "accounts",
-    "open_account": "accounts",
-    "predict": "training",
-    "results": "training",
-    "train": "training",
-}
 __all__ = [
     "BudgetError",
     "PrivateClassifier",
@@ -105,13 +54,20 @@ __all__ = [
     "results",
     "train",
 ]
+_PLACES = {
+    "accounts": ("budget", "open_account"),
+    "estimators": ("PrivateClassifier", "PrivateRegressor"),
+    "fitting": ("BudgetError",),
+    "training": ("TrainedModel", "predict", "results", "train"),
+}
 
 
 def __getattr__(name: str) -> Any:
     # What is not used is not imported: Prefect alone takes seconds.
-    if name not in _PLACES:
-        raise AttributeError(f"module 'unitball' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"unitball.{_PLACES[name]}"), name)
+    for place, held in _PLACES.items():
+        if name in held:
+            return getattr(importlib.import_module(f"unitball.{place}"), name)
+    raise AttributeError(f"module 'unitball' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

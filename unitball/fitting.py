@@ -6,7 +6,6 @@ import os
 import secrets
 import tempfile
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -16,7 +15,6 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dpalgos.accounting.successive import RESERVED
 from dpalgos.aggregators.aggregator import Aggregator
 from dpalgos.algorithms import fit
 from dpalgos.errors import ParameterError
@@ -32,9 +30,10 @@ from tasks.planning.configuration import TrainingConfig
 from tasks.planning.planner import plan_run
 from tasks.planning.plans import PlannedCombination, RunPlan
 from tasks.planning.resolution import resolve_normalisation
-from unitball.roots import process_root, using_root
+from unitball.accounts import opened
+from unitball.roots import books
 
-__all__ = ["BudgetError", "Fit", "fit_private", "fit_public", "open_account", "row_map"]
+__all__ = ["BudgetError", "Fit", "fit_private", "fit_public", "row_map"]
 
 _PUBLIC = "public rows"
 # Where nothing names an account or opens it, it holds what one fit costs.
@@ -66,48 +65,6 @@ class Fit:
     artefacts: tuple[Any, ...]
     normalisation: str
     charges: pd.DataFrame
-
-
-def _books(root: str | os.PathLike[str] | None) -> AbstractContextManager[None]:
-    """Return the root whose ledger is charged: the one named, or that of this process alone."""
-    return process_root() if root is None else using_root(root)
-
-
-def open_account(
-    name: str,
-    *,
-    epsilon: float,
-    delta: float,
-    root: str | os.PathLike[str] | None = None,
-    allow_idealised: bool = False,
-) -> None:
-    """Open the account of a population: what all fits on its rows together may spend; the same words change nothing.
-
-    Parameters
-    ----------
-    name : str
-        Of the population, as estimators name it (``account=``).
-    epsilon, delta : float
-        The cap; delta below one over the number of rows.
-    root : path, optional
-        Whose ledger keeps the account. None: this process, and the account ends with it; that is for trying things
-        out, since rows whose account is forgotten have their whole budget again.
-    allow_idealised : bool
-        Admit algorithms that are proved in real arithmetic only.
-
-    Raises
-    ------
-    storage.errors.InputError
-        If it exists with another cap, or the cap bounds nothing.
-    """
-    with _books(root):
-        _open(name, Cap(epsilon=epsilon, delta=delta), allow_idealised)
-
-
-def _open(name: str, cap: Cap, allow_idealised: bool) -> None:
-    from tasks.accounts.budget import open_ledger
-
-    open_ledger().open_account(name, cap, idealised_allowed=allow_idealised, deltas={"reserved": RESERVED})
 
 
 def fit_public(
@@ -221,7 +178,7 @@ def fit_private(
         For parameters that do not fit.
     """
     try:
-        with _books(root):
+        with books(root):
             return _through_the_door(config, features, labels, classes, label_range, account, root is not None, pure)
     except RefusedError as refusal:
         raise BudgetError(str(refusal)) from None
@@ -251,7 +208,7 @@ def _through_the_door(
                 f"this root has no account {population!r}; open it: "
                 f"unitball.open_account({population!r}, epsilon=…, delta=…, root=…)"
             )
-        _open(population, Cap(epsilon=cast(float, config.epsilon), delta=0.0 if pure else config.delta), False)
+        opened(population, Cap(epsilon=cast(float, config.epsilon), delta=0.0 if pure else config.delta))
     named = config.model_copy(update={"dataset": f"{population}.fits"})
     with tempfile.TemporaryDirectory(dir=current_layout().private, prefix="fit-") as folder:
         path = Path(folder, "rows.parquet")
@@ -292,7 +249,8 @@ def _require_pure(config: TrainingConfig, dimension: int) -> None:
     budgets = [part.budgets for part in parts if getattr(part, "budgets", ())]
     if any(accepted[0] is not PureEpsilon for accepted in budgets):
         raise ParameterError(
-            f"{config.algorithm or config.trainer} spends a delta and delta is 0; choose a delta, or an algorithm of pure epsilon"
+            f"{config.algorithm or config.trainer} spends a delta and delta is 0; choose a delta, or an "
+            "algorithm of pure epsilon"
         )
 
 

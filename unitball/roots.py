@@ -10,13 +10,13 @@ import shutil
 import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from storage.errors import RefusedError
 from tasks.runtime.settings import ROOT_VARIABLE, isolated_root
 
-__all__ = ["PROCESS", "process_root", "using_root"]
+__all__ = ["PROCESS", "books", "other_process", "process_root", "using_root"]
 
 PROCESS = secrets.token_hex(16)
 """Names this process, so that what was made in another one is known to be."""
@@ -65,6 +65,11 @@ def process_root() -> Iterator[None]:
             atexit.register(_remove, number, folder)
         with isolated_root(_PROCESS_ROOTS[number] / "root"):
             yield
+
+
+def books(root: str | os.PathLike[str] | None) -> AbstractContextManager[None]:
+    """Return the root whose ledger is charged: the one that is named, or that of this process alone."""
+    return process_root() if root is None else using_root(root)
 
 
 def other_process(what: str) -> str:

@@ -1,0 +1,53 @@
+"""Training, predicting and reading results from a notebook."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import unitball
+from storage.errors import OverspendError
+from tests.support.chains import ingest_private
+
+
+def test_names_are_imported_when_they_are_used() -> None:
+    import subprocess
+
+    code = (
+        "import sys, unitball; dir(unitball); print([n for n in ('prefect', 'mlflow', 'sklearn') if n in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+    assert set(unitball.__all__) == set(dir(unitball))
+    assert all(getattr(unitball, name) is not None for name in unitball.__all__)
+    with pytest.raises(AttributeError, match="nothing_here"):
+        unitball.nothing_here
+
+
+def test_a_private_run_from_a_notebook(root: Path, tmp_path: Path) -> None:
+    rows = ingest_private(tmp_path / "input", count=600, epsilon_cap=1.5)
+    model = unitball.train("clinic", algorithm="noisy-gd", epsilon=1.0, parties=2)
+    assert model.guarantee is not None
+    frame = model.to_frame()
+    assert {"accuracy", "accuracy_margin", "balanced_accuracy", "majority_rate"} <= set(frame.columns)
+    assert frame.loc[0, "measured_on"] == "held-out rows, noisy"
+    predictions = model.predict(rows.features)
+    assert set(predictions) <= {"-1", "1"}
+    assert np.array_equal(np.asarray(unitball.predict("clinic.noisy-gd", rows.features)).ravel()[:5], predictions[:5])
+    budget = unitball.budget("clinic")
+    assert set(budget["party"]) == {"0", "1", "test"}
+    assert budget.attrs["cap"]["epsilon"] == 1.5
+    assert list(unitball.results("SELECT algorithm FROM runs")["algorithm"]) == ["noisy-gd"]
+    with pytest.raises(OverspendError):
+        unitball.train("clinic", algorithm="noisy-gd", epsilon=1.0, parties=2, repetition=1)
+
+
+def test_another_root_is_named(root: Path, tmp_path: Path) -> None:
+    model = unitball.train("iris", algorithm="non-private", root=tmp_path / "another")
+    assert isinstance(model.to_frame(), pd.DataFrame)
+    assert (tmp_path / "another" / "ledger.sqlite").exists()
+    assert not root.exists()

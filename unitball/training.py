@@ -1,0 +1,141 @@
+"""Training, predicting and results from a notebook: the steps of the flow, in this process and without a server."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from tasks.planning.configuration import TrainingConfig
+from tasks.tracking.results import Proved, RunResult
+from unitball.roots import using_root
+
+__all__ = ["TrainedModel", "predict", "results", "train"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainedModel:
+    """What a run leaves.
+
+    Attributes
+    ----------
+    result : RunResult
+        Spent, proved, claimed, measured; ``result.metrics`` has all numbers.
+    pipeline : sklearn.pipeline.Pipeline or None
+        From rows as they came to classes or numbers; None where each party has a model that scikit-learn cannot hold.
+    """
+
+    result: RunResult
+    pipeline: Any
+
+    @property
+    def guarantee(self) -> Proved | None:
+        """What is proved of all that the run released; None for nothing."""
+        return self.result.proved
+
+    def predict(self, rows: Any) -> pd.Series:
+        """Return a class (or a number) for each row.
+
+        Parameters
+        ----------
+        rows : data frame of the table's columns, or array (m, d) where the set has no schema
+        """
+        found = self.pipeline.predict(rows)
+        return pd.Series(found, index=getattr(rows, "index", None), name="prediction")
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return the run as one line: algorithm, spending and metrics."""
+        shown = ("algorithm", "dataset", "trust", "epsilon_spent", "delta_spent", "measured_on")
+        return pd.DataFrame([{**{name: getattr(self.result, name) for name in shown}, **self.result.metrics}])
+
+    def _repr_html_(self) -> str:
+        return str(self.to_frame()._repr_html_())
+
+
+def train(
+    dataset: str = "digits",
+    *,
+    root: str | os.PathLike[str] | None = None,
+    **settings: Any,
+) -> TrainedModel:
+    """Train over the parties' rows, charge what it costs, measure the model, log it to MLflow; as ``unitball train``.
+
+    Parameters
+    ----------
+    dataset : str
+        A registered data set, or one that scikit-learn brings along.
+    root : path, optional
+        ``UNITBALL_ROOT`` or the user's own by default.
+    **settings
+        Of :class:`tasks.planning.configuration.TrainingConfig`, as the command's options: ``algorithm``, ``epsilon``,
+        ``delta``, ``trust``, ``parties``, ….
+
+    Raises
+    ------
+    storage.errors.RefusedError
+        If something unproved would read private rows, or a cap would be exceeded; nothing is released then.
+    storage.errors.InputError, dpalgos.errors.ParameterError, pydantic.ValidationError
+        For settings that do not fit.
+    """
+    from tasks.release.preflight import require_feasible
+
+    config = TrainingConfig(dataset=dataset, **settings)
+    with using_root(root):
+        require_feasible(config)
+        from flows.federated_training import chain
+        from tasks.recording import record
+        from tasks.runtime.steps import inline
+        from tasks.tracking.reporting import run_report
+
+        with inline():
+            rows, plan, result, models = chain(config)
+            result = record(config, rows, plan, result, models)
+        model = run_report(config, rows, plan, result, models).model
+    return TrainedModel(result=result, pipeline=None if model is None else model.pipeline)
+
+
+def predict(model: str, rows: Any, *, root: str | os.PathLike[str] | None = None) -> Any:
+    """Return what a registered model says of rows.
+
+    Parameters
+    ----------
+    model : str
+        ``NAME`` for the newest version, ``NAME@alias`` or ``NAME/version``, as in ``digits.noisy-gd``.
+    rows : data frame of the table's columns, or array (m, d) where the set has no schema
+    root : path, optional
+
+    Raises
+    ------
+    mlflow.exceptions.MlflowException
+        If there is no such model, or the rows do not fit its signature.
+    """
+    import mlflow
+
+    from tasks.runtime.settings import current_root
+    from tasks.tracking.client import tracking_client
+
+    with using_root(root), tracking_client(current_root()):
+        named = model if "@" in model or "/" in model else f"{model}/latest"
+        return mlflow.pyfunc.load_model(f"models:/{named}").predict(rows)
+
+
+def results(sql: str = "SELECT * FROM runs", *, root: str | os.PathLike[str] | None = None) -> pd.DataFrame:
+    """Return results of all runs of a root, or what DuckDB answers to a question about them, as a data frame.
+
+    Parameters
+    ----------
+    sql : str
+        Over the tables ``runs`` and ``metrics``.
+    root : path, optional
+
+    Raises
+    ------
+    storage.errors.InputError
+        For a question that DuckDB does not understand, or that reads anything else.
+    """
+    from tasks.experiments.results import query_results
+
+    with using_root(root):
+        return pd.DataFrame(query_results(sql))
