@@ -7,7 +7,7 @@ import os
 import pandas as pd
 
 from dpalgos.accounting.successive import RESERVED
-from storage.charges import Cap
+from storage.ledger.charges import Cap
 from tasks.accounts.budget import budget_report, open_ledger
 from unitball.roots import books, using_root
 

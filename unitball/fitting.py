@@ -23,8 +23,8 @@ from dpalgos.keystream import KeyedNoise, public_secret
 from dpalgos.normalisation import RowMap
 from dpalgos.registry import lookup
 from dpalgos.rows import ArrayRows, Floats
-from storage.charges import Cap
 from storage.errors import InputError, RefusedError
+from storage.ledger.charges import Cap
 from storage.refs import DatasetRef, ShardRef, Visibility
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.planner import plan_run
@@ -195,6 +195,7 @@ def _through_the_door(
     pure: bool,
 ) -> Fit:
     from tasks.accounts.books import open_catalog
+
     from tasks.datasets.registration import ingest
     from tasks.datasets.request import IngestRequest
     from tasks.release.preflight import require_feasible
