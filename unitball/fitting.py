@@ -194,12 +194,11 @@ def _through_the_door(
     kept: bool,
     pure: bool,
 ) -> Fit:
-    from tasks.accounts.books import open_catalog
-
     from tasks.datasets.registration import ingest
     from tasks.datasets.request import IngestRequest
     from tasks.release.preflight import require_feasible
     from tasks.release.storing import read_release
+    from tasks.runtime.books import open_catalog
     from tasks.runtime.settings import current_layout
 
     population = account or _DEFAULT_ACCOUNT
@@ -217,7 +216,7 @@ def _through_the_door(
         kind = pa.string() if classes else pa.float64()
         column = [classes[int(label)] for label in labels] if classes else labels
         pq.write_table(pa.table({"features": lists, "label": pa.array(column, kind)}), path)
-        ingest(
+        stored = ingest(
             IngestRequest(
                 name=named.dataset,
                 format="parquet",
@@ -229,7 +228,7 @@ def _through_the_door(
             )
         )
     if pure:
-        _require_pure(named, features.shape[1])
+        _require_pure(named, stored)
     require_feasible(named)
     from flows.federated_training import chain_inline
 
@@ -243,10 +242,10 @@ def _through_the_door(
     )
 
 
-def _require_pure(config: TrainingConfig, dimension: int) -> None:
+def _require_pure(config: TrainingConfig, dataset: DatasetRef) -> None:
     from tasks.planning.resolution import resolve
 
-    parts = [lookup(part.kind, part.name) for part in resolve(config, dimension).parts.values()]
+    parts = [lookup(part.kind, part.name) for part in resolve(config, dataset).parts.values()]
     budgets = [part.budgets for part in parts if getattr(part, "budgets", ())]
     if any(accepted[0] is not PureEpsilon for accepted in budgets):
         raise ParameterError(

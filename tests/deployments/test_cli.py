@@ -419,9 +419,9 @@ def test_private_rows_from_ingestion_to_the_end_of_the_budget(unitball: CommandL
     rows = write_rows(tmp_path / "rows.txt", 500)
     reference = unitball.succeeds(*ingestion(rows, epsilon=2.0, delta=1e-4))
     assert reference["visibility"] == "private"
-    words = ("--dataset", "clinic", "--algorithm", "noisy-gd", "--parties", 4, "--epsilon", 1)
+    words = ("--dataset", "clinic", "--algorithm", "noisy-gd", "--parties", 4, "--test-fraction", 0.3, "--epsilon", 1)
 
-    result = unitball.trained(*words, "--no-evaluation", "--test-fraction", 0.3)
+    result = unitball.trained(*words, "--no-evaluation")
     assert result["accuracy"] is None
     assert result["metrics"] == {}
     assert result["seconds"] is None
@@ -434,7 +434,7 @@ def test_private_rows_from_ingestion_to_the_end_of_the_budget(unitball: CommandL
     assert all(0 < party["epsilon_spent"] < 1 for party in report["parties"]), "at the cap's delta, which is larger"
 
     # A measured model: it is the same release, and the held-out rows pay for themselves.
-    evaluated = unitball.trained(*words, "--roc", "--test-fraction", 0.3)
+    evaluated = unitball.trained(*words, "--roc")
     assert evaluated["measured_on"] == "held-out rows, noisy"
     assert 0.5 < evaluated["accuracy"] <= 1
     assert evaluated["metrics"].keys() >= {"accuracy", "precision", "recall", "f1", "mcc", "auc"}

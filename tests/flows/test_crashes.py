@@ -134,10 +134,10 @@ def test_killed_between_the_stages(stage: str, twins: Twins) -> None:
 
     def run() -> None:
         with observed_by(reached):
-            followed(**FEDERATED)
+            followed(**FEDERATED, evaluation=True)
 
     killed(run)
-    assert outcome(**FEDERATED) == twins.undisturbed(**FEDERATED)
+    assert outcome(**FEDERATED, evaluation=True) == twins.undisturbed(**FEDERATED, evaluation=True)
     assert temporaries(twins.disturbed) == []
 
 
