@@ -7,7 +7,7 @@ import hmac
 import secrets as randomness
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +18,13 @@ from scipy import sparse
 from storage import manifests
 from storage.atomic import Staging, locked_directory, staging, writing
 from storage.errors import FormatVersionError, InputError, RefusedError, StorageError
-from storage.fingerprints import Fingerprints, overlapping_versions, private_versions
+from storage.fingerprints import Duplicates, Fingerprints, overlapping_versions, private_versions
 from storage.layout import FINGERPRINTS, PATTERNS, Layout, path_component
 from storage.readers.files import most_rows
 from storage.refs import DatasetRef, Labels, Visibility
 from storage.rowfiles import NULL_CLASS, Features, RowFormat, RowWriter, StoredRows, WrittenRows, file_digest
 from storage.secrets import root_secret
-from storage.source import Block, Source, canonical_label, undeclared
+from storage.source import Block, Source, Tally, canonical_label, undeclared
 
 __all__ = [
     "FORMAT_VERSION",
@@ -184,7 +184,7 @@ class _Ingested:
     labels_seen: set[int]
 
 
-def _ingest_part(folder: Path, layout: RowFormat, source: Source, part: str, prints: Fingerprints | None) -> _Ingested:
+def _ingest_part(folder: Path, layout: RowFormat, source: Source, part: str, prints: Fingerprints) -> _Ingested:
     writer = RowWriter(folder, layout)
     found: list[tuple[str, int]] = []
     seen: set[int] = set()
@@ -193,10 +193,9 @@ def _ingest_part(folder: Path, layout: RowFormat, source: Source, part: str, pri
             features = _finite(block, source, part, writer.rows)
             labels = _labels(block, source, part, writer.rows)
             seen.update(np.unique(labels).tolist())
-            if prints is not None:
-                # Null records are alike whosever they are.
-                known = features if block.plain is None else block.plain
-                prints.add(known if block.null is None else known[~block.null])
+            # Null records are alike whosever they are.
+            known = features if block.plain is None else block.plain
+            prints.add(known if block.null is None else known[~block.null])
             writer.write(layout.encode(features, labels))
             if writer.rows > most_rows():
                 raise InputError(
@@ -332,7 +331,8 @@ def staged_dataset(
         raise undeclared(source.found, source.place)
     labels = Labels.CLASSES if source.label_range is None else Labels.REAL
     row_format = RowFormat(source.dimension, labels, source.sparse and source.dimension >= _SPARSE_FROM)
-    prints = Fingerprints(root_secret(layout)) if private or private_versions(layout) else None
+    compared = private or bool(private_versions(layout))
+    prints = Fingerprints(root_secret(layout) if compared else b"")
     with staging(layout.datasets) as stage, writing(stage.path):
         ingested = {
             part: _ingest_part(stage.path / part, row_format, source, part, prints)
@@ -360,12 +360,14 @@ def staged_dataset(
             "normalisation": "none",
             "parts": {part: rows.written.to_json() for part, rows in ingested.items()},
             "origins": [[origin, rows] for origin, rows in train.origins],
-            "counts": {part: tally.to_json() for part, tally in source.tallies.items()},
+            "counts": {part: tally.to_json() for part, tally in source.tallies.items()}
+            or {part: Tally(read=rows.written.rows).to_json() for part, rows in ingested.items()},
+            "duplicates": asdict(prints.duplicates()),
             "table": source.table,
         }
         if source.image_shape is not None:
             body["image_shape"] = list(source.image_shape)
-        yield StagedDataset(layout, visibility, source.place, stage, body, prints)
+        yield StagedDataset(layout, visibility, source.place, stage, body, prints if compared else None)
 
 
 def write_dataset(
@@ -521,23 +523,28 @@ def declared_table(layout: Layout, ref: DatasetRef) -> Mapping[str, Any] | None:
 
 @dataclass(frozen=True, slots=True)
 class IngestionReport:
-    """Counts of rows that ingestion left out or changed.
+    """What became of every row that ingestion read.
 
     Attributes
     ----------
     counts : mapping of part to counts
-        ``incomplete`` (rows with a missing value, left out), ``dropped`` and ``clipped`` (outside the schema).
+        See :class:`storage.readers.source.Tally`; a part a party where each has a file of its own.
+    duplicates : Duplicates or None
+        None where the version was stored before they were counted.
     publishable : bool
         False for private rows: show the counts to their owner only.
     """
 
     counts: Mapping[str, Mapping[str, int]]
+    duplicates: Duplicates | None
     publishable: bool
 
 
 def ingestion_report(layout: Layout, ref: DatasetRef) -> IngestionReport:
-    """Return what ingestion left out or changed."""
-    return IngestionReport(_load(layout, ref.version)["counts"], publishable=not ref.private)
+    """Return what became of every row that ingestion read."""
+    body = _load(layout, ref.version)
+    found = body.get("duplicates")
+    return IngestionReport(body["counts"], None if found is None else Duplicates(**found), publishable=not ref.private)
 
 
 def transformed_ref(

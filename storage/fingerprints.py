@@ -21,6 +21,7 @@ from __future__ import annotations
 import hashlib
 import io
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,7 @@ from storage.layout import FINGERPRINTS, PATTERNS, Layout
 
 __all__ = [
     "ADMITTED_SHARE",
+    "Duplicates",
     "Fingerprints",
     "overlapping_versions",
     "private_versions",
@@ -109,21 +111,44 @@ def row_patterns(features: Any, key: bytes) -> _Prints:
 
 
 class _Distinct:
-    """The distinct ones of what passes."""
+    """The distinct ones of what passes, and how often each did."""
 
     def __init__(self) -> None:
-        self._parts: list[_Prints] = []
+        self._parts: list[tuple[_Prints, NDArray[np.int64]]] = []
         self._pending = 0
 
     def add(self, prints: _Prints) -> None:
-        self._parts.append(prints)
+        self._parts.append((prints, np.ones(len(prints), dtype=np.int64)))
         self._pending += len(prints)
         if self._pending > _SPREAD_AT:
-            self._parts = [np.unique(np.concatenate(self._parts))]
+            self._parts = [self.counted()]
             self._pending = 0
 
+    def counted(self) -> tuple[_Prints, NDArray[np.int64]]:
+        if not self._parts:
+            return np.zeros(0, dtype=np.uint64), np.zeros(0, dtype=np.int64)
+        prints, places = np.unique(np.concatenate([part for part, _ in self._parts]), return_inverse=True)
+        counts = np.bincount(places, weights=np.concatenate([count for _, count in self._parts]))
+        return prints, counts.astype(np.int64)
+
     def found(self) -> _Prints:
-        return np.unique(np.concatenate(self._parts)) if self._parts else np.zeros(0, dtype=np.uint64)
+        return self.counted()[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Duplicates:
+    """How often rows come again, labels aside.
+
+    Attributes
+    ----------
+    rows : int
+        Rows that are equal to an earlier one.
+    largest_group : int
+        Rows of the largest group of equal ones; 1 where all differ.
+    """
+
+    rows: int
+    largest_group: int
 
 
 class Fingerprints:
@@ -154,6 +179,11 @@ class Fingerprints:
     def kinds(self) -> tuple[_Prints, _Prints]:
         """Return the distinct exact fingerprints and the distinct patterns, sorted."""
         return self._exact.found(), self._patterns.found()
+
+    def duplicates(self) -> Duplicates:
+        """Return how often the rows that passed come again; none of them is to be a null record."""
+        _, counts = self._exact.counted()
+        return Duplicates(int(counts.sum()) - len(counts), int(counts.max(initial=1)))
 
     def comparable(self, prints: _Prints) -> _Prints:
         """Return fingerprints without that of a row of zeros, such as a null record: it is nobody's."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
@@ -13,6 +15,9 @@ from deployments.cli.options import options_of
 from storage.errors import InputError
 from storage.refs import Visibility
 from tasks.datasets.request import IngestRequest
+
+if TYPE_CHECKING:
+    from storage.datasets import IngestionReport
 
 
 @app.command(epilog='Example: unitball datasets digits --sql "SELECT label, count(*) FROM train GROUP BY label"')
@@ -89,6 +94,7 @@ def ingest(
     json: JsonFlag = False,
 ) -> None:
     """Bring rows in: validated, stored, registered under an account."""
+    from tasks.datasets.description import report_of
     from tasks.datasets.registration import ingest as bring_in
 
     use_root(root)
@@ -98,12 +104,32 @@ def ingest(
         require_readable(path, f"--party {party}")
     visibility = Visibility.PRIVATE if private else Visibility.PUBLIC
     reference = bring_in(request.model_copy(update={"name": name, "visibility": visibility}))
+    report = report_of(reference)
     if json:
-        print_json(reference.model_dump(mode="json"))
+        duplicates = None if report.duplicates is None else asdict(report.duplicates)
+        print_json({**reference.model_dump(mode="json"), "counts": report.counts, "duplicates": duplicates})
     else:
         tests = f" and {reference.test_rows} test rows" if reference.test_rows else ""
         console().print(
             f"{reference.name}: {reference.rows} rows{tests} × {reference.dimension}, {reference.visibility}, "
             f"account {reference.account}"
         )
+        for line in _accounted(report):
+            console().print(line, soft_wrap=True, highlight=False)
         print_root()
+
+
+def _accounted(report: IngestionReport) -> Iterator[str]:
+    """Yield what became of every row, for the owner."""
+    for part, counts in report.counts.items():
+        rest = ", ".join(f"{count} {what}" for what, count in counts.items() if what not in ("read", "kept"))
+        yield f"rows of {part}: {counts['read']} read, {counts['kept']} kept ({rest})"
+    found = report.duplicates
+    if found is not None and found.rows:
+        yield (
+            f"duplicates: {found.rows} rows are equal to an earlier one, up to {found.largest_group} alike. If they are"
+            f" one person's, what protects a row does not protect the person: open the account with --group-size "
+            f"{found.largest_group}; a run then costs as much as it does for {found.largest_group} rows"
+        )
+    elif found is not None:
+        yield "duplicates: none"

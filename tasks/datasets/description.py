@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from storage.catalog import Registration
-from storage.datasets import ingestion_report
+from storage.datasets import IngestionReport, ingestion_report
 from storage.readers.bundled import BUNDLED
 from storage.refs import DatasetRef, Visibility
 from tasks.datasets.registration import BUNDLED_FORMAT, ingest
@@ -13,7 +11,7 @@ from tasks.datasets.request import IngestRequest
 from tasks.runtime.books import open_catalog
 from tasks.runtime.settings import current_layout
 
-__all__ = ["counts_of", "default_normalisation", "describe_datasets", "find_dataset"]
+__all__ = ["default_normalisation", "describe_datasets", "find_dataset", "report_of"]
 
 
 def _registered(name: str) -> Registration:
@@ -75,6 +73,6 @@ def _not_yet(name: str) -> dict[str, object]:
     return {**blank, **known, "versions": 0, "class_names": []}
 
 
-def counts_of(reference: DatasetRef) -> Mapping[str, Mapping[str, int]]:
-    """Return how many rows ingestion left out or changed: for the owner's eyes."""
-    return ingestion_report(current_layout(), reference).counts
+def report_of(reference: DatasetRef) -> IngestionReport:
+    """Return what became of every row that ingestion read: for the owner's eyes."""
+    return ingestion_report(current_layout(), reference)

@@ -16,7 +16,7 @@ from sklearn.svm import LinearSVC
 
 from storage.datasets import ingestion_report, open_dataset
 from storage.errors import InputError
-from storage.fingerprints import Fingerprints, row_patterns
+from storage.fingerprints import Duplicates, Fingerprints, row_patterns
 from storage.layout import Layout
 from storage.readers import OnViolation, ReadOptions, read_source
 from storage.refs import Scaling
@@ -306,3 +306,18 @@ def test_musk_can_be_learnt() -> None:
         accuracy[scaling] = float(machine.score(features[held_out], labels[held_out]))
     assert accuracy[Scaling.UNIT_INTERVAL] < 0.86
     assert accuracy[Scaling.CENTRED] > 0.91
+
+
+def test_every_row_is_accounted_for(tmp_path: Path) -> None:
+    text = "x,z,y\n" + "1,2,0\n" * 3 + "1,2,1\n,3,1\n5,,0\n6,7,0\n6,7,1\n1\n99,1,0\n"
+    path, schema = _file(tmp_path, text, GAPS)
+    for private in (True, False):
+        layout = Layout(tmp_path / f"root-{private}").prepare()
+        options = ReadOptions(schema=schema, on_violation=OnViolation.DROP, discover=not private)
+        ref = stored(layout, read_source("csv", path, options), private=private)
+        report = ingestion_report(layout, ref)
+        counts = report.counts["train"]
+        gone = {"null": 3, "dropped": 0} if private else {"null": 0, "dropped": 3}
+        assert counts == {"read": 10, "kept": 7, "incomplete": 2, "outside": 2, "clipped": 0, **gone}
+        # Four rows (1, 2) and two rows (6, 7); a null record is nobody's.
+        assert report.duplicates == Duplicates(rows=4, largest_group=4)
