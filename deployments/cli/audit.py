@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from deployments.cli.app import app
-from deployments.cli.audit_runs import show_chain_audit, show_one_run_audit
-from deployments.cli.common import JsonFlag, RootOption, console, print_json, print_root, use_root
+from deployments.cli.audit_runs import (
+    print_report,
+    show_audit_on_public_rows,
+    show_chain_audit,
+    show_membership,
+    show_one_run_audit,
+)
+from deployments.cli.common import JsonFlag, RootOption, use_root
 
 if TYPE_CHECKING:
     from tasks.auditing.catalogue import Arguments, Subject
@@ -43,6 +50,15 @@ def audit(
     canaries: Annotated[
         int | None, typer.Option(help="Audit from one training run on so many made-up canaries, some hundreds.")
     ] = None,
+    dataset: Annotated[
+        str | None, typer.Option(help="Audit on rows of this public data set that differ in a canary.")
+    ] = None,
+    membership: Annotated[
+        str | None, typer.Option(help="Attack models of rows of this public data set: who was in the training set?")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="--membership: write the picture of its ROC curve here (PNG).")
+    ] = None,
     root: RootOption = None,
     json: JsonFlag = False,
 ) -> None:
@@ -61,8 +77,9 @@ def audit(
     relation = Neighbours(neighbours)
     if every == (name is not None):
         raise ParameterError("give the name of a system or release, or --all")
-    if chain + (canaries is not None) + every > 1:
-        raise ParameterError("--all, --chain and --canaries are different audits: choose one")
+    chosen = [every, chain, canaries is not None, dataset is not None, membership is not None]
+    if sum(chosen) > 1:
+        raise ParameterError("--all, --chain, --canaries, --dataset and --membership are different audits: choose one")
     arguments = Arguments(
         epsilon=epsilon,
         delta=delta,
@@ -82,6 +99,21 @@ def audit(
         show_one_run_audit(
             name, *asked, canaries=canaries, confidence=confidence, neighbours=relation, seed=seed, json=json
         )
+    elif membership is not None:
+        show_membership(
+            name, *asked, dataset=membership, models=trials, neighbours=relation, seed=seed, out=out, json=json
+        )
+    elif dataset is not None:
+        show_audit_on_public_rows(
+            name,
+            *asked,
+            dataset=dataset,
+            trials=trials,
+            confidence=confidence,
+            neighbours=relation,
+            seed=seed,
+            json=json,
+        )
     elif chain:
         show_chain_audit(name, *asked, trials=trials, confidence=confidence, neighbours=relation, json=json)
     else:
@@ -100,29 +132,4 @@ def _show(subject: Subject, arguments: Arguments, *, json: bool) -> None:
         report = audit_subject(
             subject, arguments, progress=lambda done, of: shown.update(bar, completed=done, total=of)
         )
-    if json:
-        print_json(report.to_json())
-        return
-    stated = [
-        ("epsilon proved", report.proved_epsilon),
-        ("epsilon claimed", report.claimed_epsilon),
-        (f"epsilon at least, at {report.confidence:.12g}", report.lower_bound),
-        ("epsilon at most seen by so many runs", report.ceiling),
-        ("epsilon at least, if Gaussian", report.gaussian_bound),
-        ("mu proved", report.proved_mu),
-        ("mu at least", report.lower_mu),
-        ("mu at least, if Gaussian", report.gaussian_mu),
-    ]
-    out = console()
-    out.print(
-        f"{report.algorithm} ({report.kind}): {report.verdict}, at delta {report.delta:g} under {report.neighbours}",
-        highlight=False,
-    )
-    for words, value in stated:
-        out.print(f"  {words}: {'–' if value is None else f'{value:.4g}'}", highlight=False)
-    out.print("  tests of one neighbour against the other, type I and type II errors at most:", highlight=False)
-    for alpha, beta in report.curve[:: max(1, len(report.curve) // 5)]:
-        out.print(f"    {alpha:.3g}, {beta:.3g}", highlight=False)
-    out.print(f"  neighbours: {report.pair}\n  event: {report.event}", highlight=False)
-    out.print(f"  {report.trials} runs counted on each neighbour, {report.seconds:.1f} s", highlight=False)
-    print_root()
+    print_report(report, json=json)

@@ -1,15 +1,149 @@
-"""``unitball audit NAME --chain`` and ``--canaries``: audits of whole runs, and what they print."""
+"""``unitball audit NAME`` and its ``--chain``, ``--canaries``, ``--dataset``, ``--membership``: run, print the report."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
 from deployments.cli.common import console, print_json, print_root
+from dpalgos.audit.report import AuditReport
 from dpalgos.guarantees import Neighbours
 
-__all__ = ["show_chain_audit", "show_one_run_audit"]
+__all__ = [
+    "print_report",
+    "show_audit_on_public_rows",
+    "show_chain_audit",
+    "show_membership",
+    "show_one_run_audit",
+]
 
-_TRIALS = 48
+_TRIALS, _CANARY_TRIALS, _MODELS = 48, 400, 64
 # What a leak is called is told by a few of its fields.
 _MOST_FIELDS = 20
+
+
+@contextmanager
+def _progress(title: str) -> Iterator[Callable[[int, int], None]]:
+    """Show on a terminal how many of how many runs are done."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    screen = Console(stderr=True)
+    with Progress(console=screen, transient=True, disable=not screen.is_terminal) as shown:
+        bar = shown.add_task(title, total=None)
+        yield lambda done, of: shown.update(bar, completed=done, total=of)
+
+
+def print_report(report: AuditReport, *, json: bool) -> None:
+    """Print what an audit of neighbours has shown."""
+    if json:
+        print_json(report.to_json())
+        return
+    stated = [
+        ("epsilon proved", report.proved_epsilon),
+        ("epsilon claimed", report.claimed_epsilon),
+        (f"epsilon at least, at {report.confidence:.12g}", report.lower_bound),
+        ("epsilon at most seen by so many runs", report.ceiling),
+        ("epsilon at least, if Gaussian", report.gaussian_bound),
+        ("mu proved", report.proved_mu),
+        ("mu at least", report.lower_mu),
+        ("mu at least, if Gaussian", report.gaussian_mu),
+    ]
+    out = console()
+    out.print(
+        f"{report.algorithm} ({report.kind}): {report.verdict}, at delta {report.delta:g} under {report.neighbours}",
+        highlight=False,
+    )
+    for words, value in stated:
+        out.print(f"  {words}: {'–' if value is None else f'{value:.4g}'}", highlight=False)
+    out.print("  tests of one neighbour against the other, type I and type II errors at most:", highlight=False)
+    for alpha, beta in report.curve[:: max(1, len(report.curve) // 5)]:
+        out.print(f"    {alpha:.3g}, {beta:.3g}", highlight=False)
+    out.print(f"  neighbours: {report.pair}\n  event: {report.event}", highlight=False)
+    out.print(f"  {report.trials} runs counted on each neighbour, {report.seconds:.1f} s", highlight=False)
+    print_root()
+
+
+def show_audit_on_public_rows(
+    name: str,
+    epsilon: float,
+    delta: float,
+    *,
+    dataset: str,
+    trials: int | None,
+    confidence: float,
+    neighbours: Neighbours,
+    seed: int,
+    json: bool,
+) -> None:
+    """Audit a system on public rows that differ in a canary, and print the report."""
+    from tasks.auditing.public_canaries import audit_on_public_rows
+
+    with _progress(f"audit of {name} on rows of {dataset}") as advance:
+        report = audit_on_public_rows(
+            name,
+            dataset,
+            epsilon=epsilon,
+            delta=delta,
+            trials=_CANARY_TRIALS if trials is None else trials,
+            confidence=confidence,
+            neighbours=neighbours,
+            seed=seed,
+            progress=advance,
+        )
+    print_report(report, json=json)
+
+
+def show_membership(
+    name: str,
+    epsilon: float,
+    delta: float,
+    *,
+    dataset: str,
+    models: int | None,
+    neighbours: Neighbours,
+    seed: int,
+    out: Path | None,
+    json: bool,
+) -> None:
+    """Attack a system's models of public rows, and print how well members are told from others."""
+    from storage.atomic import write_bytes
+    from tasks.auditing.drawing import draw_membership
+    from tasks.auditing.membership import infer_membership
+
+    with _progress(f"membership inference on {name}") as advance:
+        report = infer_membership(
+            name,
+            dataset,
+            epsilon=epsilon,
+            delta=delta,
+            models=_MODELS if models is None else models,
+            neighbours=neighbours,
+            seed=seed,
+            progress=advance,
+        )
+    if out is not None:
+        write_bytes(out.absolute(), draw_membership(report))
+    if json:
+        print_json(report.to_json())
+        return
+    print_to = console()
+    stated = "proved" if report.proved_epsilon is not None else "claimed"
+    print_to.print(
+        f"{name} on {dataset}: {report.models} shadow models of {report.rows} rows, under {neighbours}", highlight=False
+    )
+    print_to.print(
+        f"  advantage {report.advantage:.4f}, at most {report.advantage_bound:.4f} by what is {stated}\n"
+        f"  area under the ROC curve {report.area:.4f}, at most {report.area_bound:.4f}",
+        highlight=False,
+    )
+    for level, rate, most in report.rates:
+        print_to.print(
+            f"  members recognised at {level:g} false alarms: {rate:.4f}, at most {most:.4f}", highlight=False
+        )
+    print_to.print(f"  {report.seconds:.1f} s", highlight=False)
+    print_root()
 
 
 def show_chain_audit(
@@ -23,15 +157,10 @@ def show_chain_audit(
     json: bool,
 ) -> None:
     """Audit a whole chain and print the report."""
-    from rich.console import Console
-    from rich.progress import Progress
-
     from flows.federated_training import chain_inline
     from tasks.auditing.chain import audit_chain
 
-    screen = Console(stderr=True)
-    with Progress(console=screen, transient=True, disable=not screen.is_terminal) as shown:
-        bar = shown.add_task(f"audit of {name}, the whole chain", total=None)
+    with _progress(f"audit of {name}, the whole chain") as advance:
         report = audit_chain(
             name,
             chain=chain_inline,
@@ -40,7 +169,7 @@ def show_chain_audit(
             trials=_TRIALS if trials is None else trials,
             confidence=confidence,
             neighbours=neighbours,
-            progress=lambda done, of: shown.update(bar, completed=done, total=of),
+            progress=advance,
         )
     if json:
         print_json(report.to_json())

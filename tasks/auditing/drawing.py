@@ -1,4 +1,4 @@
-"""The trade-off curve that an audit has measured, drawn against the guarantee's."""
+"""What audits have measured, drawn against what the guarantee leaves."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import numpy as np
 from scipy.special import ndtr, ndtri
 
 from dpalgos.audit.report import AuditReport
+from tasks.auditing.membership import MembershipReport
 
-__all__ = ["draw_trade_off"]
+__all__ = ["draw_membership", "draw_trade_off"]
 
 _RC = MappingProxyType(
     {
@@ -69,6 +70,44 @@ def draw_trade_off(report: AuditReport) -> bytes:
         axes.set_ylabel("type II error")
         axes.set_title(f"{report.algorithm}: {report.verdict}, ε ≥ {report.lower_bound:.3g}", fontsize=9)
         axes.legend(loc="upper right", fontsize=8)
+        buffer = io.BytesIO()
+        figure.savefig(buffer, format="png", dpi=150, metadata={"Software": None})
+    return buffer.getvalue()
+
+
+def draw_membership(report: MembershipReport) -> bytes:
+    """Return a PNG: how many members an attack recognises at each rate of false alarms, and how many it may.
+
+    Both axes are logarithmic, since what counts is the attack that accuses few wrongly.
+    """
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    least = 1e-3
+    with rc_context(dict(_RC)):
+        figure = Figure(figsize=(5.0, 4.6), layout="constrained")
+        axes = figure.subplots()
+        if report.bound:
+            bound = np.maximum(np.array(report.bound), least / 10)
+            word = "claimed" if report.proved_epsilon is None else "proved"
+            axes.fill_between(bound[:, 0], bound[:, 1], 1.0, color=_BLUE, alpha=0.12, linewidth=0)
+            axes.plot(bound[:, 0], bound[:, 1], color=_BLUE, linewidth=1.8, label=f"{word}: no attack lies above")
+        measured = np.maximum(np.array(report.curve), least / 10)
+        axes.plot(measured[:, 0], measured[:, 1], color=_RED, linewidth=1.4, label="measured")
+        axes.plot([least, 1.0], [least, 1.0], color="#000000", linestyle=":", linewidth=1.2, label="guessing")
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+        axes.set_xlim(least, 1)
+        axes.set_ylim(least, 1)
+        axes.set_aspect("equal")
+        axes.set_xlabel("false positive rate")
+        axes.set_ylabel("true positive rate")
+        axes.set_title(
+            f"{report.algorithm} on {report.dataset}: "
+            f"advantage {report.advantage:.3f}, at most {report.advantage_bound:.3f}",
+            fontsize=9,
+        )
+        axes.legend(loc="lower right", fontsize=8)
         buffer = io.BytesIO()
         figure.savefig(buffer, format="png", dpi=150, metadata={"Software": None})
     return buffer.getvalue()

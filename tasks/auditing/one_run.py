@@ -25,7 +25,7 @@ from dpalgos.rows import NULL_LABEL, ArrayRows, Floats, Ints
 from tasks.auditing.made_up import MadeUpRun, Neighbouring
 from tasks.tracking.results import proved_of
 
-__all__ = ["OneRunReport", "audit_in_one_run"]
+__all__ = ["OneRunReport", "audit_in_one_run", "weights_of"]
 
 _PARTIES = ("0", "1")
 # Of the coins, those that the output says most of; more guesses are worse ones.
@@ -139,7 +139,7 @@ def audit_in_one_run(
     seen = run.outputs(Neighbouring("canaries", held, held), True, secret, 0)
     signs = 2.0 * labels - 1.0
     scores = np.concatenate(
-        [signs * (directions[party] @ _weights(seen, party, dimension, name)) for party in _PARTIES]
+        [signs * (directions[party] @ weights_of(seen, party, dimension, name)) for party in _PARTIES]
     )
     made = guess(scores, max(1, round(_GUESSED * len(scores))))
     guesses = int(np.abs(made).sum())
@@ -188,7 +188,7 @@ def _flipped(directions: Floats, labels: Ints, coins: Ints, neighbours: Neighbou
     return ArrayRows(coins[:, None] * directions, labels)
 
 
-def _weights(seen: dict[str, Floats], party: str, dimension: int, name: str) -> Floats:
+def weights_of(seen: dict[str, Floats], party: str, dimension: int, name: str) -> Floats:
     """Return the direction of the model that stands for a party's rows, (d,)."""
     for owner in (party, "all"):
         found = seen.get(f"weights of {owner} through the basis")
