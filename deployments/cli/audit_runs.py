@@ -1,4 +1,4 @@
-"""``unitball audit NAME`` and its ``--chain``, ``--canaries``, ``--dataset``, ``--membership``: run, print the report."""
+"""``unitball audit NAME``, ``--chain``, ``--canaries``, ``--dataset``, ``--membership``: run, and print the report."""
 
 from __future__ import annotations
 
