@@ -1,4 +1,4 @@
-"""Public rows of two features and the lines released models draw through them."""
+"""Public rows of two features and where released models divide them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
+
+from dpalgos.rows import Floats
 from storage.datasets import open_dataset
 from storage.errors import InputError, RefusedError
 from storage.refs import ReleaseRef, Visibility
@@ -19,6 +22,8 @@ from tasks.release.storing import read_release
 from tasks.runtime.settings import current_layout
 
 __all__ = ["decision_boundaries", "ingest_features"]
+
+_GRID, _MARGIN = 120, 0.1
 
 
 def ingest_features(source: str, features: Sequence[int], name: str) -> None:
@@ -50,7 +55,7 @@ def ingest_features(source: str, features: Sequence[int], name: str) -> None:
 
 
 def decision_boundaries(results: Sequence[PointResult]) -> DecisionBoundaries:
-    """Return the rows of a public set of two features as the models saw them, and each series' first model's line.
+    """Return the rows of a public set of two features as the models saw them, and each series' first model on a grid.
 
     Raises
     ------
@@ -66,10 +71,21 @@ def decision_boundaries(results: Sequence[PointResult]) -> DecisionBoundaries:
         for features, labels in open_dataset(current_layout(), dataset).blocks()
         for row, label in zip(features, labels, strict=True)
     ]
-    lines = []
-    # The first of each series.
-    for result in {one.label: one for one in reversed(results)}.values():
-        model = read_release(ReleaseRef(key=result.releases[-1], kind="model", party="all"))
-        a, b = (float(weight) for weight in model.weights[0])
-        lines.append((result.label, result.status, a, b, float(model.intercept[0])))
-    return DecisionBoundaries(rows=shown, lines=lines[::-1])
+    places = np.array([row[:2] for row in shown])
+    x, y = (
+        np.linspace(low - _MARGIN, high + _MARGIN, _GRID)
+        for low, high in zip(places.min(axis=0), places.max(axis=0), strict=True)
+    )
+    grid = np.stack(np.meshgrid(x, y), axis=-1).reshape(-1, 2)
+    # The first of each series, in their order.
+    first = {result.label: result for result in reversed(results)}
+    scores = [(one.label, one.status, _scores(one, grid).reshape(_GRID, _GRID).tolist()) for one in first.values()]
+    return DecisionBoundaries(rows=shown, grid=(x.tolist(), y.tolist()), scores=scores[::-1])
+
+
+def _scores(result: PointResult, grid: Floats) -> Floats:
+    """Return a run's scores: through its maps, then its model, which is the last of its releases."""
+    *maps, model = (read_release(ReleaseRef(key=key, kind="", party="")) for key in result.releases)
+    for one in maps:
+        grid = one.transform(grid)
+    return np.asarray(model.scores(grid)[:, 0])

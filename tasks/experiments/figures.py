@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
-from tasks.experiments.points import PointResult
+from tasks.experiments.points import PointResult, Status
 from tasks.experiments.specification import Plot
 
 if TYPE_CHECKING:
@@ -77,18 +77,22 @@ class Drawing(BaseModel):
 
 
 class DecisionBoundaries(BaseModel):
-    """Rows of two features and the lines that models draw through them.
+    """Rows of two features and where models of two classes divide them.
 
     Attributes
     ----------
     rows : list of (x, y, class)
-    lines : list of (label, status, weight of x, weight of y, intercept)
+    grid : (list, list)
+        x and y where the models are asked.
+    scores : list of (label, status, scores)
+        Of each model, a score for each y and x.
     """
 
     model_config = ConfigDict(frozen=True)
 
     rows: list[tuple[float, float, int]]
-    lines: list[tuple[str, str, float, float, float]]
+    grid: tuple[list[float], list[float]]
+    scores: list[tuple[str, Status, list[list[float]]]]
     axes: tuple[str, str] = ("first feature", "second feature")
 
 
@@ -285,24 +289,20 @@ def _use_log_y(axes: Axes, values: Sequence[float]) -> None:
 
 
 def draw_boundaries(boundaries: DecisionBoundaries, title: str) -> Drawing:
-    """Draw rows of two features and each model's line, with the margins dotted."""
+    """Draw rows of two features and, for each model, where its score is zero."""
     from matplotlib import rc_context
 
     with rc_context(dict(_RC)):
-        series = ["class 0", "class 1", *(f"{label}{_SUFFIXES[status]}" for label, status, *_ in boundaries.lines)]
+        series = ["class 0", "class 1", *(f"{label}{_SUFFIXES[status]}" for label, status, _ in boundaries.scores)]
         figure, (axes, *_) = _figure(1, 1, series, title)
         rows: NDArray[np.float64] = np.array(boundaries.rows, dtype=np.float64)
         for number, name in enumerate(("class 0", "class 1")):
             mine = rows[rows[:, 2] == number]
             axes.scatter(mine[:, 0], mine[:, 1], s=12, marker="ox"[number], color="#999999", label=name, linewidths=0.8)
-        low, high = rows[:, :2].min(axis=0) - 0.1, rows[:, :2].max(axis=0) + 0.1
-        xs, ys = np.meshgrid(np.linspace(low[0], high[0], 200), np.linspace(low[1], high[1], 200))
-        for number, (label, status, a, b, c) in enumerate(boundaries.lines):
+        for number, (label, status, scores) in enumerate(boundaries.scores):
             colour = "#000000" if status == "non-private" else _COLOURS[number % len(_COLOURS)]
             dashes = {"non-private": "dotted", "unproved": "dashed", "proved": "solid"}[status]
-            axes.contour(
-                xs, ys, a * xs + b * ys + c, levels=[0.0], colors=[colour], linestyles=[dashes], linewidths=1.6
-            )
+            axes.contour(*boundaries.grid, scores, levels=[0.0], colors=[colour], linestyles=[dashes], linewidths=1.6)
             axes.plot([], [], color=colour, linestyle=dashes, label=f"{label}{_SUFFIXES[status]}")
         axes.set_xlabel(boundaries.axes[0])
         axes.set_ylabel(boundaries.axes[1])

@@ -127,8 +127,12 @@ def test_a_logarithmic_axis_has_plain_numbers_from_a_power_of_ten() -> None:
 
 
 def test_each_models_line_is_drawn() -> None:
-    boundaries = DecisionBoundaries(rows=[(0.0, 0.0, 0), (1.0, 1.0, 1)], lines=[("a", "proved", 1.0, 1.0, -1.0)])
-    other = boundaries.model_copy(update={"lines": [("a", "unproved", 1.0, 1.0, -1.0)]})
+    boundaries = DecisionBoundaries(
+        rows=[(0.0, 0.0, 0), (1.0, 1.0, 1)],
+        grid=([0.0, 1.0], [0.0, 1.0]),
+        scores=[("a", "proved", [[-1.0, 1.0], [1.0, 1.0]])],
+    )
+    other = boundaries.model_copy(update={"scores": [("a", "proved", [[-1.0, 0.5], [0.5, 1.0]])]})
     assert draw_boundaries(boundaries, "t").svg != draw_boundaries(other, "t").svg
 
 
