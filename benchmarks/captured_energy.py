@@ -99,7 +99,7 @@ def draw(path: Path, counts: list[int], means: dict[str, list[float]]) -> None:
     axes.set_xlabel("rows n")
     axes.set_ylabel("captured energy (1: the best 4 directions)")
     axes.set_title(f"Adult, ε = {EPSILON:g}, δ = {DELTA:g}")
-    axes.legend(fontsize=8)
+    axes.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2)
     axes.grid(alpha=0.3)
     figure.tight_layout()
     figure.savefig(path, dpi=120)
