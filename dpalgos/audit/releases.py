@@ -45,7 +45,6 @@ __all__ = [
     "audited",
     "experiments_on",
     "observables",
-    "pilot_of",
     "shape_of",
 ]
 
@@ -61,7 +60,7 @@ _REGULARISATION = 1.0
 # (features, classes): few numbers make strong tests, noise a coordinate shows in many, several classifiers may not
 # be composed.
 _SHAPES = ((2, 2), (40, 2), (2, 10))
-_PILOT, _LEAST_PILOT = 120, 20
+_LEAST_PILOT = 20
 USUAL_BUDGET = (1.0, 1e-5)
 """The (epsilon, delta) at which audits are made where nobody says otherwise."""
 _LONG = 1e3
@@ -85,12 +84,15 @@ class Effort:
         Random numbers drawn for each neighbour where many runs are drawn together.
     most : int
         Runs drawn together at most.
+    pilot : int
+        Runs on each neighbour of every experiment, by which one is chosen.
     """
 
     runs: int = 4000
     gaussian_runs: int = 16_000
     numbers: int = 40_000_000
     most: int = 3_000_000
+    pilot: int = 120
 
     def trials(self, experiment: Experiment) -> int:
         """Return the runs on each neighbour."""
@@ -98,8 +100,12 @@ class Effort:
             return min(self.most, self.numbers // experiment.numbers)
         return self.gaussian_runs if experiment.gaussian else self.runs
 
+    def pilot_of(self, trials: int | None) -> int:
+        """Return how many runs choose the experiment: no more than a quarter of those asked for, if any are."""
+        return self.pilot if trials is None else max(_LEAST_PILOT, min(self.pilot, trials // 4))
 
-QUICK = Effort(runs=1000, gaussian_runs=1000, numbers=9_000_000)
+
+QUICK = Effort(runs=1000, gaussian_runs=1000, numbers=9_000_000, pilot=60)
 """A quarter of the usual effort, or less: what a table of everything takes in some minutes."""
 
 
@@ -221,10 +227,11 @@ def audit_algorithm(
         proved = proved and guarantee.proved
         bills.append(guarantee.losses)
         experiments += experiments_on(algorithm, setting, salt=f"{seed}/{kind}/{name}", noise=noise)
-    chosen = best_pair(experiments, trials=pilot_of(trials), delta=delta)
+    effort = effort or Effort()
+    chosen = best_pair(experiments, trials=effort.pilot_of(trials), delta=delta)
     found = examine(
         chosen,
-        trials=trials or (effort or Effort()).trials(chosen),
+        trials=trials or effort.trials(chosen),
         delta=delta,
         confidence=confidence,
         progress=progress,
@@ -281,11 +288,6 @@ def experiments_on(algorithm: Algorithm, setting: Setting, *, salt: str, noise: 
         source = _Source(noise, hashlib.sha256(f"{salt}/{label}".encode()).digest())
         found.append(_experiment(label, started, setting, pair, source))
     return found
-
-
-def pilot_of(trials: int | None) -> int:
-    """Return how many runs on each neighbour choose the experiment: not more than a quarter of those that follow."""
-    return _PILOT if trials is None else max(_LEAST_PILOT, min(_PILOT, trials // 4))
 
 
 def shape_of(dimension: int, classes: int) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 
 from dpalgos.audit.events import Outputs
 from dpalgos.audit.experiment import Experiment, best_pair, examine
-from dpalgos.audit.releases import USUAL_BUDGET, Effort, audit_parameters, experiments_on, pilot_of, shape_of
+from dpalgos.audit.releases import USUAL_BUDGET, Effort, audit_parameters, experiments_on, shape_of
 from dpalgos.audit.report import AuditReport, make_report
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Neighbours
@@ -90,9 +90,11 @@ def audit_system(
         for release in _alone(run):
             alone = experiments_on(release.build(), release.setting, salt=f"{salt}/{release.name}")
             experiments += [each.named(f"{release.name} alone, {each.pair}") for each in alone if each.numbers]
-    chosen = best_pair(experiments, trials=pilot_of(trials), delta=delta)
-    counted = trials or (effort or Effort()).trials(chosen)
-    found = examine(chosen, trials=counted, delta=delta, confidence=confidence, progress=progress)
+    effort = effort or Effort()
+    chosen = best_pair(experiments, trials=effort.pilot_of(trials), delta=delta)
+    found = examine(
+        chosen, trials=trials or effort.trials(chosen), delta=delta, confidence=confidence, progress=progress
+    )
     proved = all(plan.proved for plan in plans)
     return make_report(
         found,
