@@ -21,7 +21,17 @@ from storage.errors import FormatVersionError, InputError
 from storage.refs import Scaling
 from storage.source import Block, OnViolation, Tally, canonical_label
 
-__all__ = ["FORMAT_VERSION", "Examined", "Scaling", "Schema", "Table", "load_schema", "parse_schema"]
+__all__ = [
+    "FORMAT_VERSION",
+    "Examined",
+    "Scaling",
+    "Schema",
+    "Table",
+    "load_schema",
+    "parse_schema",
+    "read_declaration",
+    "schema_faults",
+]
 
 FORMAT_VERSION = 1
 
@@ -212,13 +222,14 @@ class Schema:
 
     def _examined(self, column: Column, cells: Sequence[Any]) -> Examined:
         missing = _missing(cells, self.missing - column.written)
+        read = cells
         if self.decimal != "." and column.decimal:
             # With both exchanged, "1.234,5" is no number, where leaving the point out would guess what it meant.
-            cells = [cell.translate(_EXCHANGED) if isinstance(cell, str) else cell for cell in cells]
+            read = [cell.translate(_EXCHANGED) if isinstance(cell, str) else cell for cell in cells]
         if not missing.any():
-            return Examined(column, cells, missing, column.encode(cells))
+            return Examined(column, cells, missing, column.encode(read))
         there = np.flatnonzero(~missing)
-        found = column.encode([cells[row] for row in there.tolist()])
+        found = column.encode([read[row] for row in there.tolist()])
         values = np.zeros((len(cells), *found.values.shape[1:]), dtype=found.values.dtype)
         outside, hopeless = np.zeros(len(cells), dtype=bool), np.zeros(len(cells), dtype=bool)
         values[there], outside[there], hopeless[there] = found.values, found.outside, found.hopeless
@@ -452,19 +463,30 @@ def _missing_cells(given: Any, place: str) -> tuple[frozenset[str], MissingRows]
     return frozenset(str(marker).strip() for marker in markers), rule
 
 
-def load_schema(path: str | Path, scaling: Scaling | None = None) -> Schema:
-    """Read a schema from a YAML file, or one that comes along by its name (``adult``).
+def schema_faults(data: Any, place: str) -> list[str]:
+    """Return all faults of a declaration, where :func:`parse_schema` raises the first."""
+    faults = []
+    if isinstance(data, dict) and isinstance(data.get("columns"), list):
+        for number, given in enumerate(data["columns"], start=1):
+            try:
+                parse_column(number, given, place)
+            except InputError as error:
+                faults.append(str(error))
+    if not faults:
+        try:
+            parse_schema(data, place)
+        except InputError as error:
+            faults.append(str(error))
+    return faults
 
-    Parameters
-    ----------
-    path : path or str
-    scaling : Scaling, optional
-        Instead of the declared one.
+
+def read_declaration(path: str | Path) -> Any:
+    """Return what a schema's YAML file holds, or one that comes along by its name (``adult``).
 
     Raises
     ------
     InputError
-        Naming the file, the column, the key and what is expected.
+        If there is no such file, or it is no YAML.
     """
     place = Path(path)
     packaged = files("storage.readers") / "schemas"
@@ -480,4 +502,21 @@ def load_schema(path: str | Path, scaling: Scaling | None = None) -> Schema:
             )
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"cannot read schema {path}: {error}") from error
-    return parse_schema(parse_yaml(text, f"schema {path}"), str(path), scaling)
+    return parse_yaml(text, f"schema {path}")
+
+
+def load_schema(path: str | Path, scaling: Scaling | None = None) -> Schema:
+    """Read a schema from a YAML file, or one that comes along by its name (``adult``).
+
+    Parameters
+    ----------
+    path : path or str
+    scaling : Scaling, optional
+        Instead of the declared one.
+
+    Raises
+    ------
+    InputError
+        Naming the file, the column, the key and what is expected.
+    """
+    return parse_schema(read_declaration(path), str(path), scaling)

@@ -1,0 +1,135 @@
+"""A schema in a minute: the names of a file's columns as a commented draft, types and ranges left to fill in."""
+
+from __future__ import annotations
+
+import codecs
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from storage.errors import InputError
+from storage.readers.files import LONGEST_LINE, open_binary, reading, require_file
+from storage.readers.raw import PARQUET, header_of
+from storage.schema import Schema, parse_schema
+
+__all__ = ["draft_schema"]
+
+_DELIMITERS = (",", ";", "\t", "|")
+_MARKS = ((codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"), (codecs.BOM_UTF8, "utf-8"))
+
+_HEAD = """\
+# Schema of {file}, drafted from {source}: no value was read.
+# Write a type for every column instead of "todo", with what it needs, then see what is left:
+#     unitball schema check {output} --path {path}
+#
+#   numeric    range: [0, 100]           centre: 20 (what lies at 0), scale: log (sizes of different magnitude)
+#   category   values: [north, south]    quotes around yes, no, true, false and numbers
+#   boolean                              values: ["nein", "ja"] where it is not yes/no, true/false, 1/0
+#   date       range: [2020-01-01, 2026-12-31]    format: "%d.%m.%Y", parts: [days, year, month, weekday]
+#   ignore     names, identifiers, free text
+#   label      classes: [well, ill] or {{"0": well, "1": ill}} or range: [0, 10]: what is to be predicted, one column
+#
+# Ranges, values and classes are what can be, from a code book or from knowing the matter, and never what the rows hold:
+# they are public. Every key is explained in docs/your-data.md.
+format_version: 1
+"""
+_TEXT = """\
+header: {header}           # false: the file begins with a row, and columns are taken in this order
+delimiter: {delimiter}
+encoding: {encoding}
+decimal: "."           # "," where 1,5 is one and a half
+"""
+_MISSING = """\
+# How a missing cell is written, and what becomes of its row: indicator (a feature says so), constant (the middle),
+# drop, or refuse. A column may have a rule of its own: missing: drop.
+missing: {marker: "", rows: indicator}
+columns:
+"""
+
+_ARROW: Mapping[str, str] = MappingProxyType({"bool": "boolean", "date": "date", "timestamp": "date"})
+
+
+def draft_schema(path: Path, output: Path, *, header: bool = True) -> int:
+    """Write a commented schema from the names of a file's columns, and return how many there are.
+
+    Of text the first line is read, of Parquet the names and types; no value of a row is.
+
+    Parameters
+    ----------
+    path : Path
+        CSV (plain, .gz, .bz2) or Parquet.
+    output : Path
+        The YAML file to write.
+    header : bool
+        Whether the first line names the columns. If not, its cells are only counted.
+
+    Raises
+    ------
+    InputError
+        If there is an output already, or the first line cannot be one of names: a cell is a number, empty, or twice.
+    """
+    if output.exists():
+        raise InputError(f"{output} exists; name another output, or remove it first")
+    place = require_file(path)
+    known = {"file": path.name, "path": path, "output": output}
+    if path.suffix in PARQUET:
+        names = _parquet_names(place)
+        text = _HEAD.format(source="its names and types", **known)
+    else:
+        layout, names = _text_layout(place)
+        if header:
+            _require_names(place, names)
+        else:
+            names = [(f"column-{number}", "todo") for number in range(1, len(names) + 1)]
+        text = _HEAD.format(source="its first line" if header else "the number of its columns", **known) + _TEXT.format(
+            header=str(header).lower(), delimiter=json.dumps(layout.delimiter), encoding=layout.encoding
+        )
+    lines = [f"  - {{name: {json.dumps(name, ensure_ascii=False)}, type: {kind}}}\n" for name, kind in names]
+    output.write_text(text + _MISSING + "".join(lines), "utf-8")
+    return len(lines)
+
+
+def _text_layout(path: Path) -> tuple[Schema, list[tuple[str, str]]]:
+    """Return how a text is laid out as far as its first line tells, and the cells of that line."""
+    with reading(path), open_binary(path) as file:
+        first = file.readline(LONGEST_LINE)
+    encoding = next((name for mark, name in _MARKS if first.startswith(mark)), "")
+    if not encoding:
+        try:
+            first.decode("utf-8")
+            encoding = "utf-8"
+        except UnicodeDecodeError:
+            encoding = "cp1252"
+    line = first.decode(encoding, errors="replace")
+    delimiter = max(_DELIMITERS, key=line.count)
+    blank: dict[str, object] = {
+        "columns": [{"name": "x", "type": "boolean"}, {"name": "y", "type": "label", "range": [0, 1]}]
+    }
+    layout = parse_schema({**blank, "delimiter": delimiter, "encoding": encoding}, str(path))
+    return layout, [(cell, "todo") for cell in header_of(path, layout)]
+
+
+def _require_names(path: Path, names: Sequence[tuple[str, str]]) -> None:
+    cells = [name for name, _ in names]
+    for number, cell in enumerate(cells, start=1):
+        if not cell:
+            raise InputError(f"{path}, line 1: column {number} has no name; give it one in the file")
+        if cell.replace(",", ".").lstrip("+-").replace(".", "", 1).isdigit():
+            raise InputError(
+                f"{path}, line 1: column {number} is a number, so that the line seems to be a row and not the columns' "
+                "names; if so, give --no-header"
+            )
+        if cells.count(cell) > 1:
+            raise InputError(f"{path}, line 1: column {cell!r} is named twice; rename one in the file")
+
+
+def _parquet_names(path: Path) -> list[tuple[str, str]]:
+    try:
+        found = pq.read_schema(path)
+    except (pa.ArrowException, OSError) as error:
+        raise InputError(f"{path} is damaged or no Parquet file: {' '.join(str(error).split())[:200]}") from error
+    return [(field.name, _ARROW.get(str(field.type).split("[")[0].rstrip("3264"), "todo")) for field in found]

@@ -1,0 +1,154 @@
+"""A schema for somebody's own table: drafted from names alone, checked against all rows at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from storage.documents import parse_yaml
+from storage.errors import InputError
+from storage.readers import files
+from storage.schema import parse_schema
+from tasks.datasets.checking import check_schema
+from tasks.datasets.drafting import draft_schema
+
+MESSY = """\
+id;Größe;Ort;raucht;gesehen;Ergebnis
+1;1,80;Köln;ja;01.02.2024;gut
+2;;Bonn;nein;03.02.2024;schlecht
+3;9,99;Bonn;vielleicht;03.02.2024;gut
+4;1,70;Rom;ja;31.02.2024;gut
+5;1.70;Köln;ja;01.02.2024;gut;zu viel
+6;1,80;Köln;ja;01.02.2024;
+7;1,80;Köln;ja;01.02.2024;gut
+"""
+COLUMNS = """
+columns:
+  - {name: id, type: ignore}
+  - {name: Größe, type: numeric, range: [0.5, 2.5]}
+  - {name: Ort, type: category, values: [Köln, Bonn, Ulm]}
+  - {name: raucht, type: boolean, values: ["nein", "ja"]}
+  - {name: gesehen, type: date, range: [2020-01-01, 2026-12-31], format: "%d.%m.%Y"}
+  - {name: Ergebnis, type: label, classes: [gut, schlecht]}
+"""
+
+
+def _drafted(path: Path, **more: bool) -> str:
+    output = path.with_suffix(".yaml")
+    output.unlink(missing_ok=True)
+    draft_schema(path, output, **more)
+    return output.read_text("utf-8")
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "cp1252", "utf-16"])
+def test_a_draft_holds_the_names_and_no_value(encoding: str, tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_bytes(MESSY.encode(encoding))
+    text = _drafted(path)
+    given = parse_yaml(text, "draft")
+    assert [column["name"] for column in given["columns"]] == ["id", "Größe", "Ort", "raucht", "gesehen", "Ergebnis"]
+    assert {column["type"] for column in given["columns"]} == {"todo"}
+    assert (given["delimiter"], given["header"]) == (";", True)
+    assert given["encoding"] == {"utf-8-sig": "utf-8"}.get(encoding, encoding)
+    for cell in ("1,80", "Köln", "vielleicht", "2024", "schlecht"):
+        assert cell not in text
+    # Filled in, it reads the file.
+    output = tmp_path / "filled.yaml"
+    output.write_text(text[: text.index("columns:")].replace('decimal: "."', 'decimal: ","') + COLUMNS, "utf-8")
+    assert check_schema(output, path).rows == 7
+
+
+def test_a_draft_reads_no_second_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text("a,b\n" + "1,2\n" * 10)
+    lines: list[int] = []
+
+    def one_line(file: IO[bytes], path: Path) -> Iterator[tuple[int, bytes]]:
+        for number, line in original(file, path):
+            lines.append(number)
+            yield number, line
+
+    original = files.bounded_lines
+    monkeypatch.setattr("storage.readers.raw.bounded_lines", one_line)
+    _drafted(path)
+    assert lines == [1]
+
+
+def test_a_draft_of_parquet_knows_types_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "rows.parquet"
+    pq.write_table(pa.table({"a": [1.5], "b": [True], "c": pa.array([0], pa.timestamp("s"))}), path)
+    given = parse_yaml(_drafted(path), "draft")
+    assert {column["name"]: column["type"] for column in given["columns"]} == {"a": "todo", "b": "boolean", "c": "date"}
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("39,State-gov", "column 1 is a number.*--no-header"),
+        ("a,,c", "column 2 has no name"),
+        ("a,b,a", "column 'a' is named twice"),
+    ],
+)
+def test_a_first_line_that_names_nothing_is_refused(line: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text(f"{line}\n")
+    with pytest.raises(InputError, match=message):
+        _drafted(path)
+    assert not path.with_suffix(".yaml").exists()
+    text = _drafted(path, header=False)
+    assert "State-gov" not in text
+    given = parse_yaml(text, "draft")
+    assert (given["header"], given["columns"][1]["name"]) == (False, "column-2")
+    with pytest.raises(InputError, match="exists; name another output"):
+        draft_schema(path, path.with_suffix(".yaml"))
+
+
+def test_all_that_is_wrong_is_said_at_once(tmp_path: Path) -> None:
+    path, schema = tmp_path / "rows.csv", tmp_path / "s.yaml"
+    path.write_text(MESSY)
+    schema.write_text('delimiter: ";"\ndecimal: ","\nmissing: {marker: "", rows: drop}' + COLUMNS)
+    report = check_schema(schema, path)
+    assert (report.rows, report.broken_rows, report.broken) == (7, 1, {6: "7 cells, there are 6 columns"})
+    assert (report.missing_rows, report.outside_rows, report.hopeless_rows) == (2, 2, 2)
+    found = {column.name: column for column in report.columns}
+    assert found["Größe"].examples == {"line 4": "9,99"}
+    assert (found["Größe"].missing, found["Größe"].outside, found["Größe"].hopeless) == (1, 1, 0)
+    assert (found["Ort"].outside, found["Ort"].hopeless, found["Ort"].unseen) == (1, 0, ["Ulm"])
+    assert (found["raucht"].hopeless, found["raucht"].examples) == (1, {"line 4": "vielleicht"})
+    assert found["gesehen"].examples == {"line 5": "31.02.2024"}
+    assert (found["Ergebnis"].missing, found["Ergebnis"].unseen) == (1, [])
+    assert (report.duplicates.rows, report.duplicates.largest_group) == (1, 2)
+    indicator = schema.read_text().replace("rows: drop", "rows: indicator")
+    schema.write_text(indicator)
+    assert check_schema(schema, path).missing_rows == 1, "a row without a label is of no use"
+
+
+def test_all_faults_of_a_schema_and_of_names_are_said_at_once(tmp_path: Path) -> None:
+    path, schema = tmp_path / "rows.csv", tmp_path / "s.yaml"
+    path.write_text("a;b;c\n1;2;3\n")
+    columns = [{"name": name, "type": "todo"} for name in "ab"] + [{"name": "c", "type": "numeric", "range": [1, 0]}]
+    schema.write_text(str({"columns": columns}))
+    with pytest.raises(InputError, match=r"has 3 faults: type is 'todo'.* \(a, b\); range is \[1, 0\].* \(c\)"):
+        check_schema(schema, path)
+    good = [{"name": name, "type": "boolean"} for name in "ax"] + [{"name": "y", "type": "label", "range": [0, 1]}]
+    parse_schema({"columns": good}, "s")
+    schema.write_text(str({"columns": good, "delimiter": ";"}))
+    with pytest.raises(InputError) as caught:
+        check_schema(schema, path)
+    for what in ("'x' is missing", "'y' is missing", "'b' is not in the schema", "'c' is not in the schema"):
+        assert what in str(caught.value)
+
+
+def test_a_column_that_is_always_missing_is_said(tmp_path: Path) -> None:
+    path, schema = tmp_path / "rows.csv", tmp_path / "s.yaml"
+    path.write_text("a,y\n,1\n,0\n")
+    columns = [{"name": "a", "type": "boolean"}, {"name": "y", "type": "label", "classes": ["0", "1", "2"]}]
+    schema.write_text(str({"columns": columns}))
+    report = check_schema(schema, path)
+    assert [column.missing for column in report.columns] == [report.rows, 0]
+    assert report.columns[1].unseen == ["2"]
