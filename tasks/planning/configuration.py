@@ -162,7 +162,7 @@ class TrainingConfig(BaseModel):
             examples=[1.0],
         ),
     ] = None
-    delta: Annotated[float, Field(gt=0, lt=1, description="Total delta of the run per party.", examples=[1e-5])] = 1e-5
+    delta: Annotated[float, Field(ge=0, lt=1, description="Total delta of the run per party.", examples=[1e-5])] = 1e-5
     trust: Annotated[
         Annotated[str, RegisteredName("trusts")] | None,
         Field(description="Trust model (local, secagg, central); the algorithm's first if empty."),
