@@ -3,7 +3,8 @@
 The rules were found on training rows of MNIST, digits, USPS and Adult (``benchmarks/recommended_rules.py``; the numbers
 stand in ``docs/accuracy.md``). What they go by is the **signal** s = n μ r / (f K): rows a class, in units of the noise
 that the largest row would need to be hidden among them (μ of Gaussian-DP that the budget buys; r = 1 under replace-one
-and 2 under replace-special, where sums move half as far; f the factor by which secure sums have more noise).
+and 2 under replace-special, where sums move half as far; f the factor by which the noise of a sum over the parties is
+more than a curator's: √N where each party adds all of its own, 1 to 1.2 or so under secure aggregation).
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Neighbours, Trust
 from dpalgos.mechanisms.gaussian import mu_from_epsilon_delta
 from dpalgos.registry import AlgorithmSpec, register
-from dpalgos.systems.arranging import averaged, summed
-from dpalgos.systems.system import Arrangement, Choice, PublicFacts, System
+from dpalgos.systems.arranging import summed
+from dpalgos.systems.system import Choice, PublicFacts, System
 
 __all__ = ["recommend", "signal"]
 
@@ -36,16 +37,15 @@ _GUESSING_OF_TWO = 30.0
 
 
 def signal(facts: PublicFacts) -> float:
-    """Return s = n μ r / (f K); n is a party's where each makes a release of its own."""
+    """Return s = n μ r / (f K)."""
     if facts.delta == 0:
         raise ParameterError(
             "unitball draws Gaussian noise, which has no delta of 0: give --delta (below one over the number of rows), "
             "or an algorithm of pure epsilon: --algorithm dpml"
         )
     mu = mu_from_epsilon_delta(facts.epsilon, facts.delta)
-    rows = min(facts.sizes) if facts.trust == Trust.LOCAL else facts.rows
     halved = 2.0 if facts.neighbours is Neighbours.REPLACE_SPECIAL else 1.0
-    return rows * mu * halved / (facts.noise_factor * max(facts.classes, 2))
+    return facts.rows * mu * halved / (facts.noise_factor * max(facts.classes, 2))
 
 
 def recommend(facts: PublicFacts) -> Choice:
@@ -88,7 +88,7 @@ def recommend(facts: PublicFacts) -> Choice:
             reason,
         ]
     return Choice(
-        arrangement=_arranged(trainer, projection, facts),
+        arrangement=summed(trainer, projection)[Trust.CENTRAL],
         reasons=tuple(reasons),
         warning=_warning(facts, strength),
     )
@@ -155,19 +155,13 @@ def _warning(facts: PublicFacts, strength: float) -> str | None:
     )
 
 
-def _arranged(trainer: AlgorithmSpec, projection: AlgorithmSpec | None, facts: PublicFacts) -> Arrangement:
-    if facts.trust == Trust.LOCAL:
-        return averaged(trainer, projection)[Trust.LOCAL]
-    return summed(trainer, projection)[Trust.CENTRAL]
-
-
 _EXAMPLE = (AlgorithmSpec("trainers", "discriminant-gd"), AlgorithmSpec("projections", "public-whitening"))
 
 register("systems", "unitball")(
     System(
         summary="The recommended one: map, trainer and parameters chosen from public facts, by written rules.",
         source="ours; systems.recommended",
-        arrangements={**summed(*_EXAMPLE), **averaged(*_EXAMPLE)},
+        arrangements=summed(*_EXAMPLE),
         choose=recommend,
     )
 )

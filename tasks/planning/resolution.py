@@ -128,7 +128,6 @@ def _facts(
         raise ParameterError(f"{config.algorithm} draws noise: give a total budget, for example --epsilon 1")
     parties = min(config.parties, dataset.rows)
     known = tuple(sizes) or tuple((dataset.rows + party) // parties for party in range(parties))
-    joint = lookup("trusts", trust).scope is Scope.JOINT
     return PublicFacts(
         sizes=known,
         dimension=dataset.dimension,
@@ -137,7 +136,7 @@ def _facts(
         delta=config.delta,
         neighbours=config.neighbours or relation,
         trust=trust,
-        noise_factor=resolve_trust(config, trust).build().noise_factor(len(known)) if joint else 1.0,
+        noise_factor=resolve_trust(config, trust).build().noise_factor(len(known)),
         image_shape=dataset.image_shape,
         encoded=config.features is not None or config.public_dataset is not None,
         components=config.dimension,

@@ -62,7 +62,7 @@ def test_all_faults_at_once() -> None:
     for part in ("dimension 9", "--epsilon", "clip is -1", "iterations is 0", "'nonsense'", "no parameter 'nonsense'"):
         assert part in str(caught.value), part
     with pytest.raises(InputError) as caught:
-        check(trust="local", rows_per_party=500)
+        check(algorithm="non-private", trust="local", rows_per_party=500)
     for part in ("does not run under trust local", "1000 rows"):
         assert part in str(caught.value), part
 
@@ -105,7 +105,7 @@ def test_what_the_account_cannot_pay_is_refused_and_what_is_paid_is_not(tmp_path
     check("clinic")
     assert sorted(current_layout().root.rglob("*")) == before, "nothing is made"
     assert charges() == []
-    prepare("clinic").charge()
+    prepare("clinic", algorithm="noisy-gd").charge()
     paid = charges()
     # Asked again it costs nothing; a new repetition would.
     check("clinic")
