@@ -23,8 +23,7 @@ __all__ = ["show_results"]
 def _loss(proved: Proved | None) -> str:
     if proved is None:
         return "[red]none[/]"
-    mu = "" if proved.mu is None else f", μ = {rounded_up(proved.mu, 3):g}"
-    return f"{proved.statement()}{mu}, {proved.numerics}"
+    return f"{proved.in_words()}, {proved.numerics}"
 
 
 def _claimed(result: RunResult) -> str:

@@ -37,7 +37,7 @@ from dpalgos.rows import Floats
 __all__ = ["Attack", "attack", "bound_of", "likelihood_ratios"]
 
 _FEWEST = 8
-_GRID = 201
+_GRID, _SPLIT = 120, 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +125,6 @@ def bound_of(bills: Sequence[Sequence[Loss]]) -> Attack:
     smaller, so that advantage and area are bounded from above.
     """
     # Small false positive rates are what matters to whoever is accused.
-    levels = np.unique(np.concatenate([np.geomspace(1e-4, 1e-1, 40), np.linspace(0.0, 1.0, _GRID)]))
+    levels = np.concatenate([[0.0], np.geomspace(1e-4, _SPLIT, _GRID)[:-1], np.linspace(_SPLIT, 1.0, _GRID)])
     missed = trade_off(bills, levels.tolist())
     return Attack(levels, 1.0 - np.append(missed[1:], 0.0))

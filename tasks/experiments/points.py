@@ -90,7 +90,7 @@ def point_result(point: Point, result: RunResult) -> PointResult:
         status=_status(result),
         axes=point.axes,
         metrics={**{name: value for name, value in measured.items() if value is not None}, **result.metrics},
-        proved=proved.statement() if proved else None,
+        proved=proved.in_words() if proved else None,
         numerics=proved.numerics if proved else None,
         claim=claim.get("statement"),
         flaw=claim.get("flaw"),

@@ -97,7 +97,7 @@ def show_sweep(name: str, points: Sequence[tuple[str, RunResult | None, str | No
 def _proved(result: RunResult | None) -> str:
     if result is None or result.proved is None:
         return "none"
-    return result.proved.statement()
+    return result.proved.in_words()
 
 
 def show_figure(name: str, title: str, png: bytes, verdict: str) -> None:

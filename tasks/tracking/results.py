@@ -60,6 +60,18 @@ class Proved(BaseModel):
         """Return ``(epsilon, delta)-DP``, rounded up."""
         return f"({rounded_up(self.epsilon, digits):g}, {rounded_up(self.delta, 2):g})-DP"
 
+    def in_words(self) -> str:
+        """Return the statement, and mu where every release is Gaussian, rounded up."""
+        return self.statement() + ("" if self.mu is None else f", μ = {rounded_up(self.mu, 3):g}")
+
+    def recognised(self, level: float = 0.05) -> str:
+        """Return what the trade-off curve says of an attack that accuses a share ``level`` of others wrongly."""
+        missed = next((missed for alarms, missed in self.trade_off if alarms == level), 0.0)
+        return (
+            f"Whoever guesses whether a row was there, and is wrong about {level:.0%} of those that were not, "
+            f"recognises at most {rounded_up(100 * (1 - missed), 3):g} % of those that were."
+        )
+
 
 class RunResult(BaseModel):
     """What a training run gives back, to people as a table row and to machines as JSON.
@@ -178,8 +190,8 @@ def summary(result: RunResult) -> str:
     lines = [f"**{result.algorithm}** on **{result.dataset}**, trust {result.trust}."]
     if result.proved:
         lines.append(
-            f"Proved: {result.proved.statement()} a party, "
-            f"{result.proved.neighbours}, {result.proved.numerics} numerics."
+            f"Proved: {result.proved.in_words()} a party, "
+            f"{result.proved.neighbours}, {result.proved.numerics} numerics. {result.proved.recognised()}"
         )
     else:
         lines.append("Proved: **none**.")

@@ -79,6 +79,18 @@ def test_numbers_for_people_never_promise_more() -> None:
     proved = proved_of(planned(algorithm="dpml"))
     assert proved is not None
     assert proved.model_copy(update={"epsilon": 1.00001, "delta": 1e-5}).statement() == "(1.001, 1e-05)-DP"
+    assert proved.in_words() == proved.statement()
+
+
+def test_a_bound_is_shown_with_mu_and_what_it_leaves_an_attack() -> None:
+    proved = proved_of(planned(algorithm="noisy-gd"))
+    assert proved is not None
+    assert proved.in_words() == "(1, 1e-05)-DP, μ = 0.269"
+    # 1 − f(0.05) under μ = 0.268.
+    exact = 100 * norm.cdf(norm.ppf(0.05) + 0.268051)
+    assert "at most 8.43 %" in proved.recognised()
+    assert 8.42 < exact < 8.43
+    assert "at most 100 %" in proved.model_copy(update={"trade_off": ()}).recognised()
 
 
 def test_a_kind_without_a_scikit_learn_step_is_said_and_what_does_not_fit_is_raised(
