@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ from dpalgos.noise import NoiseSource
 from dpalgos.rows import Ints, Rows
 from dpalgos.summation import SumAlgorithm, Summation, TrustedSummation, run_sums
 from dpalgos.validation import require_budget, require_relation
+from dpalgos.work import Work, gathering_work
 
 __all__ = [
     "AdditiveNoise",
@@ -94,6 +96,10 @@ class Algorithm(ABC):
             As :meth:`check` does.
         """
         raise NotImplementedError
+
+    def work(self, setting: Setting) -> Work:
+        """Return what a release asks of a machine; by default that of a solver that holds all rows."""
+        return gathering_work(setting)
 
     def neighbouring_pair(self, setting: Setting) -> NeighbouringPair:
         """Return the neighbours that the sensitivity proof says are worst, made up; what an audit tells apart.
@@ -186,6 +192,10 @@ class OneSum(Algorithm):
     def steps(self, setting: Setting) -> int:
         """Return 1: one sum."""
         return 1
+
+    def work(self, setting: Setting) -> Work:
+        """Return that of one pass, two operations for each row and entry of the sum."""
+        return Work(operations=2.0 * setting.rows * math.prod(self.sum_shape(setting)))
 
     def initial(self, setting: Setting) -> Ints:
         """Return an empty sum."""

@@ -16,6 +16,7 @@ from dpalgos.mechanisms.integer_products import inner_products, on_weight_grid, 
 from dpalgos.memory import Reserved, reserve
 from dpalgos.parallel import accumulate, pieces
 from dpalgos.rows import Floats, Ints, Rows, clip_to_unit_ball
+from dpalgos.work import Work
 
 __all__ = ["EncodedBlock", "EncodedRows", "GradientSums"]
 
@@ -108,10 +109,23 @@ class GradientSums:
             return rows
         return np.asarray(rows - (1.0 - self.mean_weight) * rows.mean(axis=1, keepdims=True))
 
+    def work(self, setting: Setting, sums: int) -> Work:
+        """Return the work of some sums: scores and outer products, and the slopes' functions."""
+        scores = float(setting.rows) * self.task.shape(setting)[0]
+        return Work(
+            passes=sums,
+            operations=4.0 * scores * self.task.shape(setting)[1] * sums,
+            small_operations=scores * sums,
+            kept=self._kept(setting.rows, setting),
+        )
+
+    def _kept(self, rows: int, setting: Setting) -> int:
+        """Return the bytes of some rows encoded: units, targets, norm and weight in float32."""
+        return 4 * rows * (sum(self.task.shape(setting)) + 2)
+
     def prepare(self, rows: Rows, setting: Setting) -> Rows | EncodedRows:
         """Encode a party's rows once, unless too little memory is left to keep them."""
-        classes, width = self.task.shape(setting)
-        memory = reserve(4 * rows.count * (width + classes + 2))
+        memory = reserve(self._kept(rows.count, setting))
         if memory is None:
             return rows
         blocks = tuple(self._encoded(block, rows.count, setting) for block in rows.blocks())

@@ -32,6 +32,9 @@ def train(
     explain: Annotated[
         bool, typer.Option("--explain", help="Say what would run and why; run and charge nothing.")
     ] = False,
+    plan: Annotated[
+        bool, typer.Option("--plan", help="Say what it would ask of this machine and the budget; run nothing.")
+    ] = False,
     path: Annotated[Path | None, typer.Option(help="Ingest this file or folder on the way.")] = None,
     format: Annotated[str | None, typer.Option(help="Format of --path.")] = None,
     public: Annotated[bool, typer.Option("--public", help="The rows of --path are public.")] = False,
@@ -46,6 +49,9 @@ def train(
         _ingest(config.dataset, path, format, public)
     if explain:
         _explain(config, json)
+        return
+    if plan:
+        _show_expectation(config, json)
         return
     results = _run([config], f"{config.algorithm or config.trainer} on {config.dataset}")
     if json:
@@ -90,6 +96,28 @@ def _explain(config: TrainingConfig, json: bool) -> None:
         given = ", ".join(f"{name}={value}" for name, value in part.items() if name != "name")
         out.print(f"  {kind} {part['name']}" + (f": {given}" if given else ""), soft_wrap=True, markup=False)
     _warn(plan)
+
+
+def _show_expectation(config: TrainingConfig, json: bool) -> None:
+    from tasks.release.preflight import expect_run
+
+    expected = expect_run(config)
+    if json:
+        print_json(expected.to_json())
+        return
+    budget = "none" if expected.epsilon is None else f"epsilon {expected.epsilon:g} at delta {expected.delta:.2g}"
+    lines = {
+        "rows": f"{expected.rows:,} × {expected.dimension} over {expected.parties} parties",
+        "releases": f"{expected.releases}, budget {budget}",
+        "passes": f"{expected.passes} over {'rows read from disk' if expected.streamed else 'rows kept in memory'}",
+        "operations": f"{expected.operations:.2g} floating-point operations in matrix products",
+        "reading": f"{expected.read_bytes / 2**20:,.0f} MiB of rows",
+        "memory": f"about {expected.memory_bytes / 2**20:,.0f} MiB",
+        "seconds": f"about {expected.seconds:g}, the engine's start included",
+    }
+    out = console()
+    for name, line in lines.items():
+        out.print(f"{name:<11}{line}", soft_wrap=True, markup=False)
 
 
 def _warn(plan: RunPlan | None) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -18,6 +18,7 @@ from dpalgos.models import Projection
 from dpalgos.neighbouring import NeighbouringPair, orthogonal_pair
 from dpalgos.rows import Array, Features, Floats, Ints, Rows, null_labels, sanitise
 from dpalgos.validation import require_between, require_components, require_count
+from dpalgos.work import Work
 
 __all__ = ["CovarianceSum", "PrincipalDirections", "TruncatedDirections", "gram_matrix", "leading_basis"]
 
@@ -109,6 +110,11 @@ class CovarianceSum(TruncatedDirections, OneSum):
         """Return the basis; its spectrum is that of the noisy XᵀX/n."""
         covariance = unpack(state) / self._scale(setting) ** 2 / max(setting.rows, 1)
         return leading_basis(covariance, self.components, self.variance_share)
+
+    def work(self, setting: Setting) -> Work:
+        """Return that of the sum and of all eigenvectors of a d × d matrix."""
+        summed = super().work(setting)
+        return replace(summed, operations=summed.operations + 10.0 * setting.dimension**3)
 
     @abstractmethod
     def _scale(self, setting: Setting) -> float:

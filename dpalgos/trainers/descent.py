@@ -20,6 +20,7 @@ from dpalgos.models import LinearModel
 from dpalgos.rows import Floats, Ints, Rows
 from dpalgos.trainers.linear import LinearTrainer
 from dpalgos.validation import require_between, require_count, require_positive
+from dpalgos.work import Work
 
 __all__ = ["GradientSumTrainer", "PlainDescent"]
 
@@ -114,6 +115,10 @@ class GradientSumTrainer(PrivateAlgorithm, LinearTrainer, Generic[State]):
     def merge(self, prepared: Sequence[Rows | EncodedRows]) -> Sequence[Rows | EncodedRows]:
         """Join parties for a curator who adds up anyway."""
         return GradientSums.merge(prepared)
+
+    def work(self, setting: Setting) -> Work:
+        """Return that of all gradient sums."""
+        return self.sums(setting).work(setting, self.iterations)
 
     def contribution(self, state: State, rows: Rows | EncodedRows, setting: Setting) -> Ints:
         """Return the party's exact sum of encoded, clipped gradients."""

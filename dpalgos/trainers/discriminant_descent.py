@@ -26,6 +26,7 @@ from dpalgos.registry import register
 from dpalgos.rows import Floats, Ints, Rows, sanitise
 from dpalgos.trainers.class_means import default_count_weight, linear_model
 from dpalgos.validation import require_between, require_count, require_positive
+from dpalgos.work import Work
 
 __all__ = ["DiscriminantDescent", "Schedule"]
 
@@ -204,6 +205,10 @@ class DiscriminantDescent(PrivateAlgorithm):
         first: Ints = sum((party.class_sums for party in prepared[1:]), start=prepared[0].class_sums)
         nothing = np.zeros_like(first)
         return [_Party(nothing if index else first, part) for index, part in enumerate(rows)]
+
+    def work(self, setting: Setting) -> Work:
+        """Return that of the class sums and the gradient sums."""
+        return self._gradient_sums(setting).work(setting, self.steps(setting))
 
     def contribution(self, state: State, rows: Rows | _Party, setting: Setting) -> Ints:
         """Return the party's class sums, and afterwards its sum of encoded, clipped gradients."""

@@ -22,6 +22,7 @@ from dpalgos.solvers import Problem, certified_minimiser, rounding_bound
 from dpalgos.summation import IntegerNoise
 from dpalgos.trainers.linear import LinearTrainer
 from dpalgos.validation import require_positive
+from dpalgos.work import Work, gathering_work
 
 __all__ = [
     "SOLVER_ASSUMPTION",
@@ -70,6 +71,10 @@ class MinimiserSum(LinearTrainer, OneSum):
     def sum_shape(self, setting: Setting) -> tuple[int, ...]:
         """Return the shape of the weights (m, p)."""
         return self.task.shape(setting)
+
+    def work(self, setting: Setting) -> Work:
+        """Return that of the parties' solvers."""
+        return gathering_work(setting)
 
     def minimiser(self, rows: Rows, setting: Setting) -> Floats:
         """Return the weights (m, p) that minimise the party's own regularised risk."""

@@ -83,6 +83,16 @@ class Database:
         """The ledger's identity."""
         return self.chain.ledger_id
 
+    def state(self) -> tuple[int, ...] | None:
+        """Return what changes whenever anybody writes to an SQLite file, by whatever means; None for a server."""
+        if self.engine.dialect.name != "sqlite":
+            return None
+        try:
+            found = Path(self.place).stat()
+        except OSError:
+            return None
+        return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+
     @contextmanager
     def transaction(self, *, write: bool) -> Iterator[Connection]:
         """Open one transaction: committed when the body ends, rolled back when it raises.

@@ -29,6 +29,9 @@ __all__ = ["Entries", "Entry", "Kind", "check_chain", "lacking", "reading", "req
 _in_order: dict[str, Link] = {}
 """Up to where this process has found the chain of a ledger (by its place) in order."""
 
+_left: dict[str, tuple[int, ...] | None] = {}
+"""The state in which this process left the file of a ledger (by its place)."""
+
 
 class Kind(StrEnum):
     """What an entry records."""
@@ -90,9 +93,11 @@ def require_name(what: str, name: str) -> None:
 class Entries:
     """The entries as one transaction sees them; made by :func:`reading` and :func:`writing`."""
 
-    def __init__(self, connection: Connection, chain: Chain) -> None:
+    def __init__(self, connection: Connection, chain: Chain, *, untouched: bool = False) -> None:
         self._connection = connection
         self._chain = chain
+        self.untouched = untouched
+        """Whether nobody has written to the ledger since this process did last."""
 
     def find(
         self,
@@ -205,7 +210,7 @@ _NOTHING_CHARGED = "Nothing was charged. Put back the newest back-up of the ledg
 def reading(database: Database) -> Iterator[Entries]:
     """Read the entries in one transaction."""
     with database.transaction(write=False) as connection:
-        yield Entries(connection, database.chain)
+        yield Entries(connection, database.chain, untouched=_untouched(database))
 
 
 @contextmanager
@@ -224,7 +229,7 @@ def writing(database: Database, *, restoring: bool = False) -> Iterator[Entries]
         would be forgotten, or if it cannot be written. Nothing was changed.
     """
     with database.transaction(write=True) as connection:
-        found = Entries(connection, database.chain)
+        found = Entries(connection, database.chain, untouched=_untouched(database))
         before = found.last()
         # Read under the write lock: whoever wrote a mark had committed before, so an honest ledger is not behind it.
         seen = [marks.read(path, database.chain) for path in database.marks] if not restoring else []
@@ -235,9 +240,15 @@ def writing(database: Database, *, restoring: bool = False) -> Iterator[Entries]
         newest = min((mark.link.sequence if mark and mark.spent else 0 for mark in seen), default=0)
         spent = found.spent_since(newest) if after != before and database.marks else {}
     _in_order[database.place] = after
+    _left[database.place] = database.state()
     if after != before:
         for path in database.marks:
             marks.advance(path, Mark(after, spent), database.chain, restored=restoring)
+
+
+def _untouched(database: Database) -> bool:
+    state = database.state()
+    return state is not None and state == _left.get(database.place)
 
 
 def _require_order(database: Database, found: Entries, seen: Sequence[Mark | None]) -> None:

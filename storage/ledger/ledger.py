@@ -833,21 +833,23 @@ _histories: dict[tuple[str, str], tuple[Link, tuple[PlanRecord, ...]]] = {}
 
 
 def _history(entries: Entries, account: str) -> tuple[PlanRecord, ...]:
-    """Return an account's plans as the policy sees them; of those read before, only that their chain is still there.
+    """Return an account's plans as the policy sees them.
 
-    The chain's digest at the place up to which they were read stands for all entries before it: where it is another
-    one, everything is read anew, and so it is where a plan was priced anew.
+    Where nobody has written to the ledger since this process did, only what came after is read. Otherwise all is read,
+    every digest checked; of the records that were handed out before, those stay that are the same, up to the first that
+    is not.
     """
     end = entries.last()
-    read, history = _histories.get((end.ledger_id, account), (None, ()))
-    if read is not None and entries.digest_at(read.sequence) == read.digest:
-        later = entries.find(Kind.PLAN, Kind.REPRICE, account=account, after=read.sequence)
+    read, before = _histories.get((end.ledger_id, account), (None, ()))
+    known = read is not None and entries.untouched and entries.digest_at(read.sequence) == read.digest
+    later = entries.find(Kind.PLAN, Kind.REPRICE, account=account, after=read.sequence) if read and known else []
+    if known and all(entry.kind is Kind.PLAN for entry in later):
+        history = before + tuple(_plan(entry).record() for entry in later)
     else:
-        read, later = None, []
-    if read is None or any(entry.kind is Kind.REPRICE for entry in later):
-        history = tuple(plan.record() for plan in _plans(entries, account))
-    else:
-        history += tuple(_plan(entry).record() for entry in later)
+        fresh = tuple(plan.record() for plan in _plans(entries, account))
+        pairs = zip(before, fresh, strict=False)
+        same = next((place for place, (old, new) in enumerate(pairs) if old != new), min(len(before), len(fresh)))
+        history = before[:same] + fresh[same:]
     _histories[end.ledger_id, account] = (end, history)
     return history
 

@@ -11,6 +11,7 @@ from threadpoolctl import threadpool_limits
 
 from dpalgos.algorithms import Diagnosing, fit, is_sum_algorithm
 from dpalgos.keystream import KeyedNoise
+from dpalgos.memory import set_memory_limit
 from dpalgos.models import Artefact
 from dpalgos.rows import Rows
 from dpalgos.summation import SumAlgorithm
@@ -27,6 +28,7 @@ from tasks.release.records import StoredRecord
 from tasks.release.redaction import redacted
 from tasks.release.rows import maps_of, rows_of
 from tasks.release.storing import store_release, stored_release
+from tasks.runtime.settings import kept_memory
 
 __all__ = ["OpenRelease", "charge_plan", "make_release", "open_release"]
 
@@ -182,6 +184,7 @@ def open_release(
         If something else goes wrong on private rows: the error may hold their values.
     """
     stored = stored_release(planned)
+    set_memory_limit(kept_memory())
     if stored is None:
         # Declare: from public facts alone.
         planned.guarantee()

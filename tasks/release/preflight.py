@@ -14,6 +14,7 @@ from storage.refs import DatasetRef
 from tasks.accounts.budget import relation_of
 from tasks.datasets.description import default_normalisation, find_dataset
 from tasks.planning.configuration import TrainingConfig
+from tasks.planning.expectation import Expectation, expect, measure_speeds
 from tasks.planning.planner import plan_run
 from tasks.planning.plans import RunPlan
 from tasks.planning.resolution import Resolved, resolve, resolve_normalisation
@@ -21,8 +22,9 @@ from tasks.preparation.dealing import planned_shards
 from tasks.preparation.features import featured_ref, plan_features
 from tasks.preparation.mapping import mapped_ref
 from tasks.release.admission import require_admissible
+from tasks.runtime.settings import current_layout, kept_memory
 
-__all__ = ["require_feasible"]
+__all__ = ["expect_run", "require_feasible"]
 
 _T = TypeVar("_T")
 # Any budget of each kind: parameters are checked before it is known how the run's budget is split.
@@ -97,6 +99,29 @@ def require_feasible(config: TrainingConfig) -> RunPlan | None:
             faults.of(lambda: require_admissible(plan, shards.all))
     faults.raise_all()
     return plan
+
+
+def expect_run(config: TrainingConfig) -> Expectation:
+    """Return what a run will ask of this machine, from its plan; no row is read.
+
+    Raises
+    ------
+    InputError, ParameterError, RefusedError
+        As :func:`require_feasible` does, and where only the rows' content decides what would run.
+    """
+    plan = require_feasible(config)
+    if plan is None:
+        raise InputError(f"partition {config.partition} goes by what rows contain: what would run is known at the run")
+    registered = find_dataset(config.dataset)
+    mapped = mapped_ref(registered, resolve_normalisation(config, default_normalisation(config.dataset)))
+    dealt = featured_ref(mapped, plan_features(mapped, config))
+    shards = planned_shards(dealt, config, registered)
+    layout = current_layout()
+    missing = [version for version in {mapped.version, dealt.version} if not layout.dataset(version).exists()]
+    undealt = shards is not None and not all(
+        layout.shard(shard.party, shard.partition, shard.dataset.version).exists() for shard in shards.all
+    )
+    return expect(plan, dealt, measure_speeds(), to_store=len(missing) + undealt, limit=kept_memory())
 
 
 def _check_parts(config: TrainingConfig, dataset: DatasetRef, faults: _Faults) -> None:

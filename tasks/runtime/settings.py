@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from dpalgos.memory import machine_memory
 from storage.atomic import write_bytes, writing
+from storage.errors import InputError
 from storage.layout import Layout
 from tasks.runtime.permissions import check_permissions, keep_private, take_empty_folder
 from tasks.runtime.tracking_server import server_address
@@ -20,6 +23,7 @@ __all__ = [
     "current_root",
     "flow_run_page",
     "isolated_root",
+    "kept_memory",
     "ledger_url",
     "marks_folder",
     "mlflow_page",
@@ -31,6 +35,8 @@ ROOT_VARIABLE = "UNITBALL_ROOT"
 LEDGER_VARIABLE = "UNITBALL_LEDGER"
 MARK_VARIABLE = "UNITBALL_LEDGER_MARK"
 MLFLOW_VARIABLE = "UNITBALL_MLFLOW_URL"
+MEMORY_VARIABLE = "UNITBALL_MEMORY"
+_UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
 def default_root() -> Path:
@@ -114,6 +120,30 @@ def marks_folder() -> Path:
     state = os.environ.get("XDG_STATE_HOME")
     default = (Path(state) if state else Path.home() / ".local" / "state") / "unitball" / "ledgers"
     return Path(value).expanduser().absolute() if value else default
+
+
+def kept_memory() -> int:
+    """Return how many bytes of rows this process keeps between passes over them: ``UNITBALL_MEMORY``, or a quarter.
+
+    A number of bytes, or one with K, M, G or T (powers of 1024); by default a quarter of the machine's memory. Rows
+    beyond it are read again at every pass. 0 keeps none.
+
+    Raises
+    ------
+    storage.errors.InputError
+        If it is no such number.
+    """
+    value = os.environ.get(MEMORY_VARIABLE, "").strip()
+    if not value:
+        return machine_memory() // 4
+    number, unit = (value[:-1], _UNITS[value[-1].upper()]) if value[-1].upper() in _UNITS else (value, 1)
+    try:
+        size = float(number) * unit
+    except ValueError:
+        size = math.nan
+    if not (math.isfinite(size) and size >= 0):
+        raise InputError(f"{MEMORY_VARIABLE} is {value!r}; give bytes, or a number with K, M, G or T, such as 2G")
+    return int(size)
 
 
 def mlflow_page(run_id: str) -> str:

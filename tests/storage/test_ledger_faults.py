@@ -32,15 +32,15 @@ PLAN = request(release("a"), release("b", parties=("1",)))
 
 def _die_after_appending(count: int) -> Callable[[], None]:
     def arrange() -> None:
-        append = Entries.append
+        extend = Entries.extend
         left = [count]
 
-        def append_and_die(self: Entries, *arguments: Any, **options: Any) -> Entry:
-            entry = append(self, *arguments, **options)
+        def extend_and_die(self: Entries, *arguments: Any, **options: Any) -> list[Entry]:
+            added = extend(self, *arguments, **options)
             left[0] -= 1
-            return die() if left[0] == 0 else entry
+            return die() if left[0] == 0 else added
 
-        Entries.append = append_and_die  # type: ignore[method-assign]
+        Entries.extend = extend_and_die  # type: ignore[method-assign]
 
     return arrange
 
@@ -69,8 +69,7 @@ class _DiesOnCommit:
 
 _KILLS_BEFORE_COMMIT = {
     "after the plan": _die_after_appending(1),
-    "after the first charge": _die_after_appending(2),
-    "after the last charge": _die_after_appending(3),
+    "after the charges": _die_after_appending(2),
 }
 _KILLS_AFTER_COMMIT = {
     "before the mark": _die_before_the_mark,

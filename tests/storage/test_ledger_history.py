@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sqlite3
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from storage.errors import OverspendError, StorageError
+from storage.ledger import entries as entries_module
 from storage.ledger import ledger as ledgers
 from storage.ledger.charges import Cap, Decision, PlanRecord
 from storage.ledger.entries import Entries, Kind, writing
@@ -128,3 +130,20 @@ def test_records_before_stay_the_same_objects(tmp_path: Path) -> None:
     ledger.reprice("clinic", first.sequence, {"0": {"epsilon": 1.0}}, why="it was wrong")
     ledger.standing("clinic")
     assert all(one is not other for one, other in zip(histories[-1], policy.seen[-1], strict=False))
+    # Read anew because somebody else wrote, and found to be the same.
+    before = policy.seen[-1]
+    Ledger(opened(tmp_path / "ledger.sqlite"), SumOfEpsilons()).open_account("other", None)
+    entries_module._left.clear()
+    ledger.standing("clinic")
+    assert all(one is other for one, other in zip(before, policy.seen[-1], strict=True))
+
+
+def test_an_edit_of_what_was_read_before_is_refused_by_its_reader(ledger: Ledger, tmp_path: Path) -> None:
+    ledger.charge(request(release("a")), {})
+    ledger.charge(request(release("b")), {})
+    with sqlite3.connect(tmp_path / "ledger.sqlite") as connection:
+        connection.execute("DROP TRIGGER ledger_no_update")
+        connection.execute("UPDATE ledger_entries SET content = replace(content, '1.0', '0.1') WHERE sequence = 2")
+    connection.close()
+    with pytest.raises(StorageError, match=r"entry 2 .* was changed"):
+        ledger.charge(request(release("c")), {})

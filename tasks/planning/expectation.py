@@ -1,0 +1,167 @@
+"""What a run will ask of this machine, told before it starts from its plan: passes, operations, memory, seconds."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+
+import numpy as np
+
+from dpalgos.parallel import cores
+from dpalgos.work import Work
+from storage.refs import DatasetRef
+from tasks.planning.fields import Json
+from tasks.planning.plans import PlannedRelease, RunPlan
+
+__all__ = ["Expectation", "Speeds", "expect", "measure_speeds"]
+
+_BYTES = 4
+# What was measured on two cores of a server (AMD EPYC, 2.4 GHz), in seconds; a machine's own speed scales it.
+_REFERENCE_LOOP = 0.030
+_START = 7.0
+_RECORD = 1.5
+_TASK = 0.06
+_RELEASE = 0.02
+_READ = 1.5e-9
+_ENCODE = 5e-9
+_SMALL = 45e-9
+_STORE = 30e-9
+_OVERHEAD = 350 * 2**20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speeds:
+    """How fast this machine is just now, its other work included.
+
+    Parameters
+    ----------
+    operations : float
+        Floating-point operations a second in products of matrices, on one core.
+    interpreted : float
+        Times that the interpreter is as fast as the reference machine.
+    cores : int
+    """
+
+    operations: float
+    interpreted: float
+    cores: int
+
+
+def measure_speeds() -> Speeds:
+    """Measure the machine for a fifth of a second."""
+    matrix = np.ones((400, 400))
+
+    def loop() -> None:
+        total = 0
+        for number in range(500_000):
+            total += number
+
+    product = _quickest(lambda: matrix @ matrix)
+    return Speeds(operations=2 * 400**3 / product, interpreted=_REFERENCE_LOOP / _quickest(loop), cores=cores())
+
+
+def _quickest(work: Callable[[], object]) -> float:
+    taken = []
+    for _ in range(3):
+        started = time.perf_counter()
+        work()
+        taken.append(time.perf_counter() - started)
+    return min(taken)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expectation:
+    """What is expected of a run.
+
+    Attributes
+    ----------
+    rows, dimension, parties : int
+    releases : int
+        That read rows.
+    passes : int
+        Looks at every row, of the release that has most.
+    operations : float
+        Floating-point operations of all releases.
+    read_bytes : int
+        Of rows, from disk.
+    memory_bytes : int
+        Peak of the process.
+    streamed : bool
+        Whether rows are read again at every pass, because they do not fit the limit on what is kept.
+    epsilon, delta : float or None
+        The budget.
+    seconds : float
+    """
+
+    rows: int
+    dimension: int
+    parties: int
+    releases: int
+    passes: int
+    operations: float
+    read_bytes: int
+    memory_bytes: int
+    streamed: bool
+    epsilon: float | None
+    delta: float
+    seconds: float
+
+    def to_json(self) -> Json:
+        """Return a JSON object."""
+        return asdict(self)
+
+
+def expect(plan: RunPlan, dataset: DatasetRef, speeds: Speeds, *, to_store: int, limit: int) -> Expectation:
+    """Return what a run of a plan will ask for, if none of its releases is stored.
+
+    Seconds are meant to be right within a factor of two where nothing else keeps the machine busy.
+
+    Parameters
+    ----------
+    plan : RunPlan
+    dataset : DatasetRef
+        The rows that are dealt.
+    speeds : Speeds
+    to_store : int
+        How many times all rows are written on the way: mapped, or dealt to parties, for the first time.
+    limit : int
+        Bytes of rows that may be kept between passes.
+    """
+    releases = [release for release in (*plan.projections, *plan.models) if release.reads_rows]
+    works = [(release, release.build().work(release.setting)) for release in releases]
+    kept = sum(work.kept for _, work in works)
+    streamed = kept > limit
+    numbers = dataset.rows * dataset.dimension
+    read = sum(_numbers(release) * (work.passes if streamed and work.kept else 1) for release, work in works)
+    seconds = (_START + _RECORD + _TASK * len(releases)) / speeds.interpreted
+    seconds += numbers * _STORE * to_store / speeds.interpreted
+    seconds += dataset.test_rows * dataset.dimension * _ENCODE / speeds.interpreted
+    seconds += sum(_seconds(release, work, speeds, streamed) for release, work in works)
+    return Expectation(
+        rows=dataset.rows,
+        dimension=dataset.dimension,
+        parties=len({party for release in releases for party in release.parties}),
+        releases=len(releases),
+        passes=max((work.passes for _, work in works), default=0),
+        operations=sum(work.operations for _, work in works),
+        read_bytes=_BYTES * read,
+        memory_bytes=_OVERHEAD + (0 if streamed else kept),
+        streamed=streamed,
+        epsilon=plan.epsilon,
+        delta=plan.delta,
+        seconds=round(seconds, 1),
+    )
+
+
+def _numbers(release: PlannedRelease) -> int:
+    return release.setting.rows * release.setting.dimension
+
+
+def _seconds(release: PlannedRelease, work: Work, speeds: Speeds, streamed: bool) -> float:
+    """Return the seconds of one release; its blocks go over the cores."""
+    reads = work.passes if streamed and work.kept else 1
+    interpreted = _numbers(release) * reads * (_READ + _ENCODE) + work.small_operations * _SMALL
+    # Products of few columns reach about half the speed of square ones.
+    busy = interpreted / speeds.interpreted + 2.0 * work.operations / speeds.operations
+    return _RELEASE + busy / speeds.cores

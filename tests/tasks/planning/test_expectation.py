@@ -1,0 +1,88 @@
+"""What a run is expected to ask of the machine: closed forms, from the plan alone, and nothing run or charged."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from dpalgos.guarantees import Setting
+from dpalgos.registry import lookup, names
+from storage.errors import InputError
+from tasks.planning.configuration import TrainingConfig
+from tasks.planning.expectation import Expectation, Speeds
+from tasks.release import preflight
+from tasks.release.preflight import expect_run
+from tasks.runtime.settings import kept_memory
+from tests.dpalgos.parameters import PARAMETERS
+from tests.support.chains import charges
+
+SPEEDS = Speeds(operations=1e10, interpreted=1.0, cores=2)
+
+
+@pytest.fixture
+def _steady(root: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preflight, "measure_speeds", lambda: SPEEDS)
+
+
+def expected(**config: Any) -> Expectation:
+    return expect_run(TrainingConfig.model_validate({"dataset": "iris", "epsilon": 1.0, "parties": 2, **config}))
+
+
+@pytest.mark.usefixtures("_steady")
+def test_gradient_descent_in_closed_form() -> None:
+    """150 rows of iris in the training part less a fifth, three classes, four features, T sums."""
+    found = expected(algorithm="noisy-gd", parameters={"iterations": 30})
+    rows = found.rows
+    trained = rows - rows // 5
+    assert found.passes == 30
+    assert found.operations == pytest.approx(4 * trained * 3 * 4 * 30, rel=0.02)
+    assert (found.parties, found.dimension, found.epsilon) == (2, 4, 1.0)
+    assert not found.streamed
+    assert charges("iris") == []
+
+
+@pytest.mark.usefixtures("_steady")
+def test_rows_beyond_the_limit_are_read_at_every_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = expected(algorithm="noisy-gd", parameters={"iterations": 30})
+    monkeypatch.setenv("UNITBALL_MEMORY", "0")
+    streamed = expected(algorithm="noisy-gd", parameters={"iterations": 30})
+    assert streamed.streamed
+    assert streamed.read_bytes == 30 * kept.read_bytes
+    assert streamed.memory_bytes < kept.memory_bytes
+    assert streamed.seconds >= kept.seconds
+
+
+@pytest.mark.usefixtures("_steady")
+def test_more_work_takes_longer_and_a_slower_machine_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    few, many = (expected(algorithm="noisy-gd", parameters={"iterations": steps}).seconds for steps in (10, 10**6))
+    assert many > 2 * few
+    slow = Speeds(operations=1e9, interpreted=0.1, cores=1)
+    monkeypatch.setattr(preflight, "measure_speeds", lambda: slow)
+    assert expected(algorithm="noisy-gd", parameters={"iterations": 10}).seconds > 5 * few
+
+
+def test_every_algorithm_says_what_it_asks() -> None:
+    setting = Setting(sizes=(40, 60), dimension=6, classes=3)
+    for kind in ("projections", "trainers"):
+        for name in names(kind):
+            work = lookup(kind, name)(**PARAMETERS[kind, name][0]).work(setting)
+            assert work.passes >= 1
+            assert math.isfinite(work.operations)
+            assert work.kept >= 0
+    covariance = lookup("projections", "analyze-gauss")(**PARAMETERS["projections", "analyze-gauss"][0])
+    assert covariance.work(setting).operations == 2 * 100 * 21 + 10 * 6**3
+
+
+@pytest.mark.parametrize(("words", "size"), [("2G", 2**31), ("1.5m", 3 * 2**19), ("4096", 4096), ("0", 0)])
+def test_the_limit_is_read_from_the_environment(words: str, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UNITBALL_MEMORY", words)
+    assert kept_memory() == size
+
+
+@pytest.mark.parametrize("words", ["much", "-1", "inf", "G"])
+def test_a_limit_that_is_none_is_refused(words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UNITBALL_MEMORY", words)
+    with pytest.raises(InputError, match="such as 2G"):
+        kept_memory()
