@@ -7,9 +7,17 @@ One call in a test of yours checks an algorithm that your distribution registers
     def test_contract():
         check_algorithm("trainers", "my-trainer", {"budget": GaussianMu(0.8)})
 
+and another audits it: runs it many times on its own worst neighbours and bounds its epsilon from below::
+
+    from dpalgos.testing import audit
+
+    def test_audit():
+        audit(MyTrainer(budget=GaussianMu(0.8)))
+
 Parameters are for rows of :data:`DIMENSION` features and :data:`CLASSES` classes (decision values, for an evaluator). A
 broken contract raises AssertionError; :func:`check_trust_model` does the same for a trust model. What no general check
-can find is whether the noise is enough: derive the sensitivity, and test it on ``neighbouring_pair``.
+can prove is that the noise is enough: derive the sensitivity. The audit finds noise that is far too little, on the pair
+of neighbours that the algorithm names and on some others, and nothing subtler.
 """
 
 from __future__ import annotations
@@ -25,6 +33,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpalgos.algorithms import Algorithm, ProjectionAlgorithm, fit, is_sum_algorithm
+from dpalgos.audit.releases import Effort, audit_algorithm
+from dpalgos.audit.report import AuditReport, Verdict
 from dpalgos.errors import ParameterError
 from dpalgos.evaluators.confusion_matrix import ConfusionMatrix
 from dpalgos.guarantees import (
@@ -58,6 +68,7 @@ __all__ = [
     "CLASSES",
     "DIMENSION",
     "KINDS",
+    "audit",
     "blobs",
     "check_algorithm",
     "check_trust_model",
@@ -78,6 +89,7 @@ BUDGETS: Mapping[type[Loss], Loss] = MappingProxyType(
 )
 """One budget of each type."""
 _ROWS, _NULLS = 40, 7
+_EFFORT = Effort(runs=1000, gaussian_runs=1000, numbers=1_000_000, most=100_000, pilot=40)
 
 
 def blobs(count: int, dimension: int, classes: int, seed: int, spread: float = 0.3) -> ArrayRows:
@@ -426,6 +438,71 @@ def check_algorithm(kind: str, name: str, parameters: Mapping[str, object] | Non
     for check, concerns in _CHECKS.items():
         if concerns(case):
             check(case)
+
+
+def audit(
+    algorithm: Algorithm,
+    setting: Setting | None = None,
+    *,
+    delta: float = 1e-5,
+    trials: int | None = None,
+    confidence: float = 1 - 1e-9,
+    seed: int = 0,
+) -> list[AuditReport]:
+    """Run an algorithm many times on neighbours, and hold what that shows against what it says is proved.
+
+    Parameters
+    ----------
+    algorithm : Algorithm
+        Built, with its budget.
+    setting : Setting, optional
+        By default one party of 40 rows, :data:`DIMENSION` features and :data:`CLASSES` classes, as in
+        :func:`check_algorithm`; for an evaluator features are decision values, one a class.
+    delta : float
+        At which epsilon is bounded.
+    trials : int, optional
+        Runs on each neighbour; by default what takes some seconds.
+    confidence : float
+        At which what is proved may be refuted; by default never by chance.
+    seed : int
+        Of the noise.
+
+    Returns
+    -------
+    list of AuditReport
+        One a relation that the guarantee is derived for.
+
+    Raises
+    ------
+    AssertionError
+        With the bound, the neighbours and the event, where what is proved is refuted.
+    ParameterError
+        If nothing is proved in this setting: there is nothing to hold the bound against.
+    """
+    given = setting or Setting(sizes=(_ROWS,), dimension=DIMENSION, classes=CLASSES, trust=algorithm.trusts[0])
+    reports = []
+    for relation in algorithm.relations:
+        under = dataclasses.replace(given, neighbours=relation)
+        guarantee = algorithm.guarantee(under)
+        if not guarantee.proved:
+            raise ParameterError(f"nothing is proved ({guarantee.reason}): there is nothing to hold an audit against")
+        report = audit_algorithm(
+            [(algorithm, under)],
+            name=type(algorithm).__name__,
+            kind="plug-ins",
+            delta=delta,
+            trials=trials,
+            confidence=confidence,
+            seed=seed,
+            effort=_EFFORT,
+        )
+        _require(
+            report.verdict is not Verdict.VIOLATES,
+            f"epsilon is at least {report.lower_bound:.4g} at delta {delta:g} under {relation}, and proved are "
+            f"{report.proved_epsilon:.4g}: {report.pair}; {report.event}",
+        )
+        reports.append(report)
+    return reports
 
 
 def check_trust_model(name: str, settings: Mapping[str, object] | None = None) -> None:

@@ -7,14 +7,16 @@ import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from dpalgos import registry
-from dpalgos.errors import UnknownNameError
-from dpalgos.guarantees import GaussianMu
-from dpalgos.registry import lookup, names
-from dpalgos.testing import check_algorithm
+from dpalgos.errors import ParameterError, UnknownNameError
+from dpalgos.guarantees import GaussianMu, PureEpsilon
+from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
+from dpalgos.registry import construct, lookup, names
+from dpalgos.testing import audit, check_algorithm
 from storage.releases import ReleaseStore
 from tasks.accounts.budget import open_ledger
 from tasks.planning import code_version as code
@@ -60,6 +62,28 @@ def test_it_keeps_the_contract_and_a_broken_one_does_not(site: Path, monkeypatch
     monkeypatch.setattr(lookup("trainers", NAME), "law", lambda self, setting: None)
     with pytest.raises(AttributeError):
         check_algorithm("trainers", NAME, {"budget": GaussianMu(0.8)})
+
+
+def test_one_call_audits_it_and_catches_half_its_noise(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(site)
+    trainer: Any = lookup("trainers", NAME)
+    reports = audit(trainer(budget=GaussianMu(1.0)), delta=0.01)
+    assert [report.neighbours for report in reports] == ["replace-one", "replace-special"]
+    assert all(report.gaussian_mu is not None and 0.9 < report.gaussian_mu <= 1.0 for report in reports)
+    law = trainer.law
+    half = lambda self, setting: RoundedGaussian(0.5 * law(self, setting).sigma)  # noqa: E731
+    monkeypatch.setattr(trainer, "law", half)
+    with pytest.raises(AssertionError, match=r"epsilon is at least .* under replace-one, and proved are"):
+        audit(trainer(budget=GaussianMu(1.0)), delta=0.01)
+
+
+def test_what_claims_nothing_has_no_audit() -> None:
+    with pytest.raises(ParameterError, match="nothing to hold an audit against"):
+        audit(
+            construct(
+                lookup("projections", "wishart-pca"), "wishart-pca", {"budget": PureEpsilon(1.0), "components": 3}
+            )
+        )
 
 
 def test_a_broken_package_keeps_nobody_else_away(site: Path) -> None:
