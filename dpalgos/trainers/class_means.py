@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -19,14 +20,7 @@ from dpalgos.registry import register
 from dpalgos.rows import Floats, Ints, Rows
 from dpalgos.validation import require_between
 
-__all__ = ["ClassMeansDiscriminant", "default_count_weight", "linear_model"]
-
-
-def default_count_weight(given: float | None, setting: Setting) -> float:
-    """Return the constant that counts rows: 1 under replace-one, where it is free, ¼ where it costs (by 3 %)."""
-    if given is not None:
-        return given
-    return 1.0 if setting.neighbours is Neighbours.REPLACE_ONE else 0.25
+__all__ = ["ClassMeansDiscriminant", "ClassSumTrainer", "linear_model"]
 
 
 def linear_model(weights: Floats, intercept: Floats) -> LinearModel:
@@ -36,9 +30,64 @@ def linear_model(weights: Floats, intercept: Floats) -> LinearModel:
     return LinearModel(weights=weights, intercept=intercept)
 
 
+@dataclass(frozen=True, kw_only=True)
+class ClassSumTrainer(PrivateAlgorithm):
+    """What trainers that release the sums of each class have in common.
+
+    Parameters
+    ----------
+    budget : GaussianMu or ZeroConcentrated
+    count_weight : float, optional
+        a of the constant that counts rows, in [0, 1]; by default 1 under replace-one, where it is free, and ¼ under
+        replace-special, where it costs 3 %.
+    """
+
+    count_weight: float | None = None
+
+    relations: ClassVar[tuple[Neighbours, ...]] = (Neighbours.REPLACE_ONE, Neighbours.REPLACE_SPECIAL)
+    budgets: ClassVar[tuple[type[Loss], ...]] = GAUSSIAN_BUDGETS
+    measured: ClassVar[str] = "the rows of each class and their number times a, summed, in l2"
+    norm: ClassVar[int] = 2
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.count_weight is not None:
+            require_between("count_weight", self.count_weight, 0.0, 1.0)
+
+    def check(self, setting: Setting) -> None:
+        """Raise for real labels."""
+        super().check(setting)
+        if setting.classes < 2:
+            raise ParameterError(
+                "class means need classes; real labels need another trainer: sufficient-statistics, or noisy-gd with "
+                "loss=squared"
+            )
+
+    @abstractmethod
+    def class_sums(self, setting: Setting) -> ClassSums:
+        """Return the sums, on the grid of this trainer's noise."""
+
+    def sensitivity(self, setting: Setting) -> float:
+        """Return how far one record moves the sums, in units of the rows."""
+        return self.class_sums(setting).sensitivity(setting.neighbours) / self.class_sums(setting).scale
+
+    def statistic(self, rows: Rows, setting: Setting) -> Floats:
+        """Return the party's exact sums, in units of the rows."""
+        return np.asarray(self.class_sums(setting).total(rows, setting) / self.class_sums(setting).scale)
+
+    def neighbouring_pair(self, setting: Setting) -> NeighbouringPair:
+        """Return antipodal rows of one class."""
+        return antipodal_pair(setting)
+
+    def _count_weight(self, setting: Setting) -> float:
+        if self.count_weight is not None:
+            return self.count_weight
+        return 1.0 if setting.neighbours is Neighbours.REPLACE_ONE else 0.25
+
+
 @register("trainers", "class-means")
 @dataclass(frozen=True, kw_only=True)
-class ClassMeansDiscriminant(PrivateAlgorithm, OneSum):
+class ClassMeansDiscriminant(ClassSumTrainer, OneSum):
     """Add up the rows of each class with noise once; score x by x·m_c − ½‖m_c‖².
 
     The fewest numbers that tell classes apart, and so the least noise: at small budgets nothing beats it on features in
@@ -62,32 +111,7 @@ class ClassMeansDiscriminant(PrivateAlgorithm, OneSum):
     Fisher 1936; private class means as classifiers in Wahdany, Jagielski, Dziedzic, Boenisch 2024 (prototypes).
     """
 
-    count_weight: float | None = None
-
     source: ClassVar[str] = "ours; noisy class means, after Fisher 1936"
-    relations: ClassVar[tuple[Neighbours, ...]] = (Neighbours.REPLACE_ONE, Neighbours.REPLACE_SPECIAL)
-    budgets: ClassVar[tuple[type[Loss], ...]] = GAUSSIAN_BUDGETS
-    measured: ClassVar[str] = "the rows of each class and their number times a, summed, in l2"
-    norm: ClassVar[int] = 2
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.count_weight is not None:
-            require_between("count_weight", self.count_weight, 0.0, 1.0)
-
-    def check(self, setting: Setting) -> None:
-        """Raise for real labels."""
-        super().check(setting)
-        if setting.classes < 2:
-            raise ParameterError("class means need classes; real labels need another trainer: sufficient-statistics")
-
-    def sensitivity(self, setting: Setting) -> float:
-        """Return how far one record moves the statistic."""
-        return self._sums(setting).sensitivity(setting.neighbours) / self._sums(setting).scale
-
-    def statistic(self, rows: Rows, setting: Setting) -> Floats:
-        """Return the party's exact sums, in units of the rows."""
-        return np.asarray(self._sums(setting).total(rows, setting) / self._sums(setting).scale)
 
     def guarantee(self, setting: Setting) -> Guarantee:
         """Return the budget."""
@@ -96,25 +120,21 @@ class ClassMeansDiscriminant(PrivateAlgorithm, OneSum):
 
     def law(self, setting: Setting) -> RoundedGaussian:
         """Return the noise of the sum."""
-        return gaussian_law(self.budget, self._sums(setting).sensitivity(setting.neighbours))
+        return gaussian_law(self.budget, self.class_sums(setting).sensitivity(setting.neighbours))
 
     def sum_shape(self, setting: Setting) -> tuple[int, ...]:
         """Return one row a class, of the features and the count."""
-        return self._sums(setting).shape(setting)
+        return self.class_sums(setting).shape(setting)
 
     def contribution(self, state: Ints, rows: Rows, setting: Setting) -> Ints:
         """Return the party's exact sums."""
-        return self._sums(setting).total(rows, setting)
+        return self.class_sums(setting).total(rows, setting)
 
     def result(self, state: Ints, setting: Setting) -> LinearModel:
         """Return the discriminant."""
-        means = self._sums(setting).means(state, self.law(setting).sigma * setting.noise_factor, setting)
+        means = self.class_sums(setting).means(state, self.law(setting).sigma * setting.noise_factor, setting)
         return linear_model(*means.discriminant())
 
-    def neighbouring_pair(self, setting: Setting) -> NeighbouringPair:
-        """Return antipodal rows of one class."""
-        return antipodal_pair(setting)
-
-    def _sums(self, setting: Setting) -> ClassSums:
-        constant = default_count_weight(self.count_weight, setting)
-        return ClassSums(scale=grid(self.budget, 2.0, 1, setting), constant=constant)
+    def class_sums(self, setting: Setting) -> ClassSums:
+        """Return the sums, on the grid of their noise."""
+        return ClassSums(scale=grid(self.budget, 2.0, 1, setting), constant=self._count_weight(setting))

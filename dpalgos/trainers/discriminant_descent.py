@@ -10,21 +10,18 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dpalgos.algorithms import PrivateAlgorithm
 from dpalgos.arrays import Array, Features
 from dpalgos.class_sums import ClassSums
-from dpalgos.errors import ParameterError
-from dpalgos.gaussian_sums import GAUSSIAN_BUDGETS, gaussian_guarantee, grid, total_mu
+from dpalgos.gaussian_sums import gaussian_guarantee, grid, total_mu
 from dpalgos.gradient_sums import EncodedRows, GradientSums
-from dpalgos.guarantees import GaussianMu, Guarantee, Loss, Neighbours, Setting
+from dpalgos.guarantees import GaussianMu, Guarantee, Neighbours, Setting
 from dpalgos.linear import LinearTask
 from dpalgos.losses import make_loss
 from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
 from dpalgos.models import LinearModel
-from dpalgos.neighbouring import NeighbouringPair, antipodal_pair
 from dpalgos.registry import register
 from dpalgos.rows import Floats, Ints, Rows, sanitise
-from dpalgos.trainers.class_means import default_count_weight, linear_model
+from dpalgos.trainers.class_means import ClassSumTrainer, linear_model
 from dpalgos.validation import require_between, require_count, require_positive
 from dpalgos.work import Work
 
@@ -71,7 +68,7 @@ class State:
 
 @register("trainers", "discriminant-gd")
 @dataclass(frozen=True, kw_only=True)
-class DiscriminantDescent(PrivateAlgorithm):
+class DiscriminantDescent(ClassSumTrainer):
     """Release the sums of each class, start softmax regression at their discriminant, descend on noisy gradients.
 
     Guarantee
@@ -115,13 +112,8 @@ class DiscriminantDescent(PrivateAlgorithm):
     clip: float = 0.5
     start: float = 12.0
     intercept_scaling: float = 0.25
-    count_weight: float | None = None
 
     source: ClassVar[str] = "ours; noisy gradient descent from noisy class means"
-    relations: ClassVar[tuple[Neighbours, ...]] = (Neighbours.REPLACE_ONE, Neighbours.REPLACE_SPECIAL)
-    budgets: ClassVar[tuple[type[Loss], ...]] = GAUSSIAN_BUDGETS
-    measured: ClassVar[str] = "the rows of each class and their number times a, summed, in l2"
-    norm: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -131,28 +123,10 @@ class DiscriminantDescent(PrivateAlgorithm):
             require_positive("step_size", self.step_size)
         if self.first_share is not None:
             require_between("first_share", self.first_share, 0.01, 0.99)
-        if self.count_weight is not None:
-            require_between("count_weight", self.count_weight, 0.0, 1.0)
         require_between("momentum", self.momentum, 0.0, 1.0, open_high=True)
         require_positive("clip", self.clip)
         require_positive("start", self.start)
         require_positive("intercept_scaling", self.intercept_scaling)
-
-    def check(self, setting: Setting) -> None:
-        """Raise for real labels."""
-        super().check(setting)
-        if setting.classes < 2:
-            raise ParameterError(
-                "class means need classes; real labels need another trainer: noisy-gd with loss=squared"
-            )
-
-    def sensitivity(self, setting: Setting) -> float:
-        """Return how far one record moves the class sums; the gradient sums are those of ``noisy-gd``."""
-        return self._class_sums(setting).sensitivity(setting.neighbours) / self._class_sums(setting).scale
-
-    def statistic(self, rows: Rows, setting: Setting) -> Floats:
-        """Return the party's exact class sums, in units of the rows."""
-        return np.asarray(self._class_sums(setting).total(rows, setting) / self._class_sums(setting).scale)
 
     def guarantee(self, setting: Setting) -> Guarantee:
         """Return the budget."""
@@ -193,10 +167,10 @@ class DiscriminantDescent(PrivateAlgorithm):
 
     def prepare(self, rows: Rows, setting: Setting) -> _Party:
         """Add up the party's classes and encode its rows, in one pass, unless they are too many to keep."""
-        adding = _AddingUp(rows, self._class_sums(setting), setting)
+        adding = _AddingUp(rows, self.class_sums(setting), setting)
         encoded = self._gradient_sums(setting).prepare(adding, setting)
         if encoded is adding:
-            return _Party(self._class_sums(setting).total(rows, setting), rows)
+            return _Party(self.class_sums(setting).total(rows, setting), rows)
         return _Party(adding.total, encoded)
 
     def merge(self, prepared: Sequence[_Party]) -> Sequence[_Party]:
@@ -239,10 +213,6 @@ class DiscriminantDescent(PrivateAlgorithm):
         """Return the averaged model, or the discriminant where no step follows."""
         return self._task.model(state.average if self.schedule(setting).iterations else state.weights, setting)
 
-    def neighbouring_pair(self, setting: Setting) -> NeighbouringPair:
-        """Return antipodal rows of one class."""
-        return antipodal_pair(setting)
-
     @property
     def _task(self) -> LinearTask:
         return LinearTask(loss=make_loss("softmax", None), intercept_scaling=self.intercept_scaling)
@@ -253,8 +223,9 @@ class DiscriminantDescent(PrivateAlgorithm):
     def _gradient_sums(self, setting: Setting) -> GradientSums:
         return GradientSums(task=self._task, clip=self.clip, scale=self._grid(setting))
 
-    def _class_sums(self, setting: Setting) -> ClassSums:
-        return ClassSums(scale=self._grid(setting), constant=default_count_weight(self.count_weight, setting))
+    def class_sums(self, setting: Setting) -> ClassSums:
+        """Return the sums of the first step, on the grid of all steps' noise."""
+        return ClassSums(scale=self._grid(setting), constant=self._count_weight(setting))
 
     def _multiple(self, setting: Setting) -> int:
         """Return the public integer that the class sums are multiplied by, so that they get their share of μ²."""
@@ -264,19 +235,19 @@ class DiscriminantDescent(PrivateAlgorithm):
         wanted = math.sqrt(schedule.iterations * schedule.first_share / (1.0 - schedule.first_share))
         neighbours = setting.neighbours
         gradient = self._gradient_sums(setting).sensitivity(neighbours)
-        return max(1, math.floor(wanted * gradient / self._class_sums(setting).sensitivity(neighbours)))
+        return max(1, math.floor(wanted * gradient / self.class_sums(setting).sensitivity(neighbours)))
 
     def sensitivities(self, setting: Setting) -> tuple[float, float]:
         """Return those of the class sums, multiplied, and of a gradient sum, in grid units."""
         neighbours = setting.neighbours
-        means = self._class_sums(setting).sensitivity(neighbours) * self._multiple(setting)
+        means = self.class_sums(setting).sensitivity(neighbours) * self._multiple(setting)
         return math.nextafter(means, math.inf), self._gradient_sums(setting).sensitivity(neighbours)
 
     def _start(self, noisy_sum: Ints, setting: Setting) -> Floats:
         """Return the discriminant of noisy class sums as weights of the rows with their constant feature."""
         multiple = self._multiple(setting)
         sigma = self.law(setting).sigma * setting.noise_factor / multiple
-        found = self._class_sums(setting).means(noisy_sum / multiple, sigma, setting)
+        found = self.class_sums(setting).means(noisy_sum / multiple, sigma, setting)
         weights, intercept = found.discriminant()
         weights, intercept = weights - weights.mean(axis=0), intercept - intercept.mean()
         model = linear_model(weights, intercept)
