@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.box import SIMPLE
@@ -11,6 +11,9 @@ from rich.table import Table
 from deployments.cli.app import app
 from deployments.cli.common import JsonFlag, RootOption, console, print_json, print_root, use_root
 from storage.errors import StorageError
+
+if TYPE_CHECKING:
+    from tasks.accounts.budget import BudgetReport, PartyBudget
 
 # Thousands of small parties mostly stand alike, and nobody reads as many lines.
 _MOST_LINES = 50
@@ -59,11 +62,11 @@ def _epsilon(value: float | None) -> str:
     return "unbounded" if value is None else f"{value:.4g}"
 
 
-def _lines(parties: list[dict[str, Any]]) -> list[tuple[str, dict[str, Any]]]:
+def _lines(parties: list[PartyBudget]) -> list[tuple[str, PartyBudget]]:
     """Return the lines of the table with whom each is of: a party, or where there are many, all that stand alike."""
     if len(parties) <= _MOST_LINES:
         return [(party["party"], party) for party in parties]
-    alike: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    alike: dict[tuple[float | None, float, int], list[PartyBudget]] = {}
     for party in parties:
         alike.setdefault((party["epsilon_spent"], party["delta_spent"], len(party["charges"])), []).append(party)
     return [
@@ -71,7 +74,7 @@ def _lines(parties: list[dict[str, Any]]) -> list[tuple[str, dict[str, Any]]]:
     ]
 
 
-def _show(report: dict[str, Any]) -> None:
+def _show(report: BudgetReport) -> None:
     cap = report["cap"]
     title = f"{report['dataset']} (account {report['account']}): " + (
         f"cap ε = {cap['epsilon']:g} at δ = {cap['delta']:g}"

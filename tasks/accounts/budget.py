@@ -6,7 +6,7 @@ import getpass
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TypedDict
 
 from dpalgos.accounting.costs import PlanCost, price
 from dpalgos.accounting.scaling import losses_under
@@ -17,7 +17,7 @@ from dpalgos.guarantees import ApproximateDP, GaussianMu, Guarantee, Loss, Neigh
 from storage.errors import InputError, RefusedError
 from storage.ledger.accounts import require_cap
 from storage.ledger.charges import AccountTerms, Cap, Decision, PlanRecord, ReleaseCharge
-from storage.ledger.ledger import Ledger
+from storage.ledger.ledger import ChargeRecord, Ledger
 from storage.releases import ReleaseStore
 from tasks.datasets.description import find_dataset
 from tasks.runtime.books import open_books, open_catalog
@@ -25,6 +25,8 @@ from tasks.runtime.settings import current_layout
 
 __all__ = [
     "AccountingPolicy",
+    "BudgetReport",
+    "PartyBudget",
     "budget_report",
     "change_cap",
     "check_releases",
@@ -93,7 +95,7 @@ class AccountingPolicy:
             totals={name: _finite(value) for name, value in worst_totals(after)._asdict().items()},
         )
 
-    def lacking(self, history: Sequence[PlanRecord], totals: Mapping[str, Any]) -> dict[str, Any]:
+    def lacking(self, history: Sequence[PlanRecord], totals: Mapping[str, float | None]) -> dict[str, object]:
         """Return the cost of one plan, paid by every row, that brings a history at least to these running totals."""
         now = worst_totals(_books(history))._asdict()
         wanted = {name: math.inf if value is None else float(value) for name, value in totals.items()}
@@ -105,7 +107,7 @@ class AccountingPolicy:
         lacks = {name: max(value, 0.0) if not math.isnan(value) else math.inf for name, value in lacks.items()}
         return PlanCost(losses=_losses(lacks), **lacks).to_json()
 
-    def stated(self, epsilon: float, delta: float) -> dict[str, Any]:
+    def stated(self, epsilon: float, delta: float) -> dict[str, object]:
         """Return the cost of a plan of which nothing is known but (epsilon, delta)."""
         return PlanCost.of([ApproximateDP(epsilon, delta)], delta).to_json()
 
@@ -125,7 +127,7 @@ def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _details(admission: Admission) -> dict[str, Any]:
+def _details(admission: Admission) -> dict[str, object]:
     return {
         "spent_before": _finite(admission.before.epsilon),
         "spent_after": _finite(admission.after.epsilon),
@@ -222,7 +224,50 @@ def open_ledger() -> Ledger:
     return Ledger(open_books(), AccountingPolicy())
 
 
-def budget_report(dataset: str) -> dict[str, Any]:
+class ChargeLine(TypedDict):
+    """One charge of an account."""
+
+    key: str
+    label: str
+    run: str
+    partition: str
+    guarantee: dict[str, object]
+    plan: int
+    recharge: bool
+    recorded_at: str
+
+
+DisjointLine = TypedDict("DisjointLine", {"from": list[str], "reason": str, "recorded_at": str})
+"""A declaration that an account's people are others than those of other accounts."""
+
+
+class PartyBudget(TypedDict):
+    """What one party's rows have paid; epsilon is None where it is infinite."""
+
+    party: str
+    epsilon_spent: float | None
+    delta_spent: float
+    charges: list[ChargeLine]
+
+
+class BudgetReport(TypedDict):
+    """An account's cap, what it has spent, and the charges of each party, as JSON."""
+
+    dataset: str
+    account: str
+    cap: dict[str, float] | None
+    promised: dict[str, float] | None
+    epsilon_spent: float | None
+    delta_spent: float
+    epsilon_left: float | None
+    filter: str
+    group_size: int
+    relation: str
+    disjoint: list[DisjointLine]
+    parties: list[PartyBudget]
+
+
+def budget_report(dataset: str) -> BudgetReport:
     """Return cap, spent, left, and the charges of each party.
 
     ``promised`` is the theorem: everything released from these rows, now and later under this cap, is (epsilon,
@@ -242,9 +287,9 @@ def budget_report(dataset: str) -> dict[str, Any]:
     earlier = now.limit.earlier if now else 0.0
     reading = earlier + total.epsilon
     charges = ledger.charges_by_party(account.name)
-    # A joint release is every party's charge; it is told once and shown by all.
+    # A joint release is every party's charge; it is described once and shown by all.
     each = {charge.sequence: charge for found in charges.values() for charge in found}
-    told = {sequence: _charge(charge) for sequence, charge in each.items()}
+    described = {sequence: _charge(charge) for sequence, charge in each.items()}
     worst: dict[str, float] = {}
     for parties in total.parties.values():
         for party, epsilon in parties.items():
@@ -269,14 +314,14 @@ def budget_report(dataset: str) -> dict[str, Any]:
                 "party": party,
                 "epsilon_spent": _finite(worst.get(party, earlier)),
                 "delta_spent": delta,
-                "charges": [told[charge.sequence] for charge in found],
+                "charges": [described[charge.sequence] for charge in found],
             }
             for party, found in charges.items()
         ],
     }
 
 
-def _charge(charge: Any) -> dict[str, Any]:
+def _charge(charge: ChargeRecord) -> ChargeLine:
     return {
         "key": charge.key,
         "label": charge.label,

@@ -18,7 +18,7 @@ from deployments.cli.accounts import _lines
 from deployments.cli.app import app
 from storage.layout import Layout
 from storage.secrets import environment_name
-from tasks.accounts.budget import open_ledger
+from tasks.accounts.budget import PartyBudget, open_ledger
 from tasks.planning.configuration import SecureSettings, TrainingConfig
 from tests.support.command_line import CommandLine, Outcome, run_command
 from tests.support.data import files_of, idx_bytes, temporaries
@@ -209,8 +209,10 @@ def test_budget_of_a_public_set_is_what_its_runs_would_have_cost(told: CommandLi
 
 
 def test_parties_that_stand_alike_are_one_line_where_there_are_many() -> None:
-    def party(number: int, spent: float, charges: int = 1) -> dict[str, Any]:
-        return {"party": str(number), "epsilon_spent": spent, "delta_spent": 1e-5, "charges": [{}] * charges}
+    charge: Any = {}
+
+    def party(number: int, spent: float, charges: int = 1) -> PartyBudget:
+        return {"party": str(number), "epsilon_spent": spent, "delta_spent": 1e-5, "charges": [charge] * charges}
 
     few = [party(number, 1.0) for number in range(50)]
     assert [who for who, _ in _lines(few)] == [str(number) for number in range(50)]

@@ -29,7 +29,9 @@ def charge(key: str, mu: float = 0.1, account: str = "clinic", partition: str = 
 
 
 def spent(account: str = "clinic") -> float:
-    return float(budget_report(account)["epsilon_spent"])
+    spent = budget_report(account)["epsilon_spent"]
+    assert spent is not None
+    return spent
 
 
 def _version() -> str:
