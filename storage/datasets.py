@@ -528,7 +528,7 @@ class IngestionReport:
     Attributes
     ----------
     counts : mapping of part to counts
-        See :class:`storage.readers.source.Tally`; a part a party where each has a file of its own.
+        See :class:`storage.source.Tally`; a part a party where each has a file of its own.
     duplicates : Duplicates or None
         None where the version was stored before they were counted.
     publishable : bool
