@@ -56,7 +56,7 @@ class ClippedAfterNoise(ClassMeansDiscriminant):
 
     def contribution(self, state: Ints, rows: Rows, setting: Setting) -> Ints:
         total = np.zeros(self.sum_shape(setting), dtype=np.int64)
-        sums = self._sums(setting)
+        sums = self.class_sums(setting)
         for features, labels in rows.blocks():
             for row, label in zip(features, labels, strict=True):
                 if label >= 0:
@@ -64,7 +64,7 @@ class ClippedAfterNoise(ClassMeansDiscriminant):
         return total
 
     def result(self, state: Ints, setting: Setting) -> LinearModel:
-        most = int(self._sums(setting).scale * setting.rows)
+        most = int(self.class_sums(setting).scale * setting.rows)
         return super().result(np.clip(state, -most, most), setting)
 
 
