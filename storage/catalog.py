@@ -91,7 +91,7 @@ class Catalog:
         fingerprints: str | None = None,
         deltas: Mapping[str, Any] | None = None,
     ) -> Registration:
-        """Register a version of a data set, opening its account where it is new; the same words again change nothing.
+        """Register a version of a data set, opening its account where it is new; the same again changes nothing.
 
         Parameters
         ----------

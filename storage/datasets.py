@@ -398,10 +398,10 @@ def write_dataset(
 
 def _content(body: Mapping[str, Any]) -> str:
     """Return the digest of what a version holds, whatever it is called."""
-    told = ("format", "classes", "label_range", "normalisation", "origins", "image_shape")
+    public = ("format", "classes", "label_range", "normalisation", "origins", "image_shape")
     rows = {part: written["content"] for part, written in body["parts"].items()}
     table = {} if body["table"] is None else {"table": body["table"]}
-    return manifests.digest({"rows": rows, **{what: body[what] for what in told if what in body}, **table})
+    return manifests.digest({"rows": rows, **{what: body[what] for what in public if what in body}, **table})
 
 
 def _same_content(layout: Layout, ref: DatasetRef, mac: str) -> bool:
@@ -558,11 +558,11 @@ def transformed_ref(
 ) -> DatasetRef:
     """Return the reference that :func:`transform_dataset` would return, whether or not that version is stored."""
     size = ref.dimension if dimension is None else dimension
-    words = manifests.canonical(["derived", ref.version, normalisation, recipe, size, unit_ball])
+    described = manifests.canonical(["derived", ref.version, normalisation, recipe, size, unit_ball])
     if ref.private:
-        version = hmac.new(root_secret(layout), words, hashlib.sha256).hexdigest()[:32]
+        version = hmac.new(root_secret(layout), described, hashlib.sha256).hexdigest()[:32]
     else:
-        version = hashlib.sha256(words).hexdigest()[:32]
+        version = hashlib.sha256(described).hexdigest()[:32]
     changed: dict[str, Any] = {"version": version, "normalisation": normalisation, "dimension": size}
     if dimension is not None:
         # Features of images are no images.

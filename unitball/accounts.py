@@ -24,7 +24,7 @@ def open_account(
 ) -> None:
     """Open the account of a population for estimators: what all fits on its rows together may spend.
 
-    The same words again change nothing.
+    Called again with the same arguments, it changes nothing.
 
     Parameters
     ----------

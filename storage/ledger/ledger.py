@@ -193,7 +193,7 @@ class Ledger:
         relation: str = DEFAULT_RELATION,
         deltas: Mapping[str, Any] | None = None,
     ) -> Account:
-        """Open an account for a population; the same words again change nothing.
+        """Open an account for a population; opening it again with the same terms changes nothing.
 
         Parameters
         ----------

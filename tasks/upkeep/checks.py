@@ -87,9 +87,9 @@ def _keys(layout: Layout) -> Iterator[tuple[str, str]]:
     if not layout.ledger.exists() and ledger_url() is None:
         return
     with reading(open_books()) as entries:
-        for problem in missing_material(layout, entries, shared=ledger_url() is not None).values():
-            told, _, way_out = problem.partition(": ")
-            yield told, way_out
+        for found in missing_material(layout, entries, shared=ledger_url() is not None).values():
+            problem, _, way_out = found.partition(": ")
+            yield problem, way_out
 
 
 @_check("chain")
