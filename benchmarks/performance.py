@@ -64,7 +64,9 @@ def _csv(folder: Path) -> Pair:
     path, schema = folder / "rows.csv", folder / "rows.yaml"
     np.savetxt(path, np.column_stack([np.clip(table, -5, 5), labels]), delimiter=",", fmt=["%.5f"] * 50 + ["%d"])
     columns = [f"  - {{name: x{place}, type: numeric, range: [-5, 5]}}" for place in range(50)]
-    schema.write_text("columns:\n" + "\n".join(columns) + '\n  - {name: y, type: label, classes: ["0", "1"]}\n')
+    schema.write_text(
+        "header: false\ncolumns:\n" + "\n".join(columns) + '\n  - {name: y, type: label, classes: ["0", "1"]}\n'
+    )
 
     def ours() -> None:
         with tempfile.TemporaryDirectory(dir=folder) as root:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 from scipy import sparse
 
@@ -83,34 +84,99 @@ def _fault(path: Path, number: int, text: bytes) -> str | None:
     return None
 
 
+class _UnexpectedError(Exception):
+    """Something is not as it is written here; a closer look names it."""
+
+
+def _require(good: object) -> None:
+    if not good:
+        raise _UnexpectedError
+
+
+_COLON, _NEWLINE = ord(":"), ord("\n")
+_SEPARATES = np.zeros(256, dtype=bool)
+_SEPARATES[list(b" \t\n\r\x0b\x0c:")] = True
+
+
+@dataclass(frozen=True, slots=True)
+class _Tokens:
+    """What separators part in a text: the characters of all tokens, where each begins and ends, and what is around."""
+
+    data: NDArray[np.uint8]
+    starts: NDArray[np.int64]
+    ends: NDArray[np.int64]
+    before: NDArray[np.uint8]
+    after: NDArray[np.uint8]
+
+    @classmethod
+    def of(cls, text: bytes) -> _Tokens:
+        """Return the tokens of a text that begins and ends with a separator."""
+        characters = np.frombuffer(text, dtype=np.uint8)
+        separates = _SEPARATES[characters]
+        edges = np.flatnonzero(separates[1:] != separates[:-1]) + 1
+        starts, ends = edges[0::2], edges[1::2]
+        return cls(characters[~separates], starts, ends, characters[starts - 1], characters[ends])
+
+    def texts(self, chosen: NDArray[np.bool_]) -> Any:
+        """Return some tokens as an Arrow array of texts."""
+        lengths = self.ends - self.starts
+        data = self.data[np.repeat(chosen, lengths)]
+        _require(data.max(initial=0) < 128)
+        offsets = np.zeros(np.count_nonzero(chosen) + 1, dtype=np.int32)
+        np.cumsum(lengths[chosen], out=offsets[1:])
+        return pa.StringArray.from_buffers(len(offsets) - 1, pa.py_buffer(offsets), pa.py_buffer(data))
+
+
 def _parse(path: Path, chunk: list[tuple[int, bytes]]) -> _Rows:
+    try:
+        return _columns(chunk)
+    except (_UnexpectedError, pa.ArrowInvalid):
+        return _line_by_line(path, chunk)
+
+
+def _columns(chunk: list[tuple[int, bytes]]) -> _Rows:
+    """Parse lines all at once, column by column."""
+    text = b"\n".join([b"", *(text for _, text in chunk), b""])
+    tokens = _Tokens.of(text)
+    # Lines are stripped, so each begins right after its predecessor's end.
+    label, place = tokens.before == _NEWLINE, tokens.after == _COLON
+    pairs = np.flatnonzero(~label)
+    # A label, then an index, a colon, a value, and nothing else.
+    _require(label.sum() == len(chunk) and len(pairs) % 2 == 0 and not (place & label).any())
+    _require(place[pairs[0::2]].all() and not place[pairs[1::2]].any())
+    _require(text.count(b":") * 2 == len(pairs))
+    _require((tokens.starts[pairs[1::2]] == tokens.ends[pairs[0::2]] + 1).all())
+    row = np.cumsum(label) - 1
+    lengths = np.bincount(row[pairs[0::2]], minlength=len(chunk))
+    pointers = np.concatenate([[0], np.cumsum(lengths)])
+    columns = np.asarray(tokens.texts(place).cast(pa.int64()))
+    values = np.asarray(tokens.texts(~place & ~label).cast(pa.float64()))
+    steps = np.diff(columns, prepend=0)
+    starts = pointers[:-1][lengths > 0]
+    steps[starts] = columns[starts]
+    _require((steps > 0).all() and np.isfinite(values).all())
+    found = tokens.texts(label).dictionary_encode()
+    names = np.array([canonical_label(name) for name in found.dictionary.to_pylist()])
+    lines = np.array([number for number, _ in chunk], dtype=np.int64)
+    return _Rows(names[np.asarray(found.indices)], pointers, columns - 1, values, lines)
+
+
+def _line_by_line(path: Path, chunk: list[tuple[int, bytes]]) -> _Rows:
+    """Parse lines one after another, naming the first that is malformed."""
+    for number, text in chunk:
+        fault = _fault(path, number, text)
+        if fault is not None:
+            raise InputError(fault)
     tokens = [text.split() for _, text in chunk]
     lengths = np.array([len(pairs) - 1 for pairs in tokens], dtype=np.int64)
-    pointers = np.concatenate([[0], np.cumsum(lengths)])
-    flat = list(chain.from_iterable(pairs[1:] for pairs in tokens))
-    halves = [half for pair in flat for half in pair.split(b":")]
-    good = len(halves) == 2 * len(flat) and not any(b":" in pairs[0] for pairs in tokens)
-    columns, values = np.zeros(0, dtype=np.int64), np.zeros(0)
-    if good:
-        places, numbers = halves[0::2], halves[1::2]
-        try:
-            good = all(map(bytes.isdigit, places)) and not any(b"_" in number for number in numbers)
-            columns = np.array(list(map(int, places)) if good else [], dtype=np.int64)
-            values = np.array(list(map(float, numbers)) if good else [], dtype=np.float64)
-        except (ValueError, OverflowError):
-            good = False
-    if good:
-        steps = np.diff(columns, prepend=0)
-        starts = pointers[:-1][lengths > 0]
-        steps[starts] = columns[starts]
-        good = bool((steps > 0).all() and np.isfinite(values).all())
-    if not good:
-        for number, text in chunk:
-            fault = _fault(path, number, text)
-            if fault is not None:
-                raise InputError(fault)
-        raise InputError(f"{path}, lines {chunk[0][0]} to {chunk[-1][0]}: malformed")
+    halves = [half for pairs in tokens for pair in pairs[1:] for half in pair.split(b":")]
+    try:
+        columns = np.array(list(map(int, halves[0::2])), dtype=np.int64)
+    except OverflowError:
+        raise InputError(f"{path}, lines {chunk[0][0]} to {chunk[-1][0]}: an index is beyond 64 bits") from None
+    values = np.array(list(map(float, halves[1::2])), dtype=np.float64)
     labels = np.array([canonical_label(pairs[0]) for pairs in tokens])
+    pointers = np.concatenate([[0], np.cumsum(lengths)])
     return _Rows(labels, pointers, columns - 1, values, np.array([number for number, _ in chunk], dtype=np.int64))
 
 

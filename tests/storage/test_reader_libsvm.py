@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
@@ -17,7 +18,7 @@ from sklearn.datasets import dump_svmlight_file, load_svmlight_file
 from storage.datasets import open_dataset, transform_dataset
 from storage.errors import InputError, RefusedError
 from storage.layout import Layout
-from storage.readers import ReadOptions, read_source
+from storage.readers import ReadOptions, libsvm, read_source
 from storage.source import canonical_label
 from tests.support.data import gathered, stored, temporaries
 
@@ -231,3 +232,32 @@ def test_a_declared_image_shape_stays_with_the_rows(tmp_path: Path, layout: Layo
     assert narrow.image_shape is None
     with pytest.raises(InputError, match=r"shape is \[2, 2\] and rows have 6 features"):
         read_source("libsvm", path, replace(options, image_shape=(2, 2)))
+
+
+@settings(deadline=None, max_examples=200)
+@given(
+    some.lists(
+        some.text(alphabet="019+-.eE:_ \t\r#nax", min_size=1, max_size=24).map(str.strip).filter(bool),
+        min_size=1,
+        max_size=6,
+    )
+)
+def test_lines_at_once_are_what_they_are_one_by_one(lines: list[str]) -> None:
+    """Whatever is written: the same rows, or a closer look."""
+    chunk = [(number, line.encode()) for number, line in enumerate(lines, start=1)]
+    try:
+        found = libsvm._columns(chunk)
+    except (libsvm._UnexpectedError, pa.ArrowInvalid):
+        return
+    expected = libsvm._line_by_line(Path("rows"), chunk)
+    for name in ("labels", "pointers", "columns", "values", "lines"):
+        assert np.array_equal(getattr(found, name), getattr(expected, name)), name
+
+
+def test_ordinary_lines_need_no_closer_look() -> None:
+    chunk = [(3, b"+1 1:0.25 7:-1e-3"), (4, b"-1"), (9, b"+1\t2:123456789.123456789  3:5")]
+    found = libsvm._columns(chunk)
+    assert found.pointers.tolist() == [0, 2, 2, 4]
+    assert found.columns.tolist() == [0, 6, 1, 2]
+    assert found.values.tolist() == [0.25, -1e-3, 123456789.123456789, 5.0]
+    assert found.labels.tolist() == ["1", "-1", "1"]
