@@ -47,6 +47,11 @@ class EncodedBlock:
             weights=np.concatenate([block.weights for block in blocks]),
         )
 
+    def where(self, chosen: NDArray[np.bool_]) -> EncodedBlock:
+        """Return some of the rows: those marked among the first of ``chosen``."""
+        own = chosen[: len(self.units)]
+        return EncodedBlock(self.units[own], self.norms[own], self.targets[own], self.weights[own])
+
 
 @dataclass(frozen=True, slots=True)
 class EncodedRows:
@@ -59,6 +64,12 @@ class EncodedRows:
     def count(self) -> int:
         """Number of rows."""
         return sum(len(block.units) for block in self.blocks)
+
+    def where(self, chosen: NDArray[np.bool_]) -> EncodedRows:
+        """Return some of the rows, (count,) of them marked."""
+        starts = np.cumsum([0, *(len(block.units) for block in self.blocks)])
+        kept = (block.where(chosen[start:]) for block, start in zip(self.blocks, starts, strict=False))
+        return EncodedRows(blocks=tuple(kept), memory=())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

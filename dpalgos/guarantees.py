@@ -21,6 +21,7 @@ __all__ = [
     "Numerics",
     "PureEpsilon",
     "Setting",
+    "SlackGaussian",
     "Trust",
     "ZeroConcentrated",
     "loss_from_json",
@@ -146,6 +147,24 @@ class ApproximateDP:
 
 
 @dataclass(frozen=True, slots=True)
+class SlackGaussian:
+    """Gaussian differential privacy with slack: a post-processing of whatever tells all with probability ``slack``.
+
+    For neighbours the output is no easier to tell apart than a pair that reveals which one it is with probability
+    ``slack``, and is ``mu``-Gaussian-DP otherwise (:mod:`dpalgos.accounting.domination`). It composes like a
+    (0, slack)-DP and a mu-Gaussian-DP release, but one release is not two: nothing is said of groups.
+    """
+
+    mu: float
+    slack: float
+    kind: ClassVar[str] = "slack-gaussian"
+
+    def __post_init__(self) -> None:
+        _require_finite("mu", self.mu)
+        _require_finite("slack", self.slack, below=1.0)
+
+
+@dataclass(frozen=True, slots=True)
 class NoGuarantee:
     """Nothing is proved: the release may reveal any row."""
 
@@ -153,10 +172,10 @@ class NoGuarantee:
     kind: ClassVar[str] = "none"
 
 
-Loss = PureEpsilon | GaussianMu | ZeroConcentrated | ApproximateDP | NoGuarantee
+Loss = PureEpsilon | GaussianMu | ZeroConcentrated | ApproximateDP | SlackGaussian | NoGuarantee
 
 _LOSSES: dict[str, type[Loss]] = {
-    cls.kind: cls for cls in (PureEpsilon, GaussianMu, ZeroConcentrated, ApproximateDP, NoGuarantee)
+    cls.kind: cls for cls in (PureEpsilon, GaussianMu, ZeroConcentrated, ApproximateDP, SlackGaussian, NoGuarantee)
 }
 
 

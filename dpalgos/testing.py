@@ -32,6 +32,7 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
+from dpalgos.accounting.composition import compose
 from dpalgos.algorithms import Algorithm, ProjectionAlgorithm, fit, is_sum_algorithm
 from dpalgos.audit.releases import Effort, audit_algorithm
 from dpalgos.audit.report import AuditReport, Verdict
@@ -54,7 +55,6 @@ from dpalgos.guarantees import (
     loss_to_json,
 )
 from dpalgos.keystream import KeyedNoise, public_secret
-from dpalgos.mechanisms.gaussian import delta_of_mu
 from dpalgos.models import Artefact, KernelModel, LinearModel, Statistic, decode
 from dpalgos.registry import construct, lookup
 from dpalgos.rows import NULL_LABEL, ArrayRows, Floats, clip_to_unit_ball
@@ -171,8 +171,13 @@ class _Case:
 
     @property
     def setting(self) -> Setting:
-        """One party; an evaluator's features are decision values, one a class."""
-        return Setting(sizes=(_ROWS,), dimension=CLASSES if self.kind == "evaluators" else DIMENSION, classes=CLASSES)
+        """One party, under the algorithm's first relation; an evaluator's features are decision values, one a class."""
+        return Setting(
+            sizes=(_ROWS,),
+            dimension=CLASSES if self.kind == "evaluators" else DIMENSION,
+            classes=CLASSES,
+            neighbours=self.cls.relations[0],
+        )
 
     def build(self, **changed: object) -> Algorithm:
         return construct(self.cls, self.name, {**self.parameters, **changed})
@@ -252,8 +257,8 @@ def _spends_its_budget(budget: object, losses: tuple[Loss, ...]) -> None:
         epsilons = [loss.epsilon for loss in losses if isinstance(loss, PureEpsilon)]
         _require(len(epsilons) == len(losses), "a pure budget buys pure losses")
         _require(abs(sum(epsilons) - budget.epsilon) <= 1e-9 * budget.epsilon, "more or less than the budget")
-    elif isinstance(budget, ApproximateDP) and isinstance(losses[0], GaussianMu):
-        _require(len(losses) == 1 and delta_of_mu(losses[0].mu, budget.epsilon) <= budget.delta, "more than the budget")
+    elif isinstance(budget, ApproximateDP) and losses != (budget,):
+        _require(compose(losses).delta(budget.epsilon) <= budget.delta * (1.0 + 1e-9), "more than the budget")
     else:
         _require(losses == (budget,), "more or less than the budget")
 

@@ -29,7 +29,15 @@ from dpalgos.accounting.profiles import (
     zcdp_atoms,
 )
 from dpalgos.errors import ParameterError, UnknownNameError
-from dpalgos.guarantees import ApproximateDP, GaussianMu, Loss, NoGuarantee, PureEpsilon, ZeroConcentrated
+from dpalgos.guarantees import (
+    ApproximateDP,
+    GaussianMu,
+    Loss,
+    NoGuarantee,
+    PureEpsilon,
+    SlackGaussian,
+    ZeroConcentrated,
+)
 
 __all__ = ["Components", "components", "compose", "composition_methods"]
 
@@ -124,6 +132,12 @@ def _(loss: ApproximateDP, into: Components) -> None:
         into.pure[loss.epsilon] += 1
     if loss.delta > 0:
         into.slacks.append(loss.delta)
+
+
+@_enter.register
+def _(loss: SlackGaussian, into: Components) -> None:
+    _enter(GaussianMu(loss.mu), into)
+    _enter(ApproximateDP(0.0, loss.slack), into)
 
 
 @_enter.register

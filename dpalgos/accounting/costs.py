@@ -19,6 +19,7 @@ from dpalgos.guarantees import (
     Loss,
     NoGuarantee,
     PureEpsilon,
+    SlackGaussian,
     ZeroConcentrated,
     loss_from_json,
     loss_to_json,
@@ -141,7 +142,9 @@ def closed_form_costs(losses: Sequence[Loss]) -> tuple[float, float, float]:
 def _merged(losses: Sequence[Loss]) -> tuple[Loss, ...]:
     parts = components(losses)
     free = (PureEpsilon(0.0), ApproximateDP(0.0, 0.0))
-    others = [loss for loss in losses if not isinstance(loss, GaussianMu | ZeroConcentrated) and loss not in free]
+    # Composed, slack and Gaussian part are as good as two releases.
+    apart = [ApproximateDP(0.0, loss.slack) if isinstance(loss, SlackGaussian) else loss for loss in losses]
+    others = [loss for loss in apart if not isinstance(loss, GaussianMu | ZeroConcentrated) and loss not in free]
     gaussian = [GaussianMu(parts.mu)] if parts.gaussians else []
     concentrated = [ZeroConcentrated(parts.rho)] if parts.rhos else []
     return (*gaussian, *concentrated, *others)

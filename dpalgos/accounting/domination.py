@@ -36,7 +36,7 @@ from dpalgos.accounting.conversions import mu_of_pure, rho_of_mu, rho_of_pure
 from dpalgos.accounting.profiles import AtomsProfile, atom_count, gaussian_curve, product, pure_atoms
 from dpalgos.rows import Floats
 
-__all__ = ["least_mu"]
+__all__ = ["Curve", "least_mu"]
 
 _CELLS = 256
 # Beyond this many products of atoms and nodes the closed form is taken.
@@ -81,24 +81,38 @@ def _least_mu(pure: tuple[tuple[float, int], ...], mu: float, slack: float) -> f
     alone = math.sqrt(math.fsum([mu * mu, *(n * mu_of_pure(epsilon) ** 2 for epsilon, n in pure)])) * (1 + 1e-15)
     several = sum(counts.values()) + (mu > 0) > 1
     if several and (mu == 0 or slack > 0) and counts and atom_count(counts, 0.0) * _CELLS <= _MOST_TERMS:
-        curve = _Curve(counts, mu, slack)
+        curve = Curve.of(counts, mu, slack)
         # The Kullback-Leibler divergence of a dominated pair is no larger, slack apart.
         divergence = math.fsum([rho_of_mu(mu), *(n * rho_of_pure(epsilon) for epsilon, n in pure)])
         return curve.least(math.sqrt(2 * divergence), alone)
     return alone
 
 
-class _Curve:
-    """H at the nodes, and how far a Gaussian's curve is from lying above it."""
+class Curve:
+    """H at evenly spaced nodes from t = 1 on, rounded up, and how far a Gaussian's curve is from lying above it.
 
-    def __init__(self, pure: Mapping[float, int], mu: float, slack: float) -> None:
+    Parameters
+    ----------
+    nodes : array
+        Values of ln t, the first 0.
+    values : array
+        The larger of both orders' H at the nodes, rounded up.
+    slack : float
+        s.
+    """
+
+    def __init__(self, nodes: Floats, values: Floats, slack: float) -> None:
+        self._nodes, self._values, self._slack = nodes, values, slack
+
+    @classmethod
+    def of(cls, pure: Mapping[float, int], mu: float, slack: float) -> Curve:
+        """Return the curve of pure epsilons and a Gaussian."""
         atoms = product(pure_atoms(epsilon, count) for epsilon, count in pure.items())
         # Phi(mu/2 - x/mu) <= exp(-(x/mu - mu/2)^2 / 2) / 2 bounds a Gaussian's H at e^x.
         tail = mu * (mu / 2 + math.sqrt(-2 * math.log(slack))) if mu > 0 else 0.0
         reach = (float(atoms.losses.max()) + tail) * (1 + 1e-9)
-        self._nodes: Floats = np.linspace(0.0, reach, _CELLS + 1)
-        self._values = AtomsProfile(atoms, mu=mu).deltas(self._nodes)
-        self._slack = slack
+        nodes: Floats = np.linspace(0.0, reach, _CELLS + 1)
+        return cls(nodes, AtomsProfile(atoms, mu=mu).deltas(nodes), slack)
 
     def excess(self, mu: float) -> float:
         """Return by how much ``s + (1 - s) G_t`` is too low for some t >= 1; it dominates where this is at most 0."""

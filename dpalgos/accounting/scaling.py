@@ -14,6 +14,7 @@ from dpalgos.guarantees import (
     Neighbours,
     NoGuarantee,
     PureEpsilon,
+    SlackGaussian,
     ZeroConcentrated,
 )
 
@@ -39,7 +40,9 @@ def group_loss(loss: Loss, rows: int) -> Loss:
     - mu becomes ``k mu`` (Dong, Roth, Su 2022, Theorem 7);
     - rho becomes ``k^2 rho`` (Bun, Steinke 2016, Proposition 1.9);
     - (epsilon, delta) becomes ``(k epsilon, delta (e^(k epsilon) - 1) / (e^epsilon - 1))``: the j-th step's delta is
-      multiplied by the ``e^(j epsilon)`` of the steps before. Where that reaches 1 nothing is guaranteed.
+      multiplied by the ``e^(j epsilon)`` of the steps before. Where that reaches 1 nothing is guaranteed;
+    - of Gaussian-DP with slack nothing is known: what is revealed with probability s to the first neighbour is, to the
+      next, revealed by outputs that the Gaussian part makes likelier, so (k s, k mu) does not follow.
 
     The k rows may lie in several parties for what :mod:`dpalgos.accounting.filters` adds up: each of these quantities
     s(k) is convex with s(0) = 0, so ``s(a) <= (a/k) s(k)``; a person with ``a_p`` rows at party p costs at most
@@ -89,6 +92,14 @@ def _(loss: ApproximateDP, rows: int) -> Loss:
 
 def _log_expm1(x: float) -> float:
     return math.log(math.expm1(x)) if x < 30 else x
+
+
+@_group.register
+def _(loss: SlackGaussian, rows: int) -> Loss:
+    return NoGuarantee(
+        f"its guarantee under sampling is for one row against a null one, and nothing is proved for groups of {rows}, "
+        "of which a replaced row is one; choose an account under replace-special, or an algorithm that uses all rows"
+    )
 
 
 @_group.register
@@ -155,6 +166,11 @@ def _(loss: ZeroConcentrated, factor: float) -> Loss:
 @scaled.register
 def _(loss: ApproximateDP, factor: float) -> Loss:
     return ApproximateDP(factor * loss.epsilon, loss.delta)
+
+
+@scaled.register
+def _(loss: SlackGaussian, factor: float) -> Loss:
+    return SlackGaussian(factor * loss.mu, loss.slack)
 
 
 @scaled.register

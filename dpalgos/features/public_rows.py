@@ -123,7 +123,7 @@ class PublicRowsWhitening:
         sums, counts, gram = np.zeros((groups, dimension)), np.zeros(groups), np.zeros((dimension, dimension))
         for features, labels in blocks:
             kept = ~null_records(features, labels, classes)
-            rows_kept = features[kept]
+            rows_kept = np.asarray(features[kept], dtype=np.float64)
             group = np.asarray(labels[kept], dtype=np.int64) if groups > 1 else np.zeros(len(rows_kept), dtype=np.int64)
             member = np.eye(groups)[group]
             sums, counts = sums + member.T @ rows_kept, counts + member.sum(axis=0)

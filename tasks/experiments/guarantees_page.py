@@ -146,10 +146,10 @@ def _sensitivities() -> Iterator[str]:
     yield "| --- " * (2 + len(RELATIONS)) + "|"
     for kind in PARTS:
         for name in names(kind):
-            algorithm = _built(kind, name)
-            if not isinstance(algorithm, Calibrated) or not _built(kind, name).guarantee(_REFERENCE).proved:
+            algorithm, derived = _built(kind, name), lookup(kind, name).relations
+            setting = replace(_REFERENCE, neighbours=derived[0])
+            if not isinstance(algorithm, Calibrated) or not _built(kind, name).guarantee(setting).proved:
                 continue
-            derived = lookup(kind, name).relations
             cells = [_cell(algorithm, each) if each in derived else "refused" for each in RELATIONS]
             yield f"| `{name}` | {algorithm.measured} | " + " | ".join(cells) + " |"
     yield ""

@@ -12,9 +12,9 @@ from dpalgos.guarantees import (
     GaussianMu,
     Guarantee,
     Loss,
-    Neighbours,
     PureEpsilon,
     Setting,
+    SlackGaussian,
     Trust,
     ZeroConcentrated,
 )
@@ -35,6 +35,7 @@ _WORDS: dict[type[Loss], str] = {
     GaussianMu: "μ-GDP",
     ZeroConcentrated: "ρ-zCDP",
     ApproximateDP: "(ε, δ)-DP",
+    SlackGaussian: "(s, μ): μ-GDP but for s of δ",
 }
 
 
@@ -43,7 +44,7 @@ def example_guarantee(kind: str, name: str, trust: str) -> Guarantee:
     cls = lookup(kind, name)
     budget = {"budget": _EXAMPLES[cls.budgets[0]]} if cls.budgets else {}
     sizes = (1000,) if trust == Trust.LOCAL else (1000, 1000, 1000)
-    setting = Setting(sizes=sizes, dimension=64, classes=10, neighbours=Neighbours.REPLACE_ONE, trust=trust)
+    setting = Setting(sizes=sizes, dimension=64, classes=10, neighbours=cls.relations[0], trust=trust)
     guarantee: Guarantee = AlgorithmSpec(kind, name, budget).build().guarantee(setting)
     return guarantee
 

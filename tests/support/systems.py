@@ -36,8 +36,8 @@ def _released(
     found = []
     for index, group in enumerate(groups):
         sizes = tuple(rows.count for rows in group)
-        setting = Setting(sizes=sizes, dimension=group[0].dimension, classes=classes, trust=trust)
-        algorithm = spec.build()
+        algorithm, relation = spec.build(), lookup(spec.kind, spec.name).relations[0]
+        setting = Setting(sizes=sizes, dimension=group[0].dimension, classes=classes, neighbours=relation, trust=trust)
         algorithm.guarantee(setting)
         found.append(fit(algorithm, group, setting, noise(1000 * seed + index)))
     return found * (len(parties) // len(found))
