@@ -96,8 +96,8 @@ def train(
     return TrainedModel(result=result, pipeline=None if model is None else model.pipeline)
 
 
-def predict(model: str, rows: Any, *, root: str | os.PathLike[str] | None = None) -> Any:
-    """Return what a registered model says of rows.
+def predict(model: str, rows: Any, *, root: str | os.PathLike[str] | None = None) -> pd.Series:
+    """Return a registered model's class (or number) for each row.
 
     Parameters
     ----------
@@ -108,17 +108,15 @@ def predict(model: str, rows: Any, *, root: str | os.PathLike[str] | None = None
 
     Raises
     ------
-    mlflow.exceptions.MlflowException
-        If there is no such model, or the rows do not fit its signature.
+    storage.errors.InputError
+        If there is no such model, naming those there are, or a row does not fit the schema.
     """
-    import mlflow
-
     from tasks.runtime.settings import current_root
-    from tasks.tracking.client import tracking_client
+    from tasks.tracking.models import find_model, load_model
 
-    with using_root(root), tracking_client(current_root()):
-        named = model if "@" in model or "/" in model else f"{model}/latest"
-        return mlflow.pyfunc.load_model(f"models:/{named}").predict(rows)
+    with using_root(root):
+        pipeline = load_model(current_root(), find_model(current_root(), model))
+    return pd.Series(pipeline.predict(rows), index=getattr(rows, "index", None), name="prediction")
 
 
 def results(sql: str = "SELECT * FROM runs", *, root: str | os.PathLike[str] | None = None) -> pd.DataFrame:

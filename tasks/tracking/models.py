@@ -30,11 +30,14 @@ class RegisteredModel:
     name, version : str
     run_id : str
         The MLflow run that logged it.
+    card : str
+        Its model card, Markdown; empty for a model that was logged without one.
     """
 
     name: str
     version: str
     run_id: str
+    card: str = ""
 
     @property
     def uri(self) -> str:
@@ -59,7 +62,7 @@ def find_model(root: Path, model: str) -> RegisteredModel:
             names = ", ".join(sorted(found.name for found in client.search_registered_models())) or "none"
             raise InputError(f"there is no model {asked['name']!r} (models: {names}); train one first")
         found = _chosen(client, asked["name"], asked["alias"], asked["version"], versions)
-    return RegisteredModel(found.name, str(found.version), str(found.run_id))
+    return RegisteredModel(found.name, str(found.version), str(found.run_id), found.description or "")
 
 
 def _chosen(

@@ -15,7 +15,8 @@ from tasks.preparation.features import stored_map
 from tasks.preparation.mapping import row_map
 from tasks.release.storing import read_release
 from tasks.runtime.settings import current_layout, flow_run_page
-from tasks.tracking.results import RunResult, epsilon_by_party, summary
+from tasks.tracking.cards import model_card
+from tasks.tracking.results import RunResult, epsilon_by_party
 from tasks.tracking.runs import ChildReport, DatasetInput, ModelReport, RunReport
 from tasks.tracking.sklearn_export import NotExportableError, to_sklearn
 
@@ -66,7 +67,8 @@ def describe(config: TrainingConfig, dataset: DatasetRef, plan: RunPlan, result:
         curves={"trade_off": {round(1000 * level): missed for level, missed in proved.trade_off}} if proved else {},
         tags={"unitball.prefect_flow_run": flow_run or "", "unitball.sound": str(proved is not None)},
         inputs=(DatasetInput(name=dataset.name, version=dataset.version, account=dataset.account),),
-        note=summary(result) + (f"\n\n[Flow run in Prefect]({flow_run_page(flow_run)})" if flow_run else ""),
+        note=model_card(config, dataset, plan, result)
+        + (f"\n\n[Flow run in Prefect]({flow_run_page(flow_run)})" if flow_run else ""),
     )
 
 

@@ -53,6 +53,7 @@ FACTS = ("algorithm", "dataset", "trust", "proved", "claim", "paper", "neighbour
 """What every run states under the same names, as parameters (MLflow compares them side by side) and as tags
 (MLflow filters on them); what does not apply is ``"none"``."""
 
+_MOST_DESCRIPTION = 5000  # MLflow's limit for the description of a model's version.
 _DIGEST_LENGTH = 36  # MLflow's limit for the digest of a data set.
 
 
@@ -275,7 +276,7 @@ def _write(client: MlflowClient, experiment: str, root: Path, report: RunReport)
         model_id = client.create_logged_model(
             experiment, name="model", source_run_id=run_id, tags=facts, params=params, model_type=kind
         ).model_id
-        _log_model(run_id, model_id, report.model, facts)
+        _log_model(client, run_id, model_id, report.model, facts, report.note)
     _log_metrics(client, run_id, report.metrics, report.curves, model_id)
     inputs = [_opaque(item) for item in report.inputs]
     if inputs:
@@ -369,8 +370,10 @@ def _requirements(more: tuple[str, ...] = ()) -> list[str]:
     return [f"{package}=={importlib.metadata.version(package)}" for package in packages]
 
 
-def _log_model(run_id: str, model_id: str, report: ModelReport, facts: Mapping[str, str]) -> None:
-    """Log the model and register it as a new version."""
+def _log_model(
+    client: MlflowClient, run_id: str, model_id: str, report: ModelReport, facts: Mapping[str, str], note: str
+) -> None:
+    """Log the model and register it as a new version, described by a note."""
     import mlflow
     from mlflow.models import Model
     from mlflow.utils import logging_utils
@@ -391,6 +394,9 @@ def _log_model(run_id: str, model_id: str, report: ModelReport, facts: Mapping[s
     # It prints a line for people, whatever the level of its log.
     logging_utils.disable_logging()
     try:
-        mlflow.register_model(logged.model_uri, report.registered_name, await_registration_for=0, tags=dict(facts))
+        made = mlflow.register_model(
+            logged.model_uri, report.registered_name, await_registration_for=0, tags=dict(facts)
+        )
+        client.update_model_version(made.name, made.version, description=note[:_MOST_DESCRIPTION])
     finally:
         logging_utils.enable_logging()

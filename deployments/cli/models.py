@@ -1,0 +1,37 @@
+"""``unitball model``: what a released model is and what is guaranteed of it."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from deployments.cli.app import app
+from deployments.cli.common import JsonFlag, RootOption, console, print_json, print_root, use_root
+
+models = typer.Typer(help="Registered models.", no_args_is_help=True)
+app.add_typer(models, name="model")
+
+
+@models.command(epilog="Example: unitball model show digits.noisy-gd")
+def show(
+    model: Annotated[str, typer.Argument(help="NAME, NAME@ALIAS or NAME/VERSION; a name alone is its newest version.")],
+    root: RootOption = None,
+    json: JsonFlag = False,
+) -> None:
+    """Show the model card: trained on what, guaranteed, spent, how good, what is not covered, how to reproduce."""
+    from rich.markdown import Markdown
+
+    from tasks.runtime.settings import current_root
+    from tasks.tracking.models import find_model
+
+    use_root(root)
+    found = find_model(current_root(), model)
+    if json:
+        print_json({"model": found.name, "version": found.version, "card": found.card})
+        return
+    screen = console()
+    screen.print(f"{found.name} version {found.version}", style="bold")
+    text = found.card or "This version was logged without a model card."
+    screen.print(Markdown(text) if screen.is_terminal else text, highlight=False, markup=False, soft_wrap=True)
+    print_root()

@@ -1,0 +1,188 @@
+"""The model card: what a model is, what is guaranteed of it, what it cost, how well it does, what is not covered."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import math
+import shlex
+
+from dpalgos.accounting.composition import compose
+from dpalgos.rounding import rounded_up
+from storage.refs import DatasetRef
+from tasks.accounts.budget import budget_report
+from tasks.planning.configuration import SecureSettings, TrainingConfig
+from tasks.planning.plans import RunPlan
+from tasks.tracking.results import Proved, RunResult
+
+__all__ = ["command_of", "model_card"]
+
+_MOST_RECALLS = 10
+_ALWAYS_OUTSIDE = (
+    "the numbers of rows and parties, names, parameters and times of runs, which are public",
+    "what is computed from the rows by anything but Unitball, and what somebody knows of a person from elsewhere",
+)
+
+
+def model_card(config: TrainingConfig, dataset: DatasetRef, plan: RunPlan, result: RunResult) -> str:
+    """Return the card of a run's model as Markdown; public numbers alone.
+
+    Parameters
+    ----------
+    config : TrainingConfig
+    dataset : DatasetRef
+    plan : RunPlan
+    result : RunResult
+    """
+    parts = {
+        f"{dataset.name}.{result.algorithm}": _trained_on(dataset, plan),
+        "Guarantee": _guarantee(result),
+        "Claim": _claim(result),
+        "Spent and left": _spent(dataset, plan, result),
+        "How good it is": _measured(dataset, result),
+        "Not covered": "\n".join(f"- {one}" for one in _outside(dataset, result)),
+        "Reproduce": f"    {command_of(config)}\n\n{_versions(dataset, result)}",
+    }
+    return "\n\n".join(f"### {heading}\n\n{text}" for heading, text in parts.items() if text)
+
+
+def _trained_on(dataset: DatasetRef, plan: RunPlan) -> str:
+    sizes = {party: rows for one in plan.models for party, rows in zip(one.parties, one.setting.sizes, strict=True)}
+    parties = "1 party" if len(sizes) == 1 else f"{len(sizes)} parties"
+    kept = f"{'private' if dataset.private else 'public'} data set {dataset.name} (account {dataset.account})"
+    labels = f"{len(dataset.classes)} classes" if dataset.classes else "a number"
+    held_out = sum(plan.evaluations[0].setting.sizes) if plan.evaluations else 0
+    aside = f"; {held_out:,} rows were held out to measure it" if held_out else ""
+    return (
+        f"Trained by `{plan.system}` on {sum(sizes.values()):,} rows of {parties} of the {kept}, "
+        f"trust {plan.trust}, to predict {labels}{aside}."
+    )
+
+
+def _guarantee(result: RunResult) -> str:
+    proved = result.proved
+    if proved is None:
+        return "None is proved: the model may reveal rows that it was trained on."
+    return (
+        f"{_sentence(proved)}\n\nPrecisely: {proved.statement()}, {proved.neighbours}, {proved.numerics} numerics."
+        + (f" Assumed: {'; '.join(proved.assumptions)}." if proved.assumptions else "")
+    )
+
+
+def _sentence(proved: Proved) -> str:
+    """Return the definition of (epsilon, delta)-DP as a sentence about one record."""
+    factor = rounded_up(math.exp(min(proved.epsilon, 700.0)), 3)
+    other = "absent" if proved.neighbours == "replace-special" else "another one"
+    rest = f", up to a remainder of {rounded_up(proved.delta, 2):g}" if proved.delta else ""
+    return (
+        "Whatever anybody may conclude from the model and all else that this run released, they would have concluded "
+        f"with a probability at most {factor:g} times as small had any one record been {other}{rest}."
+    )
+
+
+def _claim(result: RunResult) -> str:
+    if result.claim is None:
+        return ""
+    flaw = f" It does not hold: {result.claim['flaw']}" if result.claim.get("flaw") else ""
+    sound = f" Sound counterpart: {result.sound_counterpart}." if result.sound_counterpart else ""
+    return f"{result.claim['statement']} ({result.claim['theorem']}).{flaw}{sound}"
+
+
+def _spent(dataset: DatasetRef, plan: RunPlan, result: RunResult) -> str:
+    if result.proved is None:
+        return ""
+    if not dataset.private:
+        cost = rounded_up(result.proved.epsilon, 4)
+        return f"This run would cost ε = {cost:g}; the rows are public, and no budget is kept of them."
+    report = budget_report(dataset.name)
+    cap = report["cap"]
+    run = max(compose(bill).epsilon(cap["delta"]) for bill in set(plan.bills().values())) if cap["delta"] else math.inf
+    here = f"ε = {rounded_up(run, 4):g}" if math.isfinite(run) else "no finite ε"
+    spent = "unbounded" if report["epsilon_spent"] is None else f"{rounded_up(report['epsilon_spent'], 4):g}"
+    return (
+        f"At the cap's δ = {cap['delta']:g}: this run costs {here}; with all runs until then the account "
+        f"{report['account']} has spent ε = {spent} of {cap['epsilon']:g} (composed by {report['filter']}, which is "
+        "less than the sum). The same noise is a smaller ε at a larger δ, so that the numbers above, at the run's "
+        "own δ, differ. `unitball budget` has today's."
+    )
+
+
+def _measured(dataset: DatasetRef, result: RunResult) -> str:
+    if result.accuracy is None:
+        known = ", ".join(f"{name} {value:.4g}" for name, value in result.metrics.items())
+        return (
+            known or "It was not measured: private rows are measured by a charged release only, and none was asked for."
+        )
+    metrics = result.metrics
+    margin = f" ± {metrics['accuracy_margin']:.3f} (95 %)" if "accuracy_margin" in metrics else ""
+    text = f"Accuracy {result.accuracy:.3f}{margin} on {result.measured_on}"
+    compared = [
+        f"{what} {metrics[name]:.3f}"
+        for name, what in (
+            ("majority_rate", "guessing the most frequent class gives"),
+            ("balanced_accuracy", "the mean recall of the classes is"),
+        )
+        if name in metrics
+    ]
+    recalls = [f"{name[7:]} {of:.3f}" for name, of in metrics.items() if name.startswith("recall_")][:_MOST_RECALLS]
+    price = (
+        "The held-out rows are a party of their own: measuring cost them what training cost the others, and the "
+        "training nothing but these rows."
+        if dataset.private
+        else ""
+    )
+    return (
+        "; ".join([text, *compared])
+        + "."
+        + (f" Recall by class: {', '.join(recalls)}." if recalls else "")
+        + (f" {price}" if price else "")
+    )
+
+
+def _outside(dataset: DatasetRef, result: RunResult) -> list[str]:
+    outside = []
+    if dataset.private:
+        size = budget_report(dataset.name)["group_size"]
+        outside.append(
+            "people with several rows: the guarantee is of one row"
+            if size == 1
+            else f"people with more than {size} rows"
+        )
+        outside.append("how long training took, beyond a declared deadline")
+    if result.proved is not None and result.proved.numerics == "idealised":
+        outside.append("what floating-point noise reveals: the proof is in real arithmetic")
+    if result.proved is not None and str(result.trust) == "central":
+        outside.append("the curator, who sees all rows")
+    return [*outside, *_ALWAYS_OUTSIDE]
+
+
+def _versions(dataset: DatasetRef, result: RunResult) -> str:
+    version = importlib.metadata.version("unitball")
+    noise = "" if result.proved is None else " Run elsewhere, the noise is another one."
+    return f"Unitball {version}, data version {dataset.version[:12]}, run {result.run_key[:12]}.{noise}"
+
+
+def command_of(config: TrainingConfig) -> str:
+    """Return the command that asks for this run: the options that are not the defaults."""
+    given = config.model_dump(mode="json", exclude_defaults=True)
+    secure = given.pop("secure", {})
+    parameters = given.pop("parameters", {})
+    words = ["unitball", "train", "--dataset", config.dataset]
+    if config.algorithm is not None:
+        words += ["--algorithm", config.algorithm]
+    for name, value in {**given, **secure}.items():
+        flag = f"--{name.replace('_', '-')}"
+        if name in ("dataset", "algorithm") or value is None:
+            continue
+        default = {**TrainingConfig.model_fields, **SecureSettings.model_fields}[name].default
+        if isinstance(value, bool):
+            words.append(f"--no-{flag[2:]}" if default is True else flag)
+        else:
+            words += [flag, ",".join(map(str, value)) if isinstance(value, list) else _text(value)]
+    for name, value in parameters.items():
+        words += ["--param", f"{name}={value if isinstance(value, str) else json.dumps(value)}"]
+    return shlex.join(words)
+
+
+def _text(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) and float(f"{value:g}") == value else str(value)

@@ -1,0 +1,81 @@
+"""The model card says what the run was, and its command names the same run again."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from deployments.cli.app import app
+from flows.federated_training import chain_inline
+from tasks.planning.configuration import TrainingConfig
+from tasks.tracking.cards import command_of, model_card
+from tests.support.chains import configured, ingest_private
+
+
+def card_of(config: TrainingConfig) -> str:
+    dataset, plan, result, _ = chain_inline(config)
+    return model_card(config, dataset, plan, result)
+
+
+def test_the_card_of_a_private_model(root: Path, tmp_path: Path) -> None:
+    ingest_private(tmp_path / "input", count=400)
+    card = card_of(configured(algorithm="noisy-gd", evaluation=True))
+    for words in (
+        "rows of 2 parties of the private data set clinic (account clinic)",
+        "had any one record been another one, up to a remainder of 1e-05",
+        "at most 2.72 times as small",
+        "Precisely: (1, 1e-05)-DP, replace-one, exact numerics",
+        "At the cap's δ = 0.0001",
+        "of 3 (composed by ",
+        "± ",
+        "guessing the most frequent class gives",
+        "Recall by class",
+        "people with several rows",
+        "the curator, who sees all rows",
+        "unitball train --dataset clinic --algorithm noisy-gd --epsilon 1 --parties 2",
+    ):
+        assert words in card, words
+    assert len(card) < 5000, "MLflow's limit"
+
+
+def test_the_card_of_a_published_method_says_its_flaw(root: Path) -> None:
+    card = card_of(configured("iris", algorithm="dpml-published", epsilon=1.0))
+    assert "None is proved" in card
+    assert "It does not hold" in card
+    assert "Sound counterpart" in card
+    assert "Spent and left" not in card
+    unmeasured = card_of(configured("iris", algorithm="noisy-gd", evaluation=False))
+    assert "was not measured" in unmeasured
+    assert "no budget is kept" in unmeasured
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"epsilon": 0.5, "delta": 1e-7},
+        {"epsilon": 1.0, "sizes": (50, 100), "seed": 4, "evaluation": False},
+        {"epsilon": 1.0, "trust": "secagg", "secure": {"dropouts": 1}, "roc": True},
+        {"epsilon": 2.0, "algorithm": None, "trainer": "noisy-gd", "parameters": {"iterations": 5, "loss": "huber"}},
+        {"algorithm": "non-private", "test_fraction": 0.25, "neighbours": "replace-special"},
+    ],
+)
+def test_the_command_asks_for_the_same_run(config: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    import deployments.cli.training as command
+
+    asked = TrainingConfig(**{"dataset": "clinic", **config})
+    seen: list[TrainingConfig] = []
+
+    def ran(configs: list[TrainingConfig], title: str) -> list[None]:
+        seen.extend(configs)
+        return [None]
+
+    monkeypatch.setattr(command, "_run", ran)
+    monkeypatch.setattr(command, "show_results", lambda results: None)
+    monkeypatch.setattr(command, "use_root", lambda root: None)
+    outcome = CliRunner().invoke(app, shlex.split(command_of(asked))[1:])
+    assert outcome.exit_code == 0, outcome.output
+    assert seen == [asked]
