@@ -91,11 +91,11 @@ def _claim(result: RunResult) -> str:
 def _spent(dataset: DatasetRef, plan: RunPlan, result: RunResult) -> str:
     if result.proved is None:
         return ""
-    if not dataset.private:
-        cost = rounded_up(result.proved.epsilon, 4)
-        return f"This run would cost ε = {cost:g}; the rows are public, and no budget is kept of them."
     report = budget_report(dataset.name)
     cap = report["cap"]
+    if cap is None:
+        cost = rounded_up(result.proved.epsilon, 4)
+        return f"This run would cost ε = {cost:g}; the rows are public, and no budget is kept of them."
     run = max(compose(bill).epsilon(cap["delta"]) for bill in set(plan.bills().values())) if cap["delta"] else math.inf
     here = f"ε = {rounded_up(run, 4):g}" if math.isfinite(run) else "no finite ε"
     spent = "unbounded" if report["epsilon_spent"] is None else f"{rounded_up(report['epsilon_spent'], 4):g}"
