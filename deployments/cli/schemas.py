@@ -11,10 +11,15 @@ import typer
 from rich.table import Table
 
 from deployments.cli.app import app
-from deployments.cli.common import JsonFlag, console, print_json, progress, require_readable
+from deployments.cli.common import JsonFlag, RootOption, console, print_json, progress, require_readable, use_root
+from storage.columns.column import declared_range
+from storage.errors import InputError
 
 if TYPE_CHECKING:
     from tasks.datasets.checking import ColumnReport, SchemaReport
+
+# What a release of pure epsilon states its cost at, where no cap says a delta; none of it is spent.
+_DELTA = 1e-12
 
 schema = typer.Typer(name="schema", help="Draft a table's schema, and check it against the rows.", no_args_is_help=True)
 app.add_typer(schema)
@@ -27,15 +32,58 @@ def draft(
     header: Annotated[
         bool, typer.Option("--header/--no-header", help="Whether the first line names the columns.")
     ] = True,
+    numeric: Annotated[str, typer.Option(help="Columns that are numbers: age,income.")] = "",
+    range_epsilon: Annotated[
+        float | None, typer.Option(help="Draw their ranges privately: epsilon of one release, charged to the account.")
+    ] = None,
+    range_fallback: Annotated[
+        str, typer.Option(help="Range of a column where nothing stands out of the noise: LOW,HIGH.")
+    ] = "-1000,1000",
+    account: Annotated[str | None, typer.Option(help="The population that pays; the draft's name if empty.")] = None,
+    epsilon_cap: Annotated[float | None, typer.Option(help="The cap of a new account, as of ingest.")] = None,
+    delta_cap: Annotated[float | None, typer.Option(help="The delta of that cap.")] = None,
+    root: RootOption = None,
     json: JsonFlag = False,
 ) -> None:
     """Write a commented schema from the names of a file's columns; types and ranges are left to fill in."""
-    from tasks.datasets.drafting import draft_schema
+    from tasks.datasets.drafting import draft_schema, fill_ranges
+    from tasks.datasets.request import IngestRequest
+    from tasks.release.ranges import private_ranges
 
-    columns = draft_schema(require_readable(rows, "rows"), output, header=header)
+    names = [name.strip() for name in numeric.split(",") if name.strip()]
+    if range_epsilon is not None and not names:
+        raise InputError("--range-epsilon draws ranges of numbers: name the columns with --numeric")
+    fallback = declared_range("--range-fallback", range_fallback.split(","))
+    columns = draft_schema(require_readable(rows, "rows"), output, header=header, numeric=names)
+    found: dict[str, tuple[float, float] | None] = {}
+    if range_epsilon is not None:
+        try:
+            use_root(root)
+            request = IngestRequest(
+                name=f"{output.stem}-bins",
+                format="table-bins",
+                path=rows,
+                schema_path=output,
+                account=account or output.stem,
+                epsilon_cap=epsilon_cap,
+                delta_cap=delta_cap,
+            )
+            found = private_ranges(request, range_epsilon, delta_cap or _DELTA)
+            fill_ranges(output, found, fallback)
+        except BaseException:
+            # A draft that stays would be in the way of the next attempt, which costs nothing more.
+            output.unlink()
+            raise
     if json:
-        print_json({"schema": str(output), "columns": columns})
+        print_json({"schema": str(output), "columns": columns, "ranges": found})
         return
+    if found:
+        console().print(
+            f"ranges of {len(found)} columns at epsilon {range_epsilon:g}, charged to account "
+            f"{account or output.stem}: bring the rows in under the same account",
+            soft_wrap=True,
+            markup=False,
+        )
     console().print(
         f"{output}: {columns} columns. Write their types and ranges, then: unitball schema check {output} "
         f"--path {rows}",

@@ -11,12 +11,13 @@ from types import MappingProxyType
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from storage.atomic import write_bytes
 from storage.errors import InputError
 from storage.readers.files import LONGEST_LINE, open_binary, reading, require_file
 from storage.readers.raw import PARQUET, header_of
 from storage.schema import Schema, parse_schema
 
-__all__ = ["draft_schema"]
+__all__ = ["draft_schema", "fill_ranges"]
 
 _DELIMITERS = (",", ";", "\t", "|")
 _MARKS = ((codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"), (codecs.BOM_UTF8, "utf-8"))
@@ -53,7 +54,7 @@ columns:
 _ARROW: Mapping[str, str] = MappingProxyType({"bool": "boolean", "date": "date", "timestamp": "date"})
 
 
-def draft_schema(path: Path, output: Path, *, header: bool = True) -> int:
+def draft_schema(path: Path, output: Path, *, header: bool = True, numeric: Sequence[str] = ()) -> int:
     """Write a commented schema from the names of a file's columns, and return how many there are.
 
     Of text the first line is read, of Parquet the names and types; no value of a row is.
@@ -66,11 +67,14 @@ def draft_schema(path: Path, output: Path, *, header: bool = True) -> int:
         The YAML file to write.
     header : bool
         Whether the first line names the columns. If not, its cells are only counted.
+    numeric : sequence of str
+        Columns that are known to be numbers.
 
     Raises
     ------
     InputError
-        If there is an output already, or the first line cannot be one of names: a cell is a number, empty, or twice.
+        If there is an output already, the first line cannot be one of names (a cell is a number, empty, or twice), or
+        there is no such column.
     """
     if output.exists():
         raise InputError(f"{output} exists; name another output, or remove it first")
@@ -88,9 +92,27 @@ def draft_schema(path: Path, output: Path, *, header: bool = True) -> int:
         text = _HEAD.format(source="its first line" if header else "the number of its columns", **known) + _TEXT.format(
             header=str(header).lower(), delimiter=json.dumps(layout.delimiter), encoding=layout.encoding
         )
-    lines = [f"  - {{name: {json.dumps(name, ensure_ascii=False)}, type: {kind}}}\n" for name, kind in names]
+    unknown = [name for name in numeric if name not in dict(names)]
+    if unknown:
+        raise InputError(f"{path} has no column {unknown[0]!r}; it has: {', '.join(name for name, _ in names)}")
+    lines = [_line(name, "numeric" if name in numeric else kind) for name, kind in names]
     output.write_text(text + _MISSING + "".join(lines), "utf-8")
     return len(lines)
+
+
+def _line(name: str, kind: str, more: str = "") -> str:
+    return f"  - {{name: {json.dumps(name, ensure_ascii=False)}, type: {kind}{more}}}\n"
+
+
+def fill_ranges(output: Path, ranges: Mapping[str, tuple[float, float] | None], fallback: tuple[float, float]) -> None:
+    """Write ranges into a draft's numeric columns, the fallback where there is none."""
+    text = output.read_text("utf-8")
+    for name, found in ranges.items():
+        low, high = (f"{end:.17g}" for end in found or fallback)
+        comment = "" if found else "  # no bin stood out of the noise: the declared fallback"
+        filled = _line(name, "numeric", f", range: [{low}, {high}]").rstrip("\n") + comment + "\n"
+        text = text.replace(_line(name, "numeric"), filled)
+    write_bytes(output, text.encode(), mode=0o644)
 
 
 def _text_layout(path: Path) -> tuple[Schema, list[tuple[str, str]]]:

@@ -14,6 +14,7 @@ _IMAGE = {"shape": [2, 3]}
 
 # Rows have six features (dpalgos.testing), so six directions are k = d.
 PARAMETERS: dict[tuple[str, str], list[dict[str, Any]]] = {
+    ("evaluators", "bin-counts"): [{"budget": EPSILON, "bins": 3}],
     ("evaluators", "confusion-matrix"): [{"budget": MU}],
     ("evaluators", "laplace-confusion-matrix"): [{"budget": EPSILON}],
     ("evaluators", "score-histogram"): [{"budget": MU, "bins": 4}],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -38,7 +38,7 @@ columns:
 """
 
 
-def _drafted(path: Path, **more: bool) -> str:
+def _drafted(path: Path, **more: Any) -> str:
     output = path.with_suffix(".yaml")
     output.unlink(missing_ok=True)
     draft_schema(path, output, **more)

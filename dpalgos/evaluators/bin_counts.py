@@ -1,0 +1,123 @@
+"""Noisy counts of public bins, column by column: where a private table's numbers lie before it has ranges."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from dpalgos.algorithms import OneSum, PrivateAlgorithm
+from dpalgos.errors import ParameterError
+from dpalgos.guarantees import RELATIONS, Guarantee, Loss, Neighbours, Numerics, PureEpsilon, Setting
+from dpalgos.mechanisms.discrete_laplace import DiscreteLaplace
+from dpalgos.models import Statistic
+from dpalgos.neighbouring import NeighbouringPair, one_row_apart
+from dpalgos.registry import register
+from dpalgos.rows import Floats, Ints, Rows, null_records
+
+__all__ = ["BinCounts", "occupied"]
+
+
+@register("evaluators", "bin-counts")
+@dataclass(frozen=True, kw_only=True)
+class BinCounts(PrivateAlgorithm, OneSum):
+    """Count, for each column, how many rows lie in each of some public bins, and add discrete Laplace noise.
+
+    A row's features are the numbers of its bins, one a column; what is no such number is counted nowhere.
+
+    Guarantee
+    ---------
+    epsilon-DP, exact. A row is counted at most once in each of d columns: replace-one takes one count away and adds
+    one in each, an l1 change of at most 2 d; a null record is not counted, so replace-special changes at most d counts
+    by one. Discrete Laplace noise of scale ``sensitivity / epsilon`` on each count.
+
+    Parameters
+    ----------
+    budget : PureEpsilon
+    bins : int
+        At least 2.
+
+    References
+    ----------
+    Dwork, McSherry, Nissim, Smith, "Calibrating noise to sensitivity in private data analysis", TCC 2006, Theorem 1.
+    """
+
+    budget: PureEpsilon
+    bins: int = 2
+    source: ClassVar[str] = "Dwork, McSherry, Nissim, Smith 2006, Theorem 1"
+    relations: ClassVar[tuple[Neighbours, ...]] = RELATIONS
+    budgets: ClassVar[tuple[type[Loss], ...]] = (PureEpsilon,)
+    measured: ClassVar[str] = "counts, l1"
+    norm: ClassVar[int] = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.bins < 2:
+            raise ParameterError(f"bins is {self.bins}; it must be at least 2")
+
+    def guarantee(self, setting: Setting) -> Guarantee:
+        """Return the budget, exact."""
+        self.check(setting)
+        return Guarantee(losses=(self.budget,), neighbours=setting.neighbours, numerics=Numerics.EXACT)
+
+    def law(self, setting: Setting) -> DiscreteLaplace:
+        """Return the noise of each count."""
+        return DiscreteLaplace.calibrated(self.budget.epsilon, self.sensitivity(setting))
+
+    def sensitivity(self, setting: Setting) -> float:
+        """Return the number of counts that one record moves by one."""
+        return float(setting.neighbours.records * setting.dimension)
+
+    def statistic(self, rows: Rows, setting: Setting) -> Floats:
+        """Return the party's exact counts."""
+        return self.contribution(self.initial(setting), rows, setting).astype(np.float64)
+
+    def sum_shape(self, setting: Setting) -> tuple[int, ...]:
+        """Return (columns, bins)."""
+        return setting.dimension, self.bins
+
+    def neighbouring_pair(self, setting: Setting) -> NeighbouringPair:
+        """Return a row in the first bin of every column against one in the second: two counts a column move."""
+        return one_row_apart(setting, np.zeros(setting.dimension), np.ones(setting.dimension))
+
+    def contribution(self, state: Ints, rows: Rows, setting: Setting) -> Ints:
+        """Return the exact counts (columns, bins)."""
+        counts = np.zeros(self.sum_shape(setting), dtype=np.int64)
+        for block, labels in rows.blocks():
+            numbers = np.asarray(block, dtype=np.float64)
+            kept = numbers[~null_records(numbers, labels, setting.classes)]
+            inside = (kept >= 0) & (kept < self.bins)
+            places = np.where(inside, kept, 0).astype(np.int64)
+            for column in range(setting.dimension):
+                found = places[inside[:, column], column]
+                counts[column] += np.bincount(found, minlength=self.bins)
+        return counts
+
+    def result(self, state: Ints, setting: Setting) -> Statistic:
+        """Return the noisy counts."""
+        return Statistic(values=state.astype(np.float64))
+
+
+def occupied(counts: Floats, scale: float, *, miss: float = 0.01) -> tuple[int, int] | None:
+    """Return the first and the last bin of a column that hold rows, from its noisy counts.
+
+    Post-processing. A bin passes above t = ``scale * ln(bins / miss)``: that noise takes any empty bin of a column
+    beyond it has probability at most ``miss``, since P(k > t) <= p^t = exp(-t / scale) in each (p = exp(-1 / scale)).
+
+    Parameters
+    ----------
+    counts : array (bins,)
+    scale : float
+        Of the discrete Laplace noise.
+    miss : float
+        Probability, for each column, that an empty bin counts as occupied.
+
+    Returns
+    -------
+    (int, int) or None
+        None where no bin passes.
+    """
+    passing = np.flatnonzero(counts > scale * math.log(len(counts) / miss))
+    return (int(passing[0]), int(passing[-1])) if len(passing) else None
