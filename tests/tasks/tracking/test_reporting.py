@@ -294,7 +294,7 @@ def test_the_logged_model_takes_raw_rows_and_predicts_what_was_measured(
     raw, labels = gathered(open_dataset(current_layout(), find_dataset(dataset)))
     held_out = positions_held_out(given, len(raw))
     names = np.array(find_dataset(dataset).classes)[labels.astype(int)]
-    predicted = loaded.predict(raw[held_out])
+    predicted = loaded.predict(raw[held_out].astype(np.float64))
     assert np.mean(predicted == names[held_out]) == pytest.approx(result.accuracy)
     assert loaded.metadata.signature is not None
     files = {path.suffix for path in Layout(tracked_root).artifacts.rglob("*") if path.is_file()}
