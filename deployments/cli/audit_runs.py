@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from deployments.cli.common import console, print_json, print_root
-from dpalgos.audit.report import AuditReport
 from dpalgos.guarantees import Neighbours
+
+if TYPE_CHECKING:
+    from dpalgos.audit.report import AuditReport
 
 __all__ = [
     "print_report",
