@@ -30,6 +30,7 @@ PARAMETERS: dict[tuple[str, str], list[dict[str, Any]]] = {
     ("projections", "identity"): [{}],
     ("projections", "laplace-pca"): [{"budget": EPSILON, "components": 3}],
     ("projections", "mod-sulq"): [{"budget": APPROXIMATE, "components": 3}],
+    ("projections", "patches"): [{"filters": 3, "side": 2, "cells": 1, **_IMAGE}],
     ("projections", "pca"): [{"components": 3}, {"components": 6, "variance_share": 0.85}],
     ("projections", "pooling"): [_IMAGE, {"size": 3, **_IMAGE}],
     ("projections", "radial-pca"): [{"budget": EPSILON, "components": 3}],
@@ -46,6 +47,8 @@ PARAMETERS: dict[tuple[str, str], list[dict[str, Any]]] = {
     ("projections", "scattering"): [{"scales": 1, "angles": 2, "places": 1, **_IMAGE}],
     ("projections", "random-fourier"): [{"frequencies": 8, "gamma": 0.5}],
     ("projections", "random-projection"): [{"components": 3}],
+    ("projections", "signed-log"): [{"scale": 10.0}],
+    ("projections", "signed-root"): [{"power": 0.5}],
     ("projections", "wishart-pca"): [{"budget": EPSILON, "components": 3}],
     ("trainers", "approximate-minima-perturbation"): [{"budget": APPROXIMATE}],
     ("trainers", "consensus-admm"): [

@@ -148,8 +148,11 @@ def test_other_feature_maps_chain() -> None:
         (FourierFeatures(np.random.default_rng(5).normal(size=(8, 6))), 8),
         (made_of("scattering", 64, **SMALL_SCATTERING), 64),
         (made_of("public-whitening", 64, **WHITENED), 64),
+        (made_of("signed-root", 8), 8),
+        (made_of("signed-log", 8), 8),
+        (made_of("patches", 64, filters=3, cells=2), 64),
     ],
-    ids=["hog", "fourier", "scattering", "whitened"],
+    ids=["hog", "fourier", "scattering", "whitened", "root", "log", "patches"],
 )
 def test_maps_of_our_own_predict_the_same_and_need_no_pickle(made: Any, dimension: int) -> None:
     rng = np.random.default_rng(11)

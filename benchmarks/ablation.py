@@ -1,0 +1,124 @@
+"""What map, whitening and head are each worth: MNIST's held-out training rows, one left out or exchanged at a time.
+
+    UNITBALL_DATA=/path/to/data python benchmarks/ablation.py [--rows 20000] [--seeds 2] [--epsilons 0.1 1]
+
+``--rows`` of MNIST's training rows are trained on, 5,000 others are public, and 5,000 others are measured; the test
+rows stay untouched. Curator, replace-one, delta 1e-5, 400 directions. Rows are mapped once and the heads are the
+product's own. ``--cache FOLDER`` holds ``scattering.npy``, the scattering features of all training rows, where they
+have been computed before.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import os
+import statistics
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpalgos.accounting.calibration import allocate
+from dpalgos.algorithms import fit
+from dpalgos.features.public_rows import CentredDirections, PublicRowsWhitening
+from dpalgos.guarantees import GaussianMu, Setting, Trust
+from dpalgos.keystream import KeyedNoise, public_secret
+from dpalgos.normalisation import UnitNorm
+from dpalgos.registry import AlgorithmSpec
+from dpalgos.rows import ArrayRows
+
+PUBLIC = HELD_OUT = 5_000
+COMPONENTS, FLOOR = 400, 1e-4
+BLOCK = 2048
+Matrix = NDArray[np.float64]
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=20_000)
+    parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--epsilons", type=float, nargs="+", default=[0.1, 1.0])
+    parser.add_argument("--cache", type=Path)
+    given = parser.parse_args()
+    place = os.environ.get("UNITBALL_DATA")
+    if not place:
+        parser.error("UNITBALL_DATA is not set: name the folder that holds mnist/")
+    pixels, labels = mnist(Path(place) / "mnist")
+    order = np.random.default_rng(0).permutation(len(pixels))[: given.rows + PUBLIC + HELD_OUT]
+    labels, pixels = labels[order], UnitNorm()(pixels[order])
+    scattered = scattering(pixels, order, given.cache)
+    public, held_out = slice(given.rows, given.rows + PUBLIC), slice(given.rows + PUBLIC, None)
+    maps = {
+        "scattering, whitened": whitened("scattering", scattered),
+        "scattering, not whitened": scattered,
+        "pixels, whitened": whitened("identity", pixels),
+        "pixels": pixels,
+    }
+    learner = PublicRowsWhitening(components=COMPONENTS)
+    made = learner.learn([(scattered[public], labels[public])], scattered.shape[1], PUBLIC, 10)
+    maps["scattering, whitened by 5,000 public rows"] = made.transform(scattered)
+    print("| map | head | " + " | ".join(f"ε = {epsilon:g}" for epsilon in given.epsilons) + " |")
+    print("|---|---|" + "---|" * len(given.epsilons), flush=True)
+    for name, features in maps.items():
+        heads = (
+            ("discriminant-gd", "class-means", "noisy-gd") if name == "scattering, whitened" else ("discriminant-gd",)
+        )
+        for head in heads:
+            rows = ArrayRows(features[: given.rows], labels[: given.rows])
+            cells = []
+            for epsilon in given.epsilons:
+                found = [
+                    accuracy(head, rows, features[held_out], labels[held_out], epsilon, s) for s in range(given.seeds)
+                ]
+                cells.append(f"{statistics.mean(found):.4f}")
+            print(f"| {name} | `{head}` | " + " | ".join(cells) + " |", flush=True)
+
+
+def mnist(folder: Path) -> tuple[Matrix, NDArray[np.int64]]:
+    """Return the training images, (60000, 784), and their labels."""
+    images = gzip.decompress((folder / "train-images-idx3-ubyte.gz").read_bytes())[16:]
+    labels = gzip.decompress((folder / "train-labels-idx1-ubyte.gz").read_bytes())[8:]
+    pixels = np.frombuffer(images, np.uint8).reshape(-1, 784).astype(np.float64)
+    return pixels, np.frombuffer(labels, np.uint8).astype(np.int64)
+
+
+def scattering(pixels: Matrix, order: NDArray[np.int64], cache: Path | None) -> Matrix:
+    """Return scattering features, from the cache where all training rows' are there."""
+    if cache is not None and (file := cache / "scattering.npy").exists():
+        return np.load(file, mmap_mode="r")[order].astype(np.float64)
+    return mapped(made_of("scattering"), pixels)
+
+
+def whitened(name: str, features: Matrix) -> Matrix:
+    """Return features of a map whitened by deformations of made-up strokes."""
+    made = made_of("public-whitening", features=name, components=COMPONENTS, floor=FLOOR)
+    return CentredDirections(mean=made.mean, basis=made.basis).transform(features)
+
+
+def made_of(name: str, **parameters: object) -> Any:
+    """Return a public map of MNIST's images."""
+    setting = Setting(sizes=(), dimension=784, classes=10)
+    return AlgorithmSpec("projections", name, parameters).build().fit((), setting, KeyedNoise(public_secret(0), name))
+
+
+def mapped(made: Any, pixels: Matrix) -> Matrix:
+    """Return rows under a map."""
+    return np.concatenate([made.transform(pixels[start : start + BLOCK]) for start in range(0, len(pixels), BLOCK)])
+
+
+def accuracy(
+    head: str, rows: ArrayRows, held_out: Matrix, labels: NDArray[np.int64], epsilon: float, seed: int
+) -> float:
+    """Train a head at (epsilon, 1e-5) and return its accuracy on held-out rows."""
+    budget = allocate([GaussianMu], [1.0], epsilon, 1e-5).losses[0]
+    setting = Setting(sizes=(rows.count,), dimension=rows.dimension, classes=10, trust=Trust.CENTRAL)
+    algorithm = AlgorithmSpec("trainers", head, {"budget": budget}).build()
+    model = fit(algorithm, [rows], setting, KeyedNoise(public_secret(seed), f"{head} {epsilon}"))
+    return float((model.predict(held_out) == labels).mean())
+
+
+if __name__ == "__main__":
+    main()

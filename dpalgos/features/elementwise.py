@@ -1,0 +1,123 @@
+"""Roots and logarithms, number by number: long tails come in, and no row has a part in the map."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from dpalgos.arrays import Array
+from dpalgos.errors import ParameterError
+from dpalgos.features.public_map import PublicMap, RowFeatures
+from dpalgos.guarantees import Setting
+from dpalgos.models import released_kind
+from dpalgos.noise import NoiseSource
+from dpalgos.registry import register
+from dpalgos.rows import Floats, Ints, Rows
+from dpalgos.validation import require_positive
+
+__all__ = ["ElementwiseFeatures", "SignedLogarithm", "SignedRoot"]
+
+
+@released_kind
+@dataclass(frozen=True, slots=True)
+class ElementwiseFeatures(RowFeatures):
+    """The map x ↦ u/‖u‖ with uᵢ = sign(xᵢ) g(|xᵢ|), g(v) = v^power, or ln(1 + scale·v) where the power is 0.
+
+    Parameters
+    ----------
+    size : array of 1 int
+        Number of features, which stays.
+    curve : array (2,)
+        Power and scale.
+    """
+
+    size: Ints
+    curve: Floats
+    kind: ClassVar[str] = "elementwise-features"
+
+    @property
+    def dimension(self) -> int:
+        """Number of features."""
+        return int(self.size[0])
+
+    def transform(self, features: Floats) -> Floats:
+        """Map (m, d) to (m, d), rows of norm 1 (or 0, for zero rows)."""
+        power, scale = self.curve
+        sizes = np.abs(np.asarray(features, dtype=np.float64))
+        curved = np.sign(features) * (sizes**power if power > 0 else np.log1p(scale * sizes))
+        norms = np.linalg.norm(curved, axis=1, keepdims=True)
+        return np.asarray(curved / np.where(norms > 0, norms, 1.0))
+
+    def arrays(self) -> dict[str, Array]:
+        """Return size and curve."""
+        return {"size": self.size, "curve": self.curve}
+
+
+@register("projections", "signed-root")
+@dataclass(frozen=True, kw_only=True)
+class SignedRoot(PublicMap):
+    """Every number's root with its sign, then rows to norm 1; of counts and histograms, the Hellinger map.
+
+    Guarantee
+    ---------
+    Costs nothing: each row is mapped by itself, with public parameters. Its rows have norm 1 (or 0).
+
+    Parameters
+    ----------
+    power : float
+        In (0, 1]; ½ is the square root.
+
+    References
+    ----------
+    Perronnin, Sánchez, Mensink, ECCV 2010 (power normalisation); Arandjelović, Zisserman, CVPR 2012 (Hellinger).
+    """
+
+    power: float = 0.5
+    source: ClassVar[str] = "Perronnin, Sánchez, Mensink 2010"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0.0 < self.power <= 1.0:
+            raise ParameterError(f"power is {self.power!r}; it must lie above 0 and be at most 1")
+
+    def output_dimension(self, dimension: int) -> int:
+        """Return the same number."""
+        return dimension
+
+    def fit(self, parties: Sequence[Rows], setting: Setting, noise: NoiseSource) -> ElementwiseFeatures:
+        """Return the map."""
+        return ElementwiseFeatures(size=np.array([setting.dimension]), curve=np.array([self.power, 1.0]))
+
+
+@register("projections", "signed-log")
+@dataclass(frozen=True, kw_only=True)
+class SignedLogarithm(PublicMap):
+    """Every number's ln(1 + scale·|x|) with its sign, then rows to norm 1.
+
+    Guarantee
+    ---------
+    Costs nothing: each row is mapped by itself, with public parameters. Its rows have norm 1 (or 0).
+
+    Parameters
+    ----------
+    scale : float
+        What is large; below 1/scale the map is nearly linear.
+    """
+
+    scale: float = 100.0
+    source: ClassVar[str] = "logarithmic compression"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_positive("scale", self.scale)
+
+    def output_dimension(self, dimension: int) -> int:
+        """Return the same number."""
+        return dimension
+
+    def fit(self, parties: Sequence[Rows], setting: Setting, noise: NoiseSource) -> ElementwiseFeatures:
+        """Return the map."""
+        return ElementwiseFeatures(size=np.array([setting.dimension]), curve=np.array([0.0, self.scale]))
