@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from deployments.cli.common import console, print_json, print_root
-from tasks.auditing.catalogue import KINDS, Arguments, audit_all, subjects
 from tasks.runtime.settings import current_layout
+
+if TYPE_CHECKING:
+    from tasks.auditing.catalogue import Arguments
 
 __all__ = ["show_all_audits"]
 
@@ -24,6 +27,8 @@ def show_all_audits(arguments: Arguments, *, json: bool) -> None:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
     from rich.table import Table
+
+    from tasks.auditing.catalogue import KINDS, audit_all, subjects
 
     wanted = subjects()
     folder = current_layout().root / "audits"
