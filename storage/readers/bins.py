@@ -25,6 +25,8 @@ _ZERO = _LARGEST - _SMALLEST + 1
 BINS = 2 * _ZERO + 1
 """Bins of a number: powers of two from 2^-10 to 2^40 of either sign, and one for what is nearer to 0."""
 _ROWS = 4096
+# Nothing is to be predicted: all rows are of one class.
+_CLASSES = ("a row", "no row")
 
 
 def bins_of(numbers: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -60,7 +62,9 @@ class _Bins:
                     raise InputError(f"{self.path} has no column {name!r}; it has: {', '.join(rows.columns)}")
             bins = [bins_of(as_numbers(self._cells(rows.columns[name]))) for name in self.columns]
             lines = np.asarray(rows.lines, dtype=np.int64)
-            yield Block(np.stack(bins, axis=1), np.zeros(len(lines)), lines, place=str(self.path), unit=rows.unit)
+            yield Block(
+                np.stack(bins, axis=1), np.full(len(lines), _CLASSES[0]), lines, place=str(self.path), unit=rows.unit
+            )
 
     def _cells(self, column: Any) -> Sequence[Any]:
         cells = column.to_pylist() if hasattr(column, "to_pylist") else column
@@ -114,6 +118,6 @@ def read_bins(path: str | Path, options: ReadOptions) -> Source:
         format="table-bins",
         place=str(path),
         dimension=len(columns),
-        label_range=(0.0, 1.0),
+        classes=_CLASSES,
         parts={"train": _Bins(require_file(path), layout, columns)},
     )

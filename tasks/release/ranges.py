@@ -80,7 +80,7 @@ def private_ranges(request: IngestRequest, epsilon: float, delta: float) -> dict
         setting=Setting(
             sizes=(shard.rows,),
             dimension=dataset.dimension,
-            classes=1,
+            classes=len(dataset.classes),
             neighbours=relation_of(dataset.name),
             trust=Trust.CENTRAL,
         ),

@@ -72,6 +72,15 @@ def _file(name: str, write: Callable[[Path], object]) -> Callable[[Path], Sample
     return make
 
 
+def _bins(folder: Path) -> Sample:
+    _csv(folder)
+    # 1, 2 and 3 lie in the powers of two from 2^0, 2^1 and 2^1 on, 0.5 in that from 2^-1; bin 51 is around 0.
+    features = [[62.0, 61.0], [63.0, 51.0], [63.0, 62.0]]
+    return Sample(
+        folder / "rows.csv", options=ReadOptions(schema=folder / "schema.yaml"), features=features, labels=[0, 0, 0]
+    )
+
+
 def _sklearn(folder: Path) -> Sample:
     return Sample("iris", 150, 4, ReadOptions())
 
@@ -83,4 +92,5 @@ SAMPLES: dict[str, Callable[[Path], Sample]] = {
     "libsvm": _file("rows", lambda path: path.write_text("0 1:1 2:0.5\n1 1:2\n0 1:3 2:1\n")),
     "parquet": _file("a.parquet", lambda path: pq.write_table(pa.table({"features": FEATURES, "label": LABELS}), path)),
     "sklearn": _sklearn,
+    "table-bins": _bins,
 }
