@@ -26,11 +26,13 @@ from prefect.runner import Runner
 from pydantic import TypeAdapter, ValidationError
 
 from storage.errors import InputError
+from tasks.datasets.schedules import Schedule, schedules
+from tasks.runtime.events import REGISTERED, registered_resource
 from tasks.runtime.interrupted import crash_interrupted_runs
 from tasks.runtime.permissions import keep_private
 from tasks.runtime.settings import current_root
 
-__all__ = ["READY", "main", "read_deployments"]
+__all__ = ["READY", "main", "read_deployments", "scheduled_deployments"]
 
 READY = "serving"
 TAG = "unitball"
@@ -91,6 +93,30 @@ def _deployment(path: Path, spec: dict[str, Any]) -> dict[str, Any]:
         raise InputError(f"{path}: deployment {spec['name']!r}: {' '.join(str(error).split())}") from error
 
 
+def scheduled_deployments() -> list[dict[str, Any]]:
+    """Return a deployment for each data set whose owner has set a schedule."""
+    return [_scheduled(schedule) for schedule in schedules()]
+
+
+def _scheduled(schedule: Schedule) -> dict[str, Any]:
+    name = schedule.dataset
+    config = schedule.config.model_dump(mode="json")
+    spec: dict[str, Any] = {
+        "name": name,
+        "description": f"Train on {name}, as its owner has set it: `unitball schedule {name}`.",
+        "entrypoint": "flows.federated_training.train",
+        "parameters": {"config": config},
+    }
+    if schedule.cron is not None:
+        spec["schedules"] = [{"cron": schedule.cron, "timezone": schedule.timezone, "slug": "schedule"}]
+    if schedule.on_new_version:
+        resource = {"prefect.resource.id": registered_resource(name)}
+        spec["triggers"] = [
+            {"type": "event", "expect": [REGISTERED], "match": resource, "parameters": {"config": config}}
+        ]
+    return _deployment(Path(f"schedule of {name}"), spec)
+
+
 def _remove_others(client: SyncPrefectClient, served: set[Any]) -> None:
     """Delete deployments of an earlier file and the pool of earlier versions: nobody would run their runs."""
     tagged = DeploymentFilter(tags=DeploymentFilterTags(all_=[TAG]))
@@ -130,7 +156,7 @@ def main() -> None:
     parser.add_argument("--prefect-file", type=Path, required=True, help="deployments to serve")
     parser.add_argument("--runs", type=int, required=True, help="flow runs at once")
     arguments = parser.parse_args()
-    _serve(read_deployments(arguments.prefect_file), arguments.runs)
+    _serve([*read_deployments(arguments.prefect_file), *scheduled_deployments()], arguments.runs)
 
 
 if __name__ == "__main__":

@@ -192,6 +192,24 @@ class Catalog:
         with writing(self._database) as entries:
             entries.append(Kind.REFUSAL, account=account, subject=name, content={"visibility": str(visibility)})
 
+    def set_schedule(self, name: str, schedule: Mapping[str, Any]) -> None:
+        """Record when a data set is trained on; an empty mapping ends its schedule.
+
+        Raises
+        ------
+        InputError
+            If there is no such data set.
+        """
+        account = self.get(name).account
+        with writing(self._database) as entries:
+            entries.append(Kind.SCHEDULE, account=account, subject=name, content=dict(schedule))
+
+    def schedules(self) -> dict[str, Mapping[str, Any]]:
+        """Return the schedules that stand, by data set."""
+        with reading(self._database) as entries:
+            newest = {entry.subject: entry.content for entry in entries.find(Kind.SCHEDULE)}
+        return {name: newest[name] for name in sorted(newest) if newest[name]}
+
     def get(self, name: str, *, version: str | None = None, normalisation: str | None = None) -> Registration:
         """Return the newest registration of a name, narrowed to a version or a normalisation where given.
 

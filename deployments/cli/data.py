@@ -96,6 +96,7 @@ def ingest(
     """Bring rows in: validated, stored, registered under an account."""
     from tasks.datasets.description import report_of
     from tasks.datasets.registration import ingest as bring_in
+    from tasks.datasets.schedules import schedule_of
 
     use_root(root)
     if request.path is not None:
@@ -103,6 +104,7 @@ def ingest(
     for party, path in request.parties.items():
         require_readable(path, f"--party {party}")
     visibility = Visibility.PRIVATE if private else Visibility.PUBLIC
+    schedule = schedule_of(name)
     reference = bring_in(request.model_copy(update={"name": name, "visibility": visibility}))
     report = report_of(reference)
     if json:
@@ -116,6 +118,12 @@ def ingest(
         )
         for line in _accounted(report):
             console().print(line, soft_wrap=True, highlight=False)
+        if schedule is not None and schedule.on_new_version:
+            console().print(
+                f"a new version starts federated-training/{name} where it is served: epsilon {schedule.config.epsilon}",
+                soft_wrap=True,
+                highlight=False,
+            )
         print_root()
 
 

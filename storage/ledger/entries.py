@@ -56,6 +56,8 @@ class Kind(StrEnum):
     """Rows were refused because they are private rows of this root."""
     MATERIAL = "material"
     """The digest of a file of key material that was stored before registrations carried one."""
+    SCHEDULE = "schedule"
+    """When a data set is trained on unasked; the last one of a name stands, an empty one ends it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from storage.source import ReadOptions, Source, concatenate
 from tasks.datasets.request import IngestRequest
 from tasks.planning.resolution import admitted_normalisation
 from tasks.runtime.books import open_catalog
-from tasks.runtime.events import announce
+from tasks.runtime.events import REGISTERED, announce, registered_resource
 from tasks.runtime.settings import current_layout
 
 __all__ = ["BUNDLED_FORMAT", "ingest", "sweep_unregistered"]
@@ -104,7 +104,7 @@ def ingest(request: IngestRequest) -> DatasetRef:
         confirm_registered(layout, stored.version)
     if known and all(stored.version != one.version for one in known):
         # A first registration starts nothing: no budget is spent before somebody asked for a run on these rows.
-        announce("unitball.dataset.registered", f"unitball.dataset.{request.name}", {"dataset": request.name})
+        announce(REGISTERED, registered_resource(request.name), {"dataset": request.name})
     return stored
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from enum import StrEnum
 
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import State
@@ -12,9 +13,19 @@ from prefect.exceptions import ObjectAlreadyExists
 from prefect.runtime import deployment
 from prefect.states import Failed
 
-from storage.errors import RefusedError
+from storage.errors import OverspendError, RefusedError
 
-__all__ = ["LEASE_SECONDS", "limit_name", "one_run_a_dataset", "refused"]
+__all__ = ["LEASE_SECONDS", "EndState", "limit_name", "one_run_a_dataset", "refused"]
+
+
+class EndState(StrEnum):
+    """Names of the failed states in which a run ends by our own decision; every other failure bears Prefect's name."""
+
+    BUDGET_EXHAUSTED = "BudgetExhausted"
+    """A cap would be exceeded."""
+    REFUSED = "Refused"
+    """Something else that would break a promise: an unproved algorithm on private rows, say."""
+
 
 LEASE_SECONDS = 60
 """A run that dies holds up the next one of its data set for this long at most, and a few seconds more."""
@@ -44,8 +55,9 @@ def one_run_a_dataset(dataset: str) -> Iterator[None]:
 
 
 def refused(error: RefusedError) -> State[RefusedError]:
-    """Return the final state of a run that was refused for privacy: failed, and named ``Refused``.
+    """Return the final state of a run that was refused for privacy: failed, and named by :class:`EndState`.
 
     A flow that returns it is not retried; who called the flow directly still gets the exception.
     """
-    return Failed(name="Refused", message=f"Refused for privacy: {error}", data=error)
+    name = EndState.BUDGET_EXHAUSTED if isinstance(error, OverspendError) else EndState.REFUSED
+    return Failed(name=str(name), message=f"Refused for privacy: {error}", data=error)

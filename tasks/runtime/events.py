@@ -8,7 +8,15 @@ from collections.abc import Mapping
 from tasks.runtime.credentials import use_own_server
 from tasks.runtime.settings import current_root
 
-__all__ = ["announce"]
+__all__ = ["REGISTERED", "announce", "registered_resource"]
+
+REGISTERED = "unitball.dataset.registered"
+"""A new version of a data set that was known before."""
+
+
+def registered_resource(dataset: str) -> str:
+    """Return what the event of a data set's new version is about."""
+    return f"unitball.dataset.{dataset}"
 
 
 def announce(event: str, resource: str, payload: Mapping[str, str]) -> None:

@@ -36,4 +36,4 @@ def test_the_page_works_with_the_secret_typed_in(name: str, served: Served, tmp_
         box().send_keys(served.secret.basic + Keys.ENTER)
         wait_for("the dashboard", lambda: "dashboard" in browser.current_url and "Flow Runs" in text(), 60)
         browser.get(f"http://{name}:{urlsplit(served.api).port}/v2/deployments")
-        wait_for("the deployments", lambda: "nightly" in text(), 60)
+        wait_for("the deployments", lambda: "arrivals" in text(), 60)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import random
 import signal
 import socket
 import subprocess
@@ -22,7 +21,7 @@ from deployments.serving import ServeError, Serving
 from tasks.runtime import leash
 from tasks.runtime.credentials import credentials_file
 from tests.support.command_line import CommandLine
-from tests.support.serving import UNITBALL, Served, environment, free_port, wait_for
+from tests.support.serving import UNITBALL, Served, environment, free_port, rows_file, wait_for
 
 SEED = 7
 
@@ -37,10 +36,12 @@ def test_addresses_are_printed_and_answer(served: Served) -> None:
         with urllib.request.urlopen(address, timeout=30) as answer:
             assert answer.status == 200
     found = {one["name"]: one for one in served.ask("/deployments/filter")}
-    assert set(found) == {"nightly", "weekly"}
-    nightly, weekly = found["nightly"], found["weekly"]
-    assert "0 3 * * *" in [schedule["schedule"].get("cron") for schedule in nightly["schedules"]]
-    assert {"config"} <= set(nightly["parameter_openapi_schema"]["properties"])
+    assert set(found) == {"train", "weekly", "arrivals"}
+    weekly, arrivals = found["weekly"], found["arrivals"]
+    assert {"config"} <= set(found["train"]["parameter_openapi_schema"]["properties"])
+    # What a data set's owner has set, and nothing for any other set.
+    assert arrivals["parameters"]["config"]["dataset"] == "arrivals"
+    assert [schedule["schedule"].get("cron") for schedule in arrivals["schedules"]] == ["0 3 * * *"]
     # The audit runs on a schedule only where somebody has asked for it.
     assert [(one["schedule"].get("cron"), one["active"]) for one in weekly["schedules"]] == [("0 4 * * 0", False)]
 
@@ -49,7 +50,7 @@ def test_addresses_are_printed_and_answer(served: Served) -> None:
 def test_a_bad_value_is_refused_by_its_name(field: str, value: Any, served: Served) -> None:
     """Before a run is made of it, where one would fail after its start."""
     parameter = f"config={json.dumps({'dataset': 'digits', field: value})}"
-    done = served.command("-m", "prefect", "deployment", "run", "federated-training/nightly", "--param", parameter)
+    done = served.command("-m", "prefect", "deployment", "run", "federated-training/train", "--param", parameter)
     assert done.returncode != 0
     assert f"config.{field}" in done.stdout + done.stderr
     configs = [run["parameters"].get("config", {}) for run in served.ask("/flow_runs/filter")]
@@ -71,16 +72,6 @@ def test_runs_of_one_data_set_go_one_after_the_other(served: Served) -> None:
     assert early[1] <= late[0], "two runs of one data set worked at the same time"
 
 
-def rows_file(path: Path, rows: int) -> str:
-    numbers = random.Random(3)
-    lines = [
-        f"{numbers.choice(('-1', '+1'))} " + " ".join(f"{index}:{numbers.uniform(-1, 1):.3f}" for index in range(1, 6))
-        for _ in range(rows)
-    ]
-    path.write_text("\n".join(lines) + "\n")
-    return str(path)
-
-
 def _dataset_of(run: dict[str, Any]) -> str | None:
     # Runs inside a run (of tasks, of flows that a command starts beside) have other parameters.
     dataset: str | None = run["parameters"].get("config", {}).get("dataset")
@@ -88,19 +79,22 @@ def _dataset_of(run: dict[str, Any]) -> str | None:
 
 
 def test_triggered_run(served: Served, tmp_path: Path) -> None:
-    """A new version starts a run; the first registration does not."""
+    """A new version starts a run where its owner has said so; of a set without a schedule none does."""
 
     def triggered() -> list[dict[str, Any]]:
         return [run for run in served.runs() if _dataset_of(run) == "arrivals"]
 
-    for rows in (200, 210):
-        assert not triggered()
-        path = rows_file(tmp_path / f"{rows}.libsvm", rows)
-        served.unitball("ingest", "arrivals", "--format", "libsvm", "--path", path, "--public")
+    assert not triggered()
+    said = ""
+    for name in ("unscheduled", "unscheduled", "arrivals"):
+        path = rows_file(tmp_path / f"{len(said)}.libsvm", 210 + len(said))
+        said = served.unitball("ingest", name, "--format", "libsvm", "--path", path, "--public")
+        assert ("federated-training/arrivals" in said) == (name == "arrivals")
     (run,) = wait_for("a run after the event", triggered)
     assert not run["auto_scheduled"]
     finished = served.finished(run["id"])
     assert finished["state_type"] == "COMPLETED", finished["state"]["message"]
+    assert "unscheduled" not in [_dataset_of(one) for one in served.runs()]
 
 
 def test_a_refusal_ends_in_a_state_of_that_name_and_is_not_retried(served: Served, tmp_path: Path) -> None:
@@ -119,7 +113,7 @@ def test_a_refusal_ends_in_a_state_of_that_name_and_is_not_retried(served: Serve
     served.unitball("ingest", "clinic", "--format", "libsvm", "--path", path, *declared)
     run_id = served.start_run(dataset="clinic", algorithm="noisy-gd", epsilon=5.0, delta=1e-5)
     finished = served.finished(run_id)
-    assert (finished["state_type"], finished["state_name"]) == ("FAILED", "Refused")
+    assert (finished["state_type"], finished["state_name"]) == ("FAILED", "BudgetExhausted")
     assert "Refused for privacy" in finished["state"]["message"]
     assert finished["run_count"] == 1
     report = json.loads(served.unitball("budget", "clinic", "--json"))

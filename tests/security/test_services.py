@@ -256,7 +256,7 @@ def test_a_work_pool_has_nobody_to_run_its_command(served: Served, tmp_path: Pat
     run = served.call("POST", f"/deployments/{theirs['id']}/create_flow_run", {"state": {"type": "SCHEDULED"}})
     assert not served.processes("worker start")
     # Other runs come and go meanwhile.
-    ours = next(each["id"] for each in served.ask("/deployments/filter") if each["name"] == "nightly")
+    ours = next(each["id"] for each in served.ask("/deployments/filter") if each["name"] == "train")
     config = {"config": {"dataset": "iris", "algorithm": "noisy-gd", "epsilon": 1.0}}
     created = served.call(
         "POST", f"/deployments/{ours}/create_flow_run", {"parameters": config, "state": {"type": "SCHEDULED"}}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -130,7 +131,7 @@ class Served:
 
     def start_run(self, **config: Any) -> str:
         parameter = f"config={json.dumps(config)}"
-        done = self.command("-m", "prefect", "deployment", "run", "federated-training/nightly", "--param", parameter)
+        done = self.command("-m", "prefect", "deployment", "run", "federated-training/train", "--param", parameter)
         assert done.returncode == 0, done.stdout + done.stderr
         return next(line.split("UUID:")[1].strip() for line in done.stdout.splitlines() if "UUID:" in line)
 
@@ -146,6 +147,16 @@ class Served:
             for pid, line in processes_of(self.root)
             if leash.__file__ not in line and any(part in line for part in parts)
         ]
+
+
+def rows_file(path: Path, rows: int) -> str:
+    numbers = random.Random(3)
+    lines = [
+        f"{numbers.choice(('-1', '+1'))} " + " ".join(f"{index}:{numbers.uniform(-1, 1):.3f}" for index in range(1, 6))
+        for _ in range(rows)
+    ]
+    path.write_text("\n".join(lines) + "\n")
+    return str(path)
 
 
 def processes_of(root: Path) -> list[tuple[int, str]]:
@@ -169,11 +180,14 @@ def started(folder: Path, expected: signal.Signals | None = None) -> Iterator[Se
     # The committed deployments, and one more schedule that a test can wait for.
     plan = yaml.safe_load(serving.DEPLOYMENTS.read_text())
     wine = {"config": {"dataset": "wine", "algorithm": "noisy-gd", "epsilon": 1.0}}
-    plan["deployments"][0]["schedules"].append({"interval": 3600, "slug": "soon", "parameters": wine})
-    plan["deployments"][0]["schedules"][-1]["anchor_date"] = _in_seconds(SOON)
+    soon = {"interval": 3600, "slug": "soon", "parameters": wine, "anchor_date": _in_seconds(SOON)}
+    plan["deployments"][0]["schedules"] = [soon]
     deployments = folder / "prefect.yaml"
     deployments.write_text(yaml.safe_dump(plan))
     ports = free_port(), free_port()
+    rows = rows_file(folder / "arrivals.libsvm", 200)
+    _prepare(root, "ingest", "arrivals", "--format", "libsvm", "--path", rows, "--public")
+    _prepare(root, "schedule", "arrivals", "--nightly", "--on-new-version", "--algorithm", "noisy-gd", "--epsilon", "1")
     with output.open("w") as file:
         process = subprocess.Popen(
             [
@@ -210,6 +224,12 @@ def started(folder: Path, expected: signal.Signals | None = None) -> Iterator[Se
         if process.poll() is None:
             process.terminate()
             process.wait(90)
+
+
+def _prepare(root: Path, *arguments: str) -> None:
+    command = [sys.executable, *UNITBALL, *arguments, "--root", str(root)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, env=environment())
+    assert done.returncode == 0, done.stderr
 
 
 def _in_seconds(seconds: float) -> str:

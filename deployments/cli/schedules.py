@@ -1,0 +1,111 @@
+"""``unitball schedule`` and ``unitball schedules``: when data sets are trained on without being asked."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from deployments.cli.app import app
+from deployments.cli.common import JsonFlag, RootOption, console, print_json, print_root, use_root
+from deployments.cli.options import options_of
+from dpalgos.errors import ParameterError
+from tasks.planning.configuration import TrainingConfig
+
+
+@app.command(epilog="Example: unitball schedule digits --nightly --epsilon 0.05")
+@options_of(TrainingConfig, without=["dataset"], named={"parameters": "--param"})
+def schedule(
+    config: TrainingConfig,
+    dataset: Annotated[str, typer.Argument(help="A registered data set.")],
+    nightly: Annotated[bool, typer.Option("--nightly", help="Every night at 03:00.")] = False,
+    cron: Annotated[str | None, typer.Option(help="When, as five fields of cron.")] = None,
+    timezone: Annotated[str, typer.Option(help="Time zone of --nightly and --cron.")] = "UTC",
+    on_new_version: Annotated[
+        bool, typer.Option("--on-new-version", help="Whenever a new version of the data set is registered.")
+    ] = False,
+    remove: Annotated[bool, typer.Option("--remove", help="End the data set's schedule.")] = False,
+    root: RootOption = None,
+    json: JsonFlag = False,
+) -> None:
+    """Set when a data set is trained on without being asked, and how; `unitball serve` applies it when it starts."""
+    from tasks.datasets.schedules import NIGHTLY, Schedule, remove_schedule, set_schedule
+    from tasks.release.preflight import require_feasible
+
+    use_root(root)
+    if remove:
+        if nightly or cron or on_new_version:
+            raise ParameterError("--remove ends the schedule: give it alone, or leave it out to set another")
+        remove_schedule(dataset)
+    else:
+        if nightly and cron:
+            raise ParameterError(f"--nightly is --cron '{NIGHTLY}': give one of them")
+        require_timing(cron or NIGHTLY, timezone)
+        made = Schedule(
+            config=config, cron=NIGHTLY if nightly else cron, timezone=timezone, on_new_version=on_new_version
+        )
+        require_feasible(config)
+        set_schedule(made)
+    if json:
+        print_json({"dataset": dataset, "schedule": None if remove else made.model_dump(mode="json")})
+        return
+    if remove:
+        console().print(f"{dataset} has no schedule any more", highlight=False, soft_wrap=True)
+    else:
+        console().print(
+            f"federated-training/{dataset}: {_when(made)}; the same rows again cost nothing, each new version is "
+            f"charged (epsilon {config.epsilon}, delta {config.delta:g})",
+            highlight=False,
+            soft_wrap=True,
+        )
+    console().print("in force when `unitball serve` starts the next time", soft_wrap=True)
+    print_root()
+
+
+@app.command(epilog="Example: unitball schedules --json")
+def schedules(root: RootOption = None, json: JsonFlag = False) -> None:
+    """List which data sets are trained on without being asked, when, and how."""
+    from tasks.datasets.schedules import schedules as standing
+
+    use_root(root)
+    found = standing()
+    if json:
+        print_json({"schedules": [one.model_dump(mode="json") for one in found]})
+        return
+    table = Table(title="Schedules", title_justify="left")
+    for heading in ("data set", "when", "algorithm", "epsilon", "delta"):
+        table.add_column(heading)
+    for one in found:
+        algorithm = one.config.algorithm or one.config.trainer
+        table.add_row(one.dataset, _when(one), algorithm, f"{one.config.epsilon or '–'}", f"{one.config.delta:g}")
+    console().print(table if found else "no data set has a schedule: unitball schedule NAME --nightly --epsilon …")
+    print_root()
+
+
+def require_timing(cron: str, timezone: str) -> None:
+    """Raise where a time zone or the fields of cron are none.
+
+    Raises
+    ------
+    ParameterError
+    """
+    from prefect.client.schemas.schedules import CronSchedule
+    from pydantic import ValidationError
+
+    try:
+        CronSchedule(cron=cron, timezone=timezone)
+    except ValidationError as error:
+        given = {"cron": cron, "timezone": timezone}
+        for fault in error.errors():
+            field = str(fault["loc"][0]) if fault["loc"] else "cron"
+            message = fault["msg"].removeprefix("Value error, ")
+            raise ParameterError(f"--{field} {given.get(field, cron)!r}: {message}") from None
+
+
+def _when(one: object) -> str:
+    from tasks.datasets.schedules import Schedule
+
+    assert isinstance(one, Schedule)
+    parts = [f"cron {one.cron} {one.timezone}"] if one.cron else []
+    return " and ".join([*parts, *(["on each new version"] if one.on_new_version else [])])

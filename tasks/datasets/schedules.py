@@ -1,0 +1,75 @@
+"""When a data set is trained on without being asked: kept in the catalogue, applied whenever flows are served."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from dpalgos.errors import ParameterError
+from tasks.planning.configuration import TrainingConfig
+from tasks.runtime.books import open_catalog
+
+__all__ = ["NIGHTLY", "Schedule", "remove_schedule", "schedule_of", "schedules", "set_schedule"]
+
+NIGHTLY = "0 3 * * *"
+"""Every night at three."""
+
+
+class Schedule(BaseModel):
+    """What starts runs on one data set, and which.
+
+    A run on a version that it was made on before is served from the cache and charges nothing; a new version is charged
+    in full.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    config: TrainingConfig
+    cron: Annotated[str | None, Field(description="When, as five fields of cron.", examples=[NIGHTLY])] = None
+    timezone: Annotated[str, Field(description="Time zone of --cron.", examples=["Europe/Berlin"])] = "UTC"
+    on_new_version: Annotated[bool, Field(description="Whenever a new version of the data set is registered.")] = False
+
+    @model_validator(mode="after")
+    def _starts(self) -> Schedule:
+        if self.cron is None and not self.on_new_version:
+            raise ParameterError("nothing starts it: give --nightly, --cron or --on-new-version (or --remove)")
+        return self
+
+    @property
+    def dataset(self) -> str:
+        """The data set's name."""
+        return self.config.dataset
+
+
+def set_schedule(schedule: Schedule) -> None:
+    """Record a schedule in the place of the data set's earlier one.
+
+    Raises
+    ------
+    storage.errors.InputError
+        If there is no such data set.
+    """
+    # Whole, so that another default of a later version changes no schedule.
+    open_catalog().set_schedule(schedule.dataset, schedule.model_dump(mode="json"))
+
+
+def remove_schedule(dataset: str) -> None:
+    """End a data set's schedule.
+
+    Raises
+    ------
+    storage.errors.InputError
+        If there is no such data set.
+    """
+    open_catalog().set_schedule(dataset, {})
+
+
+def schedules() -> list[Schedule]:
+    """Return the schedules that stand, by name of their data sets."""
+    return [Schedule.model_validate(kept) for kept in open_catalog().schedules().values()]
+
+
+def schedule_of(dataset: str) -> Schedule | None:
+    """Return a data set's schedule, or None."""
+    return next((schedule for schedule in schedules() if schedule.dataset == dataset), None)

@@ -1,0 +1,71 @@
+"""Schedules of data sets: who may set what, what is served of them, and that nothing runs unasked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from deployments.runner import read_deployments, scheduled_deployments
+from deployments.serving import DEPLOYMENTS
+from tests.support.command_line import CommandLine
+from tests.support.serving import rows_file
+
+
+@pytest.fixture
+def clinic(unitball: CommandLine, tmp_path: Path) -> CommandLine:
+    rows = rows_file(tmp_path / "rows.libsvm", 200)
+    declared = ("--dimension", "5", "--classes=-1,1", "--epsilon-cap", "1", "--delta-cap", "1e-5")
+    assert unitball("ingest", "clinic", "--format", "libsvm", "--path", rows, *declared).code == 0
+    return unitball
+
+
+def test_what_is_served_by_default_starts_nothing_by_itself() -> None:
+    for deployment in read_deployments(DEPLOYMENTS):
+        assert not deployment["triggers"]
+        assert not [schedule for schedule in deployment["schedules"] if schedule.active is not False]
+
+
+def test_a_schedule_becomes_a_deployment_of_its_data_set_and_goes_again(
+    clinic: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("UNITBALL_ROOT", str(clinic.root))
+    assert scheduled_deployments() == []
+    done = clinic.succeeds(
+        "schedule", "clinic", "--nightly", "--timezone", "Europe/Berlin", "--on-new-version", "--epsilon", "0.05"
+    )
+    assert done["schedule"]["cron"] == "0 3 * * *"
+    (deployment,) = scheduled_deployments()
+    assert deployment["name"] == "clinic"
+    (schedule,) = deployment["schedules"]
+    assert (schedule.schedule.cron, schedule.schedule.timezone) == ("0 3 * * *", "Europe/Berlin")
+    (trigger,) = deployment["triggers"]
+    assert dict(trigger.match.root) == {"prefect.resource.id": "unitball.dataset.clinic"}
+    config = deployment["parameters"]["config"]
+    assert trigger.parameters == {"config": config}
+    assert (config["dataset"], config["epsilon"]) == ("clinic", 0.05)
+    # Another one takes its place.
+    clinic.succeeds("schedule", "clinic", "--cron", "0 5 * * 1", "--epsilon", "0.1")
+    (deployment,) = scheduled_deployments()
+    assert [each.schedule.cron for each in deployment["schedules"]] == ["0 5 * * 1"]
+    assert deployment["triggers"] == []
+    assert [one["config"]["epsilon"] for one in clinic.succeeds("schedules")["schedules"]] == [0.1]
+    clinic.succeeds("schedule", "clinic", "--remove")
+    assert scheduled_deployments() == []
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (("clinic", "--epsilon", "0.1"), "nothing starts it"),
+        (("nobody", "--nightly", "--epsilon", "0.1"), "no data set 'nobody'"),
+        (("clinic", "--cron", "often", "--epsilon", "0.1"), "--cron 'often'"),
+        (("clinic", "--nightly", "--timezone", "Mars", "--epsilon", "0.1"), "--timezone 'Mars'"),
+        (("clinic", "--nightly", "--cron", "0 5 * * 1", "--epsilon", "0.1"), "give one of them"),
+        (("clinic", "--nightly", "--remove"), "give it alone"),
+        (("clinic", "--nightly", "--epsilon", "5"), "cap"),
+    ],
+)
+def test_what_cannot_be_is_refused_at_once(given: tuple[str, ...], says: str, clinic: CommandLine) -> None:
+    clinic("schedule", *given).refused(3 if says == "cap" else 2, says)
+    assert clinic.succeeds("schedules")["schedules"] == []
