@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 # What a release of pure epsilon states its cost at, where no cap says a delta; none of it is spent.
 _DELTA = 1e-12
 
-schema = typer.Typer(name="schema", help="Draft a table's schema, and check it against the rows.", no_args_is_help=True)
-app.add_typer(schema)
+schema = typer.Typer(help="Draft a table's schema, and check it against the rows.", no_args_is_help=True)
+app.add_typer(schema, name="schema")
 
 
 @schema.command(epilog="Example: unitball schema draft docs/examples/clinic.csv -o clinic.yaml")

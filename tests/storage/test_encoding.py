@@ -321,3 +321,22 @@ def test_every_row_is_accounted_for(tmp_path: Path) -> None:
         assert counts == {"read": 10, "kept": 7, "incomplete": 2, "outside": 2, "clipped": 0, **gone}
         # Four rows (1, 2) and two rows (6, 7); a null record is nobody's.
         assert report.duplicates == Duplicates(rows=4, largest_group=4)
+
+
+@pytest.mark.parametrize("private", [True, False])
+def test_a_column_that_is_always_missing_follows_its_rule(private: bool, tmp_path: Path) -> None:
+    path, schema = _file(tmp_path, "x,z,y\n,1,0\n,2,1\n", GAPS)
+    layout = Layout(tmp_path / "root").prepare()
+    options = ReadOptions(schema=schema, discover=not private)
+    ref = stored(layout, read_source("csv", path, options), private=private, name="indicator")
+    assert ref.rows == 2
+    schema.write_text(GAPS.replace("indicator", "refuse"))
+    with pytest.raises(InputError, match="line 2, column x: the value is missing"):
+        stored(layout, read_source("csv", path, options), private=private)
+    schema.write_text(GAPS.replace("indicator", "drop"))
+    if private:
+        ref = stored(layout, read_source("csv", path, options), private=True)
+        assert ingestion_report(layout, ref).counts["train"]["null"] == ref.rows == 2
+    else:
+        with pytest.raises(InputError, match="holds no rows to train on"):
+            stored(layout, read_source("csv", path, options))
