@@ -9,8 +9,8 @@ import typer
 from deployments.cli.app import app
 from deployments.cli.common import JsonFlag, RootOption, console, print_json, print_root, use_root
 
-ledger = typer.Typer(name="ledger", help="Restore a root's privacy ledger from a back-up.", no_args_is_help=True)
-app.add_typer(ledger)
+ledger = typer.Typer(help="Restore a root's privacy ledger from a back-up.", no_args_is_help=True)
+app.add_typer(ledger, name="ledger")
 
 
 @ledger.command(epilog='Example: unitball ledger restore --reason "disk lost, back-up of Monday"')

@@ -81,7 +81,7 @@ def test_make_run_ends_with_commands_that_work(unitball: CommandLine) -> None:
 
 def test_readme_names_files_and_options_that_exist(commands: CommandLine) -> None:
     readme = (REPOSITORY / "README.md").read_text().replace("\\\n", " ")
-    groups = {group.name or group.typer_instance.info.name for group in app.registered_groups}
+    groups = {group.name for group in app.registered_groups}
     known = {example.split(":")[0] for example in examples()} | groups
     lines = [line.split("#")[0] for line in readme.splitlines() if line.startswith("    unitball ")]
     assert lines
