@@ -136,7 +136,15 @@ def _of_tables(facts: PublicFacts, strength: float) -> tuple[AlgorithmSpec, str]
     step_size = float(f"{min(largest, way / iterations):.3g}")
     return (
         AlgorithmSpec(
-            "trainers", "noisy-gd", {"iterations": iterations, "step_size": step_size, "clip": 0.5, "mean_weight": 1.0}
+            "trainers",
+            "noisy-gd",
+            {
+                "iterations": iterations,
+                "step_size": step_size,
+                "clip": 0.5,
+                "mean_weight": 1.0,
+                "intercept_scaling": 0.25,
+            },
         ),
         f"{iterations} gradient steps of {step_size:g}: together 0.4 n mu, at most {largest:g} each",
     )

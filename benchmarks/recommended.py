@@ -1,0 +1,170 @@
+"""Accuracy of the recommended system on MNIST over budgets, relations and seeds, scattering features made once.
+
+    UNITBALL_DATA=/path/to/data python benchmarks/recommended.py [--trust secagg] [--parties 5] [--seeds 5]
+        [--epsilons 0.03,0.1,0.5,1,3] [--relations replace-one,replace-special] [--keep FOLDER]
+
+50,000 of MNIST's training rows (``$UNITBALL_DATA/mnist``) dealt to the parties, delta 1e-5, the standard 10,000 test
+rows. Map and trainer are what the system chooses (``dpalgos.systems.recommended``), and the sums are formed by the
+trust model as in a run; what a run has besides (root, ledger, door) is left out, so that scattering is computed once
+instead of once a run. One line a point: mean, smallest and largest over the seeds. ``--none`` adds softmax regression
+without noise on the same features. ``--keep`` stores the scattering features in a folder for the next time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import os
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpalgos.accounting.calibration import allocate
+from dpalgos.algorithms import fit
+from dpalgos.features.scattering import Scattering
+from dpalgos.features.whitening import WhitenedFeatures
+from dpalgos.guarantees import GaussianMu, Neighbours, Setting
+from dpalgos.keystream import KeyedNoise, public_secret
+from dpalgos.registry import AlgorithmSpec, lookup
+from dpalgos.rows import ArrayRows
+from dpalgos.systems.recommended import recommend
+from dpalgos.systems.system import PublicFacts
+
+Rows = NDArray[np.float64]
+ROWS, DELTA, SIDE = 50_000, 1e-5, 28
+
+
+def main() -> None:
+    """Measure every point and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--trust", default="secagg")
+    parser.add_argument("--parties", type=int, default=5)
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--epsilons", default="0.03,0.1,0.5,1,3")
+    parser.add_argument("--relations", default="replace-one,replace-special")
+    parser.add_argument("--none", action="store_true", help="the reference without noise as well")
+    parser.add_argument("--keep", type=Path)
+    given = parser.parse_args()
+    place = os.environ.get("UNITBALL_DATA")
+    if not place:
+        parser.error("UNITBALL_DATA is not set: name the folder that holds mnist/")
+    images = Images(Path(place) / "mnist", given.keep)
+    print(f"{given.parties} parties, {ROWS} rows, trust {given.trust}, {given.seeds} seeds")
+    print(f"{'relation':<17}{'epsilon':>8}{'mean':>9}{'smallest':>10}{'largest':>9}{'seconds':>9}  choice")
+    for relation in given.relations.split(","):
+        for epsilon in (float(text) for text in given.epsilons.split(",")):
+            measure(images, Neighbours(relation), epsilon, given)
+    if given.none:
+        model = AlgorithmSpec("trainers", "erm", {"loss": "softmax", "regularisation": 1e-7})
+        train, test = images.through(facts_of(Neighbours.REPLACE_ONE, 1000.0, given))
+        setting = Setting(sizes=(ROWS,), dimension=train.shape[1], classes=10)
+        released: Any = fit(
+            model.build(), [ArrayRows(train, images.labels)], setting, KeyedNoise(public_secret(0), "b")
+        )
+        print(f"{'none':<17}{'-':>8}{np.mean(released.predict(test) == images.test_labels):>9.4f}")
+
+
+def facts_of(relation: Neighbours, epsilon: float, given: argparse.Namespace) -> PublicFacts:
+    """Return what is public of a point."""
+    return PublicFacts(
+        sizes=(ROWS // given.parties,) * given.parties,
+        dimension=SIDE * SIDE,
+        classes=10,
+        epsilon=epsilon,
+        delta=DELTA,
+        neighbours=relation,
+        trust=given.trust,
+        noise_factor=lookup("trusts", given.trust)().noise_factor(given.parties),
+        image_shape=(SIDE, SIDE),
+    )
+
+
+def measure(images: Images, relation: Neighbours, epsilon: float, given: argparse.Namespace) -> None:
+    """Print the line of one point."""
+    facts = facts_of(relation, epsilon, given)
+    choice = recommend(facts)
+    train, test = images.through(facts)
+    parties = [ArrayRows(train[i :: given.parties], images.labels[i :: given.parties]) for i in range(given.parties)]
+    setting = Setting(
+        sizes=tuple(rows.count for rows in parties),
+        dimension=train.shape[1],
+        classes=10,
+        neighbours=relation,
+        trust=given.trust,
+        noise_factor=facts.noise_factor,
+    )
+    budget = allocate([GaussianMu], [1.0], epsilon, DELTA).losses[0]
+    trainer = choice.arrangement.trainer.with_parameters(budget=budget).build()
+    trust = lookup("trusts", given.trust)()
+    makers = trust.noise_makers([str(party) for party in range(given.parties)])
+    found, started = [], time.monotonic()
+    for seed in range(given.seeds):
+        noises = [KeyedNoise(public_secret(seed), f"benchmark/{relation}/{epsilon}/{maker}") for maker in makers]
+        summation = trust.summation(trainer, setting, noises, f"benchmark-{seed}", None)
+        model: Any = fit(trainer, parties, setting, noises[0], summation)
+        found.append(float(np.mean(model.predict(test) == images.test_labels)))
+    spent = (time.monotonic() - started) / given.seeds
+    spec = choice.arrangement.trainer
+    print(
+        f"{relation:<17}{epsilon:>8g}{statistics.fmean(found):>9.4f}{min(found):>10.4f}{max(found):>9.4f}{spent:>9.1f}"
+        f"  k={train.shape[1]} {spec.name} {dict(spec.parameters)}",
+        flush=True,
+    )
+
+
+class Images:
+    """MNIST's rows and their scattering features, 50,000 to train on and the test rows."""
+
+    def __init__(self, folder: Path, keep: Path | None) -> None:
+        def read(name: str, header: int) -> NDArray[np.uint8]:
+            return np.frombuffer(gzip.decompress((folder / name).read_bytes()), dtype=np.uint8, offset=header)
+
+        chosen = np.random.default_rng(0).permutation(60_000)[:ROWS]
+        self.labels = read("train-labels-idx1-ubyte.gz", 8)[chosen].astype(np.int64)
+        self.test_labels = read("t10k-labels-idx1-ubyte.gz", 8).astype(np.int64)
+        self._maps: dict[str, tuple[Rows, Rows]] = {}
+        stored = keep / "scattering.npz" if keep is not None else None
+        if stored is not None and stored.is_file():
+            with np.load(stored) as arrays:
+                self._train, self._test = arrays["train"], arrays["test"]
+            return
+        features = Scattering(shape=(SIDE, SIDE)).fit((), Setting(sizes=(), dimension=SIDE * SIDE, classes=10), NOTHING)
+
+        def scattered(pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
+            rows = pixels.reshape(-1, SIDE * SIDE).astype(np.float64)
+            rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+            parts = [features.transform(rows[start : start + 4096]) for start in range(0, len(rows), 4096)]
+            return np.concatenate([part.astype(np.float32) for part in parts])
+
+        self._train = scattered(read("train-images-idx3-ubyte.gz", 16).reshape(-1, SIDE * SIDE)[chosen])
+        self._test = scattered(read("t10k-images-idx3-ubyte.gz", 16))
+        if stored is not None:
+            stored.parent.mkdir(parents=True, exist_ok=True)
+            np.savez(stored, train=self._train, test=self._test)
+
+    def through(self, facts: PublicFacts) -> tuple[Rows, Rows]:
+        """Return training and test rows seen through the map that is chosen."""
+        spec = recommend(facts).arrangement.projection
+        assert spec is not None
+        key = str(sorted(spec.parameters.items()))
+        if key not in self._maps:
+            made: WhitenedFeatures = spec.build().fit((), Setting(sizes=(), dimension=784, classes=10), NOTHING)
+            self._maps = {key: (whitened(made, self._train), whitened(made, self._test))}
+        return self._maps[key]
+
+
+NOTHING = KeyedNoise(public_secret(0), "public map")
+
+
+def whitened(made: WhitenedFeatures, scattered: NDArray[np.float32]) -> Rows:
+    """Return what a whitening makes of scattering features: its transform after its own feature map."""
+    turned = (scattered - made.mean.astype(np.float32)) @ made.basis.astype(np.float32)
+    return np.asarray(turned / np.linalg.norm(turned, axis=1, keepdims=True), dtype=np.float64)
+
+
+if __name__ == "__main__":
+    main()
