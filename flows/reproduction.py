@@ -25,7 +25,7 @@ from tasks.experiments.pages import page
 from tasks.experiments.points import PointResult, compare_with_paper, derive, point_result, verdicts
 from tasks.experiments.records import Experiment, Table, versions, write
 from tasks.experiments.risk import Risk
-from tasks.experiments.specification import DataNeed, Point, Reproduction, Scale, SweepSpec
+from tasks.experiments.specification import DataNeed, Plot, Point, Reproduction, Scale, SweepSpec
 from tasks.experiments.tables import means_table
 from tasks.planning.identity import identity
 from tasks.runtime.settings import current_root
@@ -236,7 +236,15 @@ def verdict_text(experiment: Experiment) -> str:
     return "\n".join([*lines, *(f"\n- {line}" for line in experiment.missing)])
 
 
-def report_sweep(spec: SweepSpec, result: SweepResult, command: str) -> Experiment:
+def report_sweep(
+    spec: SweepSpec,
+    result: SweepResult,
+    command: str,
+    *,
+    plot: Plot | None = None,
+    scale: str = "sweep",
+    out: Path | None = None,
+) -> Experiment:
     """Keep a sweep as an experiment, so that it has results, tables and a page like a reproduction."""
     finished = [(one.point, one.result) for one in result.outcomes if one.result is not None]
     results = [point_result(point, done) for point, done in finished]
@@ -244,11 +252,12 @@ def report_sweep(spec: SweepSpec, result: SweepResult, command: str) -> Experime
     columns = [name for name in axes if name not in ("dataset", "algorithm", "seeds", "seed", "partition_seed")]
     experiment = Experiment(
         **_about(spec, result, command),
-        scale="sweep",
+        scale=scale,
         setting=_setting(spec, ()),
         results=results,
         tables=[means_table(results, columns, ["accuracy", "epsilon_spent", "seconds"])] if results else [],
         seconds=result.seconds,
     )
-    write(experiment, None, page(experiment, None))
+    drawing = draw(plot, results, spec.title or spec.name) if plot is not None and results else None
+    _publish(experiment, drawing, out)
     return experiment

@@ -17,8 +17,10 @@ from rich.table import Table
 
 from deployments.cli.app import app
 from deployments.cli.common import JsonFlag, RootOption, console, print_json, print_root, progress, read_text, use_root
+from deployments.cli.options import options_of
 from dpalgos.errors import ParameterError
-from storage.errors import InputError
+from storage.errors import InputError, RefusedError
+from tasks.planning.configuration import TrainingConfig
 from tasks.runtime.settings import current_root
 
 if TYPE_CHECKING:
@@ -30,6 +32,9 @@ _Dask = Annotated[str | None, typer.Option(help="`local`, or a Dask scheduler's 
 # A terminal holds no more; the page has them all.
 _COLUMNS = 8
 _SCHEDULER_SECONDS = 5.0
+
+
+_FRONTIER = "unitball,noisy-gd,fed-dpdr-dpml,fed-dpdr-dpml-published,dppca-svm,unitball-without-noise"
 
 
 def _command(words: Sequence[str]) -> str:
@@ -80,6 +85,78 @@ def sweep(
         print_root()
     if result.failed:
         raise typer.Exit(1)
+
+
+@app.command(epilog="Example: unitball frontier --dataset digits")
+@options_of(
+    TrainingConfig,
+    without=[
+        "algorithm",
+        "projection",
+        "trainer",
+        "aggregation",
+        "features",
+        "public_dataset",
+        "epsilon",
+        "seed",
+        "partition_seed",
+        "repetition",
+        "evaluate_privately",
+        "deadline",
+        "overrun",
+        "parameters",
+        "secure",
+        "sizes",
+    ],
+)
+def frontier(
+    config: TrainingConfig,
+    algorithms: Annotated[str, typer.Option(help="Named systems, separated by commas.")] = _FRONTIER,
+    epsilons: Annotated[str, typer.Option(help="Budgets, separated by commas.")] = "0.1,0.3,1,3,8",
+    seeds: Annotated[int, typer.Option(min=1, max=1000, help="Seeds of noise and partition, from 0.")] = 3,
+    out: Annotated[Path | None, typer.Option(help="Write the files here; default under the root.")] = None,
+    workers: _Workers = None,
+    root: RootOption = None,
+    json: JsonFlag = False,
+) -> None:
+    """Draw accuracy against epsilon: the recommended system, the papers' and training without privacy. Public sets."""
+    from tasks.datasets.description import find_dataset
+    from tasks.runtime.engine import prepare_engine, quick_flows
+
+    use_root(root)
+    if find_dataset(config.dataset).private:
+        raise RefusedError(
+            f"{config.dataset} is private, and a frontier is many runs with public seeds; draw it on a public set"
+        )
+    budgets = _numbers(epsilons)
+    prepare_engine(current_root())
+    with progress(f"frontier of {config.dataset}", stages=["points"]), quick_flows():
+        from flows.frontier import FRONTIER_PLOT, frontier_sweep
+        from flows.reproduction import report_sweep
+        from flows.sweep import run_sweep
+
+        spec = frontier_sweep(config, algorithms.split(","), budgets, seeds)
+        result = run_sweep(spec, workers=workers, dask=None)
+        words = ["frontier", "--dataset", config.dataset, "--epsilons", epsilons, "--seeds", str(seeds)]
+        where = out.absolute() if out else None
+        experiment = report_sweep(spec, result, _command(words), plot=FRONTIER_PLOT, scale="frontier", out=where)
+    if json:
+        print_json(experiment.model_dump(mode="json"))
+    else:
+        _show(experiment)
+        print_root()
+    if experiment.failed:
+        raise typer.Exit(1)
+
+
+def _numbers(text: str) -> list[float]:
+    try:
+        found = [float(part) for part in text.split(",")]
+    except ValueError:
+        raise ParameterError(f"--epsilons is {text!r}; give numbers separated by commas, as 0.1,1,3") from None
+    if not all(0 < number <= 1000 for number in found) or len(set(found)) < len(found):
+        raise ParameterError(f"--epsilons is {text!r}; each is above 0 and at most 1000, and there once")
+    return found
 
 
 @app.command(epilog="Example: unitball reproduce wang2024-fig3  ·  unitball reproduce --list")

@@ -9,14 +9,16 @@ more than a curator's: √N where each party adds all of its own, 1 to 1.2 or so
 
 from __future__ import annotations
 
+import math
+
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Neighbours, Trust
 from dpalgos.mechanisms.gaussian import mu_from_epsilon_delta
 from dpalgos.registry import AlgorithmSpec, register
-from dpalgos.systems.arranging import summed
+from dpalgos.systems.arranging import joint, summed
 from dpalgos.systems.system import Choice, PublicFacts, System
 
-__all__ = ["recommend", "signal"]
+__all__ = ["recommend", "signal", "without_noise"]
 
 
 # Of images' whitening: directions a unit of signal, their least and most number, and the floor.
@@ -34,6 +36,8 @@ _LARGEST_STEP_OF_MANY = 8.0
 _GUESSING = 2.0
 # ... of two classes of a table, one of which is as a rule the larger by far: Adult's larger one is three quarters.
 _GUESSING_OF_TWO = 30.0
+
+_EXACT = {"loss": "softmax", "regularisation": 1e-6, "intercept_scaling": 0.25}
 
 
 def signal(facts: PublicFacts) -> float:
@@ -94,13 +98,29 @@ def recommend(facts: PublicFacts) -> Choice:
     )
 
 
+def without_noise(facts: PublicFacts) -> Choice:
+    """Choose the map that the best signal would get, and a trainer that draws no noise: the reference to compare with.
+
+    Parameters
+    ----------
+    facts : PublicFacts
+
+    Returns
+    -------
+    Choice
+    """
+    projection = None if facts.image_shape is None else _whitening(facts, facts.image_shape, math.inf)[0]
+    trainer = AlgorithmSpec("trainers", "erm", _EXACT if facts.classes > 1 else {**_EXACT, "loss": "squared"})
+    return Choice(arrangement=joint(trainer, projection)[Trust.CENTRAL], reasons=("no noise: for comparison",))
+
+
 def _whitening(facts: PublicFacts, shape: tuple[int, ...], strength: float) -> tuple[AlgorithmSpec, str]:
     """Return the map of images: the stronger the signal, the more directions."""
     scales = 2 if min(shape[-2:]) >= _TWO_SCALES_FROM else 1
     given = {"feature_parameters": {"scales": scales}, "floor": _FLOOR, "shape": list(shape)}
     components = facts.components
     if components is None:
-        wanted = min(max(round(_DIRECTIONS * strength), _FEWEST), _MOST)
+        wanted = round(min(max(_DIRECTIONS * strength, _FEWEST), _MOST))
         features = AlgorithmSpec("projections", "scattering", {"scales": scales, "shape": list(shape)}).build()
         components = min(wanted, features.output_dimension(facts.dimension), facts.dimension)
     size = " x ".join(str(side) for side in shape)
@@ -171,5 +191,15 @@ register("systems", "unitball")(
         source="ours; systems.recommended",
         arrangements=summed(*_EXAMPLE),
         choose=recommend,
+    )
+)
+
+register("systems", "unitball-without-noise")(
+    System(
+        summary="What the recommended one gives without privacy: its map, and softmax regression without noise.",
+        source="ours; systems.recommended",
+        sound_counterpart="unitball",
+        arrangements=joint(AlgorithmSpec("trainers", "erm", _EXACT), AlgorithmSpec("projections", "public-whitening")),
+        choose=without_noise,
     )
 )

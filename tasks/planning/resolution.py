@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from dpalgos.algorithms import Algorithm
@@ -89,7 +90,7 @@ def resolve(
     name, system, trust, arrangement = resolve_system(config)
     choice = None
     if system is not None and system.choose is not None:
-        choice = system.choose(_facts(config, dataset, sizes, relation, trust))
+        choice = system.choose(_facts(config, dataset, sizes, relation, trust, noisy=_draws_noise(arrangement)))
         arrangement = _exchanged(config, choice.arrangement)
     offered = {
         "trainer": arrangement.trainer,
@@ -121,10 +122,15 @@ def resolve(
     )
 
 
+def _draws_noise(arrangement: Arrangement) -> bool:
+    parts = filter(None, (arrangement.projection, arrangement.trainer))
+    return any(lookup(part.kind, part.name).budgets for part in parts)
+
+
 def _facts(
-    config: TrainingConfig, dataset: DatasetRef, sizes: Sequence[int], relation: Neighbours, trust: str
+    config: TrainingConfig, dataset: DatasetRef, sizes: Sequence[int], relation: Neighbours, trust: str, *, noisy: bool
 ) -> PublicFacts:
-    if config.epsilon is None:
+    if config.epsilon is None and noisy:
         raise ParameterError(f"{config.algorithm} draws noise: give a total budget, for example --epsilon 1")
     parties = min(config.parties, dataset.rows)
     known = tuple(sizes) or tuple((dataset.rows + party) // parties for party in range(parties))
@@ -132,7 +138,7 @@ def _facts(
         sizes=known,
         dimension=dataset.dimension,
         classes=max(len(dataset.classes), 1),
-        epsilon=config.epsilon,
+        epsilon=config.epsilon or math.inf,
         delta=config.delta,
         neighbours=config.neighbours or relation,
         trust=trust,
