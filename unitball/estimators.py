@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
@@ -98,7 +99,7 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]
                 "evaluation": False,
                 "test_fraction": 0.0,
                 "repetition": self.repetition,
-                "parameters": dict(self.parameters or {}),
+                "parameters": self._parameters(features),
             }
         )
         if self.public:
@@ -117,6 +118,10 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]
                 pure=pure,
             )
         self._take(fitted)
+
+    def _parameters(self, features: Floats) -> dict[str, Any]:
+        """Return the parameters of the algorithm's parts."""
+        return dict(self.parameters or {})
 
     def _require_declared(self) -> None:
         """Refuse private rows whose bounds or labels would have to be learnt from them."""
@@ -198,7 +203,10 @@ class PrivateClassifier(ClassifierMixin, _PrivateEstimator):  # type: ignore[mis
     delta : float
         Of one fit, below one over the number of rows; 0 for algorithms of pure epsilon.
     algorithm : str, optional
-        A registered system or trainer. By default ``"noisy-gd"``, and ``"objective-perturbation"`` where delta is 0.
+        A registered system or trainer. By default ``"unitball"``, the recommended system; where delta is 0,
+        ``"objective-perturbation"`` with lambda = 1.5 sqrt(p) / (n epsilon) for p encoded features: its noise, of norm
+        about 2 p / epsilon, then moves the minimiser by at most about 4 sqrt(p) / 3 (``dpalgos.trainers``). It is
+        proved in real arithmetic only, so that an account must admit that (``open_account(allow_idealised=True)``).
     account : str, optional
         Whose budget private rows spend (:func:`unitball.open_account`). One that nobody has opened holds one fit.
     schema : mapping or path, optional
@@ -283,7 +291,14 @@ class PrivateClassifier(ClassifierMixin, _PrivateEstimator):  # type: ignore[mis
 
     @property
     def _algorithm(self) -> str:
-        return self.algorithm or ("objective-perturbation" if self.delta == 0 else "noisy-gd")
+        return self.algorithm or ("objective-perturbation" if self.delta == 0 else "unitball")
+
+    def _parameters(self, features: Floats) -> dict[str, Any]:
+        given = super()._parameters(features)
+        if self.algorithm is not None or self.delta > 0 or given:
+            return given
+        rows, width = features.shape
+        return {"regularisation": 1.5 * math.sqrt(width) / (rows * self.epsilon)}
 
     def fit(self, X: Any, y: Any) -> PrivateClassifier:
         """Train, charged to the account.

@@ -35,7 +35,7 @@ def model_card(config: TrainingConfig, dataset: DatasetRef, plan: RunPlan, resul
     result : RunResult
     """
     parts = {
-        f"{dataset.name}.{result.algorithm}": _trained_on(dataset, plan),
+        f"{dataset.name}.{result.algorithm}": _trained_on(config, dataset, plan),
         "Guarantee": _guarantee(result),
         "Claim": _claim(result),
         "Spent and left": _spent(dataset, plan, result),
@@ -46,9 +46,10 @@ def model_card(config: TrainingConfig, dataset: DatasetRef, plan: RunPlan, resul
     return "\n\n".join(f"### {heading}\n\n{text}" for heading, text in parts.items() if text)
 
 
-def _trained_on(dataset: DatasetRef, plan: RunPlan) -> str:
+def _trained_on(config: TrainingConfig, dataset: DatasetRef, plan: RunPlan) -> str:
     sizes = {party: rows for one in plan.models for party, rows in zip(one.parties, one.setting.sizes, strict=True)}
-    parties = "1 party" if len(sizes) == 1 else f"{len(sizes)} parties"
+    kind = "" if config.partition == "own" else "simulated "
+    parties = "1 party" if len(sizes) == 1 else f"{len(sizes)} {kind}parties"
     kept = f"{'private' if dataset.private else 'public'} data set {dataset.name} (account {dataset.account})"
     labels = f"{len(dataset.classes)} classes" if dataset.classes else "a number"
     held_out = sum(plan.evaluations[0].setting.sizes) if plan.evaluations else 0
@@ -73,10 +74,10 @@ def _sentence(proved: Proved) -> str:
     """Return the definition of (epsilon, delta)-DP as a sentence about one record."""
     factor = rounded_up(math.exp(min(proved.epsilon, 700.0)), 3)
     other = "absent" if proved.neighbours == "replace-special" else "another one"
-    rest = f", up to a remainder of {rounded_up(proved.delta, 2):g}" if proved.delta else ""
+    rest = f", plus a remainder of {rounded_up(proved.delta, 2):g}" if proved.delta else ""
     return (
-        "Whatever anybody may conclude from the model and all else that this run released, they would have concluded "
-        f"with a probability at most {factor:g} times as small had any one record been {other}{rest}."
+        "Whatever anybody may conclude from the model, and from all else that this run released, is at most "
+        f"{factor:g} times as probable as it would have been had any one record been {other}{rest}."
     )
 
 
@@ -101,8 +102,8 @@ def _spent(dataset: DatasetRef, plan: RunPlan, result: RunResult) -> str:
     spent = "unbounded" if report["epsilon_spent"] is None else f"{rounded_up(report['epsilon_spent'], 4):g}"
     return (
         f"At the cap's δ = {cap['delta']:g}: this run costs {here}; with all runs until then the account "
-        f"{report['account']} has spent ε = {spent} of {cap['epsilon']:g} (composed by {report['filter']}, which is "
-        "less than the sum). The same noise is a smaller ε at a larger δ, so that the numbers above, at the run's "
+        f"{report['account']} has spent ε = {spent} of {cap['epsilon']:g} (composition: {report['filter']}). "
+        "The same noise is a smaller ε at a larger δ, so that the numbers above, at the run's "
         "own δ, differ. `unitball budget` has today's."
     )
 

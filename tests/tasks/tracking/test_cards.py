@@ -25,12 +25,12 @@ def test_the_card_of_a_private_model(root: Path, tmp_path: Path) -> None:
     ingest_private(tmp_path / "input", count=400)
     card = card_of(configured(algorithm="noisy-gd", evaluation=True))
     for words in (
-        "rows of 2 parties of the private data set clinic (account clinic)",
-        "had any one record been another one, up to a remainder of 1e-05",
-        "at most 2.72 times as small",
+        "rows of 2 simulated parties of the private data set clinic (account clinic)",
+        "had any one record been another one, plus a remainder of 1e-05",
+        "at most 2.72 times as probable",
         "Precisely: (1, 1e-05)-DP, replace-one, exact numerics",
         "At the cap's δ = 0.0001",
-        "of 3 (composed by ",
+        "of 3 (composition: ",
         "± ",
         "guessing the most frequent class gives",
         "Recall by class",

@@ -1,0 +1,50 @@
+"""Write the messy table of docs/your-data.md: 5,000 made-up visits, as a hospital's export might look.
+
+python docs/examples/make_visits.py visits.csv new_visits.csv
+"""
+
+from __future__ import annotations
+
+import csv
+import random
+import sys
+
+WARDS = ("Nord", "Süd", "Ost", "Tagesklinik")
+
+
+def visit(number: int, draw: random.Random) -> dict[str, str]:
+    """Return one row; who is old, smokes and stayed long comes back more often."""
+    age, stay = draw.gauss(58, 17), draw.expovariate(1 / 6)
+    smoker, pressure = draw.random() < 0.3, draw.gauss(130, 20)
+    risk = 0.05 * (age - 58) + 0.16 * (stay - 6) + 1.3 * smoker + 0.02 * (pressure - 130) - 0.6
+    back = draw.random() < 1 / (1 + 2.718281828 ** (-1.6 * risk))
+    row = {
+        "Fallnummer": f"F{number:06d}",
+        "Alter": str(round(min(max(age, 18), 101))),
+        "Blutdruck": f"{pressure:.1f}".replace(".", ","),
+        "Liegetage": f"{stay:.1f}".replace(".", ","),
+        "Raucher": draw.choice(("ja", "Ja")) if smoker else "nein",
+        "Station": draw.choice(WARDS),
+        "Aufnahme": f"{draw.randint(1, 28):02d}.{draw.randint(1, 12):02d}.{draw.randint(2021, 2025)}",
+        "Bemerkung": draw.choice(("", "Kontrolle; Labor", 'sagt "gut"', "verlegt\nvon Ost")),
+        "Wiederkehr": "1" if back else "0",
+    }
+    for name, share in (("Blutdruck", 0.1), ("Raucher", 0.06), ("Liegetage", 0.02)):
+        if draw.random() < share:
+            row[name] = draw.choice(("", "k.A."))
+    return row
+
+
+def write(path: str, rows: list[dict[str, str]], encoding: str = "cp1252") -> None:
+    """Write semicolons, decimal commas and an encoding of the last century."""
+    with open(path, "w", encoding=encoding, newline="") as file:  # noqa: PTH123
+        writer = csv.DictWriter(file, list(rows[0]), delimiter=";")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+if __name__ == "__main__":
+    draw = random.Random(7)
+    visits = [visit(number, draw) for number in range(5_200)]
+    write(sys.argv[1], visits[:5_000])
+    write(sys.argv[2], [{name: cell for name, cell in row.items() if name != "Wiederkehr"} for row in visits[5_000:]])
