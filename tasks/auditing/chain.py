@@ -129,7 +129,8 @@ class ChainReport:
     confidence : float
     verdict : Verdict
     differing : tuple of str
-        Fields without noise that differ between the neighbours; none in a sound system.
+        Fields that have one value in all runs on one neighbour and another in all on the other: without noise, unless
+        runs are few and the number is rounded or clipped. None in a sound system.
     fields : int
         How many were compared.
     pair, event : str

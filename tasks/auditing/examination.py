@@ -43,8 +43,8 @@ class AuditRequest(BaseModel):
     neighbours: Annotated[
         Neighbours | None, Field(description="Neighbouring relation; that of the newest model if left out.")
     ] = None
-    trials: Annotated[int, Field(ge=4, description="Runs of the mechanism on each neighbour.")] = 1000
-    canaries: Annotated[int, Field(ge=0, description="Canaries of the audit from one run; 0 leaves it out.")] = 400
+    trials: Annotated[int, Field(ge=8, description="Runs of the mechanism on each neighbour.")] = 1000
+    canaries: Annotated[int, Field(ge=0, description="Canaries of the audit from one run; 0 leaves it out.")] = 200
     chain_trials: Annotated[
         int, Field(ge=0, description="Whole runs on each neighbour of a pair; 0 leaves them out.")
     ] = 24

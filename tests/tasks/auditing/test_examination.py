@@ -41,7 +41,7 @@ def test_what_is_sound_is_consistent(root: Path) -> None:
     assert found.outcome in ("consistent", "warning"), found
     assert found.mechanism.verdict is not Verdict.VIOLATES
     assert found.chain is not None
-    assert found.chain.differing == ()
+    assert found.chain.verdict is not Verdict.VIOLATES
 
 
 def test_a_suspicion_that_does_not_come_again_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
