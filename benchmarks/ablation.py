@@ -32,6 +32,7 @@ from dpalgos.rows import ArrayRows
 PUBLIC = HELD_OUT = 5_000
 COMPONENTS, FLOOR = 400, 1e-4
 BLOCK = 2048
+HEADS = ("discriminant-gd", "class-means", "noisy-gd")
 Matrix = NDArray[np.float64]
 
 
@@ -63,10 +64,7 @@ def main() -> None:
     print("| map | head | " + " | ".join(f"ε = {epsilon:g}" for epsilon in given.epsilons) + " |")
     print("|---|---|" + "---|" * len(given.epsilons), flush=True)
     for name, features in maps.items():
-        heads = (
-            ("discriminant-gd", "class-means", "noisy-gd") if name == "scattering, whitened" else ("discriminant-gd",)
-        )
-        for head in heads:
+        for head in HEADS:
             rows = ArrayRows(features[: given.rows], labels[: given.rows])
             cells = []
             for epsilon in given.epsilons:

@@ -75,6 +75,8 @@ Not covered:
   deadline by runs on made-up or public rows of the same sizes;
 - a ledger file that is replaced together with its high-water mark by somebody who may write both;
 - people in several accounts whose owners declared the people disjoint;
+- whose rows an encoder of one's own (`--features onnx:FILE`) was trained on, and the rows of `--public-dataset`: such a
+  run names both among its assumptions, and protects the private rows alone;
 - what a model says about the population: differential privacy bounds what it says about one row.
 """
 
