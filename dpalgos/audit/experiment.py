@@ -26,6 +26,8 @@ _MANY = 20_000
 # Runs by themselves between two reports of progress, and random numbers of runs drawn together.
 _BATCH, _NUMBERS = 500, 2_000_000
 _PILOT_NUMBERS = 500_000
+# Runs that take more random numbers than this are too few to show anything that runs of fewer do not.
+_SLOW = 10_000
 # Experiments that tell neighbours apart by this share of what the best does count as equally good.
 _AS_GOOD = 0.9
 # Standard deviations beyond which nothing is told apart better.
@@ -87,6 +89,7 @@ def best_pair(experiments: Sequence[Experiment], *, trials: int, delta: float) -
         Runs on each neighbour; a hundred times as many where they are drawn together.
     delta : float
     """
+    experiments = [each for each in experiments if each.numbers <= _SLOW] or experiments
     if len(experiments) == 1:
         return experiments[0]
 
