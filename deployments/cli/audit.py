@@ -42,7 +42,9 @@ def audit(
         typer.Option(help="Runs on each neighbour, some to choose the event and the others counted; by cost if empty."),
     ] = None,
     confidence: Annotated[float, typer.Option(help="Of the lower bound; 0.99 errs in one audit of a hundred.")] = 0.99,
-    neighbours: Annotated[str, typer.Option(help="replace-one or replace-special.")] = "replace-one",
+    neighbours: Annotated[
+        str | None, typer.Option(help="replace-one or replace-special; what the guarantee is derived for if empty.")
+    ] = None,
     seed: Annotated[int, typer.Option(help="Of the public noise; the same seed repeats every run.")] = 0,
     chain: Annotated[
         bool, typer.Option("--chain", help="Audit all that a private run shows: files, ledger, numbers, MLflow.")
@@ -70,11 +72,11 @@ def audit(
 
     use_root(root)
     known = [str(one) for one in (Neighbours.REPLACE_ONE, Neighbours.REPLACE_SPECIAL)]
-    if neighbours not in known:
+    if neighbours is not None and neighbours not in known:
         raise ParameterError(f"--neighbours {neighbours!r} is none of {', '.join(known)}")
     if not 0 < confidence < 1:
         raise ParameterError(f"--confidence is {confidence!r}; it must lie strictly between 0 and 1")
-    relation = Neighbours(neighbours)
+    relation = None if neighbours is None else Neighbours(neighbours)
     if every == (name is not None):
         raise ParameterError("give the name of a system or release, or --all")
     chosen = [every, chain, canaries is not None, dataset is not None, membership is not None]
@@ -95,13 +97,14 @@ def audit(
         show_all_audits(arguments, json=json)
         return
     asked = USUAL_BUDGET[0] if epsilon is None else epsilon, USUAL_BUDGET[1] if delta is None else delta
+    usual = relation or Neighbours.REPLACE_ONE
     if canaries is not None:
         show_one_run_audit(
-            name, *asked, canaries=canaries, confidence=confidence, neighbours=relation, seed=seed, json=json
+            name, *asked, canaries=canaries, confidence=confidence, neighbours=usual, seed=seed, json=json
         )
     elif membership is not None:
         show_membership(
-            name, *asked, dataset=membership, models=trials, neighbours=relation, seed=seed, out=out, json=json
+            name, *asked, dataset=membership, models=trials, neighbours=usual, seed=seed, out=out, json=json
         )
     elif dataset is not None:
         show_audit_on_public_rows(
@@ -110,12 +113,12 @@ def audit(
             dataset=dataset,
             trials=trials,
             confidence=confidence,
-            neighbours=relation,
+            neighbours=usual,
             seed=seed,
             json=json,
         )
     elif chain:
-        show_chain_audit(name, *asked, trials=trials, confidence=confidence, neighbours=relation, json=json)
+        show_chain_audit(name, *asked, trials=trials, confidence=confidence, neighbours=usual, json=json)
     else:
         _show(find_subject(name, kind), arguments, json=json)
 

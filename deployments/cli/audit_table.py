@@ -44,7 +44,7 @@ def show_all_audits(arguments: Arguments, *, json: bool) -> None:
     if json:
         print_json({"audits": found})
         return
-    table = Table(title=f"Audits at confidence {arguments.confidence:.12g} under {arguments.neighbours}")
+    table = Table(title=f"Audits at confidence {arguments.confidence:.12g}")
     for name in ("kind", "name", "δ", *(f"ε {words}" for words in _COLUMNS), "verdict", "runs", "seconds"):
         table.add_column(name, justify="left" if name in {"kind", "name", "verdict"} else "right")
     for one in found:

@@ -123,7 +123,7 @@ def audit_release(
     delta: float | None = None,
     trials: int | None = None,
     confidence: float = 0.99,
-    neighbours: Neighbours = Neighbours.REPLACE_ONE,
+    neighbours: Neighbours | None = None,
     seed: int = 0,
     effort: Effort | None = None,
     progress: Callable[[int, int], None] | None = None,
@@ -139,7 +139,8 @@ def audit_release(
         As registered, under ``projections``, ``trainers`` or ``evaluators``.
     epsilon, delta : float, optional
         What it is asked to cost; by default where its flaw shows, or (1, 10⁻⁵).
-    neighbours : Neighbours
+    neighbours : Neighbours, optional
+        By default the first relation that its guarantee is derived for.
     trials, confidence, seed, effort, progress
         As for :func:`audit_algorithm`.
 
@@ -157,7 +158,7 @@ def audit_release(
     epsilon, delta = usual[0] if epsilon is None else epsilon, usual[1] if delta is None else delta
     (budget,) = allocate([cls.budgets[0]], [1.0], epsilon, delta).losses
     candidates = []
-    for setting in _settings(kind, cls, neighbours):
+    for setting in _settings(kind, cls, neighbours or cls.relations[0]):
         algorithm = construct(cls, name, {**audit_parameters(cls, setting.dimension), "budget": budget})
         candidates.append((algorithm, setting))
     return audit_algorithm(

@@ -48,7 +48,7 @@ class Arguments:
     delta: float | None = None
     trials: int | None = None
     confidence: float = 0.99
-    neighbours: Neighbours = Neighbours.REPLACE_ONE
+    neighbours: Neighbours | None = None
     seed: int = 0
     quick: bool = False
 

@@ -9,6 +9,7 @@ from functools import partial
 
 import numpy as np
 
+from dpalgos.algorithms import Algorithm
 from dpalgos.audit.events import Outputs
 from dpalgos.audit.experiment import Experiment, best_pair, examine
 from dpalgos.audit.releases import USUAL_BUDGET, Effort, audit_parameters, experiments_on, shape_of
@@ -35,7 +36,7 @@ def audit_system(
     delta: float | None = None,
     trials: int | None = None,
     confidence: float = 0.99,
-    neighbours: Neighbours = Neighbours.REPLACE_ONE,
+    neighbours: Neighbours | None = None,
     seed: int = 0,
     effort: Effort | None = None,
     progress: Callable[[int, int], None] | None = None,
@@ -55,7 +56,8 @@ def audit_system(
         ``effort`` where left out. No bound exceeds ln(counted/5.3) at 99 %.
     confidence : float
         Of the bound: it exceeds the true epsilon in at most a share 1 − confidence of audits.
-    neighbours : Neighbours
+    neighbours : Neighbours, optional
+        By default the first relation that its trainer's guarantee is derived for.
     seed : int
         Of the noise, which is public: the rows are made up.
     effort : Effort, optional
@@ -74,6 +76,7 @@ def audit_system(
     started = time.monotonic()
     usual = USUAL_BUDGET
     epsilon, delta = usual[0] if epsilon is None else epsilon, usual[1] if delta is None else delta
+    neighbours = neighbours or _parts(name)[0].relations[0]
     if not draws_noise(name):
         raise ParameterError(f"{name} draws no noise and claims nothing: there is nothing to audit")
     experiments: list[Experiment] = []
@@ -112,11 +115,16 @@ def audit_system(
 
 def draws_noise(name: str) -> bool:
     """Whether any part of a registered system draws noise."""
+    return any(part.budgets for part in _parts(name))
+
+
+def _parts(name: str) -> list[type[Algorithm]]:
+    """Return a system's trainer, and its projection if it has one."""
     arrangement = next(iter(lookup("systems", name).supported().values()))
     parts = [lookup("trainers", arrangement.trainer.name)]
     if arrangement.projection is not None:
         parts.append(lookup("projections", arrangement.projection.name))
-    return any(part.budgets for part in parts)
+    return parts
 
 
 def _runs_of(name: str, epsilon: float, delta: float, neighbours: Neighbours) -> Iterator[tuple[int, int, MadeUpRun]]:
@@ -147,8 +155,7 @@ def _runs_of(name: str, epsilon: float, delta: float, neighbours: Neighbours) ->
 
 def _parameters(name: str) -> dict[str, object]:
     """Return what an audit of a trainer sets beside its budget."""
-    trainer = next(iter(lookup("systems", name).supported().values())).trainer
-    found = audit_parameters(lookup("trainers", trainer.name), 0)
+    found = audit_parameters(_parts(name)[0], 0)
     return {f"trainer.{field}": value for field, value in found.items() if field != "components"}
 
 
