@@ -101,7 +101,10 @@ def row_patterns(features: Any, key: bytes) -> _Prints:
     bits = np.clip(20 - np.ceil(np.log2(np.maximum(sizes, 1))), 8, 16)
     ratios = np.rint(values / largest[rows] * np.exp2(bits)[rows]).astype(np.int64)
     # One sort for all rows: the row in the upper bits, the value in the lower.
-    different = np.bincount(np.unique(rows << 34 | exact + (1 << 32)) >> 34, minlength=len(sizes))
+    # (NumPy's own way to distinct integers hashes them, which takes twenty times as long.)
+    ordered = np.sort(rows << 34 | exact + (1 << 32))
+    first = np.diff(ordered, prepend=-1) != 0
+    different = np.bincount(ordered[first] >> 34, minlength=len(sizes))
     scaled = different >= _SCALED_FROM
     within = np.sort(rows << 34 | np.where(scaled[rows], ratios, exact) + (1 << 32)) & (1 << 34) - 1
     data = within.astype("<i8").tobytes()
