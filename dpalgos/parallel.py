@@ -10,7 +10,7 @@ from itertools import chain, islice
 from queue import SimpleQueue
 from typing import TypeVar
 
-__all__ = ["accumulate", "cores", "pieces"]
+__all__ = ["accumulate", "cores", "for_each", "pieces"]
 
 _PIECE_ENTRIES = 2**16
 _Item = TypeVar("_Item")
@@ -63,3 +63,12 @@ def accumulate(new: Callable[[], _Total], add: Callable[[_Total, _Item], None], 
         for future in waiting:
             future.result()
     return totals
+
+
+def for_each(function: Callable[[_Item], None], items: Iterable[_Item]) -> None:
+    """Call a function for every item, on all cores; each writes to a place of its own."""
+
+    def add(_: None, item: _Item) -> None:
+        function(item)
+
+    accumulate(lambda: None, add, items)

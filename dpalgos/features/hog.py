@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -15,6 +14,7 @@ from dpalgos.features.public_map import PublicMap, RowFeatures, image_shape
 from dpalgos.guarantees import Setting
 from dpalgos.models import released_kind
 from dpalgos.noise import NoiseSource
+from dpalgos.parallel import for_each, pieces
 from dpalgos.registry import register
 from dpalgos.rows import Floats, Ints, Rows
 
@@ -22,7 +22,7 @@ __all__ = ["Hog", "HogFeatures"]
 
 _SMALL = 1e-5
 _CLIP = 0.2
-_BATCH = 1024
+_BATCH_ENTRIES = 2**18
 
 
 @released_kind
@@ -47,41 +47,22 @@ class HogFeatures(RowFeatures):
 
     def transform(self, features: Floats) -> Floats:
         """Map (m, d) to (m, dimension), rows of norm 1 (or 0, for flat images)."""
-        parts = [self._batch(features[start : start + _BATCH]) for start in range(0, len(features), _BATCH)]
-        return np.concatenate(parts) if parts else np.zeros((0, self.dimension))
+        from dpalgos.features._compiled_hog import histograms
+
+        channels, height, width, cell, bins, block = (int(size) for size in self.layout)
+        out = np.empty((len(features), self.dimension))
+
+        def batch(part: slice[int, int, None]) -> None:
+            images = np.asarray(features[part], dtype=np.float64).reshape(-1, channels, height, width)
+            cells = np.empty((height // cell, width // cell, bins))
+            histograms(images, cell, bins, block, _SMALL, _CLIP, cells, out[part])
+
+        for_each(batch, pieces(len(features), features.shape[1], _BATCH_ENTRIES))
+        return out
 
     def arrays(self) -> dict[str, Array]:
         """Return the layout."""
         return {"layout": self.layout}
-
-    def _batch(self, features: Floats) -> Floats:
-        channels, height, width, cell, bins, block = (int(size) for size in self.layout)
-        images = features.reshape(len(features), channels, height, width)
-        down, across = np.zeros_like(images), np.zeros_like(images)
-        down[:, :, 1:-1] = images[:, :, 2:] - images[:, :, :-2]
-        across[..., 1:-1] = images[..., 2:] - images[..., :-2]
-        magnitude = np.hypot(across, down)
-        # Of several channels, each pixel takes the one with the largest gradient.
-        strongest = magnitude.argmax(axis=1)[:, None]
-        down, across, magnitude = (
-            np.take_along_axis(array, strongest, axis=1)[:, 0] for array in (down, across, magnitude)
-        )
-        angle = np.rad2deg(np.arctan2(down, across)) % 180.0
-        place = np.minimum((angle * bins / 180.0).astype(np.int64), bins - 1)
-        rows, columns = height // cell, width // cell
-        inside = (slice(None), slice(0, rows * cell), slice(0, columns * cell))
-        cells = np.empty((len(images), rows, columns, bins))
-        for index in range(bins):
-            chosen = np.where(place == index, magnitude, 0.0)[inside]
-            cells[..., index] = chosen.reshape(len(images), rows, cell, columns, cell).mean(axis=(2, 4))
-        windows = np.lib.stride_tricks.sliding_window_view(cells, (block, block), axis=(1, 2))
-        blocks = np.moveaxis(windows, 3, 5).reshape(len(images), rows - block + 1, columns - block + 1, -1)
-        for limit in (_CLIP, math.inf):
-            blocks = blocks / np.sqrt((blocks**2).sum(axis=-1, keepdims=True) + _SMALL**2)
-            blocks = np.minimum(blocks, limit)
-        flat = blocks.reshape(len(images), -1)
-        norms = np.linalg.norm(flat, axis=1, keepdims=True)
-        return np.asarray(flat / np.where(norms > 0, norms, 1.0))
 
 
 @register("projections", "hog")
