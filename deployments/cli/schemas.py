@@ -33,8 +33,13 @@ def draft(
         bool, typer.Option("--header/--no-header", help="Whether the first line names the columns.")
     ] = True,
     numeric: Annotated[str, typer.Option(help="Columns that are numbers: age,income.")] = "",
+    categories: Annotated[str, typer.Option(help="Columns that are categories: ward,city.")] = "",
     range_epsilon: Annotated[
-        float | None, typer.Option(help="Draw their ranges privately: epsilon of one release, charged to the account.")
+        float | None,
+        typer.Option(help="Draw ranges and values of these columns privately: epsilon in all, charged to the account."),
+    ] = None,
+    range_delta: Annotated[
+        float | None, typer.Option(help="The delta that lists of values spend; below 1/n. Ranges spend none.")
     ] = None,
     range_fallback: Annotated[
         str, typer.Option(help="Range of a column where nothing stands out of the noise: LOW,HIGH.")
@@ -46,17 +51,24 @@ def draft(
     json: JsonFlag = False,
 ) -> None:
     """Write a commented schema from the names of a file's columns; types and ranges are left to fill in."""
-    from tasks.datasets.drafting import draft_schema, fill_ranges
-    from tasks.datasets.request import IngestRequest
-    from tasks.release.ranges import private_ranges
+    from tasks.datasets.drafting import draft_schema, fill_ranges, fill_values
 
-    names = [name.strip() for name in numeric.split(",") if name.strip()]
-    if range_epsilon is not None and not names:
-        raise InputError("--range-epsilon draws ranges of numbers: name the columns with --numeric")
+    numbers, texts = _names(numeric), _names(categories)
+    if range_epsilon is not None and not (numbers or texts):
+        raise InputError("--range-epsilon draws ranges and values: name the columns with --numeric and --categories")
+    if range_epsilon is not None and texts and range_delta is None:
+        raise InputError("values of categories can be drawn with a delta only: give --range-delta, below 1/n")
     fallback = declared_range("--range-fallback", range_fallback.split(","))
-    columns = draft_schema(require_readable(rows, "rows"), output, header=header, numeric=names)
-    found: dict[str, tuple[float, float] | None] = {}
+    columns = draft_schema(require_readable(rows, "rows"), output, header=header, numeric=numbers, categories=texts)
+    ranges: dict[str, tuple[float, float] | None] = {}
+    values: dict[str, list[str]] = {}
     if range_epsilon is not None:
+        from tasks.datasets.request import IngestRequest
+        from tasks.release.ranges import private_ranges, private_values
+
+        # Each of two releases gets half.
+        epsilon = range_epsilon / (bool(numbers) + bool(texts))
+        delta = range_delta or delta_cap or _DELTA
         try:
             use_root(root)
             request = IngestRequest(
@@ -68,18 +80,23 @@ def draft(
                 epsilon_cap=epsilon_cap,
                 delta_cap=delta_cap,
             )
-            found = private_ranges(request, range_epsilon, delta_cap or _DELTA)
-            fill_ranges(output, found, fallback)
+            if numbers:
+                ranges = private_ranges(request, epsilon, delta)
+            if texts:
+                keys = {"name": f"{output.stem}-keys", "format": "table-keys"}
+                values = private_values(request.model_copy(update=keys), epsilon, delta)
+            fill_ranges(output, ranges, fallback)
+            fill_values(output, values)
         except BaseException:
             # A draft that stays would be in the way of the next attempt, which costs nothing more.
             output.unlink()
             raise
     if json:
-        print_json({"schema": str(output), "columns": columns, "ranges": found})
+        print_json({"schema": str(output), "columns": columns, "ranges": ranges, "values": values})
         return
-    if found:
+    if range_epsilon is not None:
         console().print(
-            f"ranges of {len(found)} columns at epsilon {range_epsilon:g}, charged to account "
+            f"{len(ranges)} ranges and {len(values)} lists of values at epsilon {range_epsilon:g}, charged to account "
             f"{account or output.stem}: bring the rows in under the same account",
             soft_wrap=True,
             markup=False,
@@ -90,6 +107,10 @@ def draft(
         soft_wrap=True,
         markup=False,
     )
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
 
 
 @schema.command(epilog="Example: unitball schema check docs/examples/clinic.yaml --path docs/examples/clinic.csv")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,22 +9,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from storage.columns.column import as_numbers
-from storage.errors import InputError
-from storage.readers.files import require_file
-from storage.readers.raw import raw_rows
+from storage.readers.drafts import drafted_source
 from storage.readers.registry import register_reader
-from storage.schema import Schema, parse_schema, read_declaration
-from storage.source import Block, ReadOptions, Source
+from storage.schema import Schema
+from storage.source import ReadOptions, Source
 
-__all__ = ["BINS", "binned_columns", "bins_of", "range_of_bins", "read_bins"]
+__all__ = ["BINS", "bins_of", "range_of_bins", "read_bins"]
 
 _SMALLEST, _LARGEST = -10, 40
 _ZERO = _LARGEST - _SMALLEST + 1
 BINS = 2 * _ZERO + 1
 """Bins of a number: powers of two from 2^-10 to 2^40 of either sign, and one for what is nearer to 0."""
-_ROWS = 4096
-# Nothing is to be predicted: all rows are of one class.
-_CLASSES = ("a row", "no row")
 
 
 def bins_of(numbers: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -49,46 +42,12 @@ def _edge(place: int, *, outer: bool) -> float:
     return float(np.sign(place - _ZERO)) * 2.0 ** (exponent + outer)
 
 
-@dataclass(frozen=True, slots=True)
-class _Bins:
-    path: Path
-    layout: Schema
-    columns: tuple[str, ...]
-
-    def __iter__(self) -> Iterator[Block]:
-        for rows in raw_rows(self.path, self.layout, _ROWS):
-            for name in self.columns:
-                if name not in rows.columns:
-                    raise InputError(f"{self.path} has no column {name!r}; it has: {', '.join(rows.columns)}")
-            bins = [bins_of(as_numbers(self._cells(rows.columns[name]))) for name in self.columns]
-            lines = np.asarray(rows.lines, dtype=np.int64)
-            yield Block(
-                np.stack(bins, axis=1), np.full(len(lines), _CLASSES[0]), lines, place=str(self.path), unit=rows.unit
-            )
-
-    def _cells(self, column: Any) -> Sequence[Any]:
-        cells = column.to_pylist() if hasattr(column, "to_pylist") else column
+def _bins(column: Any, layout: Schema) -> NDArray[np.float64]:
+    cells = column.to_pylist() if hasattr(column, "to_pylist") else column
+    if layout.decimal != ".":
         exchanged = str.maketrans(".,", ",.")
-        texts = self.layout.decimal != "."
-        return [cell.translate(exchanged) if texts and isinstance(cell, str) else cell for cell in cells]
-
-
-def binned_columns(draft: str | Path) -> tuple[str, ...]:
-    """Return the columns of a drafted schema that are numbers.
-
-    Raises
-    ------
-    InputError
-        If there are none, or it is no draft.
-    """
-    given = read_declaration(draft)
-    found = given.get("columns") if isinstance(given, dict) else None
-    if not isinstance(found, list) or not all(isinstance(one, dict) and "name" in one for one in found):
-        raise InputError(f"{draft} is not a schema: it must be a mapping with a list of columns, each with a name")
-    names = tuple(str(column["name"]) for column in found if column.get("type") == "numeric")
-    if not names:
-        raise InputError(f"{draft} has no column of type numeric, whose range could be drawn")
-    return names
+        cells = [cell.translate(exchanged) if isinstance(cell, str) else cell for cell in cells]
+    return bins_of(as_numbers(cells))[:, None]
 
 
 @register_reader("table-bins", takes=("schema",))
@@ -98,26 +57,8 @@ def read_bins(path: str | Path, options: ReadOptions) -> Source:
     Parameters
     ----------
     path : path
-        CSV or Parquet. Cells that are no number, and rows of another number of cells, lie in no bin: nothing here
-        raises because of what rows contain, but for bytes that cannot be read.
+        CSV or Parquet. Cells that are no number, and rows of another number of cells, lie in no bin.
     options : ReadOptions
         ``schema`` names the draft; of its columns those of type numeric count, with a range or without.
     """
-    if options.schema is None:
-        raise InputError("format table-bins needs a drafted schema (--schema FILE.yaml)")
-    columns = binned_columns(options.schema)
-    given = read_declaration(options.schema)
-    if len(given["columns"]) < 2:
-        raise InputError(f"{options.schema} has one column; a table has a label and something to predict it from")
-    # Of the draft the layout of the text counts; what its columns are is not declared yet.
-    names = [{"name": column["name"], "type": "ignore"} for column in given["columns"]]
-    names[0]["type"] = "boolean"
-    names[-1] |= {"type": "label", "range": [0, 1]}
-    layout = parse_schema({**given, "columns": names}, str(options.schema))
-    return Source(
-        format="table-bins",
-        place=str(path),
-        dimension=len(columns),
-        classes=_CLASSES,
-        parts={"train": _Bins(require_file(path), layout, columns)},
-    )
+    return drafted_source("table-bins", path, options, kind="numeric", width=1, encode=_bins)

@@ -17,7 +17,7 @@ from storage.readers.files import LONGEST_LINE, open_binary, reading, require_fi
 from storage.readers.raw import PARQUET, header_of
 from storage.schema import Schema, parse_schema
 
-__all__ = ["draft_schema", "fill_ranges"]
+__all__ = ["draft_schema", "fill_ranges", "fill_values"]
 
 _DELIMITERS = (",", ";", "\t", "|")
 _MARKS = ((codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"), (codecs.BOM_UTF8, "utf-8"))
@@ -54,7 +54,9 @@ columns:
 _ARROW: Mapping[str, str] = MappingProxyType({"bool": "boolean", "date": "date", "timestamp": "date"})
 
 
-def draft_schema(path: Path, output: Path, *, header: bool = True, numeric: Sequence[str] = ()) -> int:
+def draft_schema(
+    path: Path, output: Path, *, header: bool = True, numeric: Sequence[str] = (), categories: Sequence[str] = ()
+) -> int:
     """Write a commented schema from the names of a file's columns, and return how many there are.
 
     Of text the first line is read, of Parquet the names and types; no value of a row is.
@@ -67,8 +69,8 @@ def draft_schema(path: Path, output: Path, *, header: bool = True, numeric: Sequ
         The YAML file to write.
     header : bool
         Whether the first line names the columns. If not, its cells are only counted.
-    numeric : sequence of str
-        Columns that are known to be numbers.
+    numeric, categories : sequence of str
+        Columns that are known to be numbers, or categories.
 
     Raises
     ------
@@ -92,10 +94,11 @@ def draft_schema(path: Path, output: Path, *, header: bool = True, numeric: Sequ
         text = _HEAD.format(source="its first line" if header else "the number of its columns", **known) + _TEXT.format(
             header=str(header).lower(), delimiter=json.dumps(layout.delimiter), encoding=layout.encoding
         )
-    unknown = [name for name in numeric if name not in dict(names)]
+    known_types = dict.fromkeys(numeric, "numeric") | dict.fromkeys(categories, "category")
+    unknown = [name for name in known_types if name not in dict(names)]
     if unknown:
         raise InputError(f"{path} has no column {unknown[0]!r}; it has: {', '.join(name for name, _ in names)}")
-    lines = [_line(name, "numeric" if name in numeric else kind) for name, kind in names]
+    lines = [_line(name, known_types.get(name, kind)) for name, kind in names]
     output.write_text(text + _MISSING + "".join(lines), "utf-8")
     return len(lines)
 
@@ -112,6 +115,16 @@ def fill_ranges(output: Path, ranges: Mapping[str, tuple[float, float] | None], 
         comment = "" if found else "  # no bin stood out of the noise: the declared fallback"
         filled = _line(name, "numeric", f", range: [{low}, {high}]").rstrip("\n") + comment + "\n"
         text = text.replace(_line(name, "numeric"), filled)
+    write_bytes(output, text.encode(), mode=0o644)
+
+
+def fill_values(output: Path, values: Mapping[str, Sequence[str]]) -> None:
+    """Write values into a draft's categories; those without any stay to be filled in."""
+    text = output.read_text("utf-8")
+    for name, found in values.items():
+        if found:
+            listed = f", values: {json.dumps(list(found), ensure_ascii=False)}"
+            text = text.replace(_line(name, "category"), _line(name, "category", listed))
     write_bytes(output, text.encode(), mode=0o644)
 
 

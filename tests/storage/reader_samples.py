@@ -81,6 +81,16 @@ def _bins(folder: Path) -> Sample:
     )
 
 
+def _keys(folder: Path) -> Sample:
+    (folder / "draft.yaml").write_text("columns: [{name: a, type: category}, {name: y, type: label}]")
+    (folder / "rows.csv").write_text("a,y\nA,0\n,1\nAB,0\n")
+    features = [[0.0] * 32 for _ in range(3)]
+    features[0][0] = features[2][0] = ord("A") / 255
+    features[2][1] = ord("B") / 255
+    options = ReadOptions(schema=folder / "draft.yaml")
+    return Sample(folder / "rows.csv", dimension=32, options=options, features=features, labels=[0, 0, 0])
+
+
 def _sklearn(folder: Path) -> Sample:
     return Sample("iris", 150, 4, ReadOptions())
 
@@ -93,4 +103,5 @@ SAMPLES: dict[str, Callable[[Path], Sample]] = {
     "parquet": _file("a.parquet", lambda path: pq.write_table(pa.table({"features": FEATURES, "label": LABELS}), path)),
     "sklearn": _sklearn,
     "table-bins": _bins,
+    "table-keys": _keys,
 }

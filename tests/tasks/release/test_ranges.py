@@ -8,16 +8,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dpalgos.errors import ParameterError
 from dpalgos.evaluators.bin_counts import BinCounts, occupied
-from dpalgos.guarantees import Guarantee, Neighbours, PureEpsilon, Setting, Trust
+from dpalgos.evaluators.key_selection import KeySelection
+from dpalgos.guarantees import ApproximateDP, Guarantee, Neighbours, PureEpsilon, Setting, Trust
+from dpalgos.keystream import KeyedNoise, public_secret
 from dpalgos.mechanisms.discrete_laplace import DiscreteLaplace
 from dpalgos.rows import ArrayRows
 from storage.errors import InputError, RefusedError
 from storage.readers.bins import BINS, bins_of, range_of_bins
 from tasks.accounts.budget import open_ledger
-from tasks.datasets.drafting import draft_schema, fill_ranges
+from tasks.datasets.drafting import draft_schema, fill_ranges, fill_values
 from tasks.datasets.request import IngestRequest
-from tasks.release.ranges import private_ranges
+from tasks.release.ranges import private_ranges, private_values
 
 
 def test_bins_are_powers_of_two_of_either_sign() -> None:
@@ -119,8 +122,67 @@ def test_what_cannot_be_drawn_is_said_before_anything_is_charged(root: Path, tmp
     with pytest.raises(InputError, match="has no column 'weight'; it has: id, age"):
         draft_schema(path, draft, numeric=["weight"])
     draft_schema(path, draft)
-    with pytest.raises(InputError, match="has no column of type numeric"):
+    with pytest.raises(InputError, match="has no column of type numeric that could be drawn"):
         private_ranges(_request(draft, path), 1.0, 1e-9)
     draft.write_text("columns: [age]")
     with pytest.raises(InputError, match="is not a schema"):
         private_ranges(_request(draft, path), 1.0, 1e-9)
+
+
+def _selection(relation: Neighbours, columns: int, epsilon: float, delta: float) -> tuple[KeySelection, Setting]:
+    setting = Setting(sizes=(50,), dimension=2 * columns, classes=2, neighbours=relation, trust=Trust.CENTRAL)
+    return KeySelection(budget=ApproximateDP(epsilon, delta), columns=columns), setting
+
+
+@pytest.mark.parametrize("relation", [Neighbours.REPLACE_ONE, Neighbours.REPLACE_SPECIAL])
+@pytest.mark.parametrize("columns", [1, 3])
+@pytest.mark.parametrize(("epsilon", "delta"), [(0.1, 1e-6), (1.0, 1e-9), (3.0, 1e-3)])
+def test_a_key_of_one_row_is_released_as_rarely_as_delta_says(
+    relation: Neighbours, columns: int, epsilon: float, delta: float
+) -> None:
+    """The law's tail, exactly: all keys of one row together within delta, and the proof's condition holds."""
+    algorithm, setting = _selection(relation, columns, epsilon, delta)
+    changes = columns * (2 if relation is Neighbours.REPLACE_ONE else 1)
+    scale = algorithm.law(setting).scale
+    assert scale == pytest.approx(changes / epsilon)
+    assert scale * epsilon >= changes
+    p = math.exp(-1 / scale)
+    tail = p ** algorithm.threshold(setting) / (1 + p)
+    assert changes * tail <= delta
+    assert 1 - tail >= p
+    # One less than two below would be too much: the threshold is not merely large.
+    assert changes * p ** (algorithm.threshold(setting) - 3) > delta
+
+
+def test_frequent_keys_are_released_and_rare_ones_are_not() -> None:
+    """With 1,000 noises: a key of one row passes with probability below 1e-9 each, one of 200 nearly always."""
+    algorithm, setting = _selection(Neighbours.REPLACE_ONE, 1, 1.0, 1e-9)
+    rows = np.zeros((202, 2))
+    rows[:200] = [65 / 255, 66 / 255]
+    rows[200] = [67 / 255, 0]
+    given = ArrayRows(rows, np.zeros(202, dtype=np.int64))
+    for seed in range(1000):
+        values = algorithm.fit([given], setting, KeyedNoise(public_secret(seed), "keys")).values
+        assert values[0, 0, 1:].tolist() == [65, 66]
+        assert abs(values[0, 0, 0] - 200) < 100
+        assert (values[0, 1:] == -1).all()
+    with pytest.raises(ParameterError, match="cannot be 3 columns of equal width"):
+        KeySelection(budget=ApproximateDP(1.0, 1e-6), columns=3).guarantee(setting)
+    with pytest.raises(ParameterError, match="too large for the proof"):
+        _selection(Neighbours.REPLACE_ONE, 1, 0.01, 0.9)[0].guarantee(setting)
+
+
+def test_values_are_charged_once_and_written_into_the_draft(root: Path, tmp_path: Path) -> None:
+    path, draft = tmp_path / "rows.csv", tmp_path / "draft.yaml"
+    wards = ["Süd"] * 180 + ["nord"] * 180 + ["geheim"] + [""] * 39
+    path.write_text("ward,rare,y\n" + "".join(f"{ward},r{row},0\n" for row, ward in enumerate(wards)))
+    draft_schema(path, draft, categories=["ward", "rare"])
+    request = _request(draft, path).model_copy(update={"format": "table-keys"})
+    found = private_values(request, 2.0, 1e-7)
+    assert found == {"ward": ["Süd", "nord"], "rare": []}
+    assert private_values(request, 2.0, 1e-7) == found
+    (charge,) = open_ledger().charges("people")
+    assert Guarantee.from_json(dict(charge.guarantee)).losses == (ApproximateDP(2.0, 1e-7),)
+    fill_values(draft, found)
+    assert '  - {name: "ward", type: category, values: ["Süd", "nord"]}' in draft.read_text("utf-8").splitlines()
+    assert '  - {name: "rare", type: category}' in draft.read_text("utf-8").splitlines()
