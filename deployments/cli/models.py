@@ -35,3 +35,25 @@ def show(
     text = found.card or "This version was logged without a model card."
     screen.print(Markdown(text) if screen.is_terminal else text, highlight=False, markup=False, soft_wrap=True)
     print_root()
+
+
+@models.command(epilog="Example: unitball model promote digits.noisy-gd/3 --alias champion")
+def promote(
+    model: Annotated[str, typer.Argument(help="NAME/VERSION or NAME@ALIAS; a name alone is its newest version.")],
+    alias: Annotated[str, typer.Option(help="The alias that the version gets.")] = "champion",
+    root: RootOption = None,
+    json: JsonFlag = False,
+) -> None:
+    """Give a version an alias, by which others load it; refused where an audit has refuted its algorithm."""
+    from tasks.runtime.settings import current_root
+    from tasks.tracking.models import find_model
+    from tasks.tracking.promotion import promote as set_alias
+
+    use_root(root)
+    found = find_model(current_root(), model)
+    set_alias(current_root(), found.name, found.version, alias)
+    if json:
+        print_json({"model": found.name, "version": found.version, "alias": alias})
+        return
+    console().print(f"{found.name} version {found.version} is now {found.name}@{alias}", highlight=False, markup=False)
+    print_root()

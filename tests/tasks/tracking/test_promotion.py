@@ -19,6 +19,7 @@ from tasks.tracking.promotion import (
     tag_versions,
 )
 from tasks.tracking.runs import RunReport, track_run
+from tests.support.command_line import CommandLine
 from tests.support.engines import Engine
 from tests.tasks.tracking.test_runs import a_report
 
@@ -81,6 +82,17 @@ def test_audits_decide_on_promotion(models: Path) -> None:
     promote(models, "digits.other", "1", "champion")
     with pytest.raises(InputError, match="no version 7"):
         promote(models, "digits.other", "7", "champion")
+
+
+def test_the_command(models: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    command = CommandLine(models, capfd)
+    at = ("--root", models)
+    told = command.succeeds("model", "promote", "digits.other", "--alias", "shadow", *at)
+    assert (told["model"], told["version"], told["alias"]) == ("digits.other", "1", "shadow")
+    tag_versions(models, "other", VIOLATION, "made up")
+    command("model", "promote", "digits.other/1", *at).refused(3, "not promoted", "made up")
+    client(models).delete_model_version_tag("digits.other", "1", AUDIT_TAG)
+    command("model", "promote", "digits.nothing", *at).refused(2, "no model")
 
 
 def test_a_version_made_after_the_audit_is_blocked_too(models: Path) -> None:
