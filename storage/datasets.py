@@ -23,6 +23,7 @@ from storage.layout import FINGERPRINTS, PATTERNS, Layout, path_component
 from storage.readers.files import most_rows
 from storage.refs import DatasetRef, Labels, Visibility
 from storage.rowfiles import NULL_CLASS, Features, RowFormat, RowWriter, StoredRows, WrittenRows, file_digest
+from storage.schema import parse_schema
 from storage.secrets import root_secret
 from storage.source import Block, Source, Tally, canonical_label, undeclared
 
@@ -274,14 +275,21 @@ class StagedDataset:
 
 
 def remake_fingerprints(layout: Layout, version: str) -> bool:
-    """Make a private version's fingerprints again from its rows; return False where the rows are not whole."""
+    """Make a private version's fingerprints again from its rows; return False where the rows are not whole.
+
+    Of a table's rows they are the same up to rounding, which patterns forgive: the numbers that were read are made
+    again from features in float32 (:meth:`storage.schema.Schema.plain`).
+    """
     try:
         body = _load(layout, version)
+        # What was derived keeps the declaration of the table that it was derived from.
+        table = None if "parent" in body else body.get("table")
+        schema = None if table is None else parse_schema(table["schema"], version)
         prints = Fingerprints(root_secret(layout))
         for part in _PARTS:
             if part in body["parts"]:
                 for features, _ in _open_part(layout, version, body, part).blocks():
-                    prints.add(features)
+                    prints.add(features if schema is None else schema.plain(features))
     except StorageError:
         return False
     prints.save(layout.dataset(version))

@@ -17,7 +17,7 @@ from storage.ledger.entries import Entries, Kind
 from storage.refs import Visibility
 from storage.rowfiles import file_digest, verify_file
 
-__all__ = ["guard_material", "missing_material"]
+__all__ = ["adopt_material", "guard_material", "missing_material"]
 
 
 def _recorded(layout: Layout, entries: Entries, *, shared: bool) -> Iterator[tuple[str, Path, str | None]]:
@@ -31,7 +31,7 @@ def _recorded(layout: Layout, entries: Entries, *, shared: bool) -> Iterator[tup
     for version, digest in versions.items():
         # A shared ledger also holds the registrations of other machines, whose rows are not here.
         if not shared or layout.dataset(version).exists():
-            yield version, layout.dataset(version) / FINGERPRINTS, digest or adopted.get(version)
+            yield version, layout.dataset(version) / FINGERPRINTS, adopted.get(version) or digest
 
 
 def missing_material(layout: Layout, entries: Entries, *, shared: bool = False) -> dict[str, str]:
@@ -52,6 +52,12 @@ def missing_material(layout: Layout, entries: Entries, *, shared: bool = False) 
     return problems
 
 
+def adopt_material(layout: Layout, entries: Entries, version: str) -> None:
+    """Record the fingerprints of a version as they are now, in the place of those on record."""
+    digest = file_digest(layout.dataset(version) / FINGERPRINTS)
+    entries.append(Kind.MATERIAL, account="", subject=version, content={"digest": digest})
+
+
 def guard_material(layout: Layout, *, shared: bool = False) -> Guard:
     """Return the guard of a ledger's writing transactions that stops where key material is missing or changed.
 
@@ -68,8 +74,8 @@ def guard_material(layout: Layout, *, shared: bool = False) -> Guard:
         problems = missing_material(layout, entries, shared=shared)
         if problems:
             raise StorageError(f"{next(iter(problems.values()))}. Nothing was charged")
-        for version, path, digest in list(_recorded(layout, entries, shared=shared)):
+        for version, _, digest in list(_recorded(layout, entries, shared=shared)):
             if digest is None:
-                entries.append(Kind.MATERIAL, account="", subject=version, content={"digest": file_digest(path)})
+                adopt_material(layout, entries, version)
 
     return guard

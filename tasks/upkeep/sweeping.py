@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from storage.atomic import PREFIX, clean
-from storage.datasets import remake_fingerprints
+from storage.datasets import dataset_ref, declared_table, remake_fingerprints
 from storage.layout import Layout
-from storage.ledger.entries import reading
-from storage.ledger.material import missing_material
+from storage.ledger.entries import reading, writing
+from storage.ledger.material import adopt_material, missing_material
 from tasks.datasets.registration import sweep_unregistered
 from tasks.runtime.books import open_books, open_catalog
 from tasks.runtime.settings import ledger_url
@@ -31,9 +33,10 @@ def sweep_everything(layout: Layout) -> list[str]:
         done.append(f"removed {versions} copies of rows that were never registered")
     with reading(open_books()) as entries:
         lacking = missing_material(layout, entries, shared=ledger_url() is not None)
-    done += [
-        f"made the fingerprints of version {version} again from its rows"
-        for version in lacking
-        if remake_fingerprints(layout, version)
-    ]
+    for version in filter(partial(remake_fingerprints, layout), lacking):
+        done.append(f"made the fingerprints of version {version} again from its rows")
+        if declared_table(layout, dataset_ref(layout, version)) is not None:
+            # Those of a table's rows come back up to rounding; of all others, to the bit that is on record.
+            with writing(open_books(guarded=False)) as entries:
+                adopt_material(layout, entries, version)
     return done

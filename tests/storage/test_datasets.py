@@ -84,7 +84,7 @@ def test_real_labels_come_back_exactly(layout: Layout) -> None:
     ref = stored(layout, source_of((features, labels), label_range=(-1.0, 1.0)), private=True)
     assert (ref.labels, ref.label_range, ref.classes) == (Labels.REAL, (-1.0, 1.0), ())
     got = gathered(open_dataset(layout, ref))[1]
-    assert got.dtype == np.float32
+    assert got.dtype == np.float64
     assert np.array_equal(got, labels)
 
 
