@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from storage.datasets import IngestionReport
 
 
+_COUNTS = ("read", "kept", "incomplete", "outside", "clipped", "dropped", "null")
+
+
 @app.command(epilog='Example: unitball datasets digits --sql "SELECT label, count(*) FROM train GROUP BY label"')
 def datasets(
     name: Annotated[str | None, typer.Argument(help="One data set; all if left out.")] = None,
@@ -130,8 +133,8 @@ def ingest(
 def _accounted(report: IngestionReport) -> Iterator[str]:
     """Yield what became of every row, for the owner."""
     for part, counts in report.counts.items():
-        rest = ", ".join(f"{count} {what}" for what, count in counts.items() if what not in ("read", "kept"))
-        yield f"rows of {part}: {counts['read']} read, {counts['kept']} kept ({rest})"
+        # Versions stored earlier have three of the counts.
+        yield f"rows of {part}: " + ", ".join(f"{counts[what]} {what}" for what in _COUNTS if what in counts)
     found = report.duplicates
     if found is not None and found.rows:
         yield (

@@ -80,11 +80,12 @@ def draft(
                 epsilon_cap=epsilon_cap,
                 delta_cap=delta_cap,
             )
-            if numbers:
-                ranges = private_ranges(request, epsilon, delta)
+            # First what spends delta: an account that a pure plan opens leaves basic composition little.
             if texts:
                 keys = {"name": f"{output.stem}-keys", "format": "table-keys"}
                 values = private_values(request.model_copy(update=keys), epsilon, delta)
+            if numbers:
+                ranges = private_ranges(request, epsilon, delta)
             fill_ranges(output, ranges, fallback)
             fill_values(output, values)
         except BaseException:
