@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import numpy as np
@@ -23,32 +24,52 @@ _MOST_COMPONENTS = 200
 @released_kind
 @dataclass(frozen=True, slots=True)
 class CentredDirections(RowFeatures):
-    """The map x ↦ u/‖u‖ with u = (x − mean) basis.
+    """The map x ↦ z = u/‖u‖ with u = (x − mean) basis; with a head of K classes, x ↦ (√(1 − c²) z, c s/‖s‖).
+
+    s are the head's scores less their mean.
 
     Parameters
     ----------
     mean : array (d,)
     basis : array (d, k)
+    head : array (k, K), optional
+        Weights of a public classifier.
+    offset : array (K,), optional
+    weight : array (1,), optional
+        c, in [0, 1).
     """
 
     mean: Floats
     basis: Floats
+    head: Floats = field(default_factory=lambda: np.zeros((0, 0)))
+    offset: Floats = field(default_factory=lambda: np.zeros(0))
+    weight: Floats = field(default_factory=lambda: np.zeros(1))
     kind: ClassVar[str] = "centred-directions"
 
     @property
     def dimension(self) -> int:
         """Number of features k."""
-        return int(self.basis.shape[1])
+        return int(self.basis.shape[1]) + len(self.offset)
 
     def transform(self, features: Floats) -> Floats:
-        """Map (m, d) to (m, k), rows of norm 1 (or 0, for the mean)."""
-        turned = (features - self.mean) @ self.basis
-        norms = np.linalg.norm(turned, axis=1, keepdims=True)
-        return np.asarray(turned / np.where(norms > 0, norms, 1.0))
+        """Map (m, d) to (m, k), or (m, k + K) with a head; rows of norm 1 (or less, for the mean)."""
+        turned = _unit((features - self.mean) @ self.basis)
+        if not len(self.offset):
+            return turned
+        scores = turned @ self.head + self.offset
+        weight = float(self.weight[0])
+        known = _unit(scores - scores.mean(axis=1, keepdims=True))
+        return np.hstack([math.sqrt(1.0 - weight * weight) * turned, weight * known])
 
     def arrays(self) -> dict[str, Array]:
-        """Return mean and basis."""
-        return {"mean": self.mean, "basis": self.basis}
+        """Return mean and basis, and the head where there is one."""
+        head = {"head": self.head, "offset": self.offset, "weight": self.weight} if len(self.offset) else {}
+        return {"mean": self.mean, "basis": self.basis, **head}
+
+
+def _unit(rows: Floats) -> Floats:
+    norms = np.linalg.norm(rows, axis=1, keepdims=True)
+    return np.asarray(rows / np.where(norms > 0, norms, 1.0))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +95,10 @@ class PublicRowsWhitening:
         Added to W's eigenvalues, relative to the largest.
     within : bool
         Whether the covariance to whiten by is that within the public rows' classes, which need not be the private ones.
+    head : float
+        c in [0, 1): weight of a head trained on the public rows beside the features, the discriminant of their classes,
+        which then must be the private ones: what the private head learns is what the public one does not know. 0 for
+        none.
 
     References
     ----------
@@ -85,21 +110,28 @@ class PublicRowsWhitening:
     power: float = 0.5
     floor: float = 1e-3
     within: bool = True
+    head: float = 0.0
 
     def __post_init__(self) -> None:
         if self.components is not None:
             require_count("components", self.components)
         require_between("power", self.power, 0.0, 0.5)
         require_positive("floor", self.floor)
+        require_between("head", self.head, 0.0, 1.0, open_high=True)
 
-    def output_dimension(self, dimension: int, rows: int) -> int:
-        """Return the number of directions that ``rows`` public rows of ``dimension`` features give.
+    def output_dimension(self, dimension: int, rows: int, classes: int) -> int:
+        """Return the number of features that ``rows`` public rows of ``dimension`` features and K classes give.
 
         Raises
         ------
         ParameterError
             If more are asked for than there are.
         """
+        if self.head > 0 and classes < 2:
+            raise ParameterError("head is above 0 and the public rows have no classes: leave it out")
+        return self._directions(dimension, rows) + (classes if self.head > 0 else 0)
+
+    def _directions(self, dimension: int, rows: int) -> int:
         most = min(dimension, max(rows - 1, 1))
         if self.components is not None and self.components > most:
             raise ParameterError(
@@ -115,7 +147,7 @@ class PublicRowsWhitening:
         Parameters
         ----------
         blocks : iterable of (features (m, dimension), labels (m,))
-            The public rows; null records among them are left out.
+            The public rows, read again for a head; null records among them are left out.
         dimension, rows, classes : int
             Features, number of rows and of classes (1 for real labels).
         """
@@ -138,7 +170,21 @@ class PublicRowsWhitening:
         largest = max(float(values[-1]), 1e-12)
         whitener = vectors * (np.maximum(values, 0.0) / largest + self.floor) ** -self.power
         _, turned = np.linalg.eigh(whitener.T @ ((total + total.T) / 2.0) @ whitener)
-        size = self.output_dimension(dimension, rows)
+        size = self._directions(dimension, rows)
         # Single precision is enough and halves the file.
         basis = (whitener @ turned[:, ::-1][:, :size]).astype(np.float32).astype(np.float64)
-        return CentredDirections(mean=mean, basis=basis)
+        made = CentredDirections(mean=mean, basis=basis)
+        return self._with_head(made, blocks, classes) if self.head > 0 else made
+
+    def _with_head(
+        self, made: CentredDirections, blocks: Iterable[tuple[Floats, Array]], classes: int
+    ) -> CentredDirections:
+        """Put the discriminant of the public rows' classes beside the features."""
+        sums, counts = np.zeros((classes, made.dimension)), np.zeros(classes)
+        for features, labels in blocks:
+            kept = ~null_records(features, labels, classes)
+            member = np.eye(classes)[np.asarray(labels[kept], dtype=np.int64)]
+            sums, counts = sums + member.T @ made.transform(features[kept]), counts + member.sum(axis=0)
+        means = sums / np.maximum(counts, 1.0)[:, None]
+        offset = -0.5 * (means**2).sum(axis=1)
+        return replace(made, head=means.T, offset=offset, weight=np.array([self.head]))

@@ -170,6 +170,11 @@ def _from_public_rows(dataset: DatasetRef, config: TrainingConfig, before: Seque
         )
     given = parameters_of(config, "public")
     learner = construct(PublicRowsWhitening, "public", given)
+    if learner.head > 0 and public.classes != registered.classes:
+        raise InputError(
+            f"public.head asks for a head trained on {public.name}, whose classes are not those of {registered.name}; "
+            "leave it out"
+        )
     dimension = before[-1].dimension if before else dataset.dimension
     key = identity(
         map=["public-rows", given, dataset.normalisation, dimension],
@@ -180,7 +185,7 @@ def _from_public_rows(dataset: DatasetRef, config: TrainingConfig, before: Seque
     return FeatureStep(
         key=key,
         label="public-rows",
-        dimension=learner.output_dimension(dimension, public.rows),
+        dimension=learner.output_dimension(dimension, public.rows, max(len(public.classes), 1)),
         algorithm=AlgorithmSpec("", "public", given),
         public=public,
         outside=f"the public rows of {public.name}, which features are centred and whitened by, are not protected",
@@ -197,15 +202,21 @@ def _made(feature: FeatureStep, dataset: DatasetRef, before: Sequence[RowFeature
     else:
         rows = map_rows(feature.public, dataset.normalisation)
         through = _through(before)
-
-        def blocks() -> Iterator[tuple[Floats, Array]]:
-            for features, labels in open_dataset(current_layout(), rows).blocks():
-                yield through(np.asarray(features, dtype=np.float64)), labels
-
         width = before[-1].dimension if before else rows.dimension
         learner = construct(PublicRowsWhitening, "public", feature.algorithm.parameters)
-        made = learner.learn(blocks(), width, rows.rows, max(len(rows.classes), 1))
+        made = learner.learn(_Mapped(rows, through), width, rows.rows, max(len(rows.classes), 1))
     return _store(feature.key, feature.label, made)
+
+
+class _Mapped:
+    """The rows of a stored version under a map, block by block, as often as they are read."""
+
+    def __init__(self, rows: DatasetRef, through: Callable[[Floats], Floats]) -> None:
+        self._rows, self._through = rows, through
+
+    def __iter__(self) -> Iterator[tuple[Floats, Array]]:
+        for features, labels in open_dataset(current_layout(), self._rows).blocks():
+            yield self._through(np.asarray(features, dtype=np.float64)), labels
 
 
 def _store(key: str, label: str, made: RowFeatures) -> RowFeatures:

@@ -7,6 +7,7 @@ import pytest
 
 from dpalgos.errors import ParameterError
 from dpalgos.features.public_rows import CentredDirections, PublicRowsWhitening
+from dpalgos.models import decode
 from dpalgos.rows import NULL_LABEL, Floats
 
 
@@ -70,5 +71,22 @@ def test_hardly_any_rows(count: int) -> None:
 
 def test_more_directions_than_there_are() -> None:
     with pytest.raises(ParameterError, match="12 public rows of 40 features have at most 11"):
-        PublicRowsWhitening(components=12).output_dimension(40, 12)
-    assert PublicRowsWhitening().output_dimension(400, 10_000) == 200
+        PublicRowsWhitening(components=12).output_dimension(40, 12, 3)
+    assert PublicRowsWhitening().output_dimension(400, 10_000, 3) == 200
+
+
+def test_a_public_head_stands_beside_the_features(random: np.random.Generator) -> None:
+    features, labels = rows(random)
+    blocks = [(features[start::5], labels[start::5]) for start in range(5)]
+    bare, made = (PublicRowsWhitening(head=head).learn(blocks, 4, len(features), 3) for head in (0.0, 0.6))
+    assert made.dimension == 7 == PublicRowsWhitening(head=0.6).output_dimension(4, len(features), 3)
+    found, plain = made.transform(features), bare.transform(features)
+    np.testing.assert_allclose(found[:, :4], 0.8 * plain)
+    np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1.0)
+    means = np.stack([plain[labels == each].mean(axis=0) for each in range(3)])
+    nearest = ((plain[:, None, :] - means) ** 2).sum(axis=2).argmin(axis=1)
+    assert (found[:, 4:].argmax(axis=1) == nearest).all()
+    again = decode(made.kind, made.arrays())
+    assert np.array_equal(again.transform(features), found)
+    with pytest.raises(ParameterError, match="have no classes"):
+        PublicRowsWhitening(head=0.5).output_dimension(4, 10, 1)

@@ -192,3 +192,10 @@ def test_rows_that_are_trained_on_are_no_public_rows(root: Path, tmp_path: Path)
         require_feasible(TrainingConfig(**{**SMALL, "dataset": "others"}, public_dataset="others"))
     with pytest.raises(InputError, match=r"digits has 64 features a row and others \d+"):
         require_feasible(TrainingConfig(**{**SMALL, "dataset": "others"}, public_dataset="digits"))
+
+
+def test_a_head_of_the_public_rows_goes_into_the_map(clinic: None, tmp_path: Path) -> None:
+    ingest_public(tmp_path / "public")
+    config, chained = run(public_dataset="others", parameters={"public.head": 0.5, "public.components": 3})
+    assert chained.dataset.dimension == 3 + len(CLASSES)
+    assert pipeline_of(config, chained).pipeline.steps[1][0] == "centred-directions"
