@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from unitball.accounts import budget, open_account
     from unitball.estimators import PrivateClassifier, PrivateRegressor
     from unitball.fitting import BudgetError
+    from unitball.frontiers import frontier, plot
     from unitball.training import TrainedModel, predict, results, train
 
 __all__ = [
@@ -49,7 +50,9 @@ __all__ = [
     "PrivateRegressor",
     "TrainedModel",
     "budget",
+    "frontier",
     "open_account",
+    "plot",
     "predict",
     "results",
     "train",
@@ -58,6 +61,7 @@ _PLACES = {
     "accounts": ("budget", "open_account"),
     "estimators": ("PrivateClassifier", "PrivateRegressor"),
     "fitting": ("BudgetError",),
+    "frontiers": ("frontier", "plot"),
     "training": ("TrainedModel", "predict", "results", "train"),
 }
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import unitball
-from storage.errors import OverspendError
+from storage.errors import OverspendError, RefusedError
 from tests.support.chains import ingest_private
 
 
@@ -49,3 +49,16 @@ def test_another_root_is_named(root: Path, tmp_path: Path) -> None:
     assert list(unitball.results("SELECT 1 AS one", root=tmp_path / "another")["one"]) == [1]
     assert (tmp_path / "another").exists()
     assert not root.exists()
+
+
+def test_a_frontier_and_its_figure(root: Path, tmp_path: Path) -> None:
+    algorithms = ("noisy-gd", "non-private")
+    runs = unitball.frontier("iris", algorithms=algorithms, epsilons=(0.5, 4.0), seeds=1, parties=2)
+    assert runs["algorithm"].tolist().count("noisy-gd") == 2
+    assert runs["epsilon"].isna().sum() == 1
+    axes = unitball.plot(runs)
+    assert axes.get_xscale() == "log"
+    assert axes.get_legend_handles_labels()[1] == ["noisy-gd", "non-private"]
+    ingest_private(tmp_path / "input")
+    with pytest.raises(RefusedError, match="private"):
+        unitball.frontier("clinic")
