@@ -9,11 +9,11 @@ BIN := .venv/bin
 .venv/.ready: requirements.lock pyproject.toml scripts/make-venv.sh
 	@PYTHON="$(PYTHON)" sh scripts/make-venv.sh
 
-run: .venv/.ready  ## the main job: six systems on scikit-learn's digits at epsilon 1
+run: .venv/.ready  ## the main job: seven systems on scikit-learn's digits at epsilon 1
 	@$(BIN)/unitball compare --dataset digits --epsilon 1
 	@printf '\nNext:\n  %s\n  %s\n  %s\n' \
-	  "$(BIN)/unitball train --dataset digits --algorithm noisy-gd --epsilon 0.5" \
-	  "$(BIN)/unitball budget digits" \
+	  "$(BIN)/unitball train --dataset digits --epsilon 3" \
+	  "$(BIN)/unitball frontier --dataset digits" \
 	  "$(BIN)/unitball serve"
 
 check: .venv/.ready

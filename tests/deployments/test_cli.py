@@ -524,7 +524,7 @@ def test_private_rows_do_not_come_back_as_public(commands: CommandLine, tmp_path
         (["--epsilon", "inf"], ["epsilon"]),
         (["--epsilon", "x"], ["--epsilon", "number"]),
         (["--epsilon", "1", "--delta", "1"], ["delta", "less than 1"]),
-        (["--epsilon", "1", "--delta", "0"], ["delta", "greater than 0"]),
+        (["--epsilon", "1", "--delta", "0"], ["no delta of 0", "--algorithm dpml"]),
         (["--epsilon", "1", "--dimension", "65"], ["65", "64"]),
         (["--epsilon", "1", "--algorithm", "dpdr-dpml", "--dimension", "65"], ["65", "64"]),
         (["--epsilon", "1", "--dimension", "0"], ["dimension"]),
