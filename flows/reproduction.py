@@ -35,6 +35,9 @@ from tasks.tracking.sweeps import attach_files
 
 __all__ = ["report_sweep", "reproduce"]
 
+# From this ratio of largest to smallest on, an axis is logarithmic.
+_WIDE = 20.0
+
 
 def _data(scale: Scale, dataset: str | None, path: Path | None) -> tuple[list[DataNeed], list[str]]:
     """Return the data sets to run on, ingested where files were named, and what is missing.
@@ -245,7 +248,10 @@ def report_sweep(
     scale: str = "sweep",
     out: Path | None = None,
 ) -> Experiment:
-    """Keep a sweep as an experiment, so that it has results, tables and a page like a reproduction."""
+    """Keep a sweep as an experiment, so that it has results, tables, a figure and a page like a reproduction.
+
+    Unless a plot is given, its accuracy is drawn against its first axis of numbers.
+    """
     finished = [(one.point, one.result) for one in result.outcomes if one.result is not None]
     results = [point_result(point, done) for point, done in finished]
     axes = dict.fromkeys(name for name, _ in spec.grids())
@@ -258,6 +264,20 @@ def report_sweep(
         tables=[means_table(results, columns, ["accuracy", "epsilon_spent", "seconds"])] if results else [],
         seconds=result.seconds,
     )
+    plot = plot or _plot_of(spec, results)
     drawing = draw(plot, results, spec.title or spec.name) if plot is not None and results else None
     _publish(experiment, drawing, out)
     return experiment
+
+
+def _plot_of(spec: SweepSpec, results: Sequence[PointResult]) -> Plot | None:
+    """Return the accuracy against the first axis of numbers that is varied; None where there is none."""
+    for name, values in spec.grids():
+        numbers = [float(value) for value in values if isinstance(value, int | float) and not isinstance(value, bool)]
+        if name in ("seeds", "seed", "partition_seed", "repetition") or len(set(numbers)) < max(len(values), 2):
+            continue
+        if all(result.value(name) is None for result in results):
+            continue
+        wide = min(numbers) > 0 and max(numbers) / min(numbers) >= _WIDE
+        return Plot(x=name, log_x=wide)
+    return None

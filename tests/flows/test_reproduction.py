@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -68,3 +70,20 @@ def test_some_features_of_a_private_set_are_no_set_of_their_own(root: Path, tmp_
     )
     with pytest.raises(RefusedError, match="private"):
         ingest_features("clinic", [0], "copy")
+
+
+def test_a_sweep_is_drawn_against_its_first_axis_of_numbers() -> None:
+    from flows.reproduction import _plot_of
+    from tasks.experiments.specification import SweepSpec
+
+    def plot_of(**grid: list[object]) -> tuple[str, bool] | None:
+        spec = SweepSpec.model_validate({"name": "s", "set": {"dataset": "digits", "epsilon": 1.0}, "grid": grid})
+        axes = {name: values[0] for name, values in grid.items()}
+        result: Any = SimpleNamespace(value=axes.get)
+        plot = _plot_of(spec, [result])
+        return None if plot is None else (plot.x, plot.log_x)
+
+    assert plot_of(algorithm=["noisy-gd", "ridge"], epsilon=[0.5, 1, 3]) == ("epsilon", False)
+    assert plot_of(seeds=[0, 1], epsilon=[0.1, 1, 3], parties=[2, 3]) == ("epsilon", True)
+    assert plot_of(algorithm=["noisy-gd", "ridge"], seeds=[0, 1]) is None
+    assert plot_of(parties=[5]) is None
