@@ -466,7 +466,7 @@ def test_private_rows_from_ingestion_to_the_end_of_the_budget(unitball: CommandL
     assert unitball.succeeds("budget", "clinic")["epsilon_spent"] <= 2.0
     assert "left ε" in unitball("budget", "clinic").out
     # What was paid for stays free.
-    assert unitball.trained(*words)["cached"] is True
+    assert unitball.trained(*words, "--roc")["cached"] is True
     assert unitball.succeeds("budget", "clinic", "--verify") == {"dataset": "clinic", "verified": True, "problems": []}
 
 
