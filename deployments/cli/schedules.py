@@ -63,7 +63,7 @@ def schedule(
     print_root()
 
 
-@app.command(epilog="Example: unitball schedules --json")
+@app.command(epilog="Example: unitball schedules")
 def schedules(root: RootOption = None, json: JsonFlag = False) -> None:
     """List which data sets are trained on without being asked, when, and how."""
     from tasks.datasets.schedules import schedules as standing
