@@ -1,0 +1,49 @@
+"""Audits of everything: found by name, kept, and not made again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dpalgos.errors import ParameterError, UnknownNameError
+from dpalgos.registry import names
+from tasks.auditing.catalogue import Arguments, Subject, audit_all, find_subject, subjects
+from tests.support.command_line import CommandLine
+
+
+def test_everything_that_draws_noise_is_there_and_nothing_else() -> None:
+    found = subjects()
+    assert {"mpc-op", "noisy-gd", "dpwss"} <= {one.name for one in found if one.kind == "systems"}
+    assert Subject("projections", "analyze-gauss-published") in found
+    assert {"non-private", "svm", "erm", "pca", "hog"}.isdisjoint(one.name for one in found)
+    assert len(found) == len(set(found)) < sum(len(names(kind)) for kind in ("systems", "projections", "trainers")) + 10
+
+
+def test_a_name_means_a_system_first() -> None:
+    assert find_subject("mpc-op") == Subject("systems", "mpc-op")
+    assert find_subject("mpc-op", "trainers") == Subject("trainers", "mpc-op")
+    assert find_subject("class-means").kind == "trainers"
+    with pytest.raises(UnknownNameError, match="nothing that can be audited"):
+        find_subject("no-such-thing")
+    with pytest.raises(ParameterError, match="reads releases, not rows"):
+        find_subject("weighted-mean")
+    with pytest.raises(ParameterError, match="what can be audited are systems"):
+        find_subject("mpc-op", "things")
+
+
+def test_what_was_finished_is_not_made_again(tmp_path: Path) -> None:
+    wanted, arguments = [Subject("trainers", "class-means")], Arguments(trials=400)
+    first = list(audit_all(wanted, arguments, tmp_path, processes=1))
+    (kept,) = tmp_path.iterdir()
+    written = kept.stat().st_mtime_ns
+    assert list(audit_all(wanted, arguments, tmp_path, processes=1)) == first
+    assert kept.stat().st_mtime_ns == written
+    kept.write_text("{")
+    again = list(audit_all(wanted, arguments, tmp_path, processes=1))
+    assert {**again[0][1], "seconds": 0} == {**first[0][1], "seconds": 0}
+
+
+def test_name_and_all_exclude_each_other(commands: CommandLine) -> None:
+    for arguments in ((), ("mpc-op", "--all"), ("--all", "--chain")):
+        commands("audit", *arguments).refused(2)
