@@ -127,7 +127,7 @@ def test_a_comparison_stops_at_the_first_refusal(engine: Engine, tracked_root: P
     ]
     with pytest.raises(RefusedError, match="non-private"):
         compare(configs)
-    assert len(charges()) == 1
+    assert len(charges()) == 2, "one model and its measurement"
 
 
 def test_a_refusal_is_not_tried_again(engine: Engine, tracked_root: Path, tmp_path: Path) -> None:
