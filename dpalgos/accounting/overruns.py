@@ -6,7 +6,7 @@ import math
 from functools import lru_cache
 
 from dpalgos.accounting.composition import compose
-from dpalgos.guarantees import ApproximateDP, Loss, NoGuarantee
+from dpalgos.guarantees import Loss, NoGuarantee, SlackGaussian
 
 __all__ = ["loss_of_overruns"]
 
@@ -54,8 +54,9 @@ def loss_of_overruns(losses: tuple[Loss, ...], probability: float) -> Loss:
 
     Returns
     -------
-    ApproximateDP or NoGuarantee
-        (0, s); no guarantee where s is not below 1.
+    SlackGaussian or NoGuarantee
+        Slack s and mu 0; no guarantee where s is not below 1. It is for these neighbours alone: s follows from M's own
+        divergence, so k neighbours in a row do not cost k s (:func:`dpalgos.accounting.scaling.group_loss`).
     """
     profile = compose(losses)
     points = [
@@ -70,4 +71,4 @@ def loss_of_overruns(losses: tuple[Loss, ...], probability: float) -> Loss:
     slack = lost / alike * _ROUNDING
     if slack >= 1:
         return NoGuarantee(f"overruns of probability {probability:g} may reveal everything at so large an epsilon")
-    return ApproximateDP(0.0, slack)
+    return SlackGaussian(0.0, slack)

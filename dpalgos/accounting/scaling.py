@@ -97,8 +97,9 @@ def _log_expm1(x: float) -> float:
 @_group.register
 def _(loss: SlackGaussian, rows: int) -> Loss:
     return NoGuarantee(
-        f"its guarantee under sampling is for one row against a null one, and nothing is proved for groups of {rows}, "
-        "of which a replaced row is one; choose an account under replace-special, or an algorithm that uses all rows"
+        "what is revealed with a small probability (by sampling, or by an overrun of a deadline) is bounded for one "
+        f"row, and nothing is proved for {rows} rows or a relation that takes {rows} steps; choose an algorithm that "
+        "uses all rows, no --deadline, one row a person, or the account's own --neighbours"
     )
 
 

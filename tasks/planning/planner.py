@@ -12,7 +12,7 @@ from dpalgos.accounting.calibration import Allocation, allocate
 from dpalgos.accounting.overruns import loss_of_overruns
 from dpalgos.accounting.tightening import tightened
 from dpalgos.errors import ParameterError
-from dpalgos.guarantees import ApproximateDP, GaussianMu, Loss, Neighbours, PureEpsilon, Setting, Trust, loss_to_json
+from dpalgos.guarantees import GaussianMu, Loss, Neighbours, PureEpsilon, Setting, SlackGaussian, Trust, loss_to_json
 from dpalgos.registry import AlgorithmSpec, lookup
 from dpalgos.systems.system import Scope
 from storage.refs import ShardRef
@@ -319,7 +319,7 @@ class _Draft:
             return losses
         # What less noise could reveal by overruns is more, so their price stays enough.
         price = [loss_of_overruns((loss,), self._deadline.overrun) for loss in losses]
-        slack = math.fsum(loss.delta if isinstance(loss, ApproximateDP) else 1.0 for loss in price)
+        slack = math.fsum(loss.slack if isinstance(loss, SlackGaussian) else 1.0 for loss in price)
         if slack >= delta:
             raise ParameterError(
                 f"overruns of probability {self._deadline.overrun:g} cost {slack:.2g} of delta, which is "

@@ -9,7 +9,7 @@ import pytest
 
 from dpalgos.accounting.composition import compose
 from dpalgos.accounting.overruns import loss_of_overruns
-from dpalgos.guarantees import ApproximateDP, GaussianMu, NoGuarantee, PureEpsilon
+from dpalgos.guarantees import GaussianMu, NoGuarantee, PureEpsilon, SlackGaussian
 
 
 def worst(epsilon: float, probability: float, t: float) -> float:
@@ -25,21 +25,21 @@ def worst(epsilon: float, probability: float, t: float) -> float:
 @pytest.mark.parametrize(("epsilon", "probability"), product((0.1, 1.0, 3.0), (1e-3, 1e-6)))
 def test_the_worst_overruns_cost_no_more_than_is_charged(epsilon: float, probability: float) -> None:
     loss = loss_of_overruns((PureEpsilon(epsilon),), probability)
-    assert isinstance(loss, ApproximateDP)
+    assert isinstance(loss, SlackGaussian)
     high = math.exp(epsilon) / (1 + math.exp(epsilon))
     beaten = False
     for t in [math.exp(step / 20) for step in range(-100, 161)]:
         stick = max(0.0, high - t * (1 - high)) + max(0.0, (1 - high) - t * high)
         exact = worst(epsilon, probability, t)
-        assert exact <= loss.delta + (1 - loss.delta) * stick + 1e-15
+        assert exact <= loss.slack + (1 - loss.slack) * stick + 1e-15
         beaten |= exact > probability + (1 - probability) * stick + 1e-12
     assert beaten, "the probability alone would have covered this"
 
 
 def test_the_charge_is_small_beside_usual_deltas() -> None:
     loss = loss_of_overruns((GaussianMu(0.27),), 1e-9)
-    assert isinstance(loss, ApproximateDP)
-    assert 2e-9 < loss.delta < 2e-8
+    assert isinstance(loss, SlackGaussian)
+    assert 2e-9 < loss.slack < 2e-8
     before = compose([GaussianMu(0.27)]).epsilon(1e-5)
     assert before < compose([GaussianMu(0.27), loss]).epsilon(1e-5) < before * 1.001
 
@@ -47,3 +47,17 @@ def test_the_charge_is_small_beside_usual_deltas() -> None:
 def test_no_guarantee_where_the_bound_says_nothing() -> None:
     assert isinstance(loss_of_overruns((PureEpsilon(60.0),), 1e-3), NoGuarantee)
     assert isinstance(loss_of_overruns((GaussianMu(1.0),), 2.0), NoGuarantee)
+
+
+def test_nothing_is_said_of_several_rows() -> None:
+    """Two neighbours in a row may cost more than twice: the mutant that doubles the slack is refuted by a Gaussian."""
+    from scipy.stats import norm
+
+    from dpalgos.accounting.scaling import group_loss
+
+    mu, slack, missed = 3.0, 1e-3, 1e-6
+    # Of the second step's slack, the first step's Gaussian makes more than slack.
+    once = norm.cdf(norm.ppf(missed) + mu)
+    reached = slack + (1 - slack) * norm.cdf(norm.ppf(slack + (1 - slack) * once) + mu)
+    assert reached > 2 * slack + norm.cdf(norm.ppf(missed) + 2 * mu)
+    assert isinstance(group_loss(loss_of_overruns((GaussianMu(1.0),), 1e-9), 2), NoGuarantee)

@@ -11,7 +11,7 @@ import pytest
 
 from dpalgos.accounting.composition import compose
 from dpalgos.algorithms import fit
-from dpalgos.guarantees import ApproximateDP
+from dpalgos.guarantees import SlackGaussian
 from storage.errors import RefusedError
 from storage.refs import Visibility
 from tasks.accounts.budget import open_ledger
@@ -143,8 +143,8 @@ def test_overruns_are_charged_within_the_target(root: Path, trust: str) -> None:
     plan = prepare(**given, deadline=SECONDS, overrun=1e-8).plan
     for release in plan.releases:
         *_, overruns = release.guarantee().losses
-        assert isinstance(overruns, ApproximateDP)
-        assert 2e-8 <= overruns.delta < 1e-6
+        assert isinstance(overruns, SlackGaussian)
+        assert 2e-8 <= overruns.slack < 1e-6
     for bill in plan.bills().values():
         assert 0.99 < compose(bill).epsilon(1e-5) <= 1.0
     (model,) = plan.models
