@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -124,20 +123,31 @@ class PublicWhitening(PublicMap):
         require_positive("floor", self.floor)
 
     def output_dimension(self, dimension: int) -> int:
-        """Return the number of directions."""
+        """Return the number of directions.
+
+        Raises
+        ------
+        ParameterError
+            If rows are no images of the shape, or have fewer features than directions are asked for.
+        """
+        inner = self._inner().build()
+        if inner.reads_rows:
+            raise ParameterError(f"features is {self.features!r}, which reads rows; name a public map: scattering, hog")
+        found = Setting(sizes=(), dimension=inner.output_dimension(dimension), classes=1)
+        require_components(self.components, found)
         return self.components
 
-    def fit(self, parties: Sequence[Rows], setting: Setting, noise: NoiseSource) -> WhitenedFeatures:
-        """Return the map."""
+    def _inner(self) -> AlgorithmSpec:
+        """Return the map of images into features."""
         parameters = dict(self.feature_parameters)
         if self.shape is not None:
             parameters.setdefault("shape", self.shape)
-        spec = AlgorithmSpec("projections", self.features, parameters)
-        algorithm = spec.build()
-        if algorithm.reads_rows:
-            raise ParameterError(f"features is {self.features!r}, which reads rows; name a public map: scattering, hog")
-        inner = algorithm.fit(parties, setting, noise)
-        require_components(self.components, dataclasses.replace(setting, dimension=inner.dimension))
+        return AlgorithmSpec("projections", self.features, parameters)
+
+    def fit(self, parties: Sequence[Rows], setting: Setting, noise: NoiseSource) -> WhitenedFeatures:
+        """Return the map."""
+        self.output_dimension(setting.dimension)
+        inner = self._inner().build().fit(parties, setting, noise)
         first, second = (inner.transform(images) for images in self._pairs(setting.dimension))
         return WhitenedFeatures.of(inner, *self._directions(first, second))
 

@@ -1,10 +1,10 @@
 """``unitball``, the recommended system: map, trainer and their parameters by written rules from public facts alone.
 
-The rules were found on training rows of MNIST, digits, USPS and Adult (``benchmarks/recommended_rules.py``; the numbers
-stand in ``docs/accuracy.md``). What they go by is the **signal** s = n μ r / (f K): rows a class, in units of the noise
-that the largest row would need to be hidden among them (μ of Gaussian-DP that the budget buys; r = 1 under replace-one
-and 2 under replace-special, where sums move half as far; f the factor by which the noise of a sum over the parties is
-more than a curator's: √N where each party adds all of its own, 1 to 1.2 or so under secure aggregation).
+The rules were found on training rows of MNIST, digits, USPS and Adult (the numbers stand in ``docs/accuracy.md``).
+What they go by is the **signal** s = n μ r / (f K): rows a class, in units of the noise that the largest row would
+need to be hidden among them (μ of Gaussian-DP that the budget buys; r = 1 under replace-one and 2 under
+replace-special, where sums move half as far; f the factor by which the noise of a sum over the parties is more than a
+curator's: √N where each party adds all of its own, 1 to 1.2 or so under secure aggregation).
 """
 
 from __future__ import annotations

@@ -111,7 +111,8 @@ def audit_all(
     """Audit many, some at a time, and yield each report in JSON as soon as it is there.
 
     A report is kept in ``folder`` under a digest of what was audited, how, and of our whole source; where one is found
-    it is not made again, so that an audit of everything that was interrupted goes on where it stopped.
+    it is not made again, so that an audit of everything that was interrupted goes on where it stopped. An audit that
+    fails is yielded with the verdict ``not audited`` and the reason.
 
     Parameters
     ----------
@@ -137,11 +138,28 @@ def audit_all(
         }
         try:
             for done in as_completed(waiting):
-                subject, report = waiting[done], done.result().to_json()
+                subject, failure = waiting[done], done.exception()
+                if failure is not None:
+                    # One that cannot be audited must not end the others; nothing is kept, so it is tried again.
+                    yield subject, _failed(subject, failure)
+                    continue
+                report = done.result().to_json()
                 write_bytes(places[subject], json.dumps(report).encode())
                 yield subject, json.loads(json.dumps(report))
         finally:
             pool.shutdown(cancel_futures=True)
+
+
+def _failed(subject: Subject, failure: BaseException) -> Json:
+    numbers = dict.fromkeys(("delta", "claimed_epsilon", "proved_epsilon", "lower_bound", "gaussian_bound", "seconds"))
+    reason = f"{type(failure).__name__}: {' '.join(str(failure).split())}"
+    return {
+        "kind": subject.kind,
+        "algorithm": subject.name,
+        "verdict": f"not audited ({reason})",
+        "trials": 0,
+        **numbers,
+    }
 
 
 def _one_thread() -> None:

@@ -320,10 +320,23 @@ def test_every_option_reaches_the_run(
     assert changed - {field} <= {"partition", "sizes", "trust", "trainer", "algorithm"}
 
 
+def test_a_plan_says_what_a_run_would_ask_and_runs_nothing(commands: CommandLine) -> None:
+    asked = ("--dataset", "digits", "--algorithm", "noisy-gd", "--epsilon", "0.37", "--plan")
+    commands.trained("--dataset", "digits", "--algorithm", "noisy-gd", "--epsilon", "1")
+    before = charges_of(commands, "digits")
+    expected = commands.succeeds("train", *asked)
+    assert expected["rows"] > 0
+    assert expected["seconds"] > 0
+    assert charges_of(commands, "digits") == before
+    shown = commands("train", *asked)
+    assert shown.code == 0
+    assert "epsilon 0.37" in shown.out
+
+
 def test_every_option_of_train_is_tested_or_named_elsewhere() -> None:
     """A new option must not go untested: this list is to be extended together with the tests."""
     fields = {*TrainingConfig.model_fields, *SecureSettings.model_fields} - {"parameters", "secure"}
-    tested = {"path", "format", "public", "root", "json", "param", "explain"} | fields
+    tested = {"path", "format", "public", "root", "json", "param", "explain", "plan"} | fields
     (command,) = [one for one in app.registered_commands if one.callback is training.train]
     assert command.callback is not None
     assert set(command.callback.__annotations__) - {"return"} <= tested

@@ -148,3 +148,11 @@ def test_small_changes_count_alike_and_large_ones_come_first(whitened: WhitenedF
 def test_a_map_that_reads_rows_cannot_be_whitened() -> None:
     with pytest.raises(ParameterError, match="reads rows"):
         PublicWhitening(features="pca", components=2).fit([], SETTING, noise())
+
+
+def test_rows_that_are_no_images_are_refused_from_their_dimension_alone() -> None:
+    """When a run is planned, before anything is charged."""
+    with pytest.raises(ParameterError, match="no square images"):
+        PublicWhitening(components=2).output_dimension(7)
+    with pytest.raises(ParameterError, match="directions were asked"):
+        PublicWhitening(features="hog", components=10_000).output_dimension(784)

@@ -44,6 +44,15 @@ def test_what_was_finished_is_not_made_again(tmp_path: Path) -> None:
     assert {**again[0][1], "seconds": 0} == {**first[0][1], "seconds": 0}
 
 
+def test_one_that_cannot_be_audited_does_not_end_the_others(tmp_path: Path) -> None:
+    wanted = [Subject("trainers", "no-such-trainer"), Subject("trainers", "class-means")]
+    found = dict(audit_all(wanted, Arguments(trials=400), tmp_path, processes=1))
+    assert str(found[wanted[0]]["verdict"]).startswith("not audited (UnknownNameError: ")
+    assert found[wanted[1]]["verdict"] in {"consistent", "tight"}
+    # Only what was audited is kept.
+    assert len(list(tmp_path.iterdir())) == 1
+
+
 def test_name_and_all_exclude_each_other(commands: CommandLine) -> None:
     for arguments in ((), ("mpc-op", "--all"), ("--all", "--chain")):
         commands("audit", *arguments).refused(2)
