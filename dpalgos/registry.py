@@ -72,7 +72,9 @@ def _discover() -> None:
     for place_name in _PLACES:
         place = importlib.import_module(place_name)
         for module in pkgutil.walk_packages(getattr(place, "__path__", ()), prefix=f"{place_name}."):
-            importlib.import_module(module.name)
+            # Private modules register nothing, and may need a compiler.
+            if not module.name.rpartition(".")[2].startswith("_"):
+                importlib.import_module(module.name)
     for point in sorted(importlib.metadata.entry_points(group=PLUGIN_GROUP), key=lambda point: point.value):
         try:
             point.load()

@@ -36,6 +36,10 @@ def test_the_walk_up_to_its_rows(commands: CommandLine, tmp_path: Path, monkeypa
     words = ("--path", rows, "--schema", schema, "--account", "hospital-2025", "--on-violation", "clip")
     given = ("--epsilon-cap", 3, "--delta-cap", 1e-6)
     out = commands("ingest", "visits", "--format", "csv", *words, *given).out
-    for line in ("visits: 5000 rows × 36, private, account hospital-2025", "5000 kept (32 clipped", "duplicates: none"):
+    for line in (
+        "visits: 5000 rows × 36, private, account hospital-2025",
+        "5000 read, 5000 kept, 846 incomplete, 32 outside",
+        "duplicates: none",
+    ):
         assert line in out
         assert line in PAGE

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from dpalgos.algorithms import is_sum_algorithm
 from dpalgos.features.random_fourier import FourierFeatures
-from dpalgos.guarantees import ApproximateDP, GaussianMu, PureEpsilon, Setting, Trust
+from dpalgos.guarantees import ApproximateDP, GaussianMu, Neighbours, PureEpsilon, Setting, Trust
 from dpalgos.linear import LinearTask
 from dpalgos.losses import HuberHinge, Squared
 from dpalgos.normalisation import Clip, UnitNorm
@@ -35,9 +35,13 @@ TABLE: list[tuple[str, str, dict[str, Any]]] = [
 ]
 
 
-def setting_for(kind: str, count: int, trust: Trust) -> Setting:
+def setting_for(kind: str, count: int, trust: Trust, relation: Neighbours = Neighbours.REPLACE_ONE) -> Setting:
     return Setting(
-        sizes=(count,), dimension=CLASSES if kind == "evaluators" else DIMENSION, classes=CLASSES, trust=trust
+        sizes=(count,),
+        dimension=CLASSES if kind == "evaluators" else DIMENSION,
+        classes=CLASSES,
+        trust=trust,
+        neighbours=relation,
     )
 
 
@@ -45,7 +49,7 @@ def setting_for(kind: str, count: int, trust: Trust) -> Setting:
 def test_what_a_null_record_holds_is_of_no_account(kind: str, name: str, given: dict[str, Any]) -> None:
     """Four ways to be null, one release, for everything that reads rows, whether it is proved or not."""
     algorithm = AlgorithmSpec(kind, name, given).build()
-    setting = setting_for(kind, ROWS + NULLS, algorithm.trusts[0])
+    setting = setting_for(kind, ROWS + NULLS, algorithm.trusts[0], algorithm.relations[0])
     rows = with_null_records(blobs(ROWS, setting.dimension, CLASSES, 0))
     first, *others = (fit(algorithm, [each], setting, noise()).arrays() for each in rows.values())
     for other in others:

@@ -226,10 +226,10 @@ def test_a_holder_of_the_secret_cannot_choose_what_runs(served: Served, tmp_path
         f"import pathlib\nfrom prefect import flow\npathlib.Path({str(canary)!r}).touch()\n"
         f"@flow\ndef main(config):\n    pathlib.Path({str(canary)!r}).touch()\n"
     )
-    (deployment,) = served.ask("/deployments/filter")
+    (deployment,) = [one for one in served.ask("/deployments/filter") if one["name"] == "train"]
     for _, change in attacks(canary):
         served.call("PATCH", f"/deployments/{deployment['id']}", change)
-    (changed,) = served.ask("/deployments/filter")
+    (changed,) = [one for one in served.ask("/deployments/filter") if one["id"] == deployment["id"]]
     assert changed["pull_steps"], "the attack did not arrive"
     assert changed["entrypoint"].endswith(":main")
     body = {
