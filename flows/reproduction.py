@@ -130,6 +130,13 @@ _DRAWN: Mapping[str, Callable[[Reproduction, Sequence[PointResult]], Drawing | N
 )
 
 
+def _at_papers_scale(repro: Reproduction, scale: str, dataset: str | None) -> bool:
+    """Whether the paper's data are read at the paper's sizes; so too where a figure needs no data of the paper's."""
+    if repro.full is None:
+        return True
+    return scale == "full" and (dataset is None or dataset in {one.name for one in repro.full.data})
+
+
 @flow(name="reproduction", flow_run_name="{name} ({scale})", persist_result=False)
 def reproduce(
     name: str,
@@ -167,6 +174,9 @@ def reproduce(
     scales = dict(repro.scales())
     if scale not in scales:
         raise ParameterError(f"{name} has no scale {scale!r}; it has: {', '.join(scales)}")
+    at_scale = _at_papers_scale(repro, scale, dataset)
+    if not at_scale:
+        repro = repro.model_copy(update={"title": f"{repro.title}, not at the paper's scale"})
     data, missing = _data(scales[scale], dataset, path)
     spec = repro.sweep(scales[scale], data)
     tables: list[Table] = []
@@ -188,7 +198,7 @@ def reproduce(
         setting=_setting(spec, data),
         results=results,
         tables=tables,
-        verdicts=verdicts(results, repro.checks),
+        verdicts=verdicts(results, repro.checks, at_scale=at_scale),
         compared=compare_with_paper(results, repro.paper_values),
         missing=missing,
         seconds=round(time.monotonic() - started, 1),

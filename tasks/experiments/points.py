@@ -133,6 +133,9 @@ class Verdict(BaseModel):
     ----------
     holds : bool or None
         None where there was nothing to measure it on.
+    at_scale : bool
+        Whether it was measured on the paper's data at the paper's sizes; anywhere else the paper is neither confirmed
+        nor refuted.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -142,16 +145,18 @@ class Verdict(BaseModel):
     wanted: str
     holds: bool | None
     points: int
+    at_scale: bool = True
 
     @property
     def word(self) -> str:
-        """The verdict in a word or two."""
-        return {True: "holds", False: "does not hold", None: "not measured"}[self.holds]
+        """The verdict in a few words."""
+        found = {True: "holds", False: "does not hold", None: "not measured"}[self.holds]
+        return found if self.at_scale or self.holds is None else f"not tested at the paper's scale (here it {found})"
 
 
-def verdicts(results: Sequence[PointResult], checks: Sequence[Check]) -> list[Verdict]:
-    """Return the verdict of each check."""
-    return [_verdict(results, check) for check in checks]
+def verdicts(results: Sequence[PointResult], checks: Sequence[Check], *, at_scale: bool = True) -> list[Verdict]:
+    """Return the verdict of each check, measured at the paper's scale or elsewhere."""
+    return [_verdict(results, check).model_copy(update={"at_scale": at_scale}) for check in checks]
 
 
 def _verdict(results: Sequence[PointResult], check: Check) -> Verdict:

@@ -37,6 +37,9 @@ def test_a_quick_reproduction_writes_rows_figure_verdict_and_page(unitball: Comm
     assert b"<svg" in (folder / "figure.svg").read_bytes()
     assert experiment["verdicts"]
     assert all(verdict["holds"] is not None for verdict in experiment["verdicts"]), "every check was measured"
+    # Bundled data are not the paper's.
+    assert not any(verdict["at_scale"] for verdict in experiment["verdicts"])
+    assert "not at the paper's scale" in experiment["title"]
     before = page
     assert unitball("report", f"{name}-quick").code == 0
     assert (folder / "report.html").read_text("utf-8") == before

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tasks.experiments.points import PointResult, compare_with_paper, derive, verdicts
+from tasks.experiments.points import PointResult, Verdict, compare_with_paper, derive, verdicts
 from tasks.experiments.specification import Check, Derived, PaperValue
 from tasks.experiments.tables import means_table
 
@@ -105,3 +105,11 @@ def test_a_table_has_a_line_a_question_and_the_spread_over_seeds() -> None:
     assert ["d", "ours", "proved", "1.0", "0.7 (0.6 – 0.8)", "2"] in table.body
     assert ["d", "plain", "no privacy", "–", "1", "1"] in table.body
     assert len(table.body) == 5
+
+
+def test_elsewhere_than_at_the_papers_scale_nothing_is_confirmed_or_refuted() -> None:
+    told = Verdict(says="better", measured=0.1, wanted=">= 0.5", holds=False, points=2)
+    assert told.word == "does not hold"
+    elsewhere = told.model_copy(update={"at_scale": False})
+    assert elsewhere.word == "not tested at the paper's scale (here it does not hold)"
+    assert elsewhere.model_copy(update={"holds": None}).word == "not measured"
