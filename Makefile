@@ -9,7 +9,7 @@ BIN := .venv/bin
 .venv/.ready: requirements.lock pyproject.toml scripts/make-venv.sh
 	@PYTHON="$(PYTHON)" sh scripts/make-venv.sh
 
-run: .venv/.ready  ## the main job: seven systems on scikit-learn's digits at epsilon 1
+run: .venv/.ready  ## the main job: eight systems on scikit-learn's digits at epsilon 1
 	@$(BIN)/unitball compare --dataset digits --epsilon 1
 	@printf '\nNext:\n  %s\n  %s\n  %s\n' \
 	  "$(BIN)/unitball train --dataset digits --epsilon 3" \

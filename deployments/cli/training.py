@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from tasks.planning.plans import RunPlan
     from tasks.tracking.results import RunResult
 
-DEFAULT_COMPARISON = "unitball,non-private,dpml,dpdr-dpml,fed-dpdr-dpml,fed-dpdr-dpml-published,noisy-gd"
+DEFAULT_COMPARISON = (
+    "unitball,unitball-without-noise,non-private,dpml,dpdr-dpml,fed-dpdr-dpml,fed-dpdr-dpml-published,noisy-gd"
+)
 
 
 @app.command(epilog="Example: unitball train --dataset digits --epsilon 1")
