@@ -34,7 +34,8 @@ def held_out_fraction(rows: int, classes: int, epsilon: float, delta: float) -> 
     rows : int
         n, all rows of the data set.
     classes : int
-        K.
+        K; 0 where numbers are predicted, for which the rule of two classes is taken: the sums of errors are as many
+        noisy numbers, of a sensitivity of the same order.
     epsilon, delta : float
         What a run spends in all.
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from dpalgos.evaluators.confusion_matrix import predicted_classes
+from dpalgos.evaluators.error_sums import SQUARES_WEIGHT
 from dpalgos.rows import Floats, Ints
 from dpalgos.solvers import Problem
 
@@ -22,6 +23,7 @@ __all__ = [
     "laplace_noise_expectation",
     "metrics_of_confusion",
     "metrics_of_noisy_confusion",
+    "metrics_of_noisy_errors",
     "objective_error",
     "optimality_gap",
     "path_curvature",
@@ -123,6 +125,52 @@ def metrics_of_noisy_confusion(counts: Floats, rows: int, deviation: float) -> d
         "accuracy": accuracy,
         "accuracy_noise": noise,
         "accuracy_margin": margin,
+    }
+
+
+def metrics_of_noisy_errors(
+    sums: Floats, rows: int, deviation: float, label_range: Sequence[float]
+) -> dict[str, float]:
+    """Return what follows from noisy sums of a regression's errors, in the unit of the target.
+
+    ``mse``, ``mae`` and ``r2`` (1 - mse / variance of the targets; 0 where no variance is left) of predictions clipped
+    to the declared range; ``mae_noise`` and ``r2_noise``, their standard deviations by the noise alone (of R^2 to first
+    order), and ``mae_margin``, 1.96 standard deviations of noise and drawn rows together. Means are over the public
+    number of rows, unless the noisy count says that null records are among them (it is lower by more than three
+    standard deviations): then over that count, whose noise the margins leave out.
+
+    Parameters
+    ----------
+    sums : array (5,)
+        Of (1, 2 a^2, a, t, t^2); see :class:`dpalgos.evaluators.error_sums.ErrorSums`.
+    rows : int
+        Rows that were held out, null records included; public.
+    deviation : float
+        Of the noise of each sum.
+    label_range : (float, float)
+        Declared.
+    """
+    count, squares, absolute, first, second = (float(value) for value in sums)
+    width = label_range[1] - label_range[0]
+    counted = max(float(rows) if count >= rows - 3.0 * deviation else count, 1.0)
+    noise = deviation / counted
+    mse = max(squares / SQUARES_WEIGHT / counted, 0.0)
+    mae = min(max(absolute / counted, 0.0), 1.0)
+    # Of t / 2: in units of the width, like the errors.
+    variance = max(second / counted - (first / counted) ** 2, 0.0) / 4.0
+    r2, r2_noise = 0.0, 0.0
+    if variance > 0:
+        r2 = 1.0 - mse / variance
+        of_variance = math.hypot(1.0, 2.0 * first / counted) * noise / 4.0
+        r2_noise = math.hypot(noise / SQUARES_WEIGHT, (1.0 - r2) * of_variance) / variance
+    drawn = math.sqrt(max(mse - mae * mae, 0.0) / counted)
+    return {
+        "mse": mse * width**2,
+        "mae": mae * width,
+        "r2": r2,
+        "mae_noise": noise * width,
+        "mae_margin": TWO_SIDED * math.hypot(noise, drawn) * width,
+        "r2_noise": r2_noise,
     }
 
 

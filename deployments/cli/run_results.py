@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 __all__ = ["show_results"]
 
 
+_HEADINGS = {"accuracy": "accuracy", "balanced_accuracy": "balanced", "mae": "mean absolute error", "r2": "R²"}
+
+
 def _loss(proved: Proved | None) -> str:
     if proved is None:
         return "[red]none[/]"
@@ -48,7 +51,8 @@ def results_table(results: Sequence[RunResult]) -> Table:
         table.add_column(heading, no_wrap=True)
     for heading in ("proved", "claim"):
         table.add_column(heading)
-    for heading in ("ε spent", "δ spent", "accuracy", "balanced", "seconds"):
+    main, other = ("mae", "r2") if any("mae" in one.metrics for one in results) else ("accuracy", "balanced_accuracy")
+    for heading in ("ε spent", "δ spent", *(_HEADINGS[name] for name in (main, other)), "seconds"):
         table.add_column(heading, justify="right", no_wrap=True)
     for result in results:
         table.add_row(
@@ -58,20 +62,20 @@ def results_table(results: Sequence[RunResult]) -> Table:
             _claimed(result),
             _spent(result.epsilon_spent, 4),
             _spent(result.delta_spent, 2),
-            _accuracy(result),
-            _number(result.metrics.get("balanced_accuracy"), ".3f"),
+            _measured(result, main, ".3f" if main == "accuracy" else ".4g"),
+            _number(result.metrics.get(other), ".3f"),
             _number(result.seconds, ".1f") + (" (cached)" if result.cached else ""),
         )
     return table
 
 
-def _accuracy(result: RunResult) -> str:
-    """Return the accuracy, and what it speaks of where that is not public test rows."""
+def _measured(result: RunResult, name: str, form: str) -> str:
+    """Return a metric, its margin, and what it speaks of where that is not public test rows."""
     of_test_rows = result.measured_on in (None, "test rows")
-    margin = result.metrics.get("accuracy_margin")
+    margin = result.metrics.get(f"{name}_margin")
     return (
-        _number(result.accuracy, ".3f")
-        + ("" if margin is None else f" ± {margin:.3f}")
+        _number(result.metrics.get(name), form)
+        + ("" if margin is None else f" ± {margin:{'.3f' if form == '.3f' else '.2g'}}")
         + ("" if of_test_rows else f" ({result.measured_on})")
     )
 
@@ -106,24 +110,28 @@ def show_results(results: Sequence[RunResult]) -> None:
 
 
 def _guessing(results: Sequence[RunResult]) -> list[str]:
-    """Say what the accuracies are to be compared with."""
+    """Say what the metrics are to be compared with, and how exact they are."""
     rates = {f"{rate:.3f}" for one in results if (rate := one.metrics.get("majority_rate")) is not None}
-    if not rates:
-        return []
-    notes = [
-        f"Guessing the most frequent class gives an accuracy of {', '.join(sorted(rates))}; "
-        "balanced is the mean recall of the classes."
-    ]
+    notes = []
+    if rates:
+        notes.append(
+            f"Guessing the most frequent class gives an accuracy of {', '.join(sorted(rates))}; "
+            "balanced is the mean recall of the classes."
+        )
+    if any("r2" in one.metrics for one in results):
+        notes.append("R² is 0 for guessing the mean.")
     if len(results) == 1:
         prefix = "recall_"
         recalls = {name.removeprefix(prefix): of for name, of in results[0].metrics.items() if name.startswith(prefix)}
         if recalls:
             notes.append("Recall by class: " + ", ".join(f"{name} {of:.3f}" for name, of in recalls.items()))
-    noises = [noise for one in results if (noise := one.metrics.get("accuracy_noise")) is not None]
+    noises = [one.metrics[name] for one in results for name in ("accuracy_noise", "mae_noise") if name in one.metrics]
     if noises:
+        of_r2 = [one.metrics["r2_noise"] for one in results if "r2_noise" in one.metrics]
+        also = f", of R² {max(of_r2):.2g}, predictions clipped to the declared range" if of_r2 else ""
         notes.append(
-            f"± is half of a 95 % interval: privacy noise (standard deviation {max(noises):.3f}) and the drawing of "
-            "the held-out rows. They are a party of their own, so that measuring cost the training nothing."
+            f"± is half of a 95 % interval: privacy noise (standard deviation {max(noises):.2g}{also}) and the drawing "
+            "of the held-out rows. They are a party of their own, so that measuring cost the training nothing."
         )
     return notes
 
@@ -145,6 +153,6 @@ def _spending(results: Sequence[RunResult]) -> list[str]:
     if all(one.measured_on is None for one in results):
         notes.append(
             "No accuracy: private rows are measured by a charged release alone, and this run holds none out "
-            "(--no-evaluation, --test-fraction 0) or predicts numbers."
+            "(--no-evaluation, --test-fraction 0)."
         )
     return notes

@@ -288,27 +288,35 @@ class _Draft:
         the mean of their accuracies is then as noisy as that of one would be (Gaussian noise).
         """
         config, held_out, dataset = self.config, self.held_out, self.shards[0].dataset
-        measured = config.evaluation and dataset.private and dataset.classes and config.epsilon is not None
-        if not measured or held_out is None:
+        if not config.evaluation or not dataset.private or config.epsilon is None or held_out is None:
             return ()
         pure = pure and not config.roc
-        names = ["laplace-confusion-matrix" if pure else "confusion-matrix"]
+        specs = [self._evaluator(pure=pure)]
         if config.roc:
-            names.append("score-histogram")
+            specs.append(AlgorithmSpec("evaluators", "score-histogram"))
         paths = [(*models[0].upstream, model.key)] if model else [(*one.upstream, one.key) for one in models]
-        losses = self._evaluation_losses([PureEpsilon if pure else GaussianMu] * (len(names) * len(paths)))
+        losses = self._evaluation_losses([PureEpsilon if pure else GaussianMu] * (len(specs) * len(paths)))
         setting = Setting(
             sizes=(held_out.rows,),
-            dimension=1 if self._classes == 2 else self._classes,
+            dimension=1 if self._classes <= 2 else self._classes,
             classes=self._classes,
             neighbours=self.neighbours,
             trust=Trust.CENTRAL,
         )
         return tuple(
-            self._release(
-                AlgorithmSpec("evaluators", name), loss, [held_out], setting, path, f"{name} of held-out rows"
-            )
-            for (path, name), loss in zip(itertools.product(paths, names), losses, strict=True)
+            self._release(spec, loss, [held_out], setting, path, f"{spec.name} of held-out rows")
+            for (path, spec), loss in zip(itertools.product(paths, specs), losses, strict=True)
+        )
+
+    def _evaluator(self, *, pure: bool) -> AlgorithmSpec:
+        """Return what measures a model of this data set: confusions of classes, or errors in a declared range."""
+        label_range = self.shards[0].dataset.label_range
+        if label_range is None:
+            return AlgorithmSpec("evaluators", "laplace-confusion-matrix" if pure else "confusion-matrix")
+        if self.config.roc:
+            raise ParameterError("a ROC is of classes, and these labels are numbers; leave --roc out")
+        return AlgorithmSpec(
+            "evaluators", "laplace-error-sums" if pure else "error-sums", {"label_range": list(label_range)}
         )
 
     def _evaluation_losses(self, kinds: Sequence[type[Loss]]) -> tuple[Loss, ...]:

@@ -109,7 +109,7 @@ def _test_fraction(dataset: DatasetRef, config: TrainingConfig) -> float:
         return config.test_fraction
     if not dataset.private:
         return _PUBLIC_FRACTION
-    if not config.evaluation or not dataset.classes or config.epsilon is None:
+    if not config.evaluation or config.epsilon is None:
         return 0.0
     return held_out_fraction(dataset.rows, len(dataset.classes), config.epsilon, config.delta)
 

@@ -10,12 +10,14 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
 from dpalgos.evaluators.confusion_matrix import CountedPairs, predicted_classes
+from dpalgos.evaluators.error_sums import ErrorSums
 from dpalgos.evaluators.score_histogram import area_under_curve
 from dpalgos.metrics import (
     TWO_SIDED,
     classification_metrics,
     confusion_matrix,
     metrics_of_noisy_confusion,
+    metrics_of_noisy_errors,
     recalls,
     regression_metrics,
 )
@@ -92,16 +94,23 @@ def _of_release(planned: PlannedRelease, statistic: Statistic, classes: Sequence
     if isinstance(algorithm, CountedPairs):
         deviation = algorithm.deviation(planned.setting)
         return metrics_of_noisy_confusion(counts, planned.setting.rows, deviation) | recalls(counts, classes)
+    if isinstance(algorithm, ErrorSums):
+        deviation = algorithm.deviation(planned.setting)
+        return metrics_of_noisy_errors(counts, planned.setting.rows, deviation, algorithm.label_range)
     return {"auc": area_under_curve(counts)}
 
 
 def _mean_of_noisy(of: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """Return the models' mean metrics; their noises are independent, the held-out rows are the same ones."""
-    noises = [one["accuracy_noise"] for one in of]
-    drawn = [math.sqrt(max((one["accuracy_margin"] / TWO_SIDED) ** 2 - one["accuracy_noise"] ** 2, 0.0)) for one in of]
-    noise = math.hypot(*noises) / len(of)
-    margin = TWO_SIDED * math.hypot(noise, math.fsum(drawn) / len(of))
-    return {**_mean(of), "accuracy_noise": noise, "accuracy_margin": margin}
+    combined = _mean(of)
+    for name in [name.removesuffix("_noise") for name in combined if name.endswith("_noise")]:
+        noises = [one[f"{name}_noise"] for one in of]
+        combined[f"{name}_noise"] = noise = math.hypot(*noises) / len(of)
+        if f"{name}_margin" in combined:
+            margins = [one[f"{name}_margin"] / TWO_SIDED for one in of]
+            drawn = [math.sqrt(max(m * m - n * n, 0.0)) for m, n in zip(margins, noises, strict=True)]
+            combined[f"{name}_margin"] = TWO_SIDED * math.hypot(noise, math.fsum(drawn) / len(of))
+    return combined
 
 
 def _exactly(models: Mapping[str, Sequence[ReleaseRef]], shards: Shards) -> Evaluation:

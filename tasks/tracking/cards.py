@@ -109,14 +109,35 @@ def _spent(dataset: DatasetRef, plan: RunPlan, result: RunResult) -> str:
 
 
 def _measured(dataset: DatasetRef, result: RunResult) -> str:
-    if result.accuracy is None:
-        known = ", ".join(f"{name} {value:.4g}" for name, value in result.metrics.items())
+    metrics = result.metrics
+    if result.accuracy is not None:
+        parts = _accuracy(result)
+    elif "mae" in metrics:
+        parts = (
+            f"Mean absolute error {metrics['mae']:.4g}{_margin(result, 'mae', '.2g')} on {result.measured_on}; "
+            f"R² {metrics['r2']:.3f}, which is 0 for guessing the mean."
+        )
+    else:
+        known = ", ".join(f"{name} {value:.4g}" for name, value in metrics.items())
         return (
             known or "It was not measured: private rows are measured by a charged release only, and none was asked for."
         )
+    if not dataset.private:
+        return parts
+    return (
+        f"{parts} The held-out rows are a party of their own: measuring cost them what training cost the others, and "
+        "the training nothing but these rows."
+    )
+
+
+def _margin(result: RunResult, name: str, form: str) -> str:
+    margin = result.metrics.get(f"{name}_margin")
+    return "" if margin is None else f" ± {margin:{form}} (95 %)"
+
+
+def _accuracy(result: RunResult) -> str:
     metrics = result.metrics
-    margin = f" ± {metrics['accuracy_margin']:.3f} (95 %)" if "accuracy_margin" in metrics else ""
-    text = f"Accuracy {result.accuracy:.3f}{margin} on {result.measured_on}"
+    text = f"Accuracy {result.accuracy:.3f}{_margin(result, 'accuracy', '.3f')} on {result.measured_on}"
     compared = [
         f"{what} {metrics[name]:.3f}"
         for name, what in (
@@ -126,18 +147,7 @@ def _measured(dataset: DatasetRef, result: RunResult) -> str:
         if name in metrics
     ]
     recalls = [f"{name[7:]} {of:.3f}" for name, of in metrics.items() if name.startswith("recall_")][:_MOST_RECALLS]
-    price = (
-        "The held-out rows are a party of their own: measuring cost them what training cost the others, and the "
-        "training nothing but these rows."
-        if dataset.private
-        else ""
-    )
-    return (
-        "; ".join([text, *compared])
-        + "."
-        + (f" Recall by class: {', '.join(recalls)}." if recalls else "")
-        + (f" {price}" if price else "")
-    )
+    return "; ".join([text, *compared]) + "." + (f" Recall by class: {', '.join(recalls)}." if recalls else "")
 
 
 def _outside(dataset: DatasetRef, result: RunResult) -> list[str]:

@@ -182,7 +182,8 @@ def track_run(root: Path, report: RunReport) -> str:
     """
     # One writer a root: the search and the writing are one step, and a half-written run under the lock is a dead one.
     with tracking_client(root) as client:
-        experiment = experiment_of(client, root, report.experiment)
+        metric = "r2" if "r2" in report.metrics else "accuracy"
+        experiment = experiment_of(client, root, report.experiment, metric)
         for run in runs_with(client, experiment, RUN_KEY, report.run_key):
             if run.info.status == "FINISHED":
                 return str(run.info.run_id)
@@ -196,8 +197,11 @@ def _root_name(root: Path) -> str:
     return hashlib.sha256(f"{socket.gethostname()}:{Layout(root).root}".encode()).hexdigest()[:16]
 
 
-def experiment_of(client: MlflowClient, root: Path, name: str) -> str:
-    """Return the id of an experiment, made where it is not there yet, restored where it was deleted."""
+def experiment_of(client: MlflowClient, root: Path, name: str, metric: str = "accuracy") -> str:
+    """Return the id of an experiment, made where it is not there yet, restored where it was deleted.
+
+    Its runs are compared by ``metric``, of which more is better.
+    """
     from mlflow.exceptions import MlflowException
 
     found = client.get_experiment_by_name(name)
@@ -218,10 +222,10 @@ def experiment_of(client: MlflowClient, root: Path, name: str) -> str:
         tags = {
             # Without its kind, MLflow's page guesses one, or asks.
             "mlflow.experimentKind": "custom_model_development",
-            "mlflow.experiment.primaryMetric.name": "accuracy",
+            "mlflow.experiment.primaryMetric.name": metric,
             "mlflow.experiment.primaryMetric.greaterIsBetter": "True",
             "mlflow.note.content": f"[{VIEW_NAME}]({view_path(experiment)})",
-            VIEW_TAG: view_envelope(FACTS),
+            VIEW_TAG: view_envelope(FACTS, metric=metric),
         }
         for tag, value in tags.items():
             client.set_experiment_tag(experiment, tag, value)

@@ -29,7 +29,13 @@ def _card(kind: str, uuid: str, **settings: object) -> dict[str, object]:
     return {"uuid": f"{_SECTION}-{uuid}", "type": kind, **common, **settings}
 
 
-def view_envelope(facts: Sequence[str], *, search: str = "", axes: Sequence[str] = ("algorithm", "trust")) -> str:
+def view_envelope(
+    facts: Sequence[str],
+    *,
+    search: str = "",
+    axes: Sequence[str] = ("algorithm", "trust"),
+    metric: str = "accuracy",
+) -> str:
     """Return the view as the page stores it: a name, a time, and its state as JSON.
 
     Parameters
@@ -37,32 +43,34 @@ def view_envelope(facts: Sequence[str], *, search: str = "", axes: Sequence[str]
     facts : sequence of str
         Parameters shown as columns of the table.
     search : str
-        Which runs are shown, in MLflow's language, the most accurate first; all that have no parent if empty.
+        Which runs are shown, in MLflow's language, the best first; all that have no parent if empty.
     axes : sequence of str
-        Parameters that the parallel coordinates run through on their way to the accuracy.
+        Parameters that the parallel coordinates run through on their way to the metric.
+    metric : str
+        What the runs are compared by.
     """
-    metrics = ("epsilon_spent", "delta_spent", "mu_spent", "accuracy")
+    metrics = ("epsilon_spent", "delta_spent", "mu_spent", metric)
     charts = [
         _card(
             "SCATTER",
             "scatter",
             xaxis={"key": "epsilon_spent", "type": "METRIC"},
-            yaxis={"key": "accuracy", "type": "METRIC"},
+            yaxis={"key": metric, "type": "METRIC"},
         ),
-        _card("BAR", "accuracy", metricKey="accuracy"),
+        _card("BAR", metric, metricKey=metric),
         _card(
             "PARALLEL",
             "parallel",
             selectedParams=list(axes),
-            selectedMetrics=["epsilon_spent", "accuracy"],
+            selectedMetrics=["epsilon_spent", metric],
             showAllRuns=False,
         ),
     ]
-    section = {"uuid": _SECTION, "name": "Privacy and accuracy", "display": True, "isReordered": True}
+    section = {"uuid": _SECTION, "name": f"Privacy and {metric}", "display": True, "isReordered": True}
     state = {
         "searchFilter": search,
         # Children are folded into their parents in the order of time, and only there.
-        "orderByKey": "metrics.`accuracy`" if search else "attributes.start_time",
+        "orderByKey": f"metrics.`{metric}`" if search else "attributes.start_time",
         "orderByAsc": False,
         "startTime": "ALL",
         "lifecycleFilter": "Active",

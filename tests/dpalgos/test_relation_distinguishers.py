@@ -98,7 +98,9 @@ def test_whoever_knows_both_neighbours_gains_no_more_than_is_guaranteed(
     assert allowed == pytest.approx(2 * ndtr(0.5 / math.sqrt(steps)) - 1, rel=1e-9)
     found = advantage(algorithm, kind, setting, setting, seed=1)
     assert found <= allowed
-    if relation is Neighbours.REPLACE_ONE and steps == 1:
-        # A mutant: noise for a null record where rows are replaced, at least √2 too little.
-        less = dataclasses.replace(setting, neighbours=Neighbours.REPLACE_SPECIAL)
+    less = dataclasses.replace(setting, neighbours=Neighbours.REPLACE_SPECIAL)
+    far_less = algorithm.sensitivity(setting) > 1.4 * algorithm.sensitivity(less)
+    if relation is Neighbours.REPLACE_ONE and steps == 1 and far_less:
+        # A mutant: noise for a null record where rows are replaced, √2 too little; less than that is too little to be
+        # seen in so many trials, and test_sensitivities sees it exactly.
         assert advantage(algorithm, kind, setting, less, seed=2) > allowed

@@ -65,6 +65,8 @@ SHARES: dict[tuple[str, str], tuple[float, float]] = {
     # Its intercept is there by default.
     ("smo-output-perturbation", ""): (0.98, 0.80),
 }
+# Its farthest neighbour is a null record, which occurs under both relations.
+AS_FAR_FROM_NULL = {"laplace-error-sums"}
 MORE: list[tuple[str, dict[str, Any]]] = [
     ("noisy-gd", {"budget": MU, "iterations": 3, "intercept_scaling": 1.0}),
     ("truex", {"budget": MU, "iterations": 3, "intercept_scaling": 1.0}),
@@ -273,7 +275,7 @@ def test_the_worst_neighbours_spend_what_is_guaranteed_and_no_more(
         # Its noise is that of N parties, and one party's m classifiers of p weights move by m√p changes of one.
         least *= outputs(classes) * math.sqrt(DIMENSION) / len(setting.sizes)
     assert least <= share <= 1 + 1e-9
-    if relation is Neighbours.REPLACE_ONE and least > 0.75:
+    if relation is Neighbours.REPLACE_ONE and least > 0.75 and name not in AS_FAR_FROM_NULL:
         # A mutant: the noise for a null record where rows are replaced.
         assert spent(algorithm, dataclasses.replace(setting, neighbours=Neighbours.REPLACE_SPECIAL), setting) > 1.05
 

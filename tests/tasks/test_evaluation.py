@@ -9,9 +9,13 @@ import numpy as np
 import pytest
 from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef, precision_score, recall_score
 
+from dpalgos.errors import ParameterError
+from dpalgos.metrics import regression_metrics
 from storage.errors import OverspendError
-from storage.refs import ReleaseRef
+from storage.refs import ReleaseRef, Visibility
 from storage.shards import open_shard
+from tasks.datasets.registration import ingest
+from tasks.datasets.request import IngestRequest
 from tasks.evaluation import evaluate
 from tasks.release import door
 from tasks.release.storing import read_release
@@ -120,3 +124,62 @@ def test_a_charged_evaluation_that_does_not_fit_refuses_the_run(root: Path, tmp_
     with pytest.raises(OverspendError):
         followed(algorithm="noisy-gd", epsilon=1.0, evaluation=True, repetition=1)
     assert charges() == before
+
+
+def ingest_targets(folder: Path, count: int = 3000) -> None:
+    """Bring in private rows whose label is a number in a declared range."""
+    random = np.random.default_rng(0)
+    rows = random.uniform(-1, 1, (count, 4))
+    targets = np.clip(10.0 + 8.0 * rows[:, 0] + random.normal(0, 1, count), 0.0, 20.0)
+    lines = [
+        f"{target:.6f} " + " ".join(f"{place + 1}:{value:.6f}" for place, value in enumerate(row))
+        for target, row in zip(targets, rows, strict=True)
+    ]
+    folder.mkdir()
+    (folder / "rows.txt").write_text("\n".join(lines) + "\n")
+    ingest(
+        IngestRequest(
+            name="clinic",
+            format="libsvm",
+            path=folder / "rows.txt",
+            visibility=Visibility.PRIVATE,
+            dimension=4,
+            label_range=(0.0, 20.0),
+            epsilon_cap=9.0,
+            delta_cap=1e-5,
+        )
+    )
+
+
+def test_a_regression_is_measured_by_charged_sums_of_errors(root: Path, tmp_path: Path) -> None:
+    """By default: held out by the rule, a party of their own, at the run's whole budget."""
+    ingest_targets(tmp_path / "input")
+    given = {"algorithm": "sufficient-statistics", "trust": "central", "partition": "even"}
+    prepared = prepare(evaluation=True, epsilon=3.0, delta=1e-6, **given)
+    prepared.charge()
+    made = prepared.make()
+    measured = evaluated(prepared, made)
+    assert measured.measured_on == "held-out rows, noisy"
+    (planned,) = prepared.plan.evaluations
+    assert planned.algorithm.name == "error-sums"
+    assert planned.algorithm.parameters == {"label_range": [0.0, 20.0]}
+    held_out = prepared.shards.held_out
+    assert held_out is not None
+    assert 0 < held_out.rows < 1000
+    (path,) = prepared.plan.paths().values()
+    features, targets = gathered(open_shard(current_layout(), held_out))
+    scores = read_release(made[path[-1]]).scores(features)[:, 0]
+    exact = regression_metrics(targets, np.clip(scores, 0.0, 20.0))
+    for name in ("mae", "r2"):
+        stated = measured.metrics[f"{name}_noise"]
+        assert 0 < stated < 1
+        assert measured.metrics[name] == pytest.approx(exact[name], abs=6 * stated), name
+    assert {key for key, _ in charges()} == {release.key for release in prepared.plan.releases}
+    assert evaluated(prepared, made) == measured
+
+
+def test_a_curve_of_numbers_is_refused_before_anything_is_charged(root: Path, tmp_path: Path) -> None:
+    ingest_targets(tmp_path / "input", count=300)
+    with pytest.raises(ParameterError, match="a ROC is of classes"):
+        prepare(algorithm="sufficient-statistics", trust="central", evaluation=True, roc=True, epsilon=1.0, delta=1e-6)
+    assert charges() == []

@@ -1,0 +1,213 @@
+"""Noisy sums of a regression's errors on private hold-out rows."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from dpalgos.algorithms import OneSum, PrivateAlgorithm
+from dpalgos.errors import ParameterError
+from dpalgos.guarantees import RELATIONS, GaussianMu, Guarantee, Loss, Neighbours, Numerics, PureEpsilon, Setting
+from dpalgos.mechanisms.discrete_laplace import DiscreteLaplace
+from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
+from dpalgos.models import Statistic
+from dpalgos.neighbouring import NeighbouringPair, one_row_apart
+from dpalgos.registry import register
+from dpalgos.rows import NULL_LABEL, Floats, Ints, Rows, null_records
+from dpalgos.summation import IntegerNoise
+
+__all__ = ["SQUARES_WEIGHT", "ErrorSums", "GaussianErrorSums", "LaplaceErrorSums"]
+
+_GRID = 1 << 10
+_UNIT = _GRID * _GRID
+SQUARES_WEIGHT = 2
+"""The squared errors' sum is the smallest in a good model, and gets twice the precision."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ErrorSums(PrivateAlgorithm, OneSum):
+    """Five sums over the hold-out rows, with integer noise; subclasses say which noise, in which norm.
+
+    The rows' features are the predictions p of a released model, their labels the targets. Both are clipped to the
+    declared range [low, high]; with t the target mapped to [-1, 1] and a = |p - t| / (high - low) in [0, 1], a row adds
+
+        s = (1, 2 a^2, a, t, t^2),
+
+    and a null record nothing. Mean squared error, mean absolute error and R^2 of the clipped predictions follow from
+    the sums. All is in integers from the row on: A = round(G a) and T = round(G t) with G = 1024, and the row adds
+    (G^2, 2 A^2, G A, G T, T^2), which is s exactly at a = A / G and t = T / G, both still in their ranges.
+
+    Sensitivity
+    -----------
+    Let d = |t - t'| and m = |t + t'|, so that d + m <= 2.
+
+    *l2, replace-one*, both records real: (2 a^2 - 2 a'^2)^2 + (a - a')^2 <= 5, and
+    (t - t')^2 + (t^2 - t'^2)^2 = d^2 (1 + m^2) <= d^2 (1 + (2 - d)^2), which rises in d (its derivative is
+    2 d (2 d^2 - 6 d + 5) > 0) to 4. Together at most 9, attained by a = 1, t = 1 against a = 0, t = -1: **3**.
+    One record null: |s|^2 <= 1 + 4 + 1 + 1 + 1 = 8, less. *Replace-special*: **sqrt(8)**, attained by a = t = 1.
+
+    *l1*: real against real at most 2 + 1 + d (1 + m) <= 3 + d (3 - d) <= 5.25; real against null at most 6, attained
+    by a = t = 1. So **6** under both relations, since null records occur under replace-one too.
+
+    Parameters
+    ----------
+    budget : Loss
+    label_range : (float, float)
+        Declared, low below high, in the unit of the target.
+    """
+
+    label_range: Sequence[float] = (0.0, 1.0)
+    relations: ClassVar[tuple[Neighbours, ...]] = RELATIONS
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if len(self.label_range) != 2 or not -math.inf < self.label_range[0] < self.label_range[1] < math.inf:
+            raise ParameterError(f"label_range is {list(self.label_range)}; it must be two finite numbers, low < high")
+        object.__setattr__(self, "label_range", tuple(float(end) for end in self.label_range))
+
+    @abstractmethod
+    def law(self, setting: Setting) -> IntegerNoise:
+        """Return the noise of each sum, in units of the grid."""
+        raise NotImplementedError
+
+    @abstractmethod
+    def deviation(self, setting: Setting) -> float:
+        """Return the standard deviation of the noise of each sum, in units of s, public."""
+        raise NotImplementedError
+
+    def guarantee(self, setting: Setting) -> Guarantee:
+        """Return the budget, exact."""
+        self.check(setting)
+        return Guarantee(losses=(self.budget,), neighbours=setting.neighbours, numerics=Numerics.EXACT)
+
+    def statistic(self, rows: Rows, setting: Setting) -> Floats:
+        """Return the party's exact sums."""
+        return self.contribution(self.initial(setting), rows, setting).astype(np.float64) / _UNIT
+
+    def sum_shape(self, setting: Setting) -> tuple[int, ...]:
+        """Return (5,)."""
+        return (5,)
+
+    def contribution(self, state: Ints, rows: Rows, setting: Setting) -> Ints:
+        """Return the exact sums (5,) in integers."""
+        low, high = self.label_range
+        total = np.zeros(5, dtype=np.int64)
+        for block, labels in rows.blocks():
+            predictions = np.asarray(block, dtype=np.float64)
+            targets = np.asarray(labels, dtype=np.float64)
+            kept = ~null_records(predictions, targets, setting.classes)
+            # Fractions of the range; a product with its reciprocal could overflow where a difference of ends does not.
+            target = np.clip((targets[kept] - low) / (high - low), 0.0, 1.0)
+            predicted = np.clip((predictions[kept, 0] - low) / (high - low), 0.0, 1.0)
+            error = np.rint(_GRID * np.abs(predicted - target)).astype(np.int64)
+            centred = np.rint(_GRID * (2.0 * target - 1.0)).astype(np.int64)
+            total += [
+                _UNIT * len(error),
+                SQUARES_WEIGHT * int((error * error).sum()),
+                _GRID * int(error.sum()),
+                _GRID * int(centred.sum()),
+                int((centred * centred).sum()),
+            ]
+        return total
+
+    def result(self, state: Ints, setting: Setting) -> Statistic:
+        """Return the noisy sums (5,) of s."""
+        return Statistic(values=state.astype(np.float64) / _UNIT)
+
+    def _worst(self, setting: Setting, *, against_null: bool) -> NeighbouringPair:
+        low, high = self.label_range
+        null = NULL_LABEL if setting.classes > 1 else math.nan
+        row = np.full(setting.dimension, low)
+        return one_row_apart(setting, row, row, labels=(high, null if against_null else low))
+
+
+@register("evaluators", "error-sums")
+@dataclass(frozen=True, kw_only=True)
+class GaussianErrorSums(ErrorSums):
+    """Sum the errors of a regression over the hold-out rows, with rounded Gaussian noise; see :class:`ErrorSums`.
+
+    Guarantee
+    ---------
+    mu-GDP, exact: integer sums of l2 sensitivity 3 (sqrt(8) under replace-special) and rounded Gaussian noise of scale
+    ``sensitivity / mu`` (see ``mechanisms.rounded_gaussian``).
+
+    Parameters
+    ----------
+    budget : GaussianMu
+    label_range : (float, float)
+
+    References
+    ----------
+    Dong, Roth, Su, "Gaussian differential privacy", JRSS B 84 (2022), Theorem 1.
+    """
+
+    budget: GaussianMu
+    source: ClassVar[str] = "Dong, Roth, Su 2022, Theorem 1"
+    budgets: ClassVar[tuple[type[Loss], ...]] = (GaussianMu,)
+    measured: ClassVar[str] = "sums of errors, l2"
+    norm: ClassVar[int] = 2
+
+    def law(self, setting: Setting) -> RoundedGaussian:
+        """Return the noise of each sum, in units of the grid."""
+        return RoundedGaussian(_UNIT * self.sensitivity(setting) / self.budget.mu)
+
+    def deviation(self, setting: Setting) -> float:
+        """Return sensitivity / mu; rounding adds nothing that shows."""
+        return self.sensitivity(setting) / self.budget.mu
+
+    def sensitivity(self, setting: Setting) -> float:
+        """Return how far one record moves the sums."""
+        return 3.0 if setting.neighbours is Neighbours.REPLACE_ONE else math.sqrt(8.0)
+
+    def neighbouring_pair(self, setting: Setting) -> NeighbouringPair:
+        """Return the largest error at the upper end of the range against none at the lower, or a null record."""
+        return self._worst(setting, against_null=False)
+
+
+@register("evaluators", "laplace-error-sums")
+@dataclass(frozen=True, kw_only=True)
+class LaplaceErrorSums(ErrorSums):
+    """Sum the errors of a regression over the hold-out rows, with discrete Laplace noise; see :class:`ErrorSums`.
+
+    For models whose training spends a pure epsilon: measuring them spends no delta either.
+
+    Guarantee
+    ---------
+    epsilon-DP, exact: integer sums of l1 sensitivity 6 and discrete Laplace noise of scale ``6 / epsilon``.
+
+    Parameters
+    ----------
+    budget : PureEpsilon
+    label_range : (float, float)
+
+    References
+    ----------
+    Dwork, McSherry, Nissim, Smith, "Calibrating noise to sensitivity in private data analysis", TCC 2006, Theorem 1.
+    """
+
+    budget: PureEpsilon
+    source: ClassVar[str] = "Dwork, McSherry, Nissim, Smith 2006, Theorem 1"
+    budgets: ClassVar[tuple[type[Loss], ...]] = (PureEpsilon,)
+    measured: ClassVar[str] = "sums of errors, l1"
+    norm: ClassVar[int] = 1
+
+    def law(self, setting: Setting) -> DiscreteLaplace:
+        """Return the noise of each sum, in units of the grid."""
+        return DiscreteLaplace.calibrated(self.budget.epsilon, _UNIT * self.sensitivity(setting))
+
+    def deviation(self, setting: Setting) -> float:
+        """Return sqrt(2) times the scale."""
+        return math.sqrt(2.0) * self.sensitivity(setting) / self.budget.epsilon
+
+    def sensitivity(self, setting: Setting) -> float:
+        """Return how far one record moves the sums: most against a null record, which occurs under both relations."""
+        return 6.0
+
+    def neighbouring_pair(self, setting: Setting) -> NeighbouringPair:
+        """Return the largest error at the upper end of the range against a null record."""
+        return self._worst(setting, against_null=True)
