@@ -129,11 +129,13 @@ class ErrorSums(PrivateAlgorithm, OneSum):
 @register("evaluators", "error-sums")
 @dataclass(frozen=True, kw_only=True)
 class GaussianErrorSums(ErrorSums):
-    """Sum the errors of a regression over the hold-out rows, with rounded Gaussian noise; see :class:`ErrorSums`.
+    """Sum the errors of a regression over the hold-out rows, with rounded Gaussian noise.
 
     Guarantee
     ---------
-    mu-GDP, exact: integer sums of l2 sensitivity 3 (sqrt(8) under replace-special) and rounded Gaussian noise of scale
+    mu-GDP, exact: integer sums of (1, 2 a^2, a, t, t^2) over the rows, a in [0, 1] the error and t in [-1, 1] the
+    target in units of the declared range, have the l2 sensitivity 3, attained by (1, 2, 1, 1, 1) against
+    (1, 0, 0, -1, 1), and sqrt(8) under replace-special, against nothing. Rounded Gaussian noise of scale
     ``sensitivity / mu`` (see ``mechanisms.rounded_gaussian``).
 
     Parameters
@@ -172,13 +174,15 @@ class GaussianErrorSums(ErrorSums):
 @register("evaluators", "laplace-error-sums")
 @dataclass(frozen=True, kw_only=True)
 class LaplaceErrorSums(ErrorSums):
-    """Sum the errors of a regression over the hold-out rows, with discrete Laplace noise; see :class:`ErrorSums`.
+    """Sum the errors of a regression over the hold-out rows, with discrete Laplace noise.
 
     For models whose training spends a pure epsilon: measuring them spends no delta either.
 
     Guarantee
     ---------
-    epsilon-DP, exact: integer sums of l1 sensitivity 6 and discrete Laplace noise of scale ``6 / epsilon``.
+    epsilon-DP, exact: integer sums of (1, 2 a^2, a, t, t^2) over the rows, a in [0, 1] the error and t in [-1, 1] the
+    target in units of the declared range, have the l1 sensitivity 6, attained by (1, 2, 1, 1, 1) against a null
+    record. Discrete Laplace noise of scale ``6 / epsilon``.
 
     Parameters
     ----------

@@ -169,7 +169,7 @@ def test_a_regression_is_measured_by_charged_sums_of_errors(root: Path, tmp_path
     (path,) = prepared.plan.paths().values()
     features, targets = gathered(open_shard(current_layout(), held_out))
     scores = read_release(made[path[-1]]).scores(features)[:, 0]
-    exact = regression_metrics(targets, np.clip(scores, 0.0, 20.0))
+    exact = regression_metrics(np.asarray(targets, dtype=np.float64), np.clip(scores, 0.0, 20.0))
     for name in ("mae", "r2"):
         stated = measured.metrics[f"{name}_noise"]
         assert 0 < stated < 1
