@@ -20,6 +20,7 @@ from storage.layout import Layout
 from tasks.runtime.credentials import credentials, credentials_file
 from tasks.runtime.engine import EngineError, prepare_databases, start_server, wait_for_server
 from tasks.runtime.processes import LeashedProcess
+from tasks.runtime.running_server import being_served
 from tasks.runtime.settings import MLFLOW_VARIABLE, ROOT_VARIABLE, record_servers
 
 __all__ = ["DEPLOYMENTS", "ServeError", "Serving", "run", "serve"]
@@ -164,7 +165,7 @@ def serve(serving: Serving) -> Iterator[list[_Part]]:
     ServeError
         If a port is taken or a part does not start.
     storage.errors.StorageError
-        If the root cannot be written.
+        If the root cannot be written, or another process serves it.
     """
     root = Layout(serving.root).root
     with contextlib.ExitStack() as stack:
@@ -176,6 +177,7 @@ def serve(serving: Serving) -> Iterator[list[_Part]]:
         for name in ("PREFECT_API_URL", "PREFECT_API_AUTH_STRING"):
             os.environ.pop(name, None)
         prepare_databases(root)
+        stack.enter_context(being_served(root))
         secret = credentials(root)
         logs = root / "logs"
         with writing(logs):

@@ -62,6 +62,9 @@ def train(
 ) -> TrainedModel:
     """Train over the parties' rows, charge what it costs, measure the model, log it to MLflow; as ``unitball train``.
 
+    No server is started. Where the root is being served (``unitball serve``), the run is a flow run of that server,
+    found with its secret in the root, and stands on its pages; otherwise the steps are plain calls.
+
     Parameters
     ----------
     dataset : str
@@ -80,19 +83,37 @@ def train(
         For settings that do not fit.
     """
     from tasks.release.preflight import require_feasible
+    from tasks.runtime.running_server import on_running_server
+    from tasks.runtime.settings import current_root
 
     config = TrainingConfig(dataset=dataset, **settings)
     with using_root(root):
         require_feasible(config)
-        from flows.federated_training import chain
-        from tasks.recording import record
-        from tasks.runtime.steps import inline
-        from tasks.tracking.reporting import run_report
+        with on_running_server(current_root()) as served:
+            recorded = _flow_run(config) if served else None
+            return _trained(config, recorded)
 
-        with inline():
-            rows, plan, result, models = chain(config)
-            result = record(config, rows, plan, result, models)
-        model = run_report(config, rows, plan, result, models).model
+
+def _flow_run(config: TrainingConfig) -> RunResult:
+    """Run the flow where the pages of a served root show it."""
+    from flows.federated_training import train as flow
+    from tasks.runtime.engine import quick_flows
+
+    with quick_flows():
+        return flow(config)
+
+
+def _trained(config: TrainingConfig, recorded: RunResult | None) -> TrainedModel:
+    """Run the chain as plain calls; what a flow run has released is stored, and read again at no cost."""
+    from flows.federated_training import chain
+    from tasks.recording import record
+    from tasks.runtime.steps import inline
+    from tasks.tracking.reporting import run_report
+
+    with inline():
+        rows, plan, result, models = chain(config)
+        result = recorded or record(config, rows, plan, result, models)
+    model = run_report(config, rows, plan, result, models).model
     return TrainedModel(result=result, pipeline=None if model is None else model.pipeline)
 
 

@@ -31,6 +31,7 @@ from tasks.runtime.tracking_server import has_own_database, require_server
 
 __all__ = [
     "EngineError",
+    "keep_quiet",
     "prefect_database",
     "prepare_databases",
     "prepare_engine",
@@ -96,9 +97,14 @@ class _Needs:
         )
 
 
-def _use_environment(root: Path) -> None:
+def keep_quiet() -> None:
+    """Let Prefect and MLflow send nothing anywhere and leave the console alone, unless the user has said otherwise."""
     for name, value in _QUIET.items():
         os.environ.setdefault(name, value)
+
+
+def _use_environment(root: Path) -> None:
+    keep_quiet()
     home = Layout(root).prefect
     # Results are references and belong to this root, whoever serves the API.
     os.environ["PREFECT_LOCAL_STORAGE_PATH"] = str(home / "results")

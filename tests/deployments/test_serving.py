@@ -97,6 +97,30 @@ def test_triggered_run(served: Served, tmp_path: Path) -> None:
     assert "unscheduled" not in [_dataset_of(one) for one in served.runs()]
 
 
+def test_a_run_from_a_notebook_is_found_on_the_pages(served: Served) -> None:
+    """The running server and its secret are found from the root alone, and shown nowhere."""
+    code = (
+        "import unitball; model = unitball.train('iris', algorithm='noisy-gd', epsilon=1.0, parties=2); "
+        "print(model.result.prefect_flow_run_id, model.pipeline is not None, unitball.train('iris', "
+        "algorithm='noisy-gd', epsilon=1.0, parties=2).result.accuracy == model.result.accuracy)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        env=environment(UNITBALL_ROOT=str(served.root), UNITBALL_LEDGER_MARK=os.environ["UNITBALL_LEDGER_MARK"]),
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    run_id, pipeline, equal = done.stdout.split()
+    assert (pipeline, equal) == ("True", "True")
+    run = served.call("GET", f"/flow_runs/{run_id}")
+    assert run["state_type"] == "COMPLETED"
+    assert run["name"] == "noisy-gd on iris"
+    assert served.secret.password not in done.stdout + done.stderr
+
+
 def test_a_refusal_ends_in_a_state_of_that_name_and_is_not_retried(served: Served, tmp_path: Path) -> None:
     path = rows_file(tmp_path / "rows.libsvm", 200)
     declared = [

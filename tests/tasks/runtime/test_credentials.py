@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from storage.errors import SecretError
+from storage.errors import SecretError, StorageError
 from storage.layout import Layout
 from tasks.runtime.credentials import (
     USER,
@@ -17,6 +19,7 @@ from tasks.runtime.credentials import (
     rotate_credentials,
     use_own_server,
 )
+from tasks.runtime.running_server import being_served, on_running_server, running_servers
 from tasks.runtime.settings import record_servers, recorded_servers
 from tests.support.command_line import CommandLine
 
@@ -96,6 +99,42 @@ def test_the_secret_is_shown_to_the_roots_own_server_only(layout: Layout, monkey
     assert os.environ["PREFECT_API_AUTH_STRING"] == "the user's own"
     record_servers(layout.root, {})
     assert recorded_servers(layout.root) == {}
+
+
+def test_only_a_server_that_runs_is_found(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a killed process has noted down may be anybody's port by now."""
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
+    addresses = {"prefect": "http://127.0.0.1:4210/api", "mlflow": "http://127.0.0.1:5000"}
+    record_servers(layout.root, addresses)
+    assert running_servers(layout.root) == {}
+    with on_running_server(layout.root) as found:
+        assert not found
+    serving = (
+        "import sys, time, pathlib; from tasks.runtime.running_server import being_served\n"
+        "with being_served(pathlib.Path(sys.argv[1])): print('serving', flush=True); time.sleep(60)"
+    )
+    with subprocess.Popen([sys.executable, "-c", serving, str(layout.root)], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"serving\n"
+        assert running_servers(layout.root) == addresses
+        with on_running_server(layout.root) as found:
+            from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL
+
+            assert found
+            assert PREFECT_API_URL.value() == addresses["prefect"]
+            assert str(PREFECT_API_AUTH_STRING.value()) == credentials(layout.root).basic
+        with (
+            pytest.raises(StorageError, match=r"is being served already .*4210.*stop that first"),
+            being_served(layout.root),
+        ):
+            pass
+        process.kill()
+    assert running_servers(layout.root) == {}
+    with being_served(layout.root):
+        pass
+    monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:1/api")
+    with on_running_server(layout.root) as found:
+        assert not found
 
 
 def test_the_command_rotates_and_says_what_to_start_again(commands: CommandLine) -> None:
