@@ -268,7 +268,7 @@ def _settings(kind: str, cls: type[Algorithm], neighbours: Neighbours) -> Iterat
 def audit_parameters(cls: type[Algorithm], dimension: int) -> dict[str, object]:
     """Return what an audit sets beside the budget, of the fields that there are: few steps, all directions."""
     fields = {field.name for field in dataclasses.fields(cls)}
-    wanted: dict[str, object] = {"components": dimension}
+    wanted: dict[str, object] = {"components": dimension, "nights": _STEPS}
     wanted |= {"iterations": _STEPS} if "iterations" in fields else {"regularisation": _REGULARISATION}
     return {name: value for name, value in wanted.items() if name in fields}
 

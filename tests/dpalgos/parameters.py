@@ -75,6 +75,7 @@ PARAMETERS: dict[tuple[str, str], list[dict[str, Any]]] = {
     ("trainers", "mpc-gp"): [{"budget": APPROXIMATE, "iterations": 5}],
     ("trainers", "mpc-op"): [{"budget": EPSILON}],
     ("trainers", "class-means"): [{"budget": MU}, {"budget": MU, "count_weight": 0.5}],
+    ("trainers", "continual-class-means"): [{"budget": MU, "nights": 3}, {"budget": MU, "nights": 4, "bands": 2}],
     ("trainers", "discriminant-gd"): [
         {"budget": MU, "iterations": 0},
         # Sums of equal sensitivity, as test_sensitivities supposes.

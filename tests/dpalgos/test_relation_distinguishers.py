@@ -92,7 +92,8 @@ def test_whoever_knows_both_neighbours_gains_no_more_than_is_guaranteed(
     kind: str, name: str, relation: Neighbours
 ) -> None:
     algorithm, setting = built(kind, name), evaluated(kind, setting_of(relation))
-    steps = algorithm.steps(setting)
+    # The first night of a horizon may cost as much as all of it.
+    steps = 1 if hasattr(algorithm, "nights") else algorithm.steps(setting)
     # δ at ε = 0 is the total variation: 2 Φ(μ/2) − 1 of one of the steps.
     allowed = compose([GaussianMu(1.0 / math.sqrt(steps))]).delta(0.0)
     assert allowed == pytest.approx(2 * ndtr(0.5 / math.sqrt(steps)) - 1, rel=1e-9)
@@ -100,7 +101,7 @@ def test_whoever_knows_both_neighbours_gains_no_more_than_is_guaranteed(
     assert found <= allowed
     less = dataclasses.replace(setting, neighbours=Neighbours.REPLACE_SPECIAL)
     far_less = algorithm.sensitivity(setting) > 1.4 * algorithm.sensitivity(less)
-    if relation is Neighbours.REPLACE_ONE and steps == 1 and far_less:
+    if relation is Neighbours.REPLACE_ONE and algorithm.steps(setting) == 1 and far_less:
         # A mutant: noise for a null record where rows are replaced, √2 too little; less than that is too little to be
         # seen in so many trials, and test_sensitivities sees it exactly.
         assert advantage(algorithm, kind, setting, less, seed=2) > allowed

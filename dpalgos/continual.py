@@ -1,0 +1,245 @@
+"""Algorithms of one sum, released night after night over a horizon at one price.
+
+What a night contributes and what is made of a running sum is the algorithm's own; between them stands the factor
+(:mod:`dpalgos.mechanisms.factorisation`). The noise of each night is that of the algorithm on the budget μ/‖Ĉe₁‖₂:
+its law is a Gaussian mechanism for integers of whatever sensitivity, so that a sum ĉ x costs ĉ times what x would
+cost, and the whole horizon costs μ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, Protocol, cast, runtime_checkable
+
+import numpy as np
+
+from dpalgos.algorithms import Algorithm, OneSum
+from dpalgos.errors import ParameterError
+from dpalgos.gaussian_sums import GAUSSIAN_BUDGETS, total_mu
+from dpalgos.guarantees import RELATIONS, GaussianMu, Guarantee, Loss, Neighbours, Setting
+from dpalgos.mechanisms.factorisation import GRID, ToeplitzFactor
+from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
+from dpalgos.mechanisms.symmetric import SymmetricRoundedGaussian
+from dpalgos.models import Artefact, Statistic
+from dpalgos.rows import Floats, Ints, Rows
+
+__all__ = [
+    "GaussianSum",
+    "NightSum",
+    "NightlyRows",
+    "decode_running_sum",
+    "model_of",
+    "nightly_budget",
+    "require_linear",
+]
+
+_LARGEST_SUM = 2.0**62
+
+
+@runtime_checkable
+class NightlyRows(Protocol):
+    """A party's rows of tonight, and its frozen sums of the nights before."""
+
+    def sum_of(self, night: int, form: Callable[[Rows], Ints]) -> Ints:
+        """Return the sum of a night as it was frozen; where it was not, form it of that night's rows and freeze it."""
+        ...
+
+
+GaussianLaw = RoundedGaussian | SymmetricRoundedGaussian
+
+
+class GaussianSum(Protocol):
+    """An algorithm of one sum with Gaussian noise: what is released night after night."""
+
+    def check(self, setting: Setting) -> None:
+        """Raise where it cannot run."""
+        ...
+
+    def guarantee(self, setting: Setting) -> Guarantee:
+        """Return what one release costs."""
+        ...
+
+    def law(self, setting: Setting) -> GaussianLaw:
+        """Return its noise."""
+        ...
+
+    def sum_shape(self, setting: Setting) -> tuple[int, ...]:
+        """Return the shape of the sum."""
+        ...
+
+    def contribution(self, state: Ints, rows: Rows, setting: Setting) -> Ints:
+        """Return one party's integers."""
+        ...
+
+    def result(self, state: Ints, setting: Setting) -> Artefact:
+        """Return what is made of the noisy sum."""
+        ...
+
+
+def nightly_budget(budget: Loss, factor: ToeplitzFactor) -> GaussianMu:
+    """Return the budget on which one night's sum by itself is calibrated, so that the horizon costs ``budget``.
+
+    μ/‖Ĉe₁‖₂, rounded down.
+
+    Raises
+    ------
+    ParameterError
+        If the budget is not one of Gaussian noise.
+    """
+    if not isinstance(budget, GAUSSIAN_BUDGETS):
+        raise ParameterError(f"a horizon's noise is Gaussian and takes a mu or a rho, not {budget.kind}")
+    return GaussianMu(total_mu(budget) / factor.norm * (1.0 - 2.0**-50))
+
+
+def require_linear(algorithm: object, setting: Setting) -> GaussianSum:
+    """Return an algorithm whose sums may be released night after night.
+
+    Raises
+    ------
+    ParameterError
+        If it is not one Gaussian sum, or sums of a horizon could leave 64-bit integers.
+    """
+    sums = cast(GaussianSum, algorithm)
+    law = sums.law(setting) if isinstance(algorithm, OneSum) and hasattr(algorithm, "law") else None
+    if not isinstance(law, RoundedGaussian | SymmetricRoundedGaussian):
+        raise ParameterError(
+            f"{type(algorithm).__name__} is not one sum with Gaussian noise, which is what a horizon releases night "
+            "after night; choose --trainer class-means or --trainer sufficient-statistics"
+        )
+    (loss,) = sums.guarantee(setting).losses
+    # A row adds no more than its sensitivity against a null record to any entry, and no coefficient exceeds the grid's.
+    largest = setting.rows * GRID * law.sigma * total_mu(loss)
+    if largest >= _LARGEST_SUM:
+        raise ParameterError(
+            f"{setting.rows} rows over a horizon could reach {largest:.2g} grid units, and sums must stay below 2^62; "
+            "expect fewer rows, or choose a smaller --epsilon, whose grid is coarser"
+        )
+    return sums
+
+
+@dataclass(frozen=True, kw_only=True)
+class NightSum(Algorithm):
+    """One night of a horizon: y_t = Σ_{s ≤ t} ĉ_{t−s} x_s with noise once.
+
+    Guarantee
+    ---------
+    Of all nights of the horizon together, this one included, whichever of them are released: the budget
+    (:mod:`dpalgos.mechanisms.factorisation`).
+
+    Parameters
+    ----------
+    inner : GaussianSum
+        The algorithm, on :func:`nightly_budget`.
+    budget : GaussianMu or ZeroConcentrated
+        Of the horizon.
+    factor : ToeplitzFactor
+    night : int
+        From 1.
+    """
+
+    inner: GaussianSum
+    budget: Loss
+    factor: ToeplitzFactor
+    night: int
+
+    source: ClassVar[str] = "running sums by factorisation, Denisov et al. 2022; Fichtenberger et al. 2023"
+    relations: ClassVar[tuple[Neighbours, ...]] = RELATIONS
+
+    def check(self, setting: Setting) -> None:
+        """Raise where the algorithm cannot run, or not night after night."""
+        require_linear(self.inner, setting)
+        self.inner.check(setting)
+
+    def guarantee(self, setting: Setting) -> Guarantee:
+        """Return what the whole horizon costs: the budget."""
+        self.check(setting)
+        once = self.inner.guarantee(setting)
+        shared = f"a row takes part in {_times(self.factor)}, and how many rows arrive in which night is public"
+        return replace(once, losses=(self.budget,), assumptions=(*once.assumptions, shared))
+
+    def steps(self, setting: Setting) -> int:
+        """Return 1: one sum a night."""
+        return 1
+
+    def law(self, setting: Setting) -> GaussianLaw:
+        """Return the noise of the night."""
+        return self.inner.law(setting)
+
+    def initial(self, setting: Setting) -> Ints:
+        """Return an empty sum."""
+        self.check(setting)
+        return np.zeros(self.inner.sum_shape(setting), dtype=np.int64)
+
+    def contribution(self, state: Ints, rows: Rows, setting: Setting) -> Ints:
+        """Return the party's (Ĉx)_t; of rows without earlier nights, that of tonight's alone."""
+
+        def form(of: Rows) -> Ints:
+            return self.inner.contribution(state, of, setting)
+
+        if not isinstance(rows, NightlyRows):
+            return self.factor.coefficients[0] * form(rows)
+        total = np.zeros_like(state)
+        for night in range(max(1, self.night - self.factor.kept_nights + 1), self.night + 1):
+            total += self.factor.coefficients[self.night - night] * rows.sum_of(night, form)
+        return total
+
+    def update(self, state: Ints, noisy_sum: Ints, setting: Setting) -> Ints:
+        """Return the noisy sum."""
+        return noisy_sum
+
+    def result(self, state: Ints, setting: Setting) -> Artefact:
+        """Return y_t as it is."""
+        return Statistic(values=cast(Floats, state))
+
+
+def _times(factor: ToeplitzFactor) -> str:
+    if factor.participations == 1:
+        return "one night of the horizon"
+    return f"up to {factor.participations} nights of the horizon, any two at least {factor.separation} apart"
+
+
+def decode_running_sum(factor: ToeplitzFactor, released: Sequence[Floats | Ints]) -> Floats:
+    """Return the running sum of the last night behind y_1 … y_t; post-processing.
+
+    Parameters
+    ----------
+    factor : ToeplitzFactor
+    released : sequence of array
+        Of equal shapes, one a night.
+    """
+    weights = factor.decoder(len(released))
+    return np.asarray(sum(weight * noisy for weight, noisy in zip(weights, released, strict=True)))
+
+
+def model_of(
+    inner: GaussianSum,
+    factor: ToeplitzFactor,
+    released: Sequence[Floats | Ints],
+    setting: Setting,
+    sizes: tuple[int, ...],
+) -> Artefact:
+    """Return what the algorithm makes of the running sum of the last night.
+
+    Parameters
+    ----------
+    inner : GaussianSum
+        On :func:`nightly_budget`.
+    factor : ToeplitzFactor
+    released : sequence of array
+    setting : Setting
+        Under which the nights were released; its noise factor is that of one night's sum.
+    sizes : tuple of int
+        Rows of each party that have arrived, from which means are taken.
+
+    Raises
+    ------
+    ParameterError
+        If so many rows have arrived that the algorithm's grid is another one.
+    """
+    arrived = replace(setting, sizes=sizes)
+    if inner.law(arrived) != inner.law(setting):
+        raise ParameterError(f"{sum(sizes)} rows have arrived, and the horizon's grid is made for fewer: begin another")
+    setting = arrived
+    louder = replace(setting, noise_factor=setting.noise_factor * factor.amplification(len(released)))
+    return inner.result(cast(Ints, decode_running_sum(factor, released)), louder)
