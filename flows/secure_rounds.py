@@ -1,35 +1,66 @@
-"""The chain of the rounds of one secure sum: advertise, share, mask, unmask, each a task a party."""
+"""The rounds of one secure sum as tasks: in each stage one a block of parties, and one of the server."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, cast
 
+from dpalgos.secure.rounds import Stage, carry_out
 from dpalgos.trust.secagg import SecureAggregation
 from storage.refs import ReleaseRef, ShardRef
+from storage.rounds import MessageRef
 from tasks.planning.plans import PlannedRelease
 from tasks.runtime.steps import Future, Step
-from tasks.secure_rounds import (
-    advertise,
-    agree,
-    decode,
-    fix_survivors,
-    introduce,
-    mask,
-    open_rounds,
-    share,
-    unmask,
-)
+from tasks.secure_rounds import answer, decide, open_rounds, open_sum
 
 __all__ = ["blocks_of", "in_rounds"]
 
 _BLOCKS = 8
+
+Answers = list[Future[list[MessageRef]]]
 
 
 def blocks_of(parties: Sequence[int]) -> list[list[int]]:
     """Return the parties in at most eight blocks of neighbours: each a task in every round."""
     size = max(1, -(-len(parties) // _BLOCKS))
     return [list(parties[start : start + size]) for start in range(0, len(parties), size)]
+
+
+class _Tasks:
+    """Messages that travel through tasks (a :class:`dpalgos.secure.rounds.Transport`)."""
+
+    def __init__(
+        self, release: PlannedRelease, shards: Sequence[ShardRef], upstream: Sequence[Future[ReleaseRef]]
+    ) -> None:
+        self.begun: list[Future[Any]] = []
+        self._release, self._shards, self._upstream = release, list(shards), list(upstream)
+        self._absences = cast(SecureAggregation, release.trust_model()).absences(len(shards))
+        self._past: list[str] = []
+        self._asked = self._begin(open_rounds, self._shards)
+
+    def ask(self, stage: Stage) -> Answers:
+        """Begin a task a block of those parties that are still there."""
+        self._past.append(stage)
+        gone = self._absences.after(*self._past)
+        blocks = blocks_of([party for party in range(len(self._shards)) if party not in gone])
+        return [self._answer(stage, block) for block in blocks]
+
+    def decide(self, stage: Stage, answers: Answers) -> Future[Any]:
+        """Begin the server's task."""
+        if stage is Stage.UNMASK:
+            return self._begin(open_sum, answers)
+        self._asked = self._begin(decide, stage, answers)
+        return self._asked
+
+    def _answer(self, stage: Stage, block: list[int]) -> Future[list[MessageRef]]:
+        if stage is not Stage.MASK:
+            return self._begin(answer, stage, block, [], [], self._asked)
+        own = [self._shards[party] for party in block]
+        return self._begin(answer, stage, block, own, self._upstream, self._asked)
+
+    def _begin(self, task: Step[..., Any], *arguments: Any) -> Future[Any]:
+        self.begun.append(task.submit(self._release, *arguments))
+        return self.begun[-1]
 
 
 def in_rounds(
@@ -45,27 +76,9 @@ def in_rounds(
     upstream : sequence of futures
         The artefacts that rows are seen through.
     """
-    begun: list[Future[Any]] = []
-
-    def run(task: Step[..., Any], *arguments: Any) -> Future[Any]:
-        begun.append(task.submit(release, *arguments))
-        return begun[-1]
-
-    absences = cast(SecureAggregation, release.trust_model()).absences(len(shards))
-
-    def present(*rounds: str) -> list[list[int]]:
-        gone = absences.after(*rounds)
-        return blocks_of([party for party in range(len(shards)) if party not in gone])
-
-    opened = run(open_rounds, list(shards))
-    introduced = run(introduce, opened, [run(advertise, block, opened) for block in present("advertise")])
-    agreed = run(agree, introduced, [run(share, block, introduced) for block in present("advertise", "share")])
-    masking = present("advertise", "share", "mask")
-    vectors = [run(mask, block, [shards[party] for party in block], list(upstream), agreed) for block in masking]
-    fixed = run(fix_survivors, agreed, vectors)
-    remaining = present("advertise", "share", "mask", "unmask")
-    decoded = run(decode, agreed, fixed, [run(unmask, block, fixed) for block in remaining])
-    for one in begun:
+    tasks = _Tasks(release, shards, upstream)
+    opened = carry_out(tasks)
+    for one in tasks.begun:
         # In order, so that what failed says so itself.
         one.result()
-    return decoded
+    return opened

@@ -19,9 +19,10 @@ round                      a party (:mod:`dpalgos.secure.party`)       the serve
 A *PartyState* is stored by its party before the message made with it leaves; the *SurvivorSet* is stored by the server,
 once a session and step, before any ``request_unmasking``. Everything has one byte form (``encode``, ``decode``).
 
-:class:`~dpalgos.secure.summation.SecureSummation` runs all of it in one process, as the summation of any algorithm that
-sees rows through sums; :func:`~dpalgos.secure.summation.secagg_guarantee` says what is then proved, and
-:mod:`dpalgos.secure.noise_shares` proves it.
+What a party and the server do with them, in which order, is :mod:`dpalgos.secure.rounds`, whichever way messages
+travel. :class:`~dpalgos.secure.summation.SecureSummation` lets them go from call to call in one process, as the
+summation of any algorithm that sees rows through sums; :func:`~dpalgos.secure.summation.secagg_guarantee` says what is
+then proved, and :mod:`dpalgos.secure.noise_shares` proves it.
 
 Threat model: honest-but-curious parties and server, up to C of the parties pooling what they know with the server. The
 checks beyond that (who sent a wrong share, a replayed message, both kinds of share) name faults; they do not make the

@@ -23,11 +23,13 @@ __all__ = [
     "Advertisement",
     "Delivery",
     "Introduction",
+    "MaskRequest",
     "MaskedVector",
     "RoundParameters",
     "ShareBundle",
     "UnmaskRequest",
     "UnmaskResponse",
+    "numbers_digest",
 ]
 
 SELF, ESCROW = 0, 1
@@ -40,6 +42,11 @@ _TAG = 16
 def point(holder: int) -> int:
     """Return the place at which a holder's shares are taken; zero is the secret's."""
     return holder + 1
+
+
+def numbers_digest(survivors: tuple[int, ...]) -> bytes:
+    """Return the digest of who the survivors of a sum are, whatever they sent and whatever masked it."""
+    return hashlib.sha256(repr(survivors).encode()).digest()
 
 
 PAIR = len(KINDS) * ELEMENT
@@ -211,6 +218,28 @@ class Delivery(Wire):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MaskRequest(Wire):
+    """Round 3, server to party: send the vector of a step.
+
+    Parameters
+    ----------
+    session : bytes
+    recipient : int
+    step : int
+    delivery : Delivery or None
+        The neighbours' shares, with the session's first step.
+    """
+
+    session: bytes
+    recipient: int
+    step: int
+    delivery: Delivery | None = None
+
+    def __post_init__(self) -> None:
+        _digest("session", self.session)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MaskedVector(Wire):
     """Round 3, party to server: contribution plus noise share plus masks, modulo 2^bits, little-endian words."""
 
@@ -237,6 +266,8 @@ class UnmaskRequest(Wire):
         Digest of the whole survivor set, the same for everybody.
     count : int
         Its size.
+    numbers : bytes
+        Digest of the survivors' numbers alone (:func:`numbers_digest`): equal in a repetition under fresh masks.
     survivors, dropped : tuple of int
         The recipient and its neighbours, divided: whose own masks are to be opened, and whose pair masks.
     """
@@ -246,12 +277,14 @@ class UnmaskRequest(Wire):
     step: int
     survivor_set: bytes
     count: int
+    numbers: bytes
     survivors: tuple[int, ...]
     dropped: tuple[int, ...]
 
     def __post_init__(self) -> None:
         _digest("session", self.session)
         _digest("survivor_set", self.survivor_set)
+        _digest("numbers", self.numbers)
         _ascending("survivors", self.survivors)
         _ascending("dropped", self.dropped)
 

@@ -66,12 +66,24 @@ from dpalgos.secure.messages import (
     ShareBundle,
     UnmaskRequest,
     UnmaskResponse,
+    numbers_digest,
     point,
 )
 from dpalgos.secure.secret_sharing import ELEMENT, split, to_bytes
 from dpalgos.secure.wire import Wire
 
-__all__ = ["PartyState", "advertise", "join", "mask", "receive", "share", "unmask"]
+__all__ = [
+    "PartyState",
+    "advertise",
+    "digest_of",
+    "join",
+    "mask",
+    "receive",
+    "require_for",
+    "share",
+    "unmask",
+    "vector_digest",
+]
 
 _LABELS = {SELF: "self-mask", ESCROW: "escrow"}
 _ZERO_NONCE = bytes(12)
@@ -99,6 +111,8 @@ class PartyState(Wire):
         For each owner and step, the shares of both kinds that it holds.
     masked_steps, masked : tuple of int, bytes
         Steps whose masks are used, with the digests of the masked vectors (32 bytes each).
+    vectors : bytes
+        For each of these steps, the digest of the vector without its masks.
     unmasked_steps, unmasked : tuple of int, bytes
         Steps for which it has answered, with the digests of the requests.
     """
@@ -113,6 +127,7 @@ class PartyState(Wire):
     held: bytes = b""
     masked_steps: tuple[int, ...] = ()
     masked: bytes = b""
+    vectors: bytes = b""
     unmasked_steps: tuple[int, ...] = ()
     unmasked: bytes = b""
 
@@ -167,7 +182,7 @@ def share(state: PartyState, introduction: Introduction) -> tuple[PartyState, Sh
     """
     parameters, session, party = state.parameters, state.parameters.session, state.party
     neighbours = introduction.neighbours
-    _require_for(state, introduction.session, introduction.recipient)
+    require_for(state, introduction.session, introduction.recipient)
     if any(not 0 <= peer < parameters.tolerance.parties or peer == party for peer in neighbours):
         raise ViolationError(None, "introduced a party that does not exist, or a party to itself")
     publics = [introduction.public_keys[KEY * i : KEY * (i + 1)] for i in range(len(neighbours))]
@@ -241,7 +256,7 @@ def receive(state: PartyState, delivery: Delivery) -> PartyState:
         If another delivery came before.
     """
     parameters, session, party = state.parameters, state.parameters.session, state.party
-    _require_for(state, delivery.session, delivery.recipient)
+    require_for(state, delivery.session, delivery.recipient)
     owners, steps = delivery.owners, parameters.steps
     if not set(owners) <= set(state.neighbours):
         raise ViolationError(None, "delivered shares of a party that was not introduced")
@@ -320,7 +335,9 @@ def mask(state: PartyState, step: int, vector: Ints) -> tuple[PartyState, Masked
             f"party {state.party} has already used its masks of step {step} for another vector; "
             "repeat the round under a new identity"
         )
-    return replace(state, masked_steps=(*state.masked_steps, step), masked=state.masked + digest), message
+    vectors = state.vectors + digest_of(vector)
+    steps = (*state.masked_steps, step)
+    return replace(state, masked_steps=steps, masked=state.masked + digest, vectors=vectors), message
 
 
 def unmask(state: PartyState, request: UnmaskRequest) -> tuple[PartyState, UnmaskResponse]:
@@ -336,7 +353,7 @@ def unmask(state: PartyState, request: UnmaskRequest) -> tuple[PartyState, Unmas
         If the request is not for this party, session and a step it has masked, or does not divide its neighbours.
     """
     parameters, party = state.parameters, state.party
-    _require_for(state, request.session, request.recipient)
+    require_for(state, request.session, request.recipient)
     step = request.step
     if step >= parameters.steps or _recorded(state.masked_steps, state.masked, step) is None:
         raise ViolationError(None, f"asked party {party} to unmask step {step}, which it has not masked")
@@ -355,6 +372,8 @@ def unmask(state: PartyState, request: UnmaskRequest) -> tuple[PartyState, Unmas
         raise ViolationError(None, f"sent party {party} more survivors than it announced")
     if len(request.survivors) < parameters.threshold:
         raise TooFewPartiesError("vectors were masked in a neighbourhood", len(request.survivors), parameters.threshold)
+    if parameters.graph is None and request.numbers != numbers_digest(request.survivors):
+        raise ViolationError(None, f"sent party {party} the digest of other survivors than it named")
     kinds = {**dict.fromkeys(request.survivors, SELF), **dict.fromkeys(request.dropped, ESCROW)}
     size = PAIR * parameters.steps
     shares = [
@@ -373,6 +392,39 @@ def unmask(state: PartyState, request: UnmaskRequest) -> tuple[PartyState, Unmas
     if before is not None:
         return state, response
     return replace(state, unmasked_steps=(*state.unmasked_steps, step), unmasked=state.unmasked + digest), response
+
+
+def digest_of(vector: Ints) -> bytes:
+    """Return what a party remembers a vector by."""
+    return hashlib.sha256(vector.tobytes()).digest()
+
+
+def vector_digest(state: PartyState, step: int) -> bytes:
+    """Return the digest of the vector that a step's masks have covered.
+
+    Raises
+    ------
+    ViolationError
+        If none was masked.
+    """
+    digest = _recorded(state.masked_steps, state.vectors, step)
+    if digest is None:
+        raise ViolationError(None, f"asked party {state.party} of step {step}, which it has not masked")
+    return digest
+
+
+def require_for(state: PartyState, session: bytes, recipient: int) -> None:
+    """Refuse a message of another session or for another party.
+
+    Raises
+    ------
+    ViolationError
+        By the server.
+    """
+    if session != state.parameters.session:
+        raise ViolationError(None, f"sent party {state.party} a message of another session")
+    if recipient != state.party:
+        raise ViolationError(None, f"sent party {state.party} a message that is for party {recipient}")
 
 
 def escrow_data(session: bytes, owner: int, step: int) -> bytes:
@@ -401,13 +453,6 @@ def _recorded(steps: tuple[int, ...], digests: bytes, step: int) -> bytes | None
         return None
     place = steps.index(step)
     return digests[KEY * place : KEY * (place + 1)]
-
-
-def _require_for(state: PartyState, session: bytes, recipient: int) -> None:
-    if session != state.parameters.session:
-        raise ViolationError(None, f"sent party {state.party} a message of another session")
-    if recipient != state.party:
-        raise ViolationError(None, f"sent party {state.party} a message that is for party {recipient}")
 
 
 def _require_step(parameters: RoundParameters, step: int) -> None:

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from dpalgos.rows import Ints
 from dpalgos.secure.errors import RepeatedUseError
 
 __all__ = ["RecordedSum", "SumRecord"]
-
-_DIGEST = hashlib.sha256().digest_size
 
 
 class SumRecord(Protocol):
@@ -28,8 +23,8 @@ class SumRecord(Protocol):
         """Party: return what it entered when it let this sum be unmasked, None where it has not."""
         ...
 
-    def open(self, step: str, entries: Mapping[int, bytes]) -> Mapping[int, bytes]:
-        """Parties: each enters, in its own record, what it is about to let be unmasked; return what stands."""
+    def open(self, party: int, step: str, entry: bytes) -> bytes:
+        """Party: enter, in its own record, what it is about to let be unmasked, and return what stands."""
         ...
 
 
@@ -43,8 +38,8 @@ class RecordedSum:
     new. Where a contribution has changed, be it in a last bit, its noise is independent of the first draw: a second
     sum with it would be a second release of the step, at the full price, which nobody has charged. And two sums over
     different survivors differ by single parties' vectors, noise and all. Both are refused here, on the word of every
-    single party: before its vector leaves (:meth:`vector`), since the other parties could open the sum without it,
-    and before its answer leaves (:meth:`open`).
+    single party: before its vector leaves (:meth:`require_unchanged`), since the other parties could open the sum
+    without it, and before its answer leaves (:meth:`open`).
 
     A step that was fixed and never unmasked is fixed for its survivors. Its vectors may change: those of the earlier
     run stay under masks that nobody opens, as a party that has entered nothing has answered nothing.
@@ -55,35 +50,37 @@ class RecordedSum:
         None keeps nothing: for simulations that release nothing.
     identity, step : str
         The release's, and the sum's name within it.
-
-    Attributes
-    ----------
-    vectors : dict of int to bytes
-        Digest of what each party has masked in this run.
     """
 
     def __init__(self, record: SumRecord | None, identity: str, step: str) -> None:
         self._record, self._identity, self._step = record, identity, step
-        self.vectors: dict[int, bytes] = {}
 
-    def vector(self, party: int, vector: Ints) -> Ints:
-        """Return what a party is about to mask.
+    @property
+    def is_kept(self) -> bool:
+        """Whether there is a record."""
+        return self._record is not None
+
+    def require_unchanged(self, party: int, digest: bytes) -> None:
+        """Refuse to mask another vector than the one that a party let be unmasked before.
+
+        Parameters
+        ----------
+        party : int
+        digest : bytes
+            Of the vector (:func:`dpalgos.secure.party.digest_of`).
 
         Raises
         ------
         RepeatedUseError
-            If it let another vector of this step be unmasked before.
+            If it is another one's.
         """
-        digest = hashlib.sha256(vector.tobytes()).digest()
         before = self._record.opened(party, self._step) if self._record is not None else None
-        if before is not None and before[:_DIGEST] != digest:
+        if before is not None and not before.startswith(digest):
             raise RepeatedUseError(
                 f"party {party} has let the sum {self._step!r} of {self._identity!r} be unmasked before, and what it "
                 "contributes has changed since; a second sum would be a second release. Ask for one, with a fresh "
                 "charge, by another --repetition"
             )
-        self.vectors[party] = digest
-        return vector
 
     def fix(self, survivors: tuple[int, ...]) -> None:
         """Enter the survivors with the server.
@@ -99,22 +96,26 @@ class RecordedSum:
                 "sum would reveal single inputs. Repeat it under a new identity (--repetition)"
             )
 
-    def open(self, parties: Sequence[int], survivors: tuple[int, ...]) -> None:
-        """Enter with each of the parties what it is about to let be unmasked.
+    def open(self, party: int, vector: bytes, survivors: bytes) -> None:
+        """Enter with a party what it is about to let be unmasked.
+
+        Parameters
+        ----------
+        party : int
+        vector : bytes
+            Digest of what it masked.
+        survivors : bytes
+            Digest of whose vectors the sum holds (:func:`dpalgos.secure.messages.numbers_digest`).
 
         Raises
         ------
         RepeatedUseError
-            If one of them let another sum of this step be unmasked before.
+            If it let another sum of this step be unmasked before.
         """
-        if self._record is None:
-            return
-        named = hashlib.sha256(repr(survivors).encode()).digest()
-        entries = {party: self.vectors[party] + named for party in parties}
-        for party, standing in self._record.open(self._step, entries).items():
-            if standing != entries[party]:
-                raise RepeatedUseError(
-                    f"party {party} refuses: it has let {self._step!r} of {self._identity!r} be unmasked before, for "
-                    "other survivors or another vector; a second sum would reveal single inputs. Repeat it under a new "
-                    "identity (--repetition)"
-                )
+        entry = vector + survivors
+        if self._record is not None and self._record.open(party, self._step, entry) != entry:
+            raise RepeatedUseError(
+                f"party {party} refuses: it has let {self._step!r} of {self._identity!r} be unmasked before, for "
+                "other survivors or another vector; a second sum would reveal single inputs. Repeat it under a new "
+                "identity (--repetition)"
+            )

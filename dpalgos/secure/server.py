@@ -36,10 +36,12 @@ from dpalgos.secure.messages import (
     Delivery,
     Introduction,
     MaskedVector,
+    MaskRequest,
     RoundParameters,
     ShareBundle,
     UnmaskRequest,
     UnmaskResponse,
+    numbers_digest,
     point,
 )
 from dpalgos.secure.party import escrow_data, escrow_nonce
@@ -58,6 +60,7 @@ __all__ = [
     "fix_survivors",
     "introduce",
     "merge_masked",
+    "request_masking",
     "request_unmasking",
     "unmask_sum",
 ]
@@ -187,6 +190,11 @@ class SurvivorSet(Wire):
         return hashlib.sha256(self.encode()).digest()
 
     @cached_property
+    def numbers(self) -> bytes:
+        """What parties remember of whom it holds."""
+        return numbers_digest(self.survivors)
+
+    @cached_property
     def alive(self) -> frozenset[int]:
         """The survivors, for looking them up."""
         return frozenset(self.survivors)
@@ -271,6 +279,12 @@ def deliver(agreement: Agreement, party: int) -> Delivery:
         ciphertexts=b"".join(ciphertexts),
         commitments=b"".join(commitments),
     )
+
+
+def request_masking(agreement: Agreement, step: int, party: int) -> MaskRequest:
+    """Round 3: return what a party is asked; with the session's first step, its neighbours' shares."""
+    delivery = deliver(agreement, party) if step == 0 else None
+    return MaskRequest(session=agreement.parameters.session, recipient=party, step=step, delivery=delivery)
 
 
 def add_masked(agreement: Agreement, step: int, messages: Iterable[MaskedVector]) -> MaskedBlock:
@@ -384,6 +398,7 @@ def request_unmasking(agreement: Agreement, survivors: SurvivorSet, party: int) 
         step=survivors.step,
         survivor_set=survivors.digest,
         count=len(survivors.survivors),
+        numbers=survivors.numbers,
         survivors=tuple(peer for peer in near if peer in alive),
         dropped=tuple(peer for peer in near if peer not in alive),
     )

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from typing import TypeVar, cast
 
 import numpy as np
 
@@ -12,16 +14,14 @@ from dpalgos.errors import ParameterError
 from dpalgos.guarantees import ApproximateDP, Guarantee, Setting
 from dpalgos.noise import NoiseSource
 from dpalgos.rows import Ints
-from dpalgos.secure import party as at_party
-from dpalgos.secure import server as at_server
-from dpalgos.secure.errors import TooFewPartiesError
 from dpalgos.secure.graph import SparseGraph
-from dpalgos.secure.keys import KEY
-from dpalgos.secure.masking import to_integers, to_words
 from dpalgos.secure.messages import RoundParameters
 from dpalgos.secure.noise_shares import NoiseShare, share_law
+from dpalgos.secure.party import PartyState
 from dpalgos.secure.record import RecordedSum, SumRecord
+from dpalgos.secure.rounds import AGREEMENT, SUM, Answer, Party, Request, Server, Stage, carry_out
 from dpalgos.secure.tolerance import Tolerance
+from dpalgos.secure.wire import Wire
 from dpalgos.summation import IntegerNoise
 
 __all__ = [
@@ -39,10 +39,12 @@ __all__ = [
 _COMPLETE = 64
 # Half of what signed 64-bit numbers hold for the contributions, half for the noise.
 _ROOM = 2**62
-# Masked vectors are added up after this many parties, so that memory does not grow with their number.
-_BLOCK = 256
+# Parties whose entries wait for the disk side by side.
+_AT_ONCE = 16
 # Steps times pairs of parties that one agreement covers: some 300 bytes each.
 _AGREED = 2**18
+
+W = TypeVar("W", bound=Wire)
 
 
 def graph_for(tolerance: Tolerance) -> SparseGraph | None:
@@ -185,25 +187,89 @@ class Absences:
         return frozenset().union(*(getattr(self, name) for name in rounds))
 
 
-class _Session:
-    """One key agreement: the parties' states and the server's agreement."""
+@dataclass(slots=True)
+class _PartyMemory:
+    """The latest state of a party that lives in this process."""
 
-    __slots__ = ("agreement", "states", "step")
+    state: PartyState | None = None
+
+    def recall(self, stage: Stage) -> PartyState | None:
+        del stage
+        return self.state
+
+    def keep(self, stage: Stage, state: PartyState) -> PartyState:
+        del stage
+        self.state = state
+        return state
+
+
+class _ServerMemory:
+    """What a server that lives in this process has decided."""
+
+    def __init__(self, agreed: Mapping[str, Wire] | None = None) -> None:
+        self.decided = dict(agreed or {})
+
+    def get(self, kind: type[W], name: str) -> W | None:
+        found = self.decided.get(name)
+        return found if isinstance(found, kind) else None
+
+    def put(self, name: str, value: W) -> W:
+        self.decided[name] = value
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class _Calls:
+    """Messages that go from call to call (a :class:`~dpalgos.secure.rounds.Transport`)."""
+
+    server: Server
+    parties: Sequence[Party]
+    absences: Absences
+    recorded: RecordedSum
+    vector: Callable[[int], Ints]
+
+    def ask(self, stage: Stage) -> Iterable[Answer]:
+        """Let everybody answer who has not dropped out by now."""
+        gone = self.absences.after(stage)
+        asked = ((number, request) for number, request in self.server.requests(stage) if number not in gone)
+        if stage is Stage.UNMASK and self.recorded.is_kept:
+            # Each waits for the disk; the waits of many parties overlap.
+            with ThreadPoolExecutor(_AT_ONCE) as pool:
+                return list(pool.map(self._answer, asked))
+        return map(self._answer, asked)
+
+    def decide(self, stage: Stage, answers: Iterable[Answer]) -> Ints | None:
+        """Let the server decide."""
+        return self.server.decide(stage, answers, self.recorded)
+
+    def _answer(self, asked: tuple[int, Request]) -> Answer:
+        number, request = asked
+        return self.parties[number].answer(request, self.recorded, lambda: self.vector(number))
+
+
+class _Session:
+    """Parties and server of one key agreement; what the server decides of a step is forgotten with it."""
 
     def __init__(self, parameters: RoundParameters, absences: Absences, entropy: Callable[[int], bytes]) -> None:
-        present = [party for party in range(parameters.tolerance.parties) if party not in absences.advertise]
-        joined = {party: at_party.join(parameters, party, entropy(KEY)) for party in present}
-        roster = at_server.collect_advertisements(parameters, [at_party.advertise(state) for state in joined.values()])
-        bundles = []
-        self.states: dict[int, at_party.PartyState] = {}
-        for party in present:
-            if party not in absences.share:
-                self.states[party], bundle = at_party.share(joined[party], at_server.introduce(roster, party))
-                bundles.append(bundle)
-        self.agreement = at_server.collect_shares(roster, bundles)
-        for party, state in self.states.items():
-            self.states[party] = at_party.receive(state, at_server.deliver(self.agreement, party))
-        self.step = 0
+        self.left, self._steps, self._absences = parameters.steps, parameters.steps, absences
+        self._parties = [Party(number, _PartyMemory(), entropy) for number in range(parameters.tolerance.parties)]
+        agreed = _ServerMemory()
+        server = Server(agreed)
+        server.open(parameters)
+        unnamed = RecordedSum(None, parameters.identity, "")
+        carry_out(_Calls(server, self._parties, absences, unnamed, _no_vector), AGREEMENT)
+        self._agreed = agreed.decided
+
+    def sum(self, recorded: RecordedSum, vector: Callable[[int], Ints]) -> tuple[tuple[int, ...], Ints]:
+        """Return the survivors of the session's next step, and the sum of their vectors."""
+        server = Server(_ServerMemory(self._agreed), self._steps - self.left)
+        self.left -= 1
+        total = carry_out(_Calls(server, self._parties, self._absences, recorded, vector), SUM)
+        return server.survivors, cast(Ints, total)
+
+
+def _no_vector(party: int) -> Ints:
+    raise ParameterError(f"party {party} is asked for a vector before keys are agreed on")
 
 
 class SecureSummation:
@@ -236,9 +302,6 @@ class SecureSummation:
         by the survivors'. Post-processing of the exact sum, which False returns.
     weights : sequence of int, optional
         What a party counts for then (:func:`weights_of`); its rows where nothing is given.
-    masked : bool
-        False leaves out keys and masks, which cancel: the same result, bit for bit, for simulations of very many
-        parties over very many steps in which the protocol's own cost is not the question.
     record : SumRecord, optional
         What earlier runs of the same release have left (:class:`~dpalgos.secure.record.RecordedSum`): needed wherever
         a run may be killed and started again.
@@ -261,7 +324,6 @@ class SecureSummation:
         steps: int = 1,
         absences: Absences | None = None,
         scaled: bool = False,
-        masked: bool = True,
         weights: Sequence[int] | None = None,
         record: SumRecord | None = None,
         entropy: Callable[[int], bytes] = secrets.token_bytes,
@@ -273,7 +335,7 @@ class SecureSummation:
             )
         self._identity, self._tolerance = identity, tolerance
         self._sizes, self._noises = tuple(sizes), tuple(noises)
-        self._scaled, self._masked, self._entropy = scaled, masked, entropy
+        self._scaled, self._entropy = scaled, entropy
         self._weights = self._sizes if weights is None else tuple(weights)
         self._record = record
         self._absences = absences if absences is not None else Absences()
@@ -309,60 +371,16 @@ class SecureSummation:
             contribution = contributions[party] if party else first
             if contribution.shape != shape:
                 raise ParameterError("contributions have different shapes; every party must send as many numbers")
-            vector = noisy_contribution(contribution, bounds[party], share, self._noises[party], step)
-            return recorded.vector(party, vector)
+            return noisy_contribution(contribution, bounds[party], share, self._noises[party], step)
 
         recorded = RecordedSum(self._record, self._identity, step)
-        survivors, total = (self._protocol if self._masked else self._plainly)(recorded, noisy, length)
+        survivors, total = self._session(length).sum(recorded, noisy)
         self.survivors[step] = survivors
         return (scaled_to_all(total, self._weights, survivors) if self._scaled else total).reshape(shape)
 
-    def _protocol(
-        self, recorded: RecordedSum, noisy: Callable[[int], Ints], length: int
-    ) -> tuple[tuple[int, ...], Ints]:
-        session = self._session(length)
-        agreement, step = session.agreement, session.step
-        session.step += 1
-
-        def blocks() -> Iterator[at_server.MaskedBlock]:
-            alive = [party for party in session.states if party not in self._absences.mask]
-            for start in range(0, len(alive), _BLOCK):
-                messages = []
-                for party in alive[start : start + _BLOCK]:
-                    session.states[party], message = at_party.mask(session.states[party], step, noisy(party))
-                    messages.append(message)
-                yield at_server.add_masked(agreement, step, messages)
-
-        block = at_server.merge_masked([at_server.add_masked(agreement, step, []), *blocks()])
-        fixed = at_server.fix_survivors(agreement, block)
-        recorded.fix(fixed.survivors)
-        answering = [party for party in fixed.survivors if party not in self._absences.unmask]
-        recorded.open(answering, fixed.survivors)
-        responses = []
-        for party in answering:
-            request = at_server.request_unmasking(agreement, fixed, party)
-            session.states[party], response = at_party.unmask(session.states[party], request)
-            responses.append(response)
-        return fixed.survivors, at_server.unmask_sum(agreement, fixed, block, responses)
-
-    def _plainly(
-        self, recorded: RecordedSum, noisy: Callable[[int], Ints], length: int
-    ) -> tuple[tuple[int, ...], Ints]:
-        gone = self._absences.after("advertise", "share", "mask")
-        survivors = tuple(party for party in range(self._tolerance.parties) if party not in gone)
-        remaining = len([party for party in survivors if party not in self._absences.unmask])
-        if remaining < self._tolerance.quorum:
-            raise TooFewPartiesError("the sum was unmasked", remaining, self._tolerance.quorum)
-        recorded.fix(survivors)
-        total = to_words(np.zeros(length, dtype=np.int64))
-        for party in survivors:
-            total += to_words(noisy(party))
-        recorded.open(survivors, survivors)
-        return survivors, to_integers(total)
-
     def _session(self, length: int) -> _Session:
         session = self._sessions.get(length)
-        if session is None or session.step == session.agreement.parameters.steps:
+        if session is None or not session.left:
             parameters = RoundParameters(
                 identity=f"{self._identity}/{self._agreements}",
                 tolerance=self._tolerance,

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 
 from storage.journal import Journal
 from tasks.runtime.settings import current_layout
 
 __all__ = ["StoredRecord"]
 
-_AT_ONCE = 16
 _NAME = "sums"
 
 
@@ -39,9 +37,6 @@ class StoredRecord:
         """Return what a party has stored of a sum."""
         return self._parties[party].get(step)
 
-    def open(self, step: str, entries: Mapping[int, bytes]) -> Mapping[int, bytes]:
-        """Store what each party lets be unmasked, and return what each stored first."""
-        # Each waits for the disk; the waits of many parties overlap.
-        with ThreadPoolExecutor(min(_AT_ONCE, max(len(entries), 1))) as pool:
-            standing = pool.map(lambda party: self._parties[party].add(step, entries[party]), entries)
-            return dict(zip(entries, standing, strict=True))
+    def open(self, party: int, step: str, entry: bytes) -> bytes:
+        """Store what a party lets be unmasked, and return what it stored first."""
+        return self._parties[party].add(step, entry)

@@ -1,35 +1,25 @@
-"""The rounds of secure aggregation over stored messages: what parties do with their own rows, what the server does.
+"""The rounds of secure aggregation over stored messages: what a party does with its own rows, what the server does.
 
 Everything that is decided is stored before anything made from it leaves, write-once, under the release's key. So what
 is run again after a crash, on another worker or by a second run sends the very same message, and a sum is unmasked for
 the one survivor set that was stored first. A party's seed is fresh randomness of the operating system, stored once; it
 is never derived, so that who loses it can not use its masks twice.
+
+:class:`PartyRounds` and :class:`ServerRounds` turn bytes into bytes, wherever they run; :class:`Rounds` lets the
+messages of all of them travel through one root.
 """
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeVar, cast
 
+from dpalgos.rows import Ints
 from dpalgos.secure import one_sum
-from dpalgos.secure import party as at_party
-from dpalgos.secure import server as at_server
-from dpalgos.secure.errors import RepeatedUseError
-from dpalgos.secure.keys import KEY
-from dpalgos.secure.messages import (
-    Advertisement,
-    Delivery,
-    Introduction,
-    MaskedVector,
-    RoundParameters,
-    ShareBundle,
-    UnmaskRequest,
-    UnmaskResponse,
-)
+from dpalgos.secure.messages import RoundParameters
 from dpalgos.secure.party import PartyState
 from dpalgos.secure.record import RecordedSum
-from dpalgos.secure.server import Agreement, MaskedBlock, Roster, SurvivorSet
+from dpalgos.secure.rounds import ANSWERS, REQUESTS, Party, Server, Stage
 from dpalgos.secure.wire import Wire
 from dpalgos.summation import SumAlgorithm
 from dpalgos.trust.secagg import SecureAggregation
@@ -44,16 +34,102 @@ from tasks.release.records import StoredRecord
 from tasks.release.storing import is_stored
 from tasks.runtime.settings import current_layout
 
-__all__ = ["Rounds"]
+__all__ = ["PartyRounds", "Rounds", "ServerRounds"]
 
 _W = TypeVar("_W", bound=Wire)
 
 
-class Rounds:
-    """The rounds of one release of one sum; each method may be run again at any time.
+class _StoredState:
+    """What a party remembers, in its private store (a :class:`dpalgos.secure.rounds.PartyMemory`)."""
 
-    Methods that take a block of parties do for each of them what that party does with its own notes, rows and secret;
-    the others are the server's and are given messages alone.
+    def __init__(self, notes: PrivateNotes) -> None:
+        self._notes = notes
+
+    def recall(self, stage: Stage) -> PartyState | None:
+        """Return the latest state up to a stage."""
+        stages = list(Stage)
+        kept = map(self._notes.get, reversed(stages[: stages.index(stage) + 1]))
+        return next((PartyState.decode(note) for note in kept if note is not None), None)
+
+    def keep(self, stage: Stage, state: PartyState) -> PartyState:
+        """Store the state of a stage, once."""
+        standing = PartyState.decode(self._notes.put(stage, state.encode()))
+        checkpoints.reached(f"kept {stage}")
+        return standing
+
+
+class _StoredDecisions:
+    """What the server remembers (a :class:`dpalgos.secure.rounds.ServerMemory`)."""
+
+    def __init__(self, store: RoundStore) -> None:
+        self._store = store
+
+    def get(self, kind: type[_W], name: str) -> _W | None:
+        """Return what is stored under a name."""
+        found = self._store.get(name)
+        return None if found is None else kind.decode(found)
+
+    def put(self, name: str, value: _W) -> _W:
+        """Store something under a name, once."""
+        standing = type(value).decode(self._store.put(name, value.encode()))
+        checkpoints.reached(f"kept {name}")
+        return standing
+
+
+class PartyRounds:
+    """One party's side of a release of one sum: a request in, an answer out, any number of times.
+
+    Needs the party's own secret, notes and charge alone, and no other party's.
+
+    Parameters
+    ----------
+    planned : PlannedRelease
+        Of which :attr:`~tasks.planning.plans.PlannedRelease.in_rounds` holds.
+    number : int
+        The party's place among :attr:`PlannedRelease.parties`.
+    """
+
+    def __init__(self, planned: PlannedRelease, number: int) -> None:
+        self._planned, self._number = planned, number
+        notes = PrivateNotes(current_layout(), planned.parties[number], planned.key)
+        self._party = Party(number, _StoredState(notes))
+
+    def answer(
+        self, stage: Stage, request: bytes, shards: Sequence[ShardRef] = (), upstream: Sequence[ReleaseRef] = ()
+    ) -> bytes:
+        """Return the answer to a request of the server.
+
+        Parameters
+        ----------
+        stage : Stage
+        request : bytes
+            Of the stage's kind (:data:`dpalgos.secure.rounds.REQUESTS`).
+        shards : sequence of ShardRef
+            The party's own, for :attr:`Stage.MASK`: its rows are read there alone, through the door.
+        upstream : sequence of ReleaseRef
+            The artefacts that its rows are seen through.
+
+        Raises
+        ------
+        RefusedError
+            If the release is not charged, or was not planned for this shard.
+        MessageError
+            If the bytes are no request of this stage.
+        RepeatedUseError, ViolationError, TooFewPartiesError
+            As :meth:`dpalgos.secure.rounds.Party.answer` does.
+        """
+
+        def vector() -> Ints:
+            with open_release(self._planned, shards, upstream) as release:
+                planned, tolerance = self._planned, _trust(self._planned).tolerance(len(self._planned.parties))
+                algorithm, (rows,), (noise,) = _algorithm(planned), release.rows, release.noises
+                return one_sum.vector_of(algorithm, rows, planned.setting, tolerance, self._number, noise)
+
+        return self._party.answer(REQUESTS[stage].decode(request), _recorded(self._planned), vector).encode()
+
+
+class ServerRounds:
+    """The server's side of a release of one sum: answers in, requests out, and the release at the end.
 
     Parameters
     ----------
@@ -62,188 +138,129 @@ class Rounds:
     """
 
     def __init__(self, planned: PlannedRelease) -> None:
-        self._planned, self._key = planned, planned.key
-        self._parties = planned.parties
-        self._trust = cast(SecureAggregation, planned.trust_model())
-        self._algorithm = cast(SumAlgorithm, planned.build())
-        self._tolerance = self._trust.tolerance(len(planned.parties))
-        self._server = RoundStore(current_layout(), self._key)
-        self._sum = RecordedSum(StoredRecord(self._key, planned.parties), self._key, one_sum.STEP)
+        self._planned = planned
+        self._server = Server(_StoredDecisions(RoundStore(current_layout(), planned.key)))
 
-    def open(self, shards: Sequence[ShardRef]) -> MessageRef:
-        """Declare and charge, then fix what everybody knows before the session."""
-        if tuple(shard.party for shard in shards) != self._parties:
-            raise RefusedError(f"{self._planned.label} is opened with the shards of all its parties, in their order")
-        if not is_stored(self._key):
-            admit([self._planned], shards, run=self._planned.name)
-            length = one_sum.length_of(self._algorithm, self._planned.setting)
-            self._send(
-                "parameters", RoundParameters(identity=f"{self._key}/0", tolerance=self._tolerance, length=length)
-            )
-        return self._message("parameters")
+    def open(self) -> None:
+        """Fix what everybody knows before the session: from public facts, so the release must be charged by now."""
+        planned = self._planned
+        tolerance = _trust(planned).tolerance(len(planned.parties))
+        length = one_sum.length_of(_algorithm(planned), planned.setting)
+        self._server.open(RoundParameters(identity=f"{planned.key}/0", tolerance=tolerance, length=length))
 
-    def advertise(self, block: Sequence[int], opened: MessageRef) -> list[MessageRef]:
-        """Round 1, parties: draw a seed, once, and send a public key."""
+    def requests(self, stage: Stage) -> Iterator[tuple[int, bytes]]:
+        """Return what each party is asked, with its number."""
+        return ((party, request.encode()) for party, request in self._server.requests(stage))
 
-        def answer(party: int, notes: PrivateNotes) -> Advertisement:
-            fresh = at_party.join(self._read(RoundParameters, opened.name), party, secrets.token_bytes(KEY))
-            # Whatever seed was stored first is the party's seed.
-            state = PartyState.decode(notes.put("joined", fresh.encode()))
-            checkpoints.reached("kept joined")
-            return at_party.advertise(state)
+    def decide(self, stage: Stage, answers: Iterable[bytes]) -> Ints | None:
+        """Decide on the answers that came in time, once; return the sum after the last stage.
 
-        return self._each(block, "advertisement", answer)
+        Raises
+        ------
+        MessageError, ViolationError, TooFewPartiesError, RepeatedUseError
+            As :meth:`dpalgos.secure.rounds.Server.decide` does.
+        """
+        return self._server.decide(stage, map(ANSWERS[stage].decode, answers), _recorded(self._planned))
 
-    def introduce(self, opened: MessageRef, sent: Sequence[Sequence[MessageRef]]) -> MessageRef:
-        """Round 1, server: fix who takes part, and tell everybody of its neighbours."""
-        if not is_stored(self._key):
-            parameters = self._read(RoundParameters, opened.name)
-            found = at_server.collect_advertisements(parameters, self._messages(Advertisement, sent))
-            roster = Roster.decode(self._server.put("roster", found.encode()))
-            for party in roster.members:
-                self._send(f"introduction-{party}", at_server.introduce(roster, party))
-        return self._message("roster")
-
-    def share(self, block: Sequence[int]) -> list[MessageRef]:
-        """Round 2, parties: agree on keys with the neighbours and share the secrets of all masks."""
-
-        def answer(party: int, notes: PrivateNotes) -> ShareBundle:
-            introduction = self._read(Introduction, f"introduction-{party}")
-            state, bundle = at_party.share(_note(notes, "joined"), introduction)
-            _keep(notes, "shared", state)
-            return bundle
-
-        return self._each(block, "shares", answer)
-
-    def agree(self, introduced: MessageRef, sent: Sequence[Sequence[MessageRef]]) -> MessageRef:
-        """Round 2, server: fix the agreement and deliver everybody's shares."""
-        if not is_stored(self._key):
-            found = at_server.collect_shares(self._read(Roster, introduced.name), self._messages(ShareBundle, sent))
-            agreement = Agreement.decode(self._server.put("agreement", found.encode()))
-            for party in agreement.by_sender:
-                self._send(f"delivery-{party}", at_server.deliver(agreement, party))
-        return self._message("agreement")
-
-    def mask(
-        self, block: Sequence[int], shards: Sequence[ShardRef], upstream: Sequence[ReleaseRef]
-    ) -> list[MessageRef]:
-        """Round 3, parties: each adds its noise share to what its own rows contribute, masks that and sends it."""
-        own: Mapping[int, ShardRef] = dict(zip(block, shards, strict=True))
-
-        def answer(party: int, notes: PrivateNotes) -> MaskedVector:
-            with open_release(self._planned, [own[party]], upstream) as release:
-                vector = one_sum.vector_of(
-                    self._algorithm,
-                    release.rows[0],
-                    self._planned.setting,
-                    self._tolerance,
-                    party,
-                    release.noises[0],
-                )
-            self._sum.vector(party, vector)
-            kept = notes.get("masked")
-            before = PartyState.decode(kept) if kept is not None else _note(notes, "shared")
-            state = at_party.receive(before, self._read(Delivery, f"delivery-{party}"))
-            state, message = at_party.mask(state, 0, vector)
-            _keep(notes, "masked", state)
-            notes.put("vector", self._sum.vectors[party])
-            return message
-
-        return self._each(block, "masked", answer)
-
-    def fix_survivors(self, agreed: MessageRef, sent: Sequence[Sequence[MessageRef]]) -> MessageRef:
-        """Round 3, server: add up, and decide once and for all whose vectors the sum holds, before it is unmasked."""
-        if not is_stored(self._key):
-            agreement = self._read(Agreement, agreed.name)
-            kept = self._server.get("block")
-            if kept is None:
-                found = at_server.add_masked(agreement, 0, self._messages(MaskedVector, sent))
-                # Too few vectors are not a block: nothing of them is ever opened.
-                at_server.fix_survivors(agreement, found)
-                kept = self._server.put("block", found.encode())
-                checkpoints.reached("kept block")
-            block = MaskedBlock.decode(kept)
-            stored = self._server.get("survivors")
-            fixed = at_server.fix_survivors(agreement, block, SurvivorSet.decode(stored) if stored else None)
-            # The same record as of sums in one process: whichever way a release is made, one survivor set is opened.
-            self._sum.fix(fixed.survivors)
-            self._send("survivors", fixed)
-            for party in fixed.survivors:
-                self._send(f"request-{party}", at_server.request_unmasking(agreement, fixed, party))
-        return self._message("survivors")
-
-    def unmask(self, block: Sequence[int]) -> list[MessageRef]:
-        """Round 4, parties: open own masks of the survivors and pair masks of the lost, for one survivor set only."""
-
-        def answer(party: int, notes: PrivateNotes) -> UnmaskResponse:
-            request = self._read(UnmaskRequest, f"request-{party}")
-            kept = notes.get("unmasked")
-            before = PartyState.decode(kept) if kept is not None else _note(notes, "masked")
-            state, response = at_party.unmask(before, request)
-            self._sum.vectors[party] = notes.require("vector")
-            self._sum.open([party], request.survivors)
-            _keep(notes, "unmasked", state)
-            return response
-
-        return self._each(block, "opened", answer)
-
-    def decode(self, agreed: MessageRef, fixed: MessageRef, sent: Sequence[Sequence[MessageRef]]) -> ReleaseRef:
-        """Round 4, server: open the sum, make the artefact of it and store that as the release."""
-        with open_release(self._planned) as release:
+    def release(self, answers: Iterable[bytes]) -> ReleaseRef:
+        """Open the sum, make the artefact of it and store that as the release; return it where it is stored."""
+        planned = self._planned
+        with open_release(planned) as release:
             if release.stored is not None:
                 return release.stored
-            survivors = self._read(SurvivorSet, fixed.name)
-            total = at_server.unmask_sum(
-                self._read(Agreement, agreed.name),
-                survivors,
-                self._read(MaskedBlock, "block"),
-                self._messages(UnmaskResponse, sent),
-            )
-            setting = self._planned.setting
-            return release.store(one_sum.artefact_of(self._algorithm, total, survivors.survivors, setting))
+            total = cast(Ints, self.decide(Stage.UNMASK, answers))
+            survivors = self._server.survivors
+            return release.store(one_sum.artefact_of(_algorithm(planned), total, survivors, planned.setting))
 
-    # ── messages and notes ───────────────────────────────────────────────────────────────────────────────────────────
+
+class Rounds:
+    """All sides of a release of one sum over one root; each method may be run again at any time.
+
+    Parameters
+    ----------
+    planned : PlannedRelease
+    """
+
+    def __init__(self, planned: PlannedRelease) -> None:
+        self._planned = planned
+        self._server = ServerRounds(planned)
+        self._store = RoundStore(current_layout(), planned.key)
+
+    def open(self, shards: Sequence[ShardRef]) -> MessageRef:
+        """Declare and charge, and ask the first stage."""
+        planned = self._planned
+        if tuple(shard.party for shard in shards) != planned.parties:
+            raise RefusedError(f"{planned.label} is opened with the shards of all its parties, in their order")
+        if not is_stored(planned.key):
+            admit([planned], shards, run=planned.name)
+            self._server.open()
+            self._ask(Stage.ADVERTISE)
+        return self._message("opened")
+
+    def answer(
+        self, stage: Stage, block: Sequence[int], shards: Sequence[ShardRef], upstream: Sequence[ReleaseRef]
+    ) -> list[MessageRef]:
+        """Let each party of a block answer, unless it has or nobody needs it any more.
+
+        Parameters
+        ----------
+        stage : Stage
+        block : sequence of int
+        shards : sequence of ShardRef
+            One for each of them, for :attr:`Stage.MASK`; else none.
+        upstream : sequence of ReleaseRef
+        """
+        own = dict(zip(block, shards, strict=bool(shards)))
+        for party in block:
+            if not is_stored(self._planned.key) and self._store.get(_answer(stage, party)) is None:
+                request = self._store.require(_request(stage, party))
+                shard = [own[party]] if party in own else []
+                sent = PartyRounds(self._planned, party).answer(stage, request, shard, upstream)
+                self._send(_answer(stage, party), sent)
+        return [self._message(_answer(stage, party)) for party in block]
+
+    def decide(self, stage: Stage, sent: Sequence[Sequence[MessageRef]]) -> MessageRef:
+        """Decide on what was sent in a stage, and ask the next."""
+        if not is_stored(self._planned.key):
+            self._server.decide(stage, self._sent(sent))
+            stages = list(Stage)
+            self._ask(stages[stages.index(stage) + 1])
+        return self._message(f"{stage}-decided")
+
+    def release(self, sent: Sequence[Sequence[MessageRef]]) -> ReleaseRef:
+        """Make the release of what was sent in the last stage."""
+        return self._server.release(self._sent(sent))
+
+    def _ask(self, stage: Stage) -> None:
+        for party, request in self._server.requests(stage):
+            self._send(_request(stage, party), request)
+
+    def _send(self, name: str, message: bytes) -> None:
+        self._store.put(name, message)
+        checkpoints.reached(f"sent {name}")
+
+    def _sent(self, blocks: Sequence[Sequence[MessageRef]]) -> Iterator[bytes]:
+        return (self._store.require(message.name) for block in blocks for message in block)
 
     def _message(self, name: str) -> MessageRef:
-        return MessageRef(key=self._key, name=name)
-
-    def _read(self, kind: type[_W], name: str) -> _W:
-        return kind.decode(self._server.require(name))
-
-    def _send(self, name: str, message: Wire) -> MessageRef:
-        self._server.put(name, message.encode())
-        checkpoints.reached(f"sent {name}")
-        return self._message(name)
-
-    def _messages(self, kind: type[_W], blocks: Sequence[Sequence[MessageRef]]) -> list[_W]:
-        return [self._read(kind, message.name) for block in blocks for message in block]
-
-    def _each(self, block: Sequence[int], kind: str, answer: Callable[[int, PrivateNotes], Wire]) -> list[MessageRef]:
-        """Let each party of a block send one message, unless it has been sent or is no longer needed."""
-        sent = []
-        for party in block:
-            name = f"{kind}-{party}"
-            known = is_stored(self._key) or self._server.get(name) is not None
-            notes = PrivateNotes(current_layout(), self._parties[party], self._key)
-            sent.append(self._message(name) if known else self._send(name, answer(party, notes)))
-        return sent
+        return MessageRef(key=self._planned.key, name=name)
 
 
-def _note(notes: PrivateNotes, name: str) -> PartyState:
-    return PartyState.decode(notes.require(name))
+def _request(stage: Stage, party: int) -> str:
+    return f"{stage}-request-{party}"
 
 
-def _keep(notes: PrivateNotes, name: str, state: PartyState) -> None:
-    """Store a party's state before the message that it allows leaves.
+def _answer(stage: Stage, party: int) -> str:
+    return f"{stage}-answer-{party}"
 
-    Raises
-    ------
-    RepeatedUseError
-        If the party went on from another state before.
-    """
-    if notes.put(name, state.encode()) != state.encode():
-        raise RepeatedUseError(
-            f"party {state.party} has already answered in this round with another value; a second one could reveal "
-            "its input. Repeat the round under a new identity (--repetition)"
-        )
-    checkpoints.reached(f"kept {name}")
+
+def _trust(planned: PlannedRelease) -> SecureAggregation:
+    return cast(SecureAggregation, planned.trust_model())
+
+
+def _algorithm(planned: PlannedRelease) -> SumAlgorithm:
+    return cast(SumAlgorithm, planned.build())
+
+
+def _recorded(planned: PlannedRelease) -> RecordedSum:
+    return RecordedSum(StoredRecord(planned.key, planned.parties), planned.key, one_sum.STEP)

@@ -19,6 +19,8 @@ from dpalgos.secure.errors import MessageError, SecureAggregationError
 from dpalgos.secure.graph import SparseGraph
 from dpalgos.secure.messages import RoundParameters
 from dpalgos.secure.party import PartyState, advertise, join, mask, receive, share, unmask
+from dpalgos.secure.record import RecordedSum
+from dpalgos.secure.rounds import Party, Stage
 from dpalgos.secure.server import Agreement, MaskedBlock, Roster, SurvivorSet, collect_advertisements
 from dpalgos.secure.tolerance import Tolerance
 from dpalgos.secure.wire import Wire
@@ -76,6 +78,21 @@ def _messages() -> st.SearchStrategy[Wire]:
         build(
             messages.Delivery, session=digests, recipient=small, owners=parties, ciphertexts=blobs, commitments=blobs
         ),
+        build(
+            messages.MaskRequest,
+            session=digests,
+            recipient=small,
+            step=small,
+            delivery=st.none()
+            | build(
+                messages.Delivery,
+                session=digests,
+                recipient=small,
+                owners=parties,
+                ciphertexts=blobs,
+                commitments=blobs,
+            ),
+        ),
         build(messages.MaskedVector, session=digests, sender=small, step=small, bits=small, words=blobs),
         build(
             messages.UnmaskRequest,
@@ -84,6 +101,7 @@ def _messages() -> st.SearchStrategy[Wire]:
             step=small,
             survivor_set=digests,
             count=small,
+            numbers=digests,
             survivors=parties,
             dropped=parties,
         ),
@@ -109,6 +127,7 @@ KINDS = (
     messages.Introduction,
     messages.ShareBundle,
     messages.Delivery,
+    messages.MaskRequest,
     messages.MaskedVector,
     messages.UnmaskRequest,
     messages.UnmaskResponse,
@@ -261,6 +280,21 @@ def _session() -> tuple[at_server.Roster, Agreement, SurvivorSet, MaskedBlock, d
 
 
 ROSTER, AGREEMENT, SURVIVORS, BLOCK, STATES = _session()
+UNRECORDED = RecordedSum(None, "release", "sum-0")
+ANOTHER = np.full(PARAMETERS.length, 7, dtype=np.int64)
+
+
+class InMemory:
+    """A party's memory that is never asked to keep anything: everything is refused before."""
+
+    def __init__(self, state: PartyState) -> None:
+        self.state = state
+
+    def recall(self, stage: Stage) -> PartyState:
+        return self.state
+
+    def keep(self, stage: Stage, state: PartyState) -> PartyState:
+        raise AssertionError(f"kept {state} at {stage}")
 
 
 @quick
@@ -269,6 +303,7 @@ def test_in_the_middle_of_a_session_any_message_meets_an_error_of_the_protocol(m
     """Server and party, in mid-session, with messages that name the right session, step and survivor set or do not."""
     if fitting:
         known = {"session": PARAMETERS.session, "step": 0, "survivor_set": SURVIVORS.digest, "bits": 64, "recipient": 0}
+        known["numbers"] = SURVIVORS.numbers
         names = {field.name for field in dataclasses.fields(message)}  # type: ignore[arg-type]
         message = dataclasses.replace(message, **{k: v for k, v in known.items() if k in names})  # type: ignore[type-var]
     if isinstance(message, RoundParameters | PartyState | MaskedBlock | SurvivorSet):
@@ -279,6 +314,7 @@ def test_in_the_middle_of_a_session_any_message_meets_an_error_of_the_protocol(m
         messages.Introduction: lambda: share(STATES[0], sent),
         messages.ShareBundle: lambda: at_server.collect_shares(ROSTER, [sent]),
         messages.Delivery: lambda: receive(STATES[0], sent),
+        messages.MaskRequest: lambda: Party(0, InMemory(STATES[0])).answer(sent, UNRECORDED, lambda: ANOTHER),
         messages.MaskedVector: lambda: at_server.add_masked(AGREEMENT, 0, [sent]),
         messages.UnmaskRequest: lambda: unmask(STATES[0], sent),
         messages.UnmaskResponse: lambda: at_server.unmask_sum(AGREEMENT, SURVIVORS, BLOCK, [sent]),

@@ -574,6 +574,7 @@ def test_a_damaged_escrow_is_named_when_it_is_needed() -> None:
         ({"step": 1}, "has not masked"),
         ({"step": 9}, "has not masked"),
         ({"count": 4}, "more survivors than it announced"),
+        ({"numbers": bytes(32)}, "digest of other survivors"),
     ],
 )
 def test_a_party_refuses_requests_that_do_not_fit(change: dict[str, object], words: str) -> None:

@@ -39,9 +39,10 @@ def test_too_few_parties_are_one_line_and_the_charge_stands(unitball: CommandLin
         assert "party 2" not in outcome.err
     layout = Layout(unitball.root)
     assert list(layout.releases.iterdir()) == []
-    stored = {path.name.split("-")[0] for path in layout.rounds.rglob("*") if path.is_file()}
-    assert "masked" in stored
-    assert not stored & {"block", "survivors", "request", "opened"}, "nothing was decided, so nothing is unmasked"
+    stored = {path.name for path in layout.rounds.rglob("*") if path.is_file()}
+    assert "mask-answer-0" in stored
+    assert not stored & {"block", "survivors"}, "nothing was decided"
+    assert not any(name.startswith("unmask") for name in stored), "so nothing is unmasked"
 
 
 def test_what_cannot_be_is_said_before_anything_runs(unitball: CommandLine) -> None:

@@ -16,6 +16,7 @@ from dpalgos.models import LinearModel
 from dpalgos.secure import one_sum
 from dpalgos.secure.errors import RepeatedUseError, TooFewPartiesError
 from dpalgos.secure.party import PartyState
+from dpalgos.secure.rounds import AGREEMENT, Stage, carry_out
 from dpalgos.secure.server import SurvivorSet
 from dpalgos.secure.summation import Absences, scaled_to_all
 from dpalgos.trust.secagg import SecureAggregation
@@ -27,17 +28,7 @@ from tasks.accounts.budget import open_ledger
 from tasks.planning.plans import PlannedRelease
 from tasks.release import checkpoints, door
 from tasks.runtime.settings import current_layout
-from tasks.secure_rounds import (
-    advertise,
-    agree,
-    decode,
-    fix_survivors,
-    introduce,
-    mask,
-    open_rounds,
-    share,
-    unmask,
-)
+from tasks.secure_rounds import answer, decide, open_rounds, open_sum
 from tests.support.chains import Prepared, digests, ingest_private, prepare
 from tests.support.forks import die, killed
 
@@ -50,32 +41,39 @@ def absences_of(release: PlannedRelease) -> Absences:
     return cast(SecureAggregation, release.trust_model()).absences(len(release.parties))
 
 
-def vectors(prepared: Prepared, release: PlannedRelease, upstream: Sequence[ReleaseRef] = ()) -> tuple[Any, list[Any]]:
+class ByHand:
+    """A transport whose tasks are plain calls, a party each; every call may be made again."""
+
+    def __init__(self, prepared: Prepared, release: PlannedRelease, upstream: Sequence[ReleaseRef] = ()) -> None:
+        self.release, self.shards = release, prepared.shards.of(release.parties)
+        self.upstream, self.asked = list(upstream), open_rounds.fn(release, self.shards)
+        self.sent: list[list[MessageRef]] = []
+        self._past: list[str] = []
+
+    def answer(self, stage: Stage, party: int) -> list[MessageRef]:
+        own = [self.shards[party]] if stage is Stage.MASK else []
+        return answer.fn(self.release, stage, [party], own, self.upstream if own else [], self.asked)
+
+    def ask(self, stage: Stage) -> list[list[MessageRef]]:
+        self._past.append(stage)
+        gone = absences_of(self.release).after(*self._past)
+        self.sent = [self.answer(stage, party) for party in range(len(self.shards)) if party not in gone]
+        return self.sent
+
+    def decide(self, stage: Stage, answers: list[list[MessageRef]]) -> Any:
+        return open_sum.fn(self.release, answers) if stage is Stage.UNMASK else decide.fn(self.release, stage, answers)
+
+
+def vectors(prepared: Prepared, release: PlannedRelease) -> ByHand:
     """Run the rounds until every party has sent its masked vector."""
-    shards, absences = prepared.shards.of(release.parties), absences_of(release)
-
-    def present(*rounds: str) -> list[list[int]]:
-        return [[party] for party in range(len(shards)) if party not in absences.after(*rounds)]
-
-    opened = open_rounds.fn(release, shards)
-    introduced = introduce.fn(release, opened, [advertise.fn(release, block, opened) for block in present("advertise")])
-    sharing = [share.fn(release, block, introduced) for block in present("advertise", "share")]
-    agreed = agree.fn(release, introduced, sharing)
-    masking = present("advertise", "share", "mask")
-    sent = [mask.fn(release, block, [shards[block[0]]], list(upstream), agreed) for block in masking]
-    return agreed, sent
-
-
-def opened(release: PlannedRelease, agreed: MessageRef, sent: list[Any]) -> ReleaseRef:
-    """Run the rest of the rounds."""
-    fixed = fix_survivors.fn(release, agreed, sent)
-    gone = absences_of(release).after("advertise", "share", "mask", "unmask")
-    answers = [unmask.fn(release, [party], fixed) for party in range(len(release.parties)) if party not in gone]
-    return decode.fn(release, agreed, fixed, answers)
+    hands = ByHand(prepared, release)
+    carry_out(hands, AGREEMENT)
+    hands.ask(Stage.MASK)
+    return hands
 
 
 def in_rounds(prepared: Prepared, release: PlannedRelease, upstream: Sequence[ReleaseRef] = ()) -> ReleaseRef:
-    return opened(release, *vectors(prepared, release, upstream))
+    return cast(ReleaseRef, carry_out(ByHand(prepared, release, upstream)))
 
 
 def all_in_rounds(prepared: Prepared) -> dict[str, ReleaseRef]:
@@ -148,18 +146,18 @@ def test_a_mean_over_all_becomes_one_over_the_survivors() -> None:
 # ── who sees what ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("task", [introduce, agree, fix_survivors, decode])
+@pytest.mark.parametrize("task", [decide, open_sum])
 def test_the_server_is_handed_messages_and_no_shard(task: Any) -> None:
     hints = typing.get_type_hints(task.fn)
     assert not any("ShardRef" in str(hint) for hint in hints.values())
-    assert any("ShardRef" in str(hint) for hint in typing.get_type_hints(mask.fn).values())
+    assert any("ShardRef" in str(hint) for hint in typing.get_type_hints(answer.fn).values())
 
 
 def test_a_seed_is_fresh_and_drawn_once(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def seeds(prepared: Prepared, release: PlannedRelease) -> list[bytes]:
         vectors(prepared, release)
         layout = current_layout()
-        notes = [PrivateNotes(layout, party, release.key).require("joined") for party in release.parties]
+        notes = [PrivateNotes(layout, party, release.key).require("advertise") for party in release.parties]
         return [PartyState.decode(note).seed for note in notes]
 
     first = seeds(*charged(ONE))
@@ -180,9 +178,9 @@ def test_messages_hold_no_row_and_notes_are_the_partys_own(root: Path, tmp_path:
     assert not any(needle in written for needle in rows.needles())
     for party in release.parties:
         notes = list(layout.party_round(party, release.key).iterdir())
-        assert {note.name for note in notes} == {"joined", "shared", "masked", "vector", "unmasked", "sums"}
+        assert {note.name for note in notes} == {*Stage, "sums"}
         assert all(note.stat().st_mode & 0o077 == 0 for note in (*notes, layout.party_round(party, release.key)))
-        seed = PartyState.decode(PrivateNotes(layout, party, release.key).require("joined")).seed
+        seed = PartyState.decode(PrivateNotes(layout, party, release.key).require("advertise")).seed
         assert seed not in written
 
 
@@ -215,46 +213,46 @@ def survivors_of(release: PlannedRelease) -> tuple[int, ...]:
 
 def test_survivors_are_fixed_once(root: Path) -> None:
     prepared, release = charged(ONE)
-    agreed, sent = vectors(prepared, release)
-    fix_survivors.fn(release, agreed, sent[:3])
+    hands = vectors(prepared, release)
+    hands.decide(Stage.MASK, hands.sent[:3])
     assert survivors_of(release) == (0, 1, 2)
-    fix_survivors.fn(release, agreed, sent)
+    hands.decide(Stage.MASK, hands.sent)
     assert survivors_of(release) == (0, 1, 2), "a vector that came late stays hidden"
 
 
 def forget_decision(release: PlannedRelease, *kept: str) -> None:
     """Remove what the server decided, as if it had lost its disk or were lying."""
     for path in list(current_layout().round(release.key).iterdir()):
-        if path.name.split("-")[0] in {"block", "survivors", "request", "opened", "sums"} and path.name not in kept:
+        decided = path.name in {"block", "survivors", "sums"} or path.name.startswith("unmask")
+        if decided and path.name not in kept:
             path.unlink()
 
 
 def test_a_server_that_forgot_its_survivors_meets_the_partys_refusal(root: Path) -> None:
     prepared, release = charged(ONE)
-    agreed, sent = vectors(prepared, release)
-    fixed = fix_survivors.fn(release, agreed, sent)
-    unmask.fn(release, [0], fixed)
+    hands = vectors(prepared, release)
+    hands.decide(Stage.MASK, hands.sent)
+    hands.answer(Stage.UNMASK, 0)
 
     forget_decision(release, "sums")
     with pytest.raises(RepeatedUseError, match="fixed before"):
-        fix_survivors.fn(release, agreed, sent[:3])
+        hands.decide(Stage.MASK, hands.sent[:3])
     forget_decision(release)
-    again = fix_survivors.fn(release, agreed, sent[:3])
+    hands.decide(Stage.MASK, hands.sent[:3])
     with pytest.raises(RepeatedUseError, match="party 0 refuses"):
-        unmask.fn(release, [0], again)
+        hands.answer(Stage.UNMASK, 0)
 
 
 def test_a_party_masks_one_vector_only(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     prepared, release = charged(ONE)
-    agreed, _ = vectors(prepared, release)
-    (current_layout().round(release.key) / "masked-1").unlink()
-    shards = prepared.shards.of(release.parties)
+    hands = vectors(prepared, release)
+    (current_layout().round(release.key) / "mask-answer-1").unlink()
     original = one_sum.vector_of
     monkeypatch.setattr(one_sum, "vector_of", lambda *arguments: original(*arguments) + 1)
     with pytest.raises(RepeatedUseError, match="another vector"):
-        mask.fn(release, [1], [shards[1]], [], agreed)
+        hands.answer(Stage.MASK, 1)
     monkeypatch.setattr(one_sum, "vector_of", original)
-    mask.fn(release, [1], [shards[1]], [], agreed)
+    hands.answer(Stage.MASK, 1)
 
 
 @pytest.mark.parametrize("algorithm", ["secagg-output-perturbation", "noisy-gd"])
@@ -278,18 +276,21 @@ def test_a_repetition_in_one_process_meets_the_same_survivors(
 
 # Between every two rounds, and on both sides of what is decided; the others differ in the party's number only.
 STEPS = [
-    "kept joined",
-    "sent advertisement-1",
-    "sent introduction-2",
-    "kept shared",
-    "sent delivery-2",
-    "kept masked",
-    "sent masked-3",
+    "kept parameters",
+    "kept advertise",
+    "sent advertise-answer-1",
+    "kept roster",
+    "sent share-request-2",
+    "kept share",
+    "kept agreement",
+    "sent mask-request-2",
+    "kept mask",
+    "sent mask-answer-3",
     "kept block",
-    "sent survivors",
-    "sent request-1",
-    "kept unmasked",
-    "sent opened-0",
+    "kept survivors",
+    "sent unmask-request-1",
+    "kept unmask",
+    "sent unmask-answer-0",
     "drawn",
     "recorded",
     "stored",
@@ -326,12 +327,11 @@ def test_a_kill_between_rounds_changes_nothing(step: str, root: Path, monkeypatc
 def test_other_vectors_after_a_kill_do_not_open_another_sum(root: Path) -> None:
     """Three vectors arrived, the survivors were fixed, the server was killed; then the fourth arrives."""
     prepared, release = charged(ONE)
-    agreed, sent = vectors(prepared, release)
-    killed_at("kept block", lambda: fix_survivors.fn(release, agreed, sent[:3]))
-    fixed = fix_survivors.fn(release, agreed, sent)
+    hands = vectors(prepared, release)
+    killed_at("kept block", lambda: hands.decide(Stage.MASK, hands.sent[:3]))
+    hands.decide(Stage.MASK, hands.sent)
     assert survivors_of(release) == (0, 1, 2)
-    answers = [unmask.fn(release, [party], fixed) for party in (0, 1, 2)]
-    decode.fn(release, agreed, fixed, answers)
+    hands.decide(Stage.UNMASK, [hands.answer(Stage.UNMASK, party) for party in (0, 1, 2)])
 
 
 # ── too few ──────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -46,7 +46,7 @@ def made(prepared: Prepared) -> PlannedRelease:
 
 
 def dies_before(call: int) -> Any:
-    """Kill the process at a call of the record: twice a step, at the server's fixing and at the parties' opening."""
+    """Kill the process at a call of the record: in each step the server's fixing, then each party's opening."""
     count = [0]
 
     def counted(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -70,12 +70,15 @@ def entries(prepared: Prepared) -> list[list[bytes]]:
 
 def test_killed_between_every_two_steps(clinic: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One root, killed at each record of each step in turn: what is made in the end is what was begun at first."""
-    prepared = prepare(**SEVERAL)
-    for call in range(1, 2 * STEPS + 1):
+    steps, parties = 2, 3
+    prepared = prepare(**{**SEVERAL, "parameters": {"iterations": steps}})
+    for call in range(1, (1 + parties) * steps + 1):
 
         def run(call: int = call) -> None:
             counted = dies_before(call)
             with pytest.MonkeyPatch.context() as patch:
+                # One after another, so that each record is a place to be killed at.
+                patch.setattr(summation, "_AT_ONCE", 1)
                 patch.setattr(records.StoredRecord, "fix", counted(records.StoredRecord.fix))
                 patch.setattr(records.StoredRecord, "open", counted(records.StoredRecord.open))
                 made(prepared)
@@ -85,10 +88,10 @@ def test_killed_between_every_two_steps(clinic: Path, monkeypatch: pytest.Monkey
         after = entries(prepared)
         # Nothing that was written is written over, and every start comes one record further.
         assert all(new[: len(old)] == old for old, new in zip(before, after, strict=True))
-        assert [len(one) for one in after] == [call // 2, *[(call - 1) // 2] * 3]
+        assert [len(one) for one in after] == [(call - 2 - place) // (1 + parties) + 1 for place in range(1 + parties)]
         assert digests() == {}
     release = made(prepared)
-    assert [len(one) for one in entries(prepared)] == [STEPS] * 4
+    assert [len(one) for one in entries(prepared)] == [steps] * (1 + parties)
     expected = digests()
     shutil.rmtree(current_layout().release(release.key))
     made(prepared)
@@ -106,7 +109,7 @@ def test_a_step_that_was_opened_is_not_opened_with_another_value(
     (release,) = prepared.plan.releases
 
     def run() -> None:
-        counted = dies_before(opened + 1)
+        counted = dies_before(3 * opened + 1)
         records.StoredRecord.open = counted(records.StoredRecord.open)  # type: ignore[method-assign]
         made(prepared)
 
