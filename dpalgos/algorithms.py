@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Protocol, cast, runtime_checkable
 
@@ -255,6 +255,7 @@ def fit(
     setting: Setting,
     noise: NoiseSource,
     summation: Summation | None = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> Artefact:
     """Run an algorithm over the rows of one party or of several and return its artefact.
 
@@ -270,8 +271,12 @@ def fit(
         Handed out by the door.
     summation : Summation, optional
         How sums are formed; the plain sum by default.
+    progress : callable, optional
+        Called with how many steps are done and of how many, where their number is public: for sums alone.
     """
     if isinstance(algorithm, DirectAlgorithm):
         return algorithm.fit(parties, setting, noise)
-    artefact: Artefact = run_sums(cast(SumAlgorithm, algorithm), parties, setting, summation or TrustedSummation(noise))
+    artefact: Artefact = run_sums(
+        cast(SumAlgorithm, algorithm), parties, setting, summation or TrustedSummation(noise), progress
+    )
     return artefact

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, overload
 
@@ -99,13 +99,21 @@ class _Contributions(Sequence[Ints]):
         return self._algorithm.contribution(self._state, self._parties[party], self._setting)
 
 
-def run_sums(algorithm: SumAlgorithm, parties: Sequence[Rows], setting: Setting, summation: Summation) -> Any:
+def run_sums(
+    algorithm: SumAlgorithm,
+    parties: Sequence[Rows],
+    setting: Setting,
+    summation: Summation,
+    progress: Callable[[int, int], None] | None = None,
+) -> Any:
     """Drive a sum algorithm to its end over the parties' rows and return its artefact.
 
     An algorithm of many steps may have a method ``prepare(rows, setting)``, run once a party: what it returns is handed
     to ``contribution`` in the rows' place, so that encoding is not done again at every step. It may also have a method
     ``merge(prepared)``, which returns fewer parties with the same sum of contributions: where one curator adds up
     anyway, thousands of parties of a few rows cost no more than one.
+
+    ``progress`` is called after each step with how many are done, and of how many; both are public.
     """
     prepare, merge = getattr(algorithm, "prepare", None), getattr(algorithm, "merge", None)
     if prepare is not None:
@@ -114,7 +122,10 @@ def run_sums(algorithm: SumAlgorithm, parties: Sequence[Rows], setting: Setting,
         parties = merge(parties)
     state = algorithm.initial(setting)
     law = algorithm.law(setting)
-    for step in range(algorithm.steps(setting)):
+    steps = algorithm.steps(setting)
+    for step in range(steps):
         contributions = _Contributions(algorithm, state, parties, setting)
         state = algorithm.update(state, summation.release(f"sum-{step}", contributions, law), setting)
+        if progress is not None:
+            progress(step + 1, steps)
     return algorithm.result(state, setting)

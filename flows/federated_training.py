@@ -31,6 +31,7 @@ from tasks.preparation.features import plan_features
 from tasks.recording import record
 from tasks.reduction import reduce_dimension
 from tasks.runtime.concurrency import one_run_a_dataset, refused
+from tasks.runtime.progress import say
 from tasks.runtime.steps import Done, Future, Step, inline, is_inline, served_from_cache
 from tasks.tracking.artifacts import show_result, showing_progress
 from tasks.tracking.results import Evaluation, RunResult, summarise
@@ -77,7 +78,10 @@ def chain(config: TrainingConfig) -> Chained:
     if plan.model is not None:
         made[plan.model.key] = aggregate.submit(plan.model, [made[key] for key in plan.model.upstream])
     # In order, so that what failed says so itself; the steps after it only say that they never began.
-    references = {key: future.result() for key, future in made.items()}
+    references = {}
+    for key, future in made.items():
+        references[key] = future.result()
+        say("releases", f"{len(references)} of {len(made)}", len(references) / len(made))
     models = {name: [references[key] for key in path] for name, path in plan.paths().items()}
     measured = evaluate(plan, models, shards) if config.evaluation else Evaluation()
     result = summarise(plan, dataset, measured, list(references.values()))

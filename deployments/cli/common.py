@@ -7,6 +7,7 @@ import math
 import os
 import stat
 import sys
+import time
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -40,6 +41,8 @@ RootOption = Annotated[
 ]
 _PIPE_WIDTH = 132
 _MOST_TEXT = 4_000_000
+# Before so many seconds the pace says little.
+_SOON = 2.0
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout and nothing else there.")]
 
 
@@ -123,9 +126,32 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
+class _StageClock:
+    """Says how long a stage will take yet, at the pace that it has gone so far."""
+
+    def __init__(self) -> None:
+        self._stage, self._started, self._first, self._last = "", time.monotonic(), 0.0, 0.0
+
+    def left(self, stage: str, share: float | None) -> str:
+        """Return words for the time left; none before two seconds are over, or where the share is not known."""
+        now = time.monotonic()
+        if share is None or stage != self._stage or share < self._last:
+            self._stage, self._started, self._first = stage, now, share or 0.0
+            self._last = self._first
+            return ""
+        self._last = share
+        elapsed, done = now - self._started, share - self._first
+        if elapsed < _SOON or done <= 0 or share >= 1:
+            return ""
+        seconds = elapsed / done * (1.0 - share)
+        return f", about {seconds:.0f} s left" if seconds < 100 else f", about {seconds / 60:.0f} min left"
+
+
 @contextmanager
 def progress(title: str, *, stages: Collection[str] | None = None) -> Iterator[None]:
-    """Show on a terminal what the work within the context has finished; a log is spared moving pictures.
+    """Show on a terminal what the work within the context has finished, and how long it will take where that is known.
+
+    A log is spared moving pictures.
 
     Parameters
     ----------
@@ -138,12 +164,14 @@ def progress(title: str, *, stages: Collection[str] | None = None) -> Iterator[N
         yield
         return
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    clock = _StageClock()
     with Progress(*columns, console=screen, transient=True) as display:
-        line = display.add_task(f"{title}: starting the engine", total=None)
+        line = display.add_task(title, total=None)
 
-        def show(stage: str, label: str) -> None:
+        def show(stage: str, label: str, share: float | None) -> None:
             if stages is None or stage in stages:
-                display.update(line, description=f"{title}: {stage} · {label}")
+                text = f"{title}: {stage} · {label}{clock.left(stage, share)}"
+                display.update(line, description=text, completed=share or 0.0, total=None if share is None else 1.0)
 
         with listen(show):
             yield

@@ -10,7 +10,16 @@ import typer
 from rich.table import Table
 
 from deployments.cli.app import app
-from deployments.cli.common import JsonFlag, RootOption, console, print_json, print_root, require_readable, use_root
+from deployments.cli.common import (
+    JsonFlag,
+    RootOption,
+    console,
+    print_json,
+    print_root,
+    progress,
+    require_readable,
+    use_root,
+)
 from deployments.cli.options import options_of
 from storage.errors import InputError
 from storage.refs import Visibility
@@ -108,7 +117,8 @@ def ingest(
         require_readable(path, f"--party {party}")
     visibility = Visibility.PRIVATE if private else Visibility.PUBLIC
     schedule = schedule_of(name)
-    reference = bring_in(request.model_copy(update={"name": name, "visibility": visibility}))
+    with progress(f"ingest {name}"):
+        reference = bring_in(request.model_copy(update={"name": name, "visibility": visibility}))
     report = report_of(reference)
     if json:
         duplicates = None if report.duplicates is None else asdict(report.duplicates)

@@ -154,6 +154,7 @@ def compare(
 def _run(configs: Sequence[TrainingConfig], title: str) -> list[RunResult]:
     from tasks.release.preflight import require_feasible
     from tasks.runtime.engine import prepare_engine, quick_flows
+    from tasks.runtime.progress import say
 
     for config in configs:
         _warn(require_feasible(config))
@@ -162,6 +163,7 @@ def _run(configs: Sequence[TrainingConfig], title: str) -> list[RunResult]:
         os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
     with progress(title):
         # Prefect reads its settings when it is imported, so the engine comes first.
+        say("engine", "starting")
         prepare_engine(current_root())
         from flows.comparison import compare as compare_flow
         from flows.federated_training import train as train_flow

@@ -17,6 +17,7 @@ from typing import IO, Any, cast
 from storage.errors import InputError
 
 __all__ = [
+    "COMPRESSED",
     "LONGEST_LINE",
     "bounded_lines",
     "limited",
@@ -27,6 +28,7 @@ __all__ = [
     "require_file",
 ]
 
+COMPRESSED = (".gz", ".bz2")
 _OPENERS: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open}
 LONGEST_LINE = 1 << 23
 """Bytes of a line of text; parsed, it takes some twenty times as much memory."""

@@ -13,10 +13,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from storage.errors import InputError
-from storage.readers.files import bounded_lines, open_text, reading, require_file
+from storage.readers.files import COMPRESSED, bounded_lines, open_text, reading, require_file
 from storage.schema import Schema
 
-__all__ = ["PARQUET", "RawRows", "header_of", "raw_rows", "text_rows"]
+__all__ = ["PARQUET", "RawRows", "expected_rows", "header_of", "raw_rows", "text_rows"]
 
 PARQUET = (".parquet", ".pq")
 """Ends of the names of Parquet files."""
@@ -97,6 +97,23 @@ def header_of(path: Path, schema: Schema) -> list[str]:
         for _, cells in text_rows(require_file(path), schema):
             return cells
     raise InputError(f"{path} holds no line of column names")
+
+
+def expected_rows(path: Path) -> int | None:
+    """Return how many rows a file will turn out to have: of Parquet exactly, of plain text by its lines.
+
+    None where it would have to be unpacked for that, or cannot be read. Quoted line breaks and a line of names are
+    counted as rows: for showing progress, and nothing else.
+    """
+    try:
+        if path.suffix in PARQUET:
+            return int(pq.read_metadata(path).num_rows)
+        if path.suffix in COMPRESSED or not path.is_file():
+            return None
+        with path.open("rb") as file:
+            return sum(chunk.count(b"\n") for chunk in iter(lambda: file.read(1 << 22), b""))
+    except (OSError, pa.ArrowException):
+        return None
 
 
 def raw_rows(path: Path, schema: Schema | None, rows: int) -> Iterator[RawRows]:

@@ -13,7 +13,7 @@ from storage.columns.column import Column
 from storage.columns.label import Label
 from storage.errors import InputError
 from storage.fingerprints import Duplicates, Fingerprints
-from storage.readers.raw import RawRows, raw_rows
+from storage.readers.raw import RawRows, expected_rows, raw_rows
 from storage.schema import Examined, Schema, Table, parse_schema, read_declaration, schema_faults
 from tasks.runtime.progress import say
 
@@ -103,11 +103,12 @@ def check_schema(path: Path, rows: Path) -> SchemaReport:
         columns=[ColumnReport(column.name, column.bound, unseen=_declared(column)) for column in used]
     )
     prints = Fingerprints(b"")
+    expected = expected_rows(rows)
     for block in raw_rows(rows, schema, _ROWS):
         if not report.rows:
             _require_columns(rows, schema, block)
         _count(report, schema, block, prints)
-        say("checking", f"{report.rows} rows")
+        say("checking", f"{report.rows:,} rows", report.rows / expected if expected else None)
     if not report.rows:
         raise InputError(f"{rows} holds no rows; it must hold at least one")
     report.duplicates = prints.duplicates()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from dpalgos.accounting.successive import RESERVED
 from storage.atomic import discard, locked_directory
 from storage.catalog import Catalog, overlap_refusal
@@ -18,6 +20,7 @@ from storage.layout import Layout
 from storage.ledger.accounts import require_cap, require_small_delta
 from storage.ledger.charges import Cap
 from storage.readers.files import limited
+from storage.readers.raw import expected_rows
 from storage.readers.registry import read_source, reader_names
 from storage.refs import DatasetRef, Visibility
 from storage.source import ReadOptions, Source, concatenate
@@ -25,12 +28,14 @@ from tasks.datasets.request import IngestRequest
 from tasks.planning.resolution import admitted_normalisation
 from tasks.runtime.books import open_catalog
 from tasks.runtime.events import REGISTERED, announce, registered_resource
+from tasks.runtime.progress import Counted
 from tasks.runtime.settings import current_layout
 
 __all__ = ["BUNDLED_FORMAT", "ingest", "sweep_unregistered"]
 
 BUNDLED_FORMAT = "sklearn"
 """The format of sets that scikit-learn brings along."""
+_ONE_ROW_A_LINE = ("csv", "libsvm", "parquet")
 
 
 def _source(request: IngestRequest) -> Source:
@@ -50,8 +55,17 @@ def _source(request: IngestRequest) -> Source:
         image_shape=request.image_shape,
     )
     if request.parties:
-        return concatenate({name: read_source(format_name, path, options) for name, path in request.parties.items()})
-    return read_source(format_name, request.path or request.name, options)
+        source = concatenate({name: read_source(format_name, path, options) for name, path in request.parties.items()})
+    else:
+        source = read_source(format_name, request.path or request.name, options)
+    files = [*request.parties.values()] if request.parties else [request.path] if request.path else []
+    expected = [expected_rows(file) for file in files] if format_name in _ONE_ROW_A_LINE else []
+    rows = sum(filter(None, expected)) if expected and None not in expected else None
+    parts = {
+        part: Counted(blocks, lambda block: len(block.labels), f"reading {part}", rows if part == "train" else None)
+        for part, blocks in source.parts.items()
+    }
+    return replace(source, parts=parts)
 
 
 def ingest(request: IngestRequest) -> DatasetRef:

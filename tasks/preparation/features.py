@@ -30,6 +30,7 @@ from tasks.planning.identity import code_version, identity
 from tasks.planning.plans import FeatureStep
 from tasks.planning.resolution import parameters_of
 from tasks.preparation.mapping import map_rows
+from tasks.runtime.progress import say
 from tasks.runtime.settings import current_layout
 
 __all__ = ["featured_ref", "is_extracted_whole", "map_features", "plan_features", "stored_map"]
@@ -90,7 +91,7 @@ def map_features(dataset: DatasetRef, features: Sequence[FeatureStep]) -> Datase
     return transform_dataset(
         current_layout(),
         dataset,
-        _through(maps),
+        _counted(_through(maps), dataset.rows + dataset.test_rows),
         normalisation=dataset.normalisation,
         recipe=features[-1].key,
         dimension=features[-1].dimension,
@@ -206,6 +207,19 @@ def _made(feature: FeatureStep, dataset: DatasetRef, before: Sequence[RowFeature
         learner = construct(PublicRowsWhitening, "public", feature.algorithm.parameters)
         made = learner.learn(_Mapped(rows, through), width, rows.rows, max(len(rows.classes), 1))
     return _store(feature.key, feature.label, made)
+
+
+def _counted(row_map: Callable[[Floats], Floats], rows: int) -> Callable[[Floats], Floats]:
+    done = 0
+
+    def mapped(features: Floats) -> Floats:
+        nonlocal done
+        made = row_map(features)
+        done += len(features)
+        say("features", f"{done:,} of {rows:,} rows", done / rows)
+        return made
+
+    return mapped
 
 
 class _Mapped:

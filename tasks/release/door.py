@@ -28,6 +28,7 @@ from tasks.release.records import StoredRecord
 from tasks.release.redaction import redacted
 from tasks.release.rows import maps_of, rows_of
 from tasks.release.storing import store_release, stored_release
+from tasks.runtime.progress import say
 from tasks.runtime.settings import kept_memory
 
 __all__ = ["OpenRelease", "charge_plan", "make_release", "open_release"]
@@ -123,7 +124,12 @@ class OpenRelease:
         if is_sum_algorithm(algorithm):
             sums, record = cast(SumAlgorithm, algorithm), StoredRecord(self.key, planned.parties)
             summation = planned.trust_model().summation(sums, setting, self.noises, self.key, record)
-        return fit(algorithm, self.rows, setting, self.noises[0], summation)
+        return fit(algorithm, self.rows, setting, self.noises[0], summation, self._say_step)
+
+    def _say_step(self, done: int, steps: int) -> None:
+        """Say which of the planned steps is done; not where nothing may show before a deadline."""
+        if steps > 1 and self.planned.deadline is None:
+            say("steps", f"{self.planned.label}, {done} of {steps}", done / steps)
 
     def await_deadline(self) -> None:
         """Wait, once, until what was made of rows may show: in the store, in a message or as the end of a task.

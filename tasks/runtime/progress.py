@@ -1,18 +1,21 @@
-"""Progress of long work: tasks say what they finished, whoever listens in this process shows it."""
+"""Progress of long work: whoever does it says what is done and of how much, whoever listens here shows it."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TypeVar
 
-__all__ = ["Listener", "listen", "say"]
+__all__ = ["Counted", "Listener", "listen", "say"]
 
-Listener = Callable[[str, str], None]
-"""Called with a stage and a label of public words."""
+Listener = Callable[[str, str, float | None], None]
+"""Called with a stage, a label of public words, and the share of the stage that is done, where it is known."""
 
 _LISTENERS: list[Listener] = []
 _LOCK = threading.Lock()
+_T = TypeVar("_T")
 
 
 @contextmanager
@@ -27,9 +30,45 @@ def listen(listener: Listener) -> Iterator[None]:
             _LISTENERS.remove(listener)
 
 
-def say(stage: str, label: str) -> None:
-    """Tell the listeners that a piece of work is done; public words only."""
+def say(stage: str, label: str, share: float | None = None) -> None:
+    """Tell the listeners that a piece of work is done; public words and numbers only.
+
+    Parameters
+    ----------
+    stage, label : str
+    share : float, optional
+        How much of the stage is done, 0 to 1; estimates are cut off there.
+    """
     with _LOCK:
         listeners = list(_LISTENERS)
+    share = None if share is None else min(max(share, 0.0), 1.0)
     for listener in listeners:
-        listener(stage, label)
+        listener(stage, label, share)
+
+
+@dataclass(frozen=True)
+class Counted(Iterable[_T]):
+    """Blocks of rows that are counted whenever they are read.
+
+    Parameters
+    ----------
+    blocks : iterable
+        Readable again where a second reading is asked for.
+    size : callable
+        Rows of a block.
+    stage : str
+    rows : int, optional
+        How many there are, or about so many.
+    """
+
+    blocks: Iterable[_T]
+    size: Callable[[_T], int]
+    stage: str
+    rows: int | None = None
+
+    def __iter__(self) -> Iterator[_T]:
+        done = 0
+        for block in self.blocks:
+            yield block
+            done += self.size(block)
+            say(self.stage, f"{done:,} rows", done / self.rows if self.rows else None)

@@ -17,7 +17,7 @@ from dpalgos.rows import Floats
 from storage.atomic import PREFIX
 from storage.encoder import TableEncoder
 from storage.errors import InputError, StorageError
-from storage.readers.raw import PARQUET, RawRows, raw_rows
+from storage.readers.raw import PARQUET, RawRows, expected_rows, raw_rows
 from tasks.runtime.progress import say
 from tasks.tracking.flavor import scores_of
 
@@ -75,6 +75,7 @@ def predict_file(pipeline: Pipeline, source: Path, output: Path, *, id_column: s
         raise InputError(f"{source}: this model takes arrays; give a Parquet file with a column {_FEATURES!r} of lists")
     schema = None if encoder is None else encoder.declared
     done = refused = 0
+    expected = expected_rows(source)
     with _written(output, source) as tables:
         for rows in raw_rows(source, schema, _ROWS):
             if id_column is not None and id_column not in rows.columns:
@@ -95,7 +96,7 @@ def predict_file(pipeline: Pipeline, source: Path, output: Path, *, id_column: s
             )
             done += len(reasons)
             refused += int((~good).sum())
-            say("predicting", f"{done} rows")
+            say("predicting", f"{done:,} rows", done / expected if expected else None)
     return Predicted(done, refused)
 
 

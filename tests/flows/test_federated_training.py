@@ -105,7 +105,7 @@ def test_damaged_rows_are_dealt_again(shared: Path) -> None:
 
 def test_listeners_are_told_of_every_stage(shared: Path) -> None:
     told: list[tuple[str, str]] = []
-    with listen(lambda stage, label: told.append((stage, label))):
+    with listen(lambda stage, label, _: told.append((stage, label))):
         train(config(repetition=7))
     stages = [stage for stage, _ in told]
     assert stages.count("reduction") == 3

@@ -1,0 +1,103 @@
+"""Progress: of how much how much is done, wherever that is known, and how long the rest will take."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from deployments.cli import common
+from storage.readers.raw import expected_rows
+from storage.refs import Visibility
+from tasks.datasets.checking import check_schema
+from tasks.datasets.registration import ingest
+from tasks.datasets.request import IngestRequest
+from tasks.runtime.progress import listen, say
+from tests.support.chains import followed
+
+Heard = list[tuple[str, str, float | None]]
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> tuple[Path, Path]:
+    schema, rows = tmp_path / "clinic.yaml", tmp_path / "rows.csv"
+    schema.write_text(
+        "columns:\n  - {name: x, type: numeric, range: [0, 9]}\n  - {name: y, type: label, classes: [ill, well]}\n"
+    )
+    rows.write_text("x,y\n" + "".join(f"{row % 9},{('ill', 'well')[row % 2]}\n" for row in range(9000)))
+    return schema, rows
+
+
+def test_how_many_rows_there_will_be(table: tuple[Path, Path], tmp_path: Path) -> None:
+    assert expected_rows(table[1]) == 9001
+    assert expected_rows(tmp_path / "nothing.csv") is None
+    assert expected_rows(tmp_path) is None
+    (tmp_path / "bad.parquet").write_text("no")
+    assert expected_rows(tmp_path / "bad.parquet") is None
+
+
+def test_reading_checking_and_training_say_their_share(root: Path, table: tuple[Path, Path]) -> None:
+    schema, rows = table
+    heard: Heard = []
+    with listen(lambda *said: heard.append(said)):
+        check_schema(schema, rows)
+        ingest(
+            IngestRequest(
+                name="clinic",
+                format="csv",
+                path=rows,
+                schema_path=schema,
+                epsilon_cap=9.0,
+                delta_cap=1e-6,
+                visibility=Visibility.PRIVATE,
+            )
+        )
+        followed(algorithm="noisy-gd", epsilon=1.0, delta=1e-7, evaluation=True, parameters={"iterations": 5})
+        before = len(heard)
+        # Where nothing may show before its time, no step is said to be done.
+        followed(
+            algorithm="noisy-gd",
+            epsilon=1.0,
+            delta=1e-7,
+            evaluation=True,
+            repetition=1,
+            deadline=5.0,
+            parameters={"iterations": 5},
+        )
+    for stage in ("checking", "reading train", "steps", "releases"):
+        shares = [share for of, _, share in heard if of == stage]
+        assert len(shares) > 1 or stage == "releases"
+        assert all(share is not None for share in shares), stage
+        assert shares[-1] == pytest.approx(1.0, abs=0.01), stage
+    assert "steps" not in [stage for stage, _, _ in heard[before:]]
+
+
+def test_a_terminal_shows_the_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    clock = common._StageClock()
+    assert clock.left("reading", 0.1) == ""
+    now[0] = 1.0
+    assert clock.left("reading", 0.2) == ""
+    now[0] = 10.0
+    assert clock.left("reading", 0.6) == ", about 8 s left"
+    assert clock.left("reading", None) == ""
+    assert clock.left("training", 0.0) == ""
+    now[0] = 110.0
+    assert clock.left("training", 0.1) == ", about 15 min left"
+    assert clock.left("training", 1.0) == ""
+    # A stage of the same name that begins again is timed anew.
+    assert clock.left("training", 0.05) == ""
+
+
+def test_a_log_is_spared_moving_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    for terminal in (True, False):
+        screen = io.StringIO()
+        monkeypatch.setattr(
+            common, "Console", lambda stderr, file=screen, is_one=terminal: Console(file=file, force_terminal=is_one)
+        )
+        with common.progress("ingest"):
+            say("reading", "10 rows", 0.5)
+        assert ("reading · 10 rows" in screen.getvalue()) == terminal
