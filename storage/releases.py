@@ -8,6 +8,7 @@ import json
 import zipfile
 from collections.abc import Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -105,6 +106,24 @@ class ReleaseStore:
                 return self._same(key, digest)
         return digest
 
+    def files(self, key: str) -> dict[str, bytes]:
+        """Return the bytes of a release's files by name, its digests verified as :meth:`read` does."""
+        self.read(key)
+        return {name: (self._layout.release(key) / name).read_bytes() for name in (_MANIFEST, _ARRAYS)}
+
+    @staticmethod
+    def check(files: Mapping[str, bytes], place: Path) -> tuple[dict[str, Any], str]:
+        """Return the manifest and the digest of a release that is given by its files' bytes, wherever they lie.
+
+        Raises
+        ------
+        DamagedError
+            If they do not match each other's digests, naming the place.
+        """
+        body = manifests.parse(files[_MANIFEST], place / _MANIFEST, version=FORMAT_VERSION)
+        manifest: dict[str, Any] = body["manifest"]
+        return manifest, _require_whole(body, files[_ARRAYS], place / _ARRAYS)
+
     def _same(self, key: str, digest: str) -> str:
         body = self._manifest(key)
         if body["release"] != digest:
@@ -138,9 +157,8 @@ class ReleaseStore:
             data = path.read_bytes()
         except OSError as error:
             raise DamagedError(f"{path} is missing or cannot be read: {error.strerror}; {_WAY_OUT}") from error
+        _require_whole(body, data, path)
         manifest = body["manifest"]
-        if hashlib.sha256(data).hexdigest() != body["arrays"] or _digest(manifest, data) != body["release"]:
-            raise DamagedError(f"{path} is damaged: its digest does not match; {_WAY_OUT}")
         with np.load(io.BytesIO(data), allow_pickle=False) as archive:
             return manifest, {name: archive[name] for name in archive.files}
 
@@ -172,6 +190,14 @@ class ReleaseStore:
 
 
 _WAY_OUT = "restore it from a backup, or remove it and run again: an unchanged secret draws the same noise"
+
+
+def _require_whole(body: Mapping[str, Any], data: bytes, path: Path) -> str:
+    """Return the digest of a release whose arrays are those that its manifest names."""
+    digest = _digest(body["manifest"], data)
+    if hashlib.sha256(data).hexdigest() != body["arrays"] or digest != body["release"]:
+        raise DamagedError(f"{path} is damaged: its digest does not match; {_WAY_OUT}")
+    return digest
 
 
 def _stamped(manifest: Mapping[str, Any]) -> dict[str, Any]:

@@ -125,6 +125,12 @@ class Entries:
         """Return the entry of this number."""
         return self._entry(self._connection.execute(select(entries).where(entries.c.sequence == sequence)).one())
 
+    def written(self, sequence: int) -> dict[str, Any]:
+        """Return the columns of the entry of this number, its digest checked."""
+        row = self._connection.execute(select(entries).where(entries.c.sequence == sequence)).one()
+        self._entry(row)
+        return dict(row._mapping)
+
     def _entry(self, row: Row[Any]) -> Entry:
         changed = self._chain.changed(row._mapping)
         if changed is not None:

@@ -6,7 +6,6 @@ whoever sets an alias there looks at the tag by himself.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,9 +16,10 @@ from tasks.tracking.client import tracking_client
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
+    from mlflow.entities import Run
     from mlflow.entities.model_registry import ModelVersion
 
-__all__ = ["AUDITS", "AUDIT_TAG", "VIOLATION", "InUse", "algorithms_in_use", "promote", "tag_versions"]
+__all__ = ["AUDITS", "AUDIT_TAG", "VIOLATION", "InUse", "algorithms_in_use", "audit_of", "promote", "tag_versions"]
 
 AUDITS = "privacy-audits"
 """MLflow's experiment of audits."""
@@ -70,6 +70,45 @@ def algorithms_in_use(root: Path) -> list[InUse]:
                     neighbours=version.tags.get("neighbours", "none"),
                 )
     return list(found.values())
+
+
+def audit_of(root: Path, run_id: str, algorithm: str) -> dict[str, object]:
+    """Return what the last audit has said of the model versions of a run, and the newest audit of an algorithm.
+
+    Parameters
+    ----------
+    root : Path
+    run_id : str
+        MLflow's; empty for a run that MLflow does not know.
+    algorithm : str
+
+    Returns
+    -------
+    dict
+        ``versions``: each model version with its outcome and reason, ``None`` where none was audited; ``newest``: the
+        numbers of the newest audit, ``None`` where there is none.
+    """
+    if not run_id:
+        return {"versions": [], "newest": None}
+    with tracking_client(root) as client:
+        versions = client.search_model_versions(f"run_id = '{run_id}'")
+        newest = _newest_audit(client, algorithm)
+    return {
+        "versions": [
+            {
+                "model": f"{one.name}/{one.version}",
+                "outcome": one.tags.get(AUDIT_TAG),
+                "reason": one.tags.get(f"{AUDIT_TAG}.reason"),
+            }
+            for one in versions
+        ],
+        "newest": newest
+        and {
+            "run": newest.info.run_id,
+            "outcome": newest.data.tags.get(AUDIT_TAG),
+            "numbers": {name: value for name, value in newest.data.metrics.items() if name != "trade_off"},
+        },
+    }
 
 
 def tag_versions(root: Path, algorithm: str, outcome: str, reason: str) -> list[str]:
@@ -127,16 +166,24 @@ def _blocked(client: MlflowClient, version: ModelVersion) -> str | None:
     algorithm = version.tags.get("algorithm", "none")
     if version.tags.get(AUDIT_TAG) == VIOLATION:
         return version.tags.get(f"{AUDIT_TAG}.reason") or f"an audit has refuted what is stated of {algorithm}"
+    newest = _newest_audit(client, algorithm)
+    if newest is not None and newest.data.tags.get(AUDIT_TAG) == VIOLATION:
+        return f"the newest audit of {algorithm} has refuted what is stated of it (run {newest.info.run_id})"
+    return None
+
+
+def _newest_audit(client: MlflowClient, algorithm: str) -> Run | None:
     experiment = client.get_experiment_by_name(AUDITS)
     if experiment is None:
         return None
-    newest: Sequence[object] = client.search_runs(
-        [experiment.experiment_id],
-        f"tags.algorithm = '{algorithm}' and attributes.status = 'FINISHED'",
-        order_by=["attributes.start_time DESC"],
-        max_results=1,
+    return next(
+        iter(
+            client.search_runs(
+                [experiment.experiment_id],
+                f"tags.algorithm = '{algorithm}' and attributes.status = 'FINISHED'",
+                order_by=["attributes.start_time DESC"],
+                max_results=1,
+            )
+        ),
+        None,
     )
-    for run in newest:
-        if run.data.tags.get(AUDIT_TAG) == VIOLATION:  # type: ignore[attr-defined]
-            return f"the newest audit of {algorithm} has refuted what is stated of it (run {run.info.run_id})"  # type: ignore[attr-defined]
-    return None

@@ -91,6 +91,8 @@ class RunResult(BaseModel):
     measured_on : str or None
         What ``accuracy`` and ``metrics`` speak of: ``"test rows"``, ``"training rows"`` where all rows train, or
         ``"held-out rows, noisy"`` for a charged evaluation; of the model, or the mean over the parties' models.
+    releases, evaluations : tuple of str
+        Keys of what was released to train, the model last, and to measure.
     seconds : float or None
         None on private data: time is a side channel.
     releasing_seconds : float or None
@@ -115,6 +117,7 @@ class RunResult(BaseModel):
     sound_counterpart: str | None
     run_key: str
     releases: tuple[str, ...]
+    evaluations: tuple[str, ...] = ()
     mlflow_run_id: str | None = None
     prefect_flow_run_id: str | None = None
     seconds: float | None = None
@@ -182,6 +185,7 @@ def summarise(plan: RunPlan, dataset: DatasetRef, evaluation: Evaluation, refere
         sound_counterpart=plan.sound_counterpart,
         run_key=plan.run_key,
         releases=tuple(reference.key for reference in references),
+        evaluations=tuple(release.key for release in plan.evaluations),
     )
 
 
@@ -214,7 +218,7 @@ def append_result(config: TrainingConfig, result: RunResult) -> None:
         if is_recorded(layout, result.run_key):
             return
         result = result.model_copy(update={"seconds": None})
-    row = result.model_dump(mode="json", exclude={"metrics", "by_party", "releases", "cached"})
+    row = result.model_dump(mode="json", exclude={"metrics", "by_party", "cached"})
     setting = config.model_dump(mode="json", exclude={"algorithm", "dataset", "trust"})
     append(layout, [{**row, **{f"config_{name}": value for name, value in setting.items()}}], run=result.run_key)
     measured = [("all", result.metrics), *result.by_party.items()]

@@ -57,6 +57,8 @@ def test_examples_of_help_run(unitball: CommandLine, tmp_path: Path) -> None:
         command, *arguments = short[example]
         if command == "sweep":
             arguments.append("--dry-run")
+        if command in ("export", "verify"):
+            arguments[arguments.index("run.zip")] = str(tmp_path / "run.zip")
         if command == "predict":
             arguments[arguments.index("--output") + 1] = str(tmp_path / "out.parquet")
             model = arguments[arguments.index("--model") + 1]

@@ -1,0 +1,258 @@
+"""A run taken elsewhere: what the archive holds, what checking it proves, and what no change of it survives."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from dpalgos.trainers.objective_perturbation import ObjectivePerturbation
+from storage.errors import DamagedError, InputError
+from storage.layout import Layout
+from tasks.exports.archive import pack, read
+from tasks.exports.collecting import CHARGES, RUN, export_run, release_member
+from tasks.exports.verifying import verify
+from tasks.tracking.results import append_result
+from tests.support.chains import configured, followed, ingest_private
+from tests.support.command_line import CommandLine
+from tests.support.private_rows import PrivateRows
+
+Exported = tuple[Path, Path, PrivateRows]
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Exported:
+    """Return an archive of a run on private rows, the root it comes from, and these rows."""
+    folder = tmp_path_factory.mktemp("exported")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("UNITBALL_ROOT", str(folder / "root"))
+        patch.setenv("UNITBALL_LEDGER_MARK", str(folder / "marks"))
+        rows = ingest_private(folder / "rows", allow_idealised=True)
+        config: dict[str, Any] = {"algorithm": "fed-dpdr-dpml", "dimension": 2, "evaluation": True}
+        result = followed(**config)
+        append_result(configured(**config), result)
+        assert result.evaluations
+        data, key, _ = export_run(result.run_key[:10])
+        assert key == result.run_key
+        (folder / "run.zip").write_bytes(data)
+    return folder / "run.zip", folder / "root", rows
+
+
+def outcomes(path: Path, **options: Any) -> dict[str, bool | None]:
+    return {check.what: check.holds for check in verify(path, **options).checks}
+
+
+def changed(path: Path, to: Path, change: Callable[[dict[str, bytes]], None]) -> Path:
+    """Write the archive anew with other members, signed by somebody else's key."""
+    members = dict(read(path).members)
+    change(members)
+    to.write_bytes(pack(members, Ed25519PrivateKey.generate()))
+    return to
+
+
+def test_all_that_can_be_checked_elsewhere_holds(exported: Exported, root: Path) -> None:
+    archive, _, _ = exported
+    found = verify(archive, signer=read(archive).signer)
+    assert found.holds
+    assert {check.what for check in found.checks if check.holds} >= {
+        "signature",
+        "members",
+        "digests",
+        "identities",
+        "guarantees",
+        "prices",
+        "epsilon",
+        "cap",
+        "chain of entries",
+    }
+    # Of another machine's ledger and of audits that nobody made nothing is said.
+    assert {check.what for check in found.checks if check.holds is None} == {"ledger", "audit"}
+    assert found.epsilon == pytest.approx(1.0, rel=1e-3)
+    assert outcomes(archive, signer="0" * 64)["signature"] is False
+
+
+def test_under_its_own_root_the_entries_are_compared(
+    exported: Exported, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    archive, home, _ = exported
+    monkeypatch.setenv("UNITBALL_ROOT", str(home))
+    monkeypatch.setenv("UNITBALL_LEDGER_MARK", str(home.parent / "marks"))
+    assert outcomes(archive)["ledger"] is True
+
+    def cheaper(members: dict[str, bytes]) -> None:
+        charges = json.loads(members[CHARGES])
+        charges["entries"][0]["recorded_at"] = "2020-01-01T00:00:00.000+00:00"
+        members[CHARGES] = json.dumps(charges).encode()
+
+    assert outcomes(changed(archive, tmp_path / "changed.zip", cheaper))["ledger"] is False
+
+
+def test_no_row_secret_or_place_is_in_it(exported: Exported) -> None:
+    archive, home, rows = exported
+    layout = Layout(home)
+    secrets = [path.read_bytes() for path in layout.private.rglob("*.key")]
+    assert len(secrets) >= 3
+    with zipfile.ZipFile(archive) as file:
+        whole = b"".join(file.read(name) for name in file.namelist())
+    for needle in [*rows.needles(), *secrets, *(secret.hex().encode() for secret in secrets), str(home).encode()]:
+        assert needle not in whole
+
+
+def test_each_changed_byte_of_a_member_is_noticed(exported: Exported, tmp_path: Path) -> None:
+    """Without the signing key no member can be changed, added, removed or exchanged."""
+    archive, _, _ = exported
+    with zipfile.ZipFile(archive) as file:
+        members = {name: file.read(name) for name in file.namelist()}
+    names = list(members)
+
+    def written(content: dict[str, bytes]) -> Path:
+        with zipfile.ZipFile(tmp_path / "changed.zip", "w") as file:
+            for name, data in content.items():
+                file.writestr(name, data)
+        return tmp_path / "changed.zip"
+
+    assert read(written(members)).members
+    for name in names:
+        for other in (members[name][:-1] + bytes([members[name][-1] ^ 1]), members[name] + b" ", None):
+            if name == "signature.json" and other == members[name] + b" ":
+                continue  # The same signature.
+            content = {one: data for one, data in {**members, name: other}.items() if data is not None}
+            with pytest.raises(DamagedError):
+                read(written(content))
+    with pytest.raises(DamagedError, match="added"):
+        read(written({**members, "more.txt": b"more"}))
+
+
+def _entry(members: dict[str, bytes], kind: str, change: Callable[[dict[str, Any]], None]) -> None:
+    charges = json.loads(members[CHARGES])
+    row = next(row for row in charges["entries"] if row["kind"] == kind)
+    content = json.loads(row["content"])
+    change(content)
+    row["content"] = json.dumps(content)
+    members[CHARGES] = json.dumps(charges).encode()
+
+
+def _smaller_loss(content: dict[str, Any]) -> None:
+    content["guarantee"]["losses"][0] = {"kind": "pure-epsilon", "epsilon": 0.001}
+
+
+def _lower_price(content: dict[str, Any]) -> None:
+    for cost in content["costs"].values():
+        cost["epsilon"] /= 2
+
+
+def _run(members: dict[str, bytes], change: Callable[[dict[str, Any]], None]) -> None:
+    run = json.loads(members[RUN])
+    change(run)
+    members[RUN] = json.dumps(run).encode()
+
+
+def _half_epsilon(run: dict[str, Any]) -> None:
+    run["proved"]["epsilon"] /= 2
+
+
+def _forget_a_release(members: dict[str, bytes]) -> None:
+    run = json.loads(members[RUN])
+    forgotten = run["evaluations"].pop()
+    members[RUN] = json.dumps(run).encode()
+    del members[release_member(forgotten, "manifest.json")], members[release_member(forgotten, "arrays.npz")]
+
+
+def _swap_arrays(members: dict[str, bytes]) -> None:
+    one, other, *_ = sorted(name for name in members if name.endswith("arrays.npz"))
+    members[one], members[other] = members[other], members[one]
+
+
+def _without_output(members: dict[str, bytes]) -> None:
+    charges = json.loads(members[CHARGES])
+    charges["entries"] = [row for row in charges["entries"] if row["kind"] != "output"]
+    members[CHARGES] = json.dumps(charges).encode()
+
+
+def _reordered(members: dict[str, bytes]) -> None:
+    charges = json.loads(members[CHARGES])
+    charges["entries"].reverse()
+    members[CHARGES] = json.dumps(charges).encode()
+
+
+@pytest.mark.parametrize(
+    ("forge", "fails"),
+    [
+        (lambda members: _entry(members, "charge", _smaller_loss), {"guarantees", "prices"}),
+        (lambda members: _entry(members, "plan", _lower_price), {"prices"}),
+        (lambda members: _entry(members, "plan", lambda plan: plan["releases"].pop()), {"prices"}),
+        (lambda members: _entry(members, "plan", lambda plan: plan["details"].update(spent_after=99.0)), {"cap"}),
+        (lambda members: _entry(members, "output", lambda output: output.update(digest="0" * 64)), {"digests"}),
+        (lambda members: _run(members, _half_epsilon), {"epsilon"}),
+        (_forget_a_release, set()),
+        (_swap_arrays, {"digests"}),
+        (_without_output, {"digests"}),
+        (_reordered, {"chain of entries"}),
+        (lambda members: members.update({"rows.csv": b"1,2"}), {"members"}),
+    ],
+)
+def test_whoever_signs_a_changed_archive_with_another_key_is_still_caught(
+    exported: Exported,
+    root: Path,
+    tmp_path: Path,
+    forge: Callable[[dict[str, bytes]], None],
+    fails: set[str],
+) -> None:
+    archive, _, _ = exported
+    forged = changed(archive, tmp_path / "forged.zip", forge)
+    found = outcomes(forged)
+    assert fails <= {what for what, holds in found.items() if holds is False}
+    # What is consistent in itself, such as a run that names fewer releases, is told by the key alone.
+    assert outcomes(forged, signer=read(archive).signer)["signature"] is False
+
+
+def test_the_guarantee_is_the_one_derived_here(exported: Exported, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the installed code proves less than was charged, the check fails: it is no reading of the manifest."""
+    archive, _, _ = exported
+    proper = ObjectivePerturbation.guarantee
+
+    def dearer(self: Any, setting: Any) -> Any:
+        found = proper(self, setting)
+        return type(found)(found.losses * 2, found.neighbours, found.numerics, found.assumptions)
+
+    monkeypatch.setattr(ObjectivePerturbation, "guarantee", dearer)
+    assert outcomes(archive)["guarantees"] is False
+
+
+def test_what_is_no_run_and_no_archive_is_said(commands: CommandLine, tmp_path: Path) -> None:
+    commands("export", "abc", "-o", tmp_path / "x.zip").refused(2, "too short")
+    commands("export", "abcdef12", "-o", tmp_path / "x.zip").refused(2, "no run of this root")
+    commands("verify", tmp_path / "none.zip").refused(2, "no file")
+    (tmp_path / "text.zip").write_text("text")
+    commands("verify", tmp_path / "text.zip").refused(2, "no archive")
+    with zipfile.ZipFile(tmp_path / "other.zip", "w") as file:
+        file.writestr("a.txt", "a")
+    commands("verify", tmp_path / "other.zip").refused(1, "no export")
+    (tmp_path / "signed.zip").write_bytes(pack({"a.txt": b"a"}, Ed25519PrivateKey.generate()))
+    commands("verify", tmp_path / "signed.zip").refused(2, "no export of a run")
+
+
+def test_from_one_command_to_the_other(
+    exported: Exported, commands: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive, home, _ = exported
+    run = json.loads(read(archive).members[RUN])["run_key"]
+    made = commands.succeeds("export", run[:8], "--out", tmp_path / "run.zip", "--root", home)
+    assert (tmp_path / "run.zip").read_bytes() == archive.read_bytes(), "equal runs, equal bytes"
+    report = commands.succeeds("verify", tmp_path / "run.zip", "--signer", made["signer"], "--root", tmp_path / "other")
+    assert report["holds"]
+    failed = commands("verify", tmp_path / "run.zip", "--signer", "ab" * 32)
+    assert failed.code == 1
+    assert "FAILS" in failed.out
+
+
+def test_nothing_is_read_beyond_the_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tasks.exports.archive._MOST_BYTES", 1000)
+    (tmp_path / "bomb.zip").write_bytes(pack({"zeros": bytes(10_000)}, Ed25519PrivateKey.generate()))
+    with pytest.raises(InputError, match="1,000 bytes"):
+        read(tmp_path / "bomb.zip")
