@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import logging
-import os
 import time
 from collections.abc import Iterator, Sequence, Set
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import Any
 
 from prefect import flow, task
 from prefect.futures import PrefectFuture, as_completed
-from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 from pydantic import BaseModel, ConfigDict
 
 from flows.federated_training import chain_inline
@@ -21,9 +19,10 @@ from tasks.experiments.specification import Point, SweepSpec
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.identity import code_version, identity
 from tasks.runtime.caching import BY_CONTENT
+from tasks.runtime.cluster import task_runner
 from tasks.runtime.progress import say
 from tasks.runtime.retries import RETRIES
-from tasks.runtime.settings import current_root
+from tasks.runtime.settings import current_layout, current_root
 from tasks.tracking.artifacts import show_sweep
 from tasks.tracking.reporting import describe
 from tasks.tracking.results import RunResult, append_result
@@ -198,19 +197,6 @@ def _outcome(point: Point, future: PrefectFuture[Any]) -> tuple[Outcome, Tracked
     return Outcome(point=point, error=error), tracked
 
 
-def _runner(workers: int | None, dask: str | None) -> TaskRunner[PrefectFuture[Any]]:
-    """Return threads, or Dask: a running scheduler by its address, or a cluster on this machine (``local``)."""
-    threads = workers or min(4, os.cpu_count() or 1)
-    if dask is None:
-        return cast(TaskRunner[PrefectFuture[Any]], ThreadPoolTaskRunner(max_workers=threads))
-    from prefect_dask import DaskTaskRunner
-
-    if dask != "local":
-        return cast(TaskRunner[PrefectFuture[Any]], DaskTaskRunner(address=dask))
-    cluster = {"n_workers": threads, "threads_per_worker": 1, "dashboard_address": None}
-    return cast(TaskRunner[PrefectFuture[Any]], DaskTaskRunner(cluster_kwargs=cluster))
-
-
 def run_sweep(spec: SweepSpec, *, workers: int | None = None, dask: str | None = None) -> SweepResult:
     """Run a sweep over threads or Dask.
 
@@ -220,9 +206,9 @@ def run_sweep(spec: SweepSpec, *, workers: int | None = None, dask: str | None =
     workers : int, optional
         Points at once; the specification's, or by the machine.
     dask : str, optional
-        ``"local"``, or the address of a scheduler whose workers see the same root.
+        ``"local"``, or ``tls://HOST:PORT`` of a scheduler whose workers see the same root.
     """
-    runner = _runner(workers or spec.workers, dask)
+    runner = task_runner(current_layout(), workers or spec.workers, dask)
     with _failures_reported_once():
         return sweep.with_options(task_runner=runner)(spec)
 

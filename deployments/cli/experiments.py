@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import os
 import shlex
-import socket
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
-from urllib.parse import urlsplit
 
 import typer
 from rich.box import SIMPLE
@@ -27,11 +25,10 @@ if TYPE_CHECKING:
     from tasks.experiments.records import Experiment
 
 _Workers = Annotated[int | None, typer.Option(min=1, help="Points at once; by the specification or the machine.")]
-_Dask = Annotated[str | None, typer.Option(help="`local`, or a Dask scheduler's address: tcp://host:8786.")]
+_Dask = Annotated[str | None, typer.Option(help="`local`, or a Dask scheduler's address: tls://host:8786.")]
 
 # A terminal holds no more; the page has them all.
 _COLUMNS = 8
-_SCHEDULER_SECONDS = 5.0
 
 
 _FRONTIER = "unitball,noisy-gd,fed-dpdr-dpml,fed-dpdr-dpml-published,dppca-svm,unitball-without-noise"
@@ -53,6 +50,7 @@ def sweep(
     """Run a grid over any parameters: side by side, each point once, failures recorded."""
     from tasks.datasets.description import find_dataset
     from tasks.experiments.specification import SweepSpec, load
+    from tasks.runtime.cluster import require_scheduler
     from tasks.runtime.engine import prepare_engine, quick_flows
 
     use_root(root)
@@ -65,7 +63,7 @@ def sweep(
         return
     for dataset in {point.config.dataset for point in points}:
         find_dataset(dataset)
-    _require_scheduler(dask)
+    require_scheduler(dask)
     prepare_engine(current_root())
     with progress(f"sweep {spec.name}", stages=["points"]), quick_flows():
         from flows.reproduction import report_sweep
@@ -176,6 +174,7 @@ def reproduce(
     json: JsonFlag = False,
 ) -> None:
     """Redraw a paper's figure or table from honest runs, beside what the paper claims."""
+    from tasks.runtime.cluster import require_scheduler
     from tasks.runtime.engine import prepare_engine, quick_flows
 
     use_root(root)
@@ -189,7 +188,7 @@ def reproduce(
     if path is not None and scale == "quick":
         raise ParameterError("--scale quick runs on bundled data and takes no --path; use --scale full")
     _require_scale(name, scale)
-    _require_scheduler(dask)
+    require_scheduler(dask)
     prepare_engine(current_root())
     with progress(f"{name} ({scale})", stages=["points"]), quick_flows():
         from flows.reproduction import reproduce as run
@@ -213,21 +212,6 @@ def reproduce(
         print_root()
     if experiment.failed:
         raise typer.Exit(1)
-
-
-def _require_scheduler(address: str | None) -> None:
-    """Say that no Dask scheduler answers before an engine is started."""
-    if address in (None, "local"):
-        return
-    place = urlsplit(str(address))
-    try:
-        if not (place.scheme and place.hostname and place.port):
-            raise ValueError("it is not SCHEME://HOST:PORT")
-        socket.create_connection((place.hostname, place.port), timeout=_SCHEDULER_SECONDS).close()
-    except (OSError, ValueError) as error:
-        raise InputError(
-            f"--dask {address!r}: no Dask scheduler answers there ({error}); or say --dask local"
-        ) from None
 
 
 def _require_scale(name: str, scale: str) -> None:

@@ -61,7 +61,8 @@ def test_examples_of_help_run(unitball: CommandLine, tmp_path: Path) -> None:
             arguments[arguments.index("run.zip")] = str(tmp_path / "run.zip")
         if command == "predict":
             arguments[arguments.index("--output") + 1] = str(tmp_path / "out.parquet")
-            model = arguments[arguments.index("--model") + 1]
+        if command in ("export", "predict"):
+            model = arguments[0] if command == "export" else arguments[arguments.index("--model") + 1]
             dataset, algorithm = model.split(".")
             assert unitball("train", "--dataset", dataset, "--algorithm", algorithm, *BUDGET).code == 0
         outcome = unitball(command, *arguments)

@@ -225,7 +225,7 @@ def _arguments() -> Iterator[tuple[str, list[str]]]:
     for sql in QUERIES:
         yield f"results {sql[:20]!r}", ["results", "--", sql]
         yield f"sql {sql[:20]!r}", ["datasets", "iris", f"--sql={sql}"]
-    for address in ("tcp://", "nowhere", "tcp://127.0.0.1:1", "\x00"):
+    for address in ("tls://", "nowhere", "tls://127.0.0.1:1", "tcp://127.0.0.1:1", "tls://[", "\x00"):
         yield f"dask {address!r}", ["reproduce", "wang2024-fig3", f"--dask={address}"]
     many = ["--parties=1000000", "--rows-per-party=1000000"]
     yield "a million parties", ["train", "--epsilon=1", *many]

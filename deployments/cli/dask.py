@@ -1,0 +1,67 @@
+"""``unitball dask``: a scheduler and workers on several machines, over TLS with the root's certificate."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import Annotated
+
+import typer
+
+from deployments.cli.app import app
+from deployments.cli.common import RootOption, console, print_root, use_root
+
+dask = typer.Typer(
+    name="dask", help="Machines for sweeps and for the tasks of a run (extra: dask).", no_args_is_help=True
+)
+app.add_typer(dask)
+
+
+@dask.command(epilog="Example: unitball dask scheduler --host 0.0.0.0")
+def scheduler(
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; another machine needs one it can reach.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 8786,
+    root: RootOption = None,
+) -> None:
+    """Start a scheduler that admits only who shows the root's certificate; without a dashboard; until Ctrl-C."""
+    from tasks.runtime.cluster import security
+    from tasks.runtime.settings import current_layout
+
+    use_root(root)
+    secured = security(current_layout())
+    from distributed import Scheduler
+
+    async def serve() -> None:
+        async with Scheduler(host=host, port=port, protocol="tls", security=secured, dashboard=False) as running:
+            console().print(f"scheduler  {running.address}", highlight=False, soft_wrap=True)
+            print_root()
+            await running.finished()
+
+    asyncio.run(serve())
+
+
+@dask.command(epilog="Example: unitball dask worker tls://10.0.0.1:8786 --threads 4")
+def worker(
+    address: Annotated[str, typer.Argument(help="The scheduler's: tls://HOST:PORT.")],
+    threads: Annotated[int | None, typer.Option(min=1, help="Tasks at once; by the machine.")] = None,
+    root: RootOption = None,
+) -> None:
+    """Start a worker of a scheduler; it needs the same root (a shared file system); until Ctrl-C."""
+    from tasks.runtime.cluster import require_scheduler, security
+    from tasks.runtime.settings import current_layout
+
+    use_root(root)
+    require_scheduler(address)
+    secured = security(current_layout())
+    from distributed import Worker
+
+    async def serve() -> None:
+        at_once = threads or os.cpu_count() or 1
+        async with Worker(address, nthreads=at_once, protocol="tls", security=secured, dashboard=False) as running:
+            console().print(f"worker  {running.address} of {address}", highlight=False, soft_wrap=True)
+            print_root()
+            await running.finished()
+
+    asyncio.run(serve())

@@ -1,0 +1,160 @@
+"""What tasks run on: threads, a Dask cluster on this machine, or one on several, over TLS with the root's certificate.
+
+Dask's scheduler and workers run whatever code is sent to them. So they talk over TLS alone, and each side shows a
+certificate: the root's own, whose key lies in its private folder. Who may use a root's cluster is who may read the root
+anyway. The plain protocol is refused, on this machine too: any other user of it could connect.
+"""
+
+from __future__ import annotations
+
+import datetime
+import importlib.util
+import os
+import socket
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+from urllib.parse import urlsplit
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
+from prefect.futures import PrefectFuture
+from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
+
+from storage.atomic import write_once, writing
+from storage.errors import InputError, SecretError
+from storage.layout import Layout
+
+if TYPE_CHECKING:
+    from distributed import Security
+
+__all__ = ["certificate", "require_scheduler", "security", "task_runner"]
+
+_YEARS = 10
+_ANSWER_SECONDS = 5.0
+
+
+def certificate(layout: Layout) -> Path:
+    """Return the file that holds the root's certificate and its key (PEM, mode 0600), made at first use.
+
+    Elliptic curve P-256, signed by itself, for ten years: both sides of a connection show this one certificate and
+    trust no other. Removed, the next start makes another, and machines of the old one are let in no more.
+
+    Raises
+    ------
+    SecretError
+        If others than its owner can reach the file.
+    storage.errors.StorageError
+        If the root cannot be written.
+    """
+    path = layout.private / "dask.pem"
+    if not path.exists():
+        with writing(path):
+            write_once(path, *_made())
+    if path.stat().st_mode & 0o077:
+        raise SecretError(f"{path} can be reached by others than its owner; run: chmod 600 {path}")
+    return path
+
+
+def _made() -> tuple[bytes, bytes]:
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "unitball-dask")])
+    now = datetime.datetime.now(datetime.UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=365 * _YEARS))
+        .sign(key, hashes.SHA256())
+    )
+    pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    return made.public_bytes(Encoding.PEM), pem
+
+
+def security(layout: Layout) -> Security:
+    """Return what Dask needs to connect with the root's certificate, and with nothing else.
+
+    Raises
+    ------
+    InputError
+        If the extra ``dask`` is not installed.
+    SecretError, storage.errors.StorageError
+        As :func:`certificate` does.
+    """
+    _require_installed()
+    from distributed import Security
+
+    file = str(certificate(layout))
+    roles = {f"tls_{role}_{part}": file for role in ("client", "scheduler", "worker") for part in ("cert", "key")}
+    return Security(require_encryption=True, tls_ca_file=file, **roles)
+
+
+def _require_installed() -> None:
+    if importlib.util.find_spec("prefect_dask") is None:
+        raise InputError("Dask is not installed; it is an extra: pip install 'unitball[dask]'")
+
+
+def require_scheduler(address: str | None) -> None:
+    """Refuse what ``--dask`` cannot use, before an engine is started.
+
+    Raises
+    ------
+    InputError
+        For another protocol than TLS, an address that is none, one where nobody answers, or without the extra.
+    """
+    if address is None:
+        return
+    _require_installed()
+    if address == "local":
+        return
+    try:
+        place = urlsplit(address)
+        if not (place.scheme and place.hostname and place.port):
+            raise ValueError("it is not SCHEME://HOST:PORT")
+    except ValueError as error:
+        raise InputError(f"--dask {address!r}: {error}; say tls://HOST:8786, or --dask local") from None
+    if place.scheme != "tls":
+        raise InputError(
+            f"--dask {address!r}: Dask's plain protocol runs code for anybody who can connect; start the scheduler "
+            "with: unitball dask scheduler, and say tls://HOST:PORT"
+        )
+    try:
+        socket.create_connection((place.hostname, place.port), timeout=_ANSWER_SECONDS).close()
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"--dask {address!r}: no Dask scheduler answers there ({error}); or say --dask local"
+        ) from None
+
+
+def task_runner(layout: Layout, workers: int | None, dask: str | None) -> TaskRunner[PrefectFuture[object]]:
+    """Return what runs a flow's tasks: threads, a Dask cluster on this machine (``local``), or one by its address.
+
+    Parameters
+    ----------
+    layout : Layout
+        Whose certificate is used.
+    workers : int or None
+        Tasks at once, here; by the machine where nothing is said.
+    dask : str or None
+        ``"local"``, or ``tls://HOST:PORT`` of a scheduler whose workers see the same root.
+    """
+    at_once = workers or min(4, os.cpu_count() or 1)
+    if dask is None:
+        return cast(TaskRunner[PrefectFuture[object]], ThreadPoolTaskRunner(max_workers=at_once))
+    require_scheduler(dask)
+    secured = security(layout)
+    from prefect_dask import DaskTaskRunner
+
+    if dask != "local":
+        found = DaskTaskRunner(address=dask, client_kwargs={"security": secured})
+    else:
+        cluster = {"n_workers": at_once, "threads_per_worker": 1, "dashboard_address": None}
+        found = DaskTaskRunner(
+            cluster_kwargs={**cluster, "protocol": "tls", "security": secured}, client_kwargs={"security": secured}
+        )
+    return cast(TaskRunner[PrefectFuture[object]], found)

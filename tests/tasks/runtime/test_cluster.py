@@ -1,0 +1,110 @@
+"""Dask over TLS with the root's certificate: who is let in, who is not, and what is refused before anything starts."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import os
+import ssl
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from distributed import Client, Scheduler, Security, Worker
+from distributed.comm.core import CommClosedError
+
+from storage.errors import InputError, SecretError
+from storage.layout import Layout
+from tasks.experiments.specification import SweepSpec
+from tasks.runtime.cluster import certificate, require_scheduler, security, task_runner
+from tests.support.command_line import CommandLine, start_command
+
+
+def test_the_key_is_the_owners_alone_and_made_once(root: Path) -> None:
+    layout = Layout(root).prepare()
+    file = certificate(layout)
+    assert file.stat().st_mode & 0o777 == 0o600
+    made = file.read_bytes()
+    assert certificate(layout).read_bytes() == made
+    file.chmod(0o644)
+    with pytest.raises(SecretError, match="chmod 600"):
+        certificate(layout)
+
+
+def test_who_shows_the_certificate_is_let_in_and_nobody_else(root: Path, tmp_path: Path) -> None:
+    own = security(Layout(root).prepare())
+    others = security(Layout(tmp_path / "other").prepare())
+
+    async def session() -> None:
+        async with (
+            Scheduler(host="127.0.0.1", port=0, protocol="tls", security=own, dashboard=False) as scheduler,
+            Worker(scheduler.address, nthreads=1, protocol="tls", security=own, dashboard=False) as worker,
+        ):
+            assert scheduler.address.startswith("tls://")
+            assert worker.address.startswith("tls://")
+            # Dask serves its HTTP routes only where it is asked to; what is left has no dashboard.
+            assert "/status" not in {route[0] for route in getattr(scheduler.http_application, "routes", [])}
+            async with Client(scheduler.address, security=own, asynchronous=True) as client:
+                assert await client.submit(sum, [1, 2, 3]) == 6
+            for stranger in (others, Security.temporary()):
+                with pytest.raises((OSError, CommClosedError, ssl.SSLError)):
+                    await Client(scheduler.address, security=stranger, asynchronous=True, timeout=2)
+            plain = scheduler.address.replace("tls://", "tcp://")
+            with pytest.raises((OSError, CommClosedError)):
+                await Client(plain, security=Security(require_encryption=False), asynchronous=True, timeout=2)
+            with pytest.raises(RuntimeError, match="encryption"):
+                await Client(plain, security=own, asynchronous=True, timeout=2)
+
+    asyncio.run(session())
+
+
+@pytest.mark.parametrize("address", ["tcp://10.0.0.1:8786", "tcp://127.0.0.1:8786", "ucx://10.0.0.1:8786"])
+def test_plain_protocols_are_refused_wherever_they_lead(commands: CommandLine, address: str) -> None:
+    with pytest.raises(InputError, match=r"runs code for anybody.*tls://"):
+        require_scheduler(address)
+    commands("reproduce", "wang2024-fig3", "--dask", address).refused(2, "runs code for anybody", "tls://")
+    commands("dask", "worker", address).refused(2, "runs code for anybody")
+
+
+def test_without_the_extra_it_is_said(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "prefect_dask" else find(name))
+    task_runner(Layout(root), 2, None)
+    for dask in ("local", "tls://127.0.0.1:1"):
+        with pytest.raises(InputError, match=r"unitball\[dask\]"):
+            task_runner(Layout(root), 2, dask)
+
+
+@pytest.fixture
+def machines(tracked_root: Path) -> Iterator[str]:
+    """Yield the address of a scheduler with one worker, each a process of `unitball dask`."""
+    started: list[subprocess.Popen[str]] = []
+
+    def line(*arguments: str) -> str:
+        process = start_command(tracked_root, "dask", *arguments, PREFECT_API_URL=os.environ["PREFECT_API_URL"])
+        started.append(process)
+        assert process.stdout is not None
+        return process.stdout.readline().split()[1]
+
+    try:
+        address = line("scheduler", "--port", "0")
+        line("worker", address, "--threads", "2")
+        yield address
+    finally:
+        for process in reversed(started):
+            process.terminate()
+            process.communicate(timeout=30)
+
+
+@pytest.mark.nightly
+def test_a_sweep_over_tls_gives_what_threads_give(machines: str, tracked_root: Path) -> None:
+    from flows.sweep import run_sweep
+
+    spec = SweepSpec.model_validate(
+        {"name": "machines", "set": {"dataset": "iris", "epsilon": 1.0, "parties": 2}, "grid": {"seed": [0, 1]}}
+    )
+    over_dask = run_sweep(spec, dask=machines)
+    assert not over_dask.failed
+    threads = run_sweep(spec.model_copy(update={"name": "threads"}), workers=2)
+    assert threads.reused == 2, "finished points are found whoever ran them"
