@@ -26,7 +26,7 @@ def scheduler(
     root: RootOption = None,
 ) -> None:
     """Start a scheduler that admits only who shows the root's certificate; without a dashboard; until Ctrl-C."""
-    from tasks.runtime.cluster import security
+    from tasks.runtime.cluster import NO_DASHBOARD, security
     from tasks.runtime.settings import current_layout
 
     use_root(root)
@@ -34,7 +34,8 @@ def scheduler(
     from distributed import Scheduler
 
     async def serve() -> None:
-        async with Scheduler(host=host, port=port, protocol="tls", security=secured, dashboard=False) as running:
+        options = {"protocol": "tls", "security": secured, "dashboard": False, "dashboard_address": NO_DASHBOARD}
+        async with Scheduler(host=host, port=port, **options) as running:
             console().print(f"scheduler  {running.address}", highlight=False, soft_wrap=True)
             print_root()
             await running.finished()
@@ -49,7 +50,7 @@ def worker(
     root: RootOption = None,
 ) -> None:
     """Start a worker of a scheduler; it needs the same root (a shared file system); until Ctrl-C."""
-    from tasks.runtime.cluster import require_scheduler, security
+    from tasks.runtime.cluster import NO_DASHBOARD, require_scheduler, security
     from tasks.runtime.settings import current_layout
 
     use_root(root)
@@ -59,7 +60,8 @@ def worker(
 
     async def serve() -> None:
         at_once = threads or os.cpu_count() or 1
-        async with Worker(address, nthreads=at_once, protocol="tls", security=secured, dashboard=False) as running:
+        options = {"protocol": "tls", "security": secured, "dashboard_address": NO_DASHBOARD}
+        async with Worker(address, nthreads=at_once, **options) as running:
             console().print(f"worker  {running.address} of {address}", highlight=False, soft_wrap=True)
             print_root()
             await running.finished()

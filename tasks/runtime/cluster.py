@@ -30,7 +30,10 @@ from storage.layout import Layout
 if TYPE_CHECKING:
     from distributed import Security
 
-__all__ = ["certificate", "require_scheduler", "security", "task_runner"]
+__all__ = ["NO_DASHBOARD", "certificate", "require_scheduler", "security", "task_runner"]
+
+NO_DASHBOARD = "127.0.0.1:0"
+"""Where Dask's HTTP server listens, which cannot be switched off; without pages, see :func:`security`."""
 
 _YEARS = 10
 _ANSWER_SECONDS = 5.0
@@ -77,7 +80,7 @@ def _made() -> tuple[bytes, bytes]:
 
 
 def security(layout: Layout) -> Security:
-    """Return what Dask needs to connect with the root's certificate, and with nothing else.
+    """Return what Dask needs to connect with the root's certificate and nothing else; in this process it has no pages.
 
     Raises
     ------
@@ -87,8 +90,11 @@ def security(layout: Layout) -> Security:
         As :func:`certificate` does.
     """
     _require_installed()
+    import dask
     from distributed import Security
 
+    # Its HTTP server starts without a dashboard too, and tells of tasks, their logs and results to whoever asks.
+    dask.config.set({f"distributed.{role}.http.routes": [] for role in ("scheduler", "worker")})
     file = str(certificate(layout))
     roles = {f"tls_{role}_{part}": file for role in ("client", "scheduler", "worker") for part in ("cert", "key")}
     return Security(require_encryption=True, tls_ca_file=file, **roles)
