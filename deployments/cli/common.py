@@ -22,6 +22,7 @@ from tasks.runtime.progress import listen
 from tasks.runtime.settings import ROOT_VARIABLE, current_layout, current_root
 
 __all__ = [
+    "DaskOption",
     "JsonFlag",
     "RootOption",
     "console",
@@ -44,6 +45,11 @@ _MOST_TEXT = 4_000_000
 # Before so many seconds the pace says little.
 _SOON = 2.0
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout and nothing else there.")]
+
+
+DaskOption = Annotated[
+    str | None, typer.Option("--dask", help="`local`, or a Dask scheduler's address: tls://host:8786.")
+]
 
 
 def use_root(root: Path | None) -> None:

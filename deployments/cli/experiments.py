@@ -14,7 +14,17 @@ from rich.box import SIMPLE
 from rich.table import Table
 
 from deployments.cli.app import app
-from deployments.cli.common import JsonFlag, RootOption, console, print_json, print_root, progress, read_text, use_root
+from deployments.cli.common import (
+    DaskOption,
+    JsonFlag,
+    RootOption,
+    console,
+    print_json,
+    print_root,
+    progress,
+    read_text,
+    use_root,
+)
 from deployments.cli.options import options_of
 from dpalgos.errors import ParameterError
 from storage.errors import InputError, RefusedError
@@ -25,7 +35,6 @@ if TYPE_CHECKING:
     from tasks.experiments.records import Experiment
 
 _Workers = Annotated[int | None, typer.Option(min=1, help="Points at once; by the specification or the machine.")]
-_Dask = Annotated[str | None, typer.Option(help="`local`, or a Dask scheduler's address: tls://host:8786.")]
 
 # A terminal holds no more; the page has them all.
 _COLUMNS = 8
@@ -42,7 +51,7 @@ def _command(words: Sequence[str]) -> str:
 def sweep(
     specification: Annotated[Path, typer.Argument(help="YAML: name, set, grid (see docs/reproduction.md).")],
     workers: _Workers = None,
-    dask: _Dask = None,
+    dask: DaskOption = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List the points and run none.")] = False,
     root: RootOption = None,
     json: JsonFlag = False,
@@ -169,7 +178,7 @@ def reproduce(
     path: Annotated[Path | None, typer.Option(help="The set's files, or a folder that holds several sets'.")] = None,
     out: Annotated[Path | None, typer.Option(help="Write the files here; default under the root.")] = None,
     workers: _Workers = None,
-    dask: _Dask = None,
+    dask: DaskOption = None,
     root: RootOption = None,
     json: JsonFlag = False,
 ) -> None:

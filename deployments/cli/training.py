@@ -10,13 +10,22 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from deployments.cli.app import app
-from deployments.cli.common import JsonFlag, RootOption, console, print_json, progress, require_readable, use_root
+from deployments.cli.common import (
+    DaskOption,
+    JsonFlag,
+    RootOption,
+    console,
+    print_json,
+    progress,
+    require_readable,
+    use_root,
+)
 from deployments.cli.options import options_of
 from deployments.cli.run_results import show_results
 from dpalgos.errors import ParameterError
 from storage.errors import InputError, RefusedError
 from tasks.planning.configuration import TrainingConfig
-from tasks.runtime.settings import current_root
+from tasks.runtime.settings import current_layout, current_root
 
 if TYPE_CHECKING:
     from tasks.planning.plans import RunPlan
@@ -40,6 +49,7 @@ def train(
     path: Annotated[Path | None, typer.Option(help="Ingest this file or folder on the way.")] = None,
     format: Annotated[str | None, typer.Option(help="Format of --path.")] = None,
     public: Annotated[bool, typer.Option("--public", help="The rows of --path are public.")] = False,
+    dask: DaskOption = None,
     root: RootOption = None,
     json: JsonFlag = False,
 ) -> None:
@@ -55,7 +65,7 @@ def train(
     if plan:
         _show_expectation(config, json)
         return
-    results = _run([config], f"{config.algorithm or config.trainer} on {config.dataset}")
+    results = _run([config], f"{config.algorithm or config.trainer} on {config.dataset}", dask)
     if json:
         print_json(results[0].model_dump(mode="json"))
     else:
@@ -151,11 +161,13 @@ def compare(
         show_results(results)
 
 
-def _run(configs: Sequence[TrainingConfig], title: str) -> list[RunResult]:
+def _run(configs: Sequence[TrainingConfig], title: str, dask: str | None = None) -> list[RunResult]:
     from tasks.release.preflight import require_feasible
+    from tasks.runtime.cluster import require_scheduler, task_runner
     from tasks.runtime.engine import prepare_engine, quick_flows
     from tasks.runtime.progress import say
 
+    require_scheduler(dask)
     for config in configs:
         _warn(require_feasible(config))
     if not os.environ.get("UNITBALL_DEBUG"):
@@ -170,5 +182,7 @@ def _run(configs: Sequence[TrainingConfig], title: str) -> list[RunResult]:
 
         with quick_flows():
             if len(configs) == 1:
+                if dask is not None:
+                    train_flow = train_flow.with_options(task_runner=task_runner(current_layout(), None, dask))
                 return [train_flow(configs[0])]
             return compare_flow(list(configs))

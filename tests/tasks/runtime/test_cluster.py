@@ -15,9 +15,12 @@ from distributed import Client, Scheduler, Security, Worker
 from distributed.comm.core import CommClosedError
 from tornado.httpclient import AsyncHTTPClient
 
+from flows.federated_training import train
+from flows.sweep import run_sweep
 from storage.errors import InputError, SecretError
 from storage.layout import Layout
 from tasks.experiments.specification import SweepSpec
+from tasks.planning.configuration import TrainingConfig
 from tasks.runtime.cluster import NO_DASHBOARD, certificate, require_scheduler, security, task_runner
 from tests.support.command_line import CommandLine, start_command
 
@@ -106,8 +109,6 @@ def machines(tracked_root: Path) -> Iterator[str]:
 
 @pytest.mark.nightly
 def test_a_sweep_over_tls_gives_what_threads_give(machines: str, tracked_root: Path) -> None:
-    from flows.sweep import run_sweep
-
     spec = SweepSpec.model_validate(
         {"name": "machines", "set": {"dataset": "iris", "epsilon": 1.0, "parties": 2}, "grid": {"seed": [0, 1]}}
     )
@@ -115,3 +116,20 @@ def test_a_sweep_over_tls_gives_what_threads_give(machines: str, tracked_root: P
     assert not over_dask.failed
     threads = run_sweep(spec.model_copy(update={"name": "threads"}), workers=2)
     assert threads.reused == 2, "finished points are found whoever ran them"
+
+
+@pytest.mark.nightly
+def test_the_tasks_of_a_run_go_to_other_machines(machines: str, tracked_root: Path) -> None:
+    """Also those of a secure sum: its parties and its server are tasks of any worker."""
+    config = TrainingConfig(
+        dataset="iris",
+        algorithm="noisy-gd",
+        epsilon=1.0,
+        parties=3,
+        trust="secagg",
+        parameters={"trainer.iterations": 1},
+    )
+    runner = task_runner(Layout(tracked_root), None, machines)
+    result = train.with_options(task_runner=runner)(config)
+    assert result.releases
+    assert train(config).cached, "what the workers stored is what this process finds"
