@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import numba
 
-__all__ = ["compiled"]
+__all__ = ["compiled", "compiled_in_order"]
 
 _F = TypeVar("_F", bound=Callable[..., object])
 
@@ -21,9 +21,17 @@ def compiled(function: _F) -> _F:
 
     Kept on disk where a place can be written to (NUMBA_CACHE_DIR names one).
     """
-    options = {"nogil": True, "fastmath": {"contract", "reassoc"}}
+    return _compiled(function, fastmath={"contract", "reassoc"})
+
+
+def compiled_in_order(function: _F) -> _F:
+    """Compile like :func:`compiled`, for the same rounding as written, on every processor."""
+    return _compiled(function)
+
+
+def _compiled(function: _F, **options: object) -> _F:
     try:
-        return numba.njit(cache=True, **options)(function)  # type: ignore[no-any-return]
+        return numba.njit(cache=True, nogil=True, **options)(function)  # type: ignore[no-any-return]
     except RuntimeError:
         # Neither the package's folder nor the user's cache can be written to: compile in every process.
-        return numba.njit(**options)(function)  # type: ignore[no-any-return]
+        return numba.njit(nogil=True, **options)(function)  # type: ignore[no-any-return]

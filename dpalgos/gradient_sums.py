@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -11,11 +12,11 @@ from numpy.typing import NDArray
 from dpalgos.arrays import Array, Features
 from dpalgos.guarantees import Neighbours, Setting
 from dpalgos.linear import LinearTask
-from dpalgos.mechanisms.fixed_point import encode_into, encoded_radius, outer_sensitivity
+from dpalgos.mechanisms.fixed_point import encode_into, encoded_radius, outer_sensitivity, squared_limit
 from dpalgos.mechanisms.integer_products import inner_products, on_weight_grid, outer_products
 from dpalgos.memory import Reserved, reserve
 from dpalgos.parallel import accumulate, pieces
-from dpalgos.rows import Floats, Ints, Rows, clip_to_unit_ball
+from dpalgos.rows import Floats, Ints, Rows, clip_to_unit_ball, null_labels
 from dpalgos.work import Work
 
 __all__ = ["EncodedBlock", "EncodedRows", "GradientSums"]
@@ -159,7 +160,7 @@ class GradientSums:
         kept, and how many cores add them up.
         """
         scored, unit = on_weight_grid(weights, encoded_radius(1.0, self.scale))
-        compiled = rows.count * weights.size >= _COMPILED_FROM
+        compiled = self._compiled(rows.count, setting)
 
         def add(total: Ints, block: EncodedBlock) -> None:
             for part in pieces(len(block.units), weights.shape[1], _PIECE_ENTRIES):
@@ -191,6 +192,10 @@ class GradientSums:
             slopes = clip_to_unit_ball(slopes, self.clip) * weights
         return encode_into(np.empty(slopes.shape), slopes, self.clip, self.scale / self.clip)
 
+    def _compiled(self, rows: int, setting: Setting) -> bool:
+        """Whether a sum over some rows is worth the start of the compiler."""
+        return rows * math.prod(self.task.shape(setting)) >= _COMPILED_FROM
+
     def _encoded(self, block: tuple[Features, Array], party: int, setting: Setting) -> EncodedBlock:
         """Encode a block of a party of ``party`` rows."""
         features, labels = block
@@ -200,6 +205,16 @@ class GradientSums:
         # At most 16 bits and a sign: float32 holds them exactly in half the memory.
         encoded = EncodedBlock(*(np.empty((count, size), np.float32) for size in (width, 1, classes, 1)))
         encoded.weights[:] = weight
+        if features.dtype == np.float32 and self._compiled(party, setting):
+            from dpalgos.mechanisms import _compiled_encoding
+
+            null = null_labels(labels, setting.classes)
+            grid = (self.scale, squared_limit(1.0, self.scale))
+            _compiled_encoding.encode_units(
+                features, null, self.task.intercept_scaling, self.mean_weight, *grid, encoded.units, encoded.norms
+            )
+            encoded.targets[:] = self.task.targets(labels, null, setting)
+            return encoded
         for part in pieces(count, width):
             clean, encoded.targets[part] = self.task.block(features[part], labels[part], setting)
             clean = self.shrunk(clean)

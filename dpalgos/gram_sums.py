@@ -16,6 +16,8 @@ __all__ = ["packed_gram"]
 _EXACT = 2**53
 # Eight megabytes of encoded rows at a time: enough for fast products, next to nothing of memory.
 _PART_ENTRIES = 2**20
+# From this many numbers on, encoding is worth the start of the compiler.
+_COMPILED_FROM = 2**25
 
 
 class _Gram:
@@ -46,7 +48,12 @@ class _Gram:
 
 
 def packed_gram(
-    blocks: Iterable[tuple[Features, Array]], clean: Callable[[Features, Array], Features], width: int, scale: float
+    blocks: Iterable[tuple[Features, Array]],
+    clean: Callable[[Features, Array], Features],
+    width: int,
+    scale: float,
+    *,
+    count: int = 0,
 ) -> Ints:
     """Return the packed upper triangle of Σ x̃ x̃ᵀ over rows, exactly: the same in any order and on any number of cores.
 
@@ -59,13 +66,17 @@ def packed_gram(
     width : int
     scale : float
         Grid units per unit.
+    count : int
+        Rows of all parties together: of many, those stored in float32 are encoded by compiled code.
     """
+    many = count * width >= _COMPILED_FROM
 
     def add(gram: _Gram, block: tuple[Features, Array]) -> None:
         features, labels = block
         for part in pieces(len(features), width, _PART_ENTRIES):
             rows = clean(features[part], labels[part])
-            gram.add(encode_into(np.empty(rows.shape), rows, 1.0, scale))
+            compiled = many and rows.dtype == np.float32
+            gram.add(encode_into(np.empty(rows.shape), rows, 1.0, scale, compiled=compiled))
 
     grams = accumulate(lambda: _Gram(width, encoded_radius(1.0, scale)), add, blocks)
     return np.asarray(sum(gram.packed() for gram in grams))

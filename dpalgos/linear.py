@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dpalgos.arrays import Array, Features
 from dpalgos.errors import ParameterError
@@ -62,11 +63,18 @@ class LinearTask:
     def block(self, features: Features, labels: Array, setting: Setting) -> tuple[Floats, Floats]:
         """Return a block's rows (b, p) in the unit ball and its targets (b, m); zeros for null records."""
         clean, known = sanitise(features, labels, setting.classes)
-        real = setting.classes == 1
-        targets = self._scaled(labels)[:, None] if real else self.loss.targets(known, setting.classes)
-        null = (known == NULL_LABEL)[:, None]
+        null = known == NULL_LABEL
         # After the constant feature, which a null record does not have either.
-        return np.where(null, 0.0, self._widened(clean)), np.where(null, 0.0, targets)
+        return np.where(null[:, None], 0.0, self._widened(clean)), self.targets(labels, null, setting)
+
+    def targets(self, labels: Array, null: NDArray[np.bool_], setting: Setting) -> Floats:
+        """Return the targets (b, m) of labels (b,); zeros for null records."""
+        if setting.classes == 1:
+            targets = self._scaled(labels)[:, None]
+        else:
+            known = np.where(null, 0, np.asarray(labels)).astype(np.int64)
+            targets = self.loss.targets(known, setting.classes)
+        return np.where(null[:, None], 0.0, targets)
 
     def gather(self, parties: Sequence[Rows], setting: Setting) -> tuple[Floats, Floats]:
         """Return the rows (n, p) and targets (n, m) of all parties together."""

@@ -340,7 +340,7 @@ def staged_dataset(
     labels = Labels.CLASSES if source.label_range is None else Labels.REAL
     row_format = RowFormat(source.dimension, labels, source.sparse and source.dimension >= _SPARSE_FROM)
     compared = private or bool(private_versions(layout))
-    prints = Fingerprints(root_secret(layout) if compared else b"")
+    prints = Fingerprints(root_secret(layout) if compared else b"", patterns=compared)
     with staging(layout.datasets) as stage, writing(stage.path):
         ingested = {
             part: _ingest_part(stage.path / part, row_format, source, part, prints)

@@ -48,7 +48,6 @@ ADMITTED_SHARE = 0.01
 """The share of distinct rows of either set above which two sets overlap; a public constant."""
 
 _SCALED_FROM = 5
-_SPREAD_AT = 1 << 22
 _Prints = NDArray[np.uint64]
 
 
@@ -59,7 +58,10 @@ def _nonzero(features: Any) -> tuple[NDArray[np.int64], NDArray[np.integer[Any]]
         matrix.sum_duplicates()
         matrix.eliminate_zeros()
         return matrix.indptr.astype(np.int64), matrix.indices, matrix.data
-    dense = np.asarray(features, dtype=np.float32)
+    dense = np.ascontiguousarray(features, dtype=np.float32)
+    if dense.all():
+        starts = np.arange(len(dense) + 1, dtype=np.int64) * dense.shape[1]
+        return starts, np.tile(np.arange(dense.shape[1]), len(dense)), dense.reshape(-1)
     rows, columns = np.nonzero(dense)
     starts = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=len(dense)))]).astype(np.int64)
     return starts, columns, dense[rows, columns]
@@ -113,29 +115,22 @@ def row_patterns(features: Any, key: bytes) -> _Prints:
     return _hashed((data[slice(*bounds[row])] + (b"s" if scaled[row] else b"e") for row in worth), key)
 
 
-class _Distinct:
-    """The distinct ones of what passes, and how often each did."""
+def _ordered(parts: list[_Prints]) -> _Prints:
+    """Return all fingerprints, sorted, which are held as one array from now on."""
+    parts[:] = [np.concatenate([np.zeros(0, dtype=np.uint64), *parts])]
+    parts[0].sort()
+    return parts[0]
 
-    def __init__(self) -> None:
-        self._parts: list[tuple[_Prints, NDArray[np.int64]]] = []
-        self._pending = 0
 
-    def add(self, prints: _Prints) -> None:
-        self._parts.append((prints, np.ones(len(prints), dtype=np.int64)))
-        self._pending += len(prints)
-        if self._pending > _SPREAD_AT:
-            self._parts = [self.counted()]
-            self._pending = 0
+def _differ(ordered: _Prints) -> NDArray[np.bool_]:
+    """Return which of sorted fingerprints are not the one before."""
+    differ = np.ones(len(ordered), dtype=np.bool_)
+    np.not_equal(ordered[1:], ordered[:-1], out=differ[1:])
+    return differ
 
-    def counted(self) -> tuple[_Prints, NDArray[np.int64]]:
-        if not self._parts:
-            return np.zeros(0, dtype=np.uint64), np.zeros(0, dtype=np.int64)
-        prints, places = np.unique(np.concatenate([part for part, _ in self._parts]), return_inverse=True)
-        counts = np.bincount(places, weights=np.concatenate([count for _, count in self._parts]))
-        return prints, counts.astype(np.int64)
 
-    def found(self) -> _Prints:
-        return self.counted()[0]
+def _first_of(ordered: _Prints) -> _Prints:
+    return ordered[_differ(ordered)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,22 +150,27 @@ class Duplicates:
 
 
 class Fingerprints:
-    """The distinct fingerprints of rows as they pass.
+    """The fingerprints of rows as they pass, eight bytes each.
 
     Parameters
     ----------
     key : bytes
         The root's secret.
+    patterns : bool
+        Whether rows are to be compared with others; without, only their duplicates are counted.
     """
 
-    def __init__(self, key: bytes) -> None:
+    def __init__(self, key: bytes, *, patterns: bool = True) -> None:
         self._key = key
-        self._exact, self._patterns = _Distinct(), _Distinct()
+        self._compared = patterns
+        self._exact: list[_Prints] = []
+        self._patterns: list[_Prints] = []
 
     def add(self, features: Any) -> None:
         """Take note of a block of rows."""
-        self._exact.add(row_fingerprints(features, self._key))
-        self._patterns.add(row_patterns(features, self._key))
+        self._exact.append(row_fingerprints(features, self._key))
+        if self._compared:
+            self._patterns.append(row_patterns(features, self._key))
 
     def save(self, folder: Path) -> None:
         """Write both kinds beside the rows."""
@@ -181,12 +181,13 @@ class Fingerprints:
 
     def kinds(self) -> tuple[_Prints, _Prints]:
         """Return the distinct exact fingerprints and the distinct patterns, sorted."""
-        return self._exact.found(), self._patterns.found()
+        return _first_of(_ordered(self._exact)), _first_of(_ordered(self._patterns))
 
     def duplicates(self) -> Duplicates:
         """Return how often the rows that passed come again; none of them is to be a null record."""
-        _, counts = self._exact.counted()
-        return Duplicates(int(counts.sum()) - len(counts), int(counts.max(initial=1)))
+        ordered = _ordered(self._exact)
+        starts = np.flatnonzero(_differ(ordered))
+        return Duplicates(len(ordered) - len(starts), int(np.diff(starts, append=len(ordered)).max(initial=1)))
 
     def comparable(self, prints: _Prints) -> _Prints:
         """Return fingerprints without that of a row of zeros, such as a null record: it is nobody's."""

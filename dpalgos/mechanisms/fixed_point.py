@@ -26,6 +26,7 @@ __all__ = [
     "gram_sensitivity",
     "outer_sensitivity",
     "require_exact",
+    "squared_limit",
     "sum_sensitivity",
 ]
 
@@ -36,7 +37,8 @@ _EXACT = 2**53
 _LARGEST_SUM = 2**62
 
 
-def _squared_limit(radius: float, scale: float) -> int:
+def squared_limit(radius: float, scale: float) -> float:
+    """Return floor((scale * radius)^2), which no encoded row's squared norm exceeds; exact, below 2^52."""
     for name, value in (("radius", radius), ("scale", scale)):
         if not (math.isfinite(value) and value > 0):
             raise ParameterError(f"{name} is {value!r}; it must be a finite number above 0")
@@ -46,12 +48,12 @@ def _squared_limit(radius: float, scale: float) -> int:
             f"scale * radius is {scale * radius!r} grid units; it must be at least 1 and below 2^26: "
             f"choose a {'finer' if limit < 1 else 'coarser'} grid"
         )
-    return limit
+    return float(limit)
 
 
 def encoded_radius(radius: float, scale: float) -> float:
     """Return the l2 norm in grid units that no encoded row exceeds: sqrt(floor((scale * radius)^2)), rounded up."""
-    return math.nextafter(math.sqrt(_squared_limit(radius, scale)), math.inf)
+    return math.nextafter(math.sqrt(squared_limit(radius, scale)), math.inf)
 
 
 def encode_rows(features: Features, radius: float, scale: float) -> Ints:
@@ -82,12 +84,25 @@ def encode_rows(features: Features, radius: float, scale: float) -> Ints:
     return encode_into(np.empty(features.shape, dtype=np.int64), features, radius, scale)
 
 
-def encode_into(out: NDArray[_Number], features: Features, radius: float, scale: float) -> NDArray[_Number]:
+def encode_into(
+    out: NDArray[_Number], features: Features, radius: float, scale: float, *, compiled: bool = False
+) -> NDArray[_Number]:
     """Write what :func:`encode_rows` returns to an array (m, d) of any type that holds it, and return that.
 
     float32 holds whole numbers up to 2^24, float64 up to 2^53. Some rows at a time, so that they stay in the caches.
+
+    Parameters
+    ----------
+    compiled : bool
+        Whether the work is worth the compiler's start. A norm may then differ in its last bit, hence an entry by one
+        unit, so public numbers alone are to decide.
     """
-    limit = float(_squared_limit(radius, scale))
+    limit = squared_limit(radius, scale)
+    if compiled:
+        from dpalgos.mechanisms import _compiled_encoding
+
+        _compiled_encoding.encode(features, radius, scale, limit, out)
+        return out
     for piece in pieces(*features.shape):
         clipped = clip_to_unit_ball(features[piece], radius) * scale
         encoded = np.rint(clipped)

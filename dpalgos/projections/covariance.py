@@ -102,9 +102,9 @@ class CovarianceSum(TruncatedDirections, OneSum):
 
         def clean(features: Features, labels: Array) -> Features:
             null = null_labels(labels, setting.classes)
-            return np.where(null[:, None], 0.0, features) if null.any() else features
+            return np.where(null[:, None], np.zeros((), features.dtype), features) if null.any() else features
 
-        return packed_gram(rows.blocks(), clean, setting.dimension, self._scale(setting))
+        return packed_gram(rows.blocks(), clean, setting.dimension, self._scale(setting), count=setting.rows)
 
     def result(self, state: Ints, setting: Setting) -> Projection:
         """Return the basis; its spectrum is that of the noisy XᵀX/n."""

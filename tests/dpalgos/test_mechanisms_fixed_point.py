@@ -13,15 +13,20 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
 from dpalgos.errors import ParameterError
-from dpalgos.guarantees import Neighbours
+from dpalgos.gradient_sums import GradientSums
+from dpalgos.guarantees import Neighbours, Setting
+from dpalgos.linear import LinearTask
+from dpalgos.losses import Softmax
 from dpalgos.mechanisms.fixed_point import (
     decode,
+    encode_into,
     encode_rows,
     encoded_radius,
     exact_outer_sum,
     gram_sensitivity,
     outer_sensitivity,
     require_exact,
+    squared_limit,
     sum_sensitivity,
 )
 
@@ -207,3 +212,53 @@ class TestSensitivities:
             mutants.append(np.rint(rows.sum(axis=0) * scale))
         assert np.linalg.norm(sums[0] - sums[1]) <= claimed
         assert np.linalg.norm(mutants[0] - mutants[1]) == math.sqrt(dimension) > 2 * claimed
+
+
+HARD = np.array(
+    [
+        [0.6, 0.8, 0.0, 0.0],
+        [3e38, 3e38, 1.0, -3e38],
+        [1e-40, 0.0, 0.0, 0.0],
+        [np.nan, 0.1, 0.1, 0.1],
+        [np.inf, 0.0, 0.0, 0.0],
+        [0.5, 0.5, 0.5, 0.5],
+        [0.0, 0.0, 0.0, 0.0],
+    ],
+    dtype=np.float32,
+)
+
+
+def test_compiled_encoding_keeps_the_bound_and_is_total() -> None:
+    """Every row within the radius, in Python's integers, and within one unit of what is not compiled."""
+    drawn = np.random.default_rng(8).normal(size=(300, 4)).astype(np.float32)
+    rows = np.vstack([HARD, drawn, drawn * np.float32(1e-3)])
+    for radius, scale in ((1.0, 2.0**14), (0.5, 5.0001), (1.0, 1.0)):
+        plain = encode_rows(rows, radius, scale)
+        for kind in (np.float32, np.float64):
+            made = encode_into(np.empty(rows.shape, dtype=kind), rows, radius, scale, compiled=True)
+            assert max(squared_norms(made.astype(np.int64))) <= squared_limit(radius, scale)
+            assert np.abs(made - plain).max() <= 1
+
+
+@pytest.mark.parametrize(("constant", "mean_weight"), [(0.0, 1.0), (0.0, 0.25), (1.5, 1.0), (0.7, 0.25)])
+def test_compiled_unit_rows_are_those_of_numpy(constant: float, mean_weight: float) -> None:
+    """Units within one grid unit of the array code's, norms within float32's rounding, null records zero."""
+    sums = GradientSums(
+        task=LinearTask(loss=Softmax(), intercept_scaling=constant), clip=0.5, scale=2.0**14, mean_weight=mean_weight
+    )
+    drawn = np.random.default_rng(9).normal(size=(600, 4)).astype(np.float32)
+    rows = np.vstack([HARD, drawn, drawn * np.float32(1e-3)])
+    labels = np.resize(np.arange(4), len(rows))
+    labels[-5:] = -1
+    setting = Setting(sizes=(10**8,), dimension=4, classes=4)
+    made = sums._encoded((rows, labels), 10**8, setting)
+    plain = sums._encoded((rows.astype(np.float64), labels), 10**8, setting)
+    assert np.abs(made.units - plain.units).max() <= 1
+    np.testing.assert_allclose(made.norms, plain.norms, rtol=1e-6)
+    np.testing.assert_array_equal(made.targets, plain.targets)
+    assert not made.units[-5:].any() and not made.norms[-5:].any()
+    assert max(squared_norms(made.units.astype(np.int64))) <= 2**28
+    alone = [sums._encoded((rows[at : at + 1], labels[at : at + 1]), 10**8, setting) for at in range(0, len(rows), 97)]
+    assert all(
+        np.array_equal(one.units[0], made.units[at]) for one, at in zip(alone, range(0, len(rows), 97), strict=True)
+    )

@@ -1,0 +1,157 @@
+"""How long a set of 16,000,000 × 125 made-up rows (8 GB) takes, from a stream to ten gradient sums: a table.
+
+``python benchmarks/out_of_core.py --folder /somewhere/with/20G [--rows 1000000]``. Rows are ingested from a stream,
+dealt to 100 parties, and read from there: a DP covariance, ten steps of noisy gradient descent, nothing kept between
+passes. *Bound* is what cannot be saved: each pass's reading of the Parquet files, measured, and its arithmetic alone,
+measured with NumPy on one block in memory (covariance in float64, gradient in float32). All on processor time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import resource
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+# As behind the door: blocks go over the cores, a matrix product does not.
+os.environ["OMP_NUM_THREADS"] = "1"
+
+import numpy as np
+
+from dpalgos.algorithms import fit
+from dpalgos.guarantees import GaussianMu, Neighbours, Setting
+from dpalgos.keystream import KeyedNoise
+from dpalgos.memory import set_memory_limit
+from dpalgos.partitioning import Even
+from dpalgos.registry import lookup
+from dpalgos.summation import TrustedSummation
+from storage.datasets import write_dataset
+from storage.layout import Layout
+from storage.refs import Visibility
+from storage.shards import open_shard, write_shards
+from storage.source import Block, Source
+
+_CLASSES, _STEPS = 10, 10
+
+
+@dataclass(frozen=True, slots=True)
+class MadeUp:
+    """Blocks of rows of norm 1, readable again from the start."""
+
+    rows: int
+    features: int
+    block: int = 8192
+
+    def __iter__(self) -> Iterator[Block]:
+        random = np.random.default_rng(1)
+        for start in range(0, self.rows, self.block):
+            count = min(self.block, self.rows - start)
+            made = random.standard_normal((count, self.features), dtype=np.float32)
+            made /= np.linalg.norm(made, axis=1, keepdims=True)
+            yield Block(made, random.integers(0, _CLASSES, count))
+
+
+class Stage:
+    """Print the seconds of a stage, and keep them."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self.processor = 0.0
+
+    def __enter__(self) -> Stage:
+        self._wall, self._processor = time.perf_counter(), time.process_time()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.processor = time.process_time() - self._processor
+        wall, peak = time.perf_counter() - self._wall, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        print(f"| {self._name} | {wall:.1f} | {self.processor:.1f} | {peak:.0f} |", flush=True)
+
+
+def arithmetic(rows: int, features: int) -> tuple[float, float]:
+    """Return the processor seconds of a covariance's and a gradient's arithmetic alone, from one block in memory."""
+    block = next(iter(MadeUp(65_536, features, 65_536)))
+    wide, single = block.features.astype(np.float64), block.features
+    targets = np.eye(_CLASSES, dtype=np.float32)[block.labels]
+    weights = np.zeros((_CLASSES, features), dtype=np.float32)
+
+    def gradient() -> object:
+        powers = np.exp(single @ weights.T)
+        slopes = powers / powers.sum(axis=1, keepdims=True) - targets
+        lengths = np.linalg.norm(slopes, axis=1, keepdims=True)
+        return (slopes * np.minimum(1, 0.5 / lengths)).T @ single
+
+    def taken(work: object) -> float:
+        seconds = []
+        for _ in range(4):
+            started = time.process_time()
+            work()  # type: ignore[operator]
+            seconds.append(time.process_time() - started)
+        return min(seconds) * rows / len(single)
+
+    return taken(lambda: wide.T @ wide), taken(gradient)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rows", type=int, default=16_000_000)
+    parser.add_argument("--features", type=int, default=125)
+    parser.add_argument("--parties", type=int, default=100)
+    parser.add_argument("--folder", type=Path, help="Where 20 GB are free.")
+    arguments = parser.parse_args()
+    set_memory_limit(0)
+    print("| stage | wall, s | processor, s | peak so far, MiB |\n|---|---|---|---|")
+    with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
+        layout = Layout(Path(folder))
+        layout.prepare()
+        made = MadeUp(arguments.rows, arguments.features)
+        with Stage("making the rows up (part of ingesting them)"):
+            for _ in made:
+                pass
+        source = Source(
+            format="made-up",
+            place="made up",
+            dimension=arguments.features,
+            parts={"train": made},
+            classes=tuple(map(str, range(_CLASSES))),
+        )
+        with Stage("ingestion"):
+            ref = write_dataset(layout, source, name="made-up", account="made-up", visibility=Visibility.PUBLIC)
+        with Stage(f"partition over {arguments.parties} parties"):
+            dealt = Even(parties=arguments.parties).assign(arguments.rows)
+            assignment = {str(party): positions for party, positions in dealt.items()}
+            shards = write_shards(layout, ref, assignment, "even")
+            del dealt, assignment
+        with Stage("shards' digests verified"):
+            parties = [open_shard(layout, shard) for shard in shards]
+        with Stage("reading once") as reading:
+            for party in parties:
+                for _ in party.blocks():
+                    pass
+        setting = Setting(
+            sizes=tuple(party.count for party in parties),
+            dimension=arguments.features,
+            classes=_CLASSES,
+            neighbours=Neighbours.REPLACE_ONE,
+        )
+        noise = KeyedNoise(b"k" * 32, "benchmark")
+        with Stage("DP covariance") as covariance:
+            algorithm = lookup("projections", "analyze-gauss")(budget=GaussianMu(1.0), components=20)
+            fit(algorithm, parties, setting, noise, TrustedSummation(noise))
+        with Stage(f"{_STEPS} gradient sums") as gradients:
+            trainer = lookup("trainers", "noisy-gd")(budget=GaussianMu(1.0), iterations=_STEPS)
+            fit(trainer, parties, setting, noise, TrustedSummation(noise))
+    squares, sums = arithmetic(arguments.rows, arguments.features)
+    for name, stage, bound in (
+        ("covariance", covariance, reading.processor + squares),
+        ("gradient sums", gradients, _STEPS * (reading.processor + sums)),
+    ):
+        print(f"{name}: bound {bound:.1f} s, taken {stage.processor:.1f} s, ratio {stage.processor / bound:.2f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,136 @@
+"""Rows into whole numbers, compiled: each is read from memory once, the rest happens in a core's cache.
+
+Sums that are rounded are taken in one order, eight lanes wide, so that a row's numbers are the same on every processor.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpalgos.arrays import Features, Floats
+from dpalgos.compiling import compiled, compiled_in_order
+
+__all__ = ["encode", "encode_units"]
+
+
+@compiled_in_order
+def _sum_of_products(left: Floats, right: Floats) -> float:
+    a0, a1, a2, a3, a4, a5, a6, a7 = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
+    eights = left.size - left.size % 8
+    for j in range(0, eights, 8):
+        a0 += left[j] * right[j]
+        a1 += left[j + 1] * right[j + 1]
+        a2 += left[j + 2] * right[j + 2]
+        a3 += left[j + 3] * right[j + 3]
+        a4 += left[j + 4] * right[j + 4]
+        a5 += left[j + 5] * right[j + 5]
+        a6 += left[j + 6] * right[j + 6]
+        a7 += left[j + 7] * right[j + 7]
+    total = ((a0 + a1) + (a2 + a3)) + ((a4 + a5) + (a6 + a7))
+    for j in range(eights, left.size):
+        total += left[j] * right[j]
+    return total
+
+
+@compiled_in_order
+def _norm(row: Floats) -> float:
+    """Return the l2 norm; infinite where it is none or beyond float64."""
+    squares = _sum_of_products(row, row)
+    if 2.0**-900 < squares < 2.0**900:
+        return math.sqrt(squares)
+    largest = 0.0
+    for j in range(row.size):
+        if not abs(row[j]) < math.inf:
+            return math.inf
+        largest = max(largest, abs(row[j]))
+    if largest == 0.0:
+        return 0.0
+    scaled = row / largest
+    return largest * math.sqrt(_sum_of_products(scaled, scaled))
+
+
+@compiled_in_order
+def _clip(row: Floats, norm: float, radius: float) -> None:
+    """Scale a row of this norm onto the sphere where it is outside; one without a finite norm becomes zero."""
+    if norm == math.inf:
+        row[:] = 0.0
+    elif norm > radius:
+        row *= radius / norm
+
+
+@compiled
+def _write(row: Floats, limit: float, out: NDArray[np.float32] | Floats) -> None:
+    """Round a row in grid units; see :func:`dpalgos.mechanisms.fixed_point.encode_rows`.
+
+    Squares of whole numbers add up to the same in any order below 2^53, and above it to more than any limit.
+    """
+    squares = 0.0
+    for j in range(row.size):
+        whole = np.rint(row[j])
+        squares += whole * whole
+        out[j] = whole
+    excess = 2.0**-48
+    while squares > limit:
+        squares = 0.0
+        for j in range(row.size):
+            whole = np.trunc(row[j] * max(0.0, 1.0 - excess))
+            squares += whole * whole
+            out[j] = whole
+        excess *= 4.0
+
+
+@compiled_in_order
+def encode(features: Features, radius: float, scale: float, limit: float, out: NDArray[np.float32] | Floats) -> None:
+    """Write rows (m, d), clipped to the radius, in grid units to out (m, d)."""
+    row = np.empty(features.shape[1])
+    for r in range(len(features)):
+        for j in range(row.size):
+            row[j] = features[r, j]
+        _clip(row, _norm(row), radius)
+        row *= scale
+        _write(row, limit, out[r])
+
+
+@compiled_in_order
+def encode_units(
+    features: Features,
+    null: NDArray[np.bool_],
+    constant: float,
+    mean_weight: float,
+    scale: float,
+    limit: float,
+    out: NDArray[np.float32],
+    norms: NDArray[np.float32],
+) -> None:
+    """Write rows (m, d) as unit vectors in grid units to out (m, p), and their norms to (m, 1).
+
+    Each row is clipped to the unit ball, ``constant`` is appended where p = d + 1 (and the row divided by
+    √(1 + constant²)), and its mean is shrunk by ``mean_weight``. Rows that are no numbers are marked in ``null`` (m,);
+    null records become zero.
+    """
+    d, width = features.shape[1], out.shape[1]
+    row, ones = np.empty(width), np.ones(width)
+    for r in range(len(features)):
+        for j in range(d):
+            row[j] = features[r, j]
+        norm = _norm(row[:d])
+        null[r] = null[r] or norm == math.inf
+        if null[r]:
+            out[r] = 0.0
+            norms[r] = 0.0
+            continue
+        _clip(row[:d], norm, 1.0)
+        if width > d:
+            row[d] = constant
+            row /= math.hypot(1.0, constant)
+            _clip(row, _norm(row), 1.0)
+        if mean_weight != 1.0:
+            row -= (1.0 - mean_weight) * (_sum_of_products(row, ones) / width)
+        norm = _norm(row)
+        norms[r] = norm
+        # Rounded, a unit vector's length is checked in whole numbers.
+        row *= scale / norm if norm > 0.0 else 0.0
+        _write(row, limit, out[r])
