@@ -201,6 +201,13 @@ def shares(first: Iterable[PlanCost], delta: float, reserved: float = 0.0) -> Ma
     They add up to 1, less what is ``reserved`` for later filters.
     """
     one = functools.reduce(Totals.largest, (Totals.of([cost]) for cost in first), Totals())
+    favourite = _favourite(one, delta)
+    return {name: (1 - reserved) * (_FAVOURITE if name == favourite else _OTHER) for name in FILTERS}
+
+
+@functools.lru_cache(maxsize=1024)
+def _favourite(one: Totals, delta: float) -> str:
+    """Return the filter that needs the least epsilon for plans like this one."""
     # Basic sums of pure epsilons hold with no delta at all, so they are nobody's favourite.
     candidates = [name for name in FILTERS if name != "basic" or one.delta > 0]
     found = math.inf, candidates[0]
@@ -209,13 +216,18 @@ def shares(first: Iterable[PlanCost], delta: float, reserved: float = 0.0) -> Ma
         found = min((FILTERS[name].epsilon(many, _FAVOURITE * delta), name) for name in candidates)
         if math.isfinite(found[0]):
             break
-    favourite = found[1]
-    return {name: (1 - reserved) * (_FAVOURITE if name == favourite else _OTHER) for name in FILTERS}
+    return found[1]
 
 
 def least_epsilon(totals: Totals, delta: float, parts: Mapping[str, float]) -> tuple[float, str]:
     """Return the smallest epsilon that some filter finds at its part of delta, and that filter's name."""
-    return min((FILTERS[name].epsilon(totals, part * delta), name) for name, part in parts.items())
+    return _least_epsilon(totals, delta, tuple(parts.items()))
+
+
+@functools.lru_cache(maxsize=4096)
+def _least_epsilon(totals: Totals, delta: float, parts: tuple[tuple[str, float], ...]) -> tuple[float, str]:
+    # What an account had spent before a plan is what it had spent after the plan before.
+    return min((FILTERS[name].epsilon(totals, part * delta), name) for name, part in parts)
 
 
 def within_any(totals: Totals, epsilon: float, delta: float, parts: Mapping[str, float]) -> bool:

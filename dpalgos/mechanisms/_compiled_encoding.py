@@ -6,14 +6,17 @@ Sums that are rounded are taken in one order, eight lanes wide, so that a row's 
 from __future__ import annotations
 
 import math
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpalgos.arrays import Features, Floats
+from dpalgos.arrays import Features, Floats, Ints
 from dpalgos.compiling import compiled, compiled_in_order
 
 __all__ = ["encode", "encode_units"]
+
+Numbers: TypeAlias = "NDArray[np.float32] | Floats | Ints"
 
 
 @compiled_in_order
@@ -62,7 +65,7 @@ def _clip(row: Floats, norm: float, radius: float) -> None:
 
 
 @compiled
-def _write(row: Floats, limit: float, out: NDArray[np.float32] | Floats) -> None:
+def _write(row: Floats, limit: float, out: Numbers) -> None:
     """Round a row in grid units; see :func:`dpalgos.mechanisms.fixed_point.encode_rows`.
 
     Squares of whole numbers add up to the same in any order below 2^53, and above it to more than any limit.
@@ -83,7 +86,7 @@ def _write(row: Floats, limit: float, out: NDArray[np.float32] | Floats) -> None
 
 
 @compiled_in_order
-def encode(features: Features, radius: float, scale: float, limit: float, out: NDArray[np.float32] | Floats) -> None:
+def encode(features: Features, radius: float, scale: float, limit: float, out: Numbers) -> None:
     """Write rows (m, d), clipped to the radius, in grid units to out (m, d)."""
     row = np.empty(features.shape[1])
     for r in range(len(features)):

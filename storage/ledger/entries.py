@@ -13,9 +13,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
+from itertools import combinations
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, func, insert, select
+from sqlalchemy import Connection, Row, bindparam, func, insert, select
 
 from storage.errors import InputError, StorageError
 from storage.ledger import marks
@@ -86,6 +87,30 @@ class Entry:
     recorded_at: str
 
 
+# Made once: an SQL expression takes longer to make than to run.
+_IN_ORDER = select(entries).order_by(entries.c.sequence)
+_AT = select(entries).where(entries.c.sequence == bindparam("sequence"))
+_AFTER = _IN_ORDER.where(entries.c.sequence > bindparam("after"))
+_LAST = select(entries.c.sequence, entries.c.digest).order_by(entries.c.sequence.desc()).limit(1)
+_COUNT = select(func.count()).select_from(entries)
+_CONDITIONS = {
+    "account": entries.c.account == bindparam("account"),
+    "subject": entries.c.subject == bindparam("subject"),
+    "subjects": entries.c.subject.in_(bindparam("subjects", expanding=True)),
+    "after": entries.c.sequence > bindparam("after"),
+}
+
+
+_FOUND = {
+    asked: _IN_ORDER.where(
+        entries.c.kind.in_(bindparam("kinds", expanding=True)), *(_CONDITIONS[name] for name in asked)
+    )
+    for size in range(len(_CONDITIONS) + 1)
+    for asked in combinations(_CONDITIONS, size)
+}
+"""The selections of entries of some kinds, by the names of the other conditions."""
+
+
 def require_name(what: str, name: str) -> None:
     """Refuse a name that would not survive a database, a path or a line on a screen."""
     if not (0 < len(name) <= 200 and name.isprintable() and name == name.strip()):
@@ -95,9 +120,11 @@ def require_name(what: str, name: str) -> None:
 class Entries:
     """The entries as one transaction sees them; made by :func:`reading` and :func:`writing`."""
 
-    def __init__(self, connection: Connection, chain: Chain, *, untouched: bool = False) -> None:
+    def __init__(self, connection: Connection, chain: Chain, *, untouched: bool = False, writing: bool = False) -> None:
         self._connection = connection
         self._chain = chain
+        self._writing = writing
+        self._end: Link | None = None
         self.untouched = untouched
         """Whether nobody has written to the ledger since this process did last."""
 
@@ -110,20 +137,14 @@ class Entries:
         after: int = 0,
     ) -> list[Entry]:
         """Return the entries of these kinds in their order, of an account, subjects, or later ones only."""
-        statement = select(entries).where(entries.c.kind.in_([str(kind) for kind in kinds]))
-        if after:
-            statement = statement.where(entries.c.sequence > after)
-        if account is not None:
-            statement = statement.where(entries.c.account == account)
-        if subject is not None:
-            statement = statement.where(entries.c.subject == subject)
-        if subjects:
-            statement = statement.where(entries.c.subject.in_(subjects))
-        return [self._entry(row) for row in self._rows(statement)]
+        given = {"account": account, "subject": subject, "subjects": list(subjects) or None, "after": after or None}
+        asked = {name: value for name, value in given.items() if value is not None}
+        rows = self._connection.execute(_FOUND[tuple(asked)], {"kinds": [str(kind) for kind in kinds], **asked})
+        return [self._entry(row) for row in rows.all()]
 
     def at(self, sequence: int) -> Entry:
         """Return the entry of this number."""
-        return self._entry(self._connection.execute(select(entries).where(entries.c.sequence == sequence)).one())
+        return self._entry(self._connection.execute(_AT, {"sequence": sequence}).one())
 
     def written(self, sequence: int) -> dict[str, Any]:
         """Return the columns of the entry of this number, its digest checked."""
@@ -160,6 +181,7 @@ class Entries:
             added.append({**fields, "digest": last.digest})
         if added:
             self._connection.execute(insert(entries), added)
+            self._end = last
         return [
             Entry(
                 sequence=fields["sequence"],
@@ -174,25 +196,21 @@ class Entries:
 
     def last(self) -> Link:
         """Return the end of the chain; number 0 where there is no entry yet."""
-        statement = select(entries.c.sequence, entries.c.digest).order_by(entries.c.sequence.desc()).limit(1)
-        row = self._connection.execute(statement).one_or_none()
-        return Link(self._chain.ledger_id, *row) if row is not None else self._chain.origin()
+        if self._end is None or not self._writing:
+            row = self._connection.execute(_LAST).one_or_none()
+            self._end = Link(self._chain.ledger_id, *row) if row is not None else self._chain.origin()
+        return self._end
 
     def digest_at(self, sequence: int) -> str | None:
         """Return the digest of an entry, or None where there is none of this number."""
         if sequence == 0:
             return self._chain.origin().digest
-        statement = select(entries.c.digest).where(entries.c.sequence == sequence)
-        found: str | None = self._connection.execute(statement).scalar_one_or_none()
-        return found
-
-    def _rows(self, statement: Select[Any]) -> Sequence[Row[Any]]:
-        return self._connection.execute(statement.order_by(entries.c.sequence)).all()
+        row = self._connection.execute(_AT, {"sequence": sequence}).one_or_none()
+        return None if row is None else str(row.digest)
 
     def spent_since(self, sequence: int) -> dict[str, Mapping[str, Any]]:
         """Return the account's properties and running totals of each plan after an entry, the newest an account."""
-        statement = select(entries).where(entries.c.sequence > sequence, entries.c.kind == str(Kind.PLAN))
-        found = [self._entry(row) for row in self._rows(statement)]
+        found = self.find(Kind.PLAN, after=sequence)
         totals = {entry.account: entry.content.get("totals", {}) for entry in found}
         opened = {entry.account: entry.content for entry in self.find(Kind.ACCOUNT)} if totals else {}
         return {account: {"opened": opened[account], "totals": of} for account, of in totals.items()}
@@ -200,13 +218,9 @@ class Entries:
     def check(self, after: Link | None = None) -> list[str]:
         """Return what is wrong with the chain itself from a place on, one sentence each."""
         start = after or self._chain.origin()
-        rows = self._connection.execute(
-            select(entries).where(entries.c.sequence > start.sequence).order_by(entries.c.sequence)
-        )
+        rows = self._connection.execute(_AFTER, {"after": start.sequence})
         problems = list(self._chain.problems(rows.mappings(), start))
-        if after is not None and self._connection.execute(select(func.count()).select_from(entries)).scalar_one() != (
-            self.last().sequence
-        ):
+        if after is not None and self._connection.execute(_COUNT).scalar_one() != self.last().sequence:
             problems.append("entries were removed")
         return problems
 
@@ -237,7 +251,7 @@ def writing(database: Database, *, restoring: bool = False) -> Iterator[Entries]
         would be forgotten, or if it cannot be written. Nothing was changed.
     """
     with database.transaction(write=True) as connection:
-        found = Entries(connection, database.chain, untouched=_untouched(database))
+        found = Entries(connection, database.chain, untouched=_untouched(database), writing=True)
         before = found.last()
         # Read under the write lock: whoever wrote a mark had committed before, so an honest ledger is not behind it.
         seen = [marks.read(path, database.chain) for path in database.marks] if not restoring else []

@@ -338,8 +338,7 @@ class Ledger:
         _require_plan(plan)
         with reading(self._database) as entries:
             # Most runs of a schedule meet their own releases again; they need not wait for the write lock.
-            get_account(entries, plan.account)
-            if not _unpaid(entries, plan):
+            if plan.releases and not _unpaid(entries, plan):
                 return _outcome(plan, (), None)
         with writing(self._database) as entries:
             account = get_account(entries, plan.account)
