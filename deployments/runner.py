@@ -13,7 +13,8 @@ import contextlib
 import copyreg
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
+from uuid import UUID
 
 import yaml
 from prefect.client.orchestration import SyncPrefectClient, get_client
@@ -25,12 +26,14 @@ from prefect.flows import Flow, load_flow_from_entrypoint
 from prefect.runner import Runner
 from pydantic import TypeAdapter, ValidationError
 
+from deployments.naming import keep_named
+from deployments.webhook import apply_webhook
 from storage.errors import InputError
 from tasks.datasets.schedules import Schedule, schedules
-from tasks.runtime.events import REGISTERED, registered_resource
+from tasks.runtime.events import Event, dataset_resource
 from tasks.runtime.interrupted import crash_interrupted_runs
 from tasks.runtime.permissions import keep_private
-from tasks.runtime.settings import current_root
+from tasks.runtime.settings import current_root, webhook_address
 
 __all__ = ["READY", "main", "read_deployments", "scheduled_deployments"]
 
@@ -94,11 +97,13 @@ def _deployment(path: Path, spec: dict[str, Any]) -> dict[str, Any]:
 
 
 def scheduled_deployments() -> list[dict[str, Any]]:
-    """Return a deployment for each data set whose owner has set a schedule."""
-    return [_scheduled(schedule) for schedule in schedules()]
+    """Return a deployment for each thing that a data set's owner has set: when it is trained on, what is scored."""
+    standing = schedules()
+    trainings = [_training(schedule) for schedule in standing if schedule.trains]
+    return trainings + [_scoring(schedule) for schedule in standing if schedule.scoring_input is not None]
 
 
-def _scheduled(schedule: Schedule) -> dict[str, Any]:
+def _training(schedule: Schedule) -> dict[str, Any]:
     name = schedule.dataset
     config = schedule.config.model_dump(mode="json")
     spec: dict[str, Any] = {
@@ -110,11 +115,40 @@ def _scheduled(schedule: Schedule) -> dict[str, Any]:
     if schedule.cron is not None:
         spec["schedules"] = [{"cron": schedule.cron, "timezone": schedule.timezone, "slug": "schedule"}]
     if schedule.on_new_version:
-        resource = {"prefect.resource.id": registered_resource(name)}
+        resource = {"prefect.resource.id": dataset_resource(name)}
         spec["triggers"] = [
-            {"type": "event", "expect": [REGISTERED], "match": resource, "parameters": {"config": config}}
+            {"type": "event", "expect": [str(Event.REGISTERED)], "match": resource, "parameters": {"config": config}}
         ]
     return _deployment(Path(f"schedule of {name}"), spec)
+
+
+def _scoring(schedule: Schedule) -> dict[str, Any]:
+    request = {
+        "model": "{{ event.payload.model }}",
+        "input": schedule.scoring_input,
+        "id_column": schedule.scoring_id,
+        "prefer_champion": True,
+    }
+    trained = {
+        "type": "event",
+        "expect": [str(Event.TRAINED)],
+        "match": {"prefect.resource.id": dataset_resource(schedule.dataset)},
+        "parameters": {"request": request},
+    }
+    spec = {
+        "name": schedule.dataset,
+        "description": f"Score {schedule.scoring_input} after each training on {schedule.dataset}, as its owner has "
+        f"set it: `unitball schedule {schedule.dataset} --score-input …`.",
+        "entrypoint": "flows.batch_scoring.batch_scoring",
+        # For runs by hand.
+        "parameters": {"request": {**request, "model": f"{schedule.dataset}.{_algorithm(schedule)}"}},
+        "triggers": [trained],
+    }
+    return _deployment(Path(f"schedule of {schedule.dataset}"), spec)
+
+
+def _algorithm(schedule: Schedule) -> str:
+    return schedule.config.algorithm or schedule.config.trainer or "…"
 
 
 def _remove_others(client: SyncPrefectClient, served: set[Any]) -> None:
@@ -136,17 +170,26 @@ def _serve(deployments: Sequence[dict[str, Any]], runs: int) -> None:
     # it would lose the types that its annotations name.
     copyreg.pickle(Flow, _by_name)
     runner = Runner(name="unitball", limit=runs, pause_on_shutdown=False)
-    served = set()
+    served: dict[UUID, Flow[Any, Any]] = {}
     for spec in deployments:
         options = {name: value for name, value in spec.items() if name != "entrypoint"}
         # Not a deployment object: a runner loads the flow of such a one from what the server says.
         flow: Flow[Any, Any] = load_flow_from_entrypoint(spec["entrypoint"], use_placeholder_flow=False)
-        served.add(runner.add_flow(flow, **options))
+        served[cast(UUID, runner.add_flow(flow, **options))] = flow
     with get_client(sync_client=True) as client:
-        _remove_others(client, served)
+        _remove_others(client, set(served))
+        apply_webhook(client, webhook_address())
         crash_interrupted_runs(client, current_root(), of_deployments=True)
     print(READY, flush=True)
-    asyncio.run(runner.start())
+    asyncio.run(_run(runner, served))
+
+
+async def _run(runner: Runner, served: Mapping[UUID, Flow[Any, Any]]) -> None:
+    naming = asyncio.create_task(keep_named(served))
+    try:
+        await runner.start()
+    finally:
+        naming.cancel()
 
 
 def main() -> None:

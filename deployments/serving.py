@@ -21,7 +21,7 @@ from tasks.runtime.credentials import credentials, credentials_file
 from tasks.runtime.engine import EngineError, prepare_databases, start_server, wait_for_server
 from tasks.runtime.processes import LeashedProcess
 from tasks.runtime.running_server import being_served
-from tasks.runtime.settings import MLFLOW_VARIABLE, ROOT_VARIABLE, record_servers
+from tasks.runtime.settings import MLFLOW_VARIABLE, ROOT_VARIABLE, record_servers, webhook_address
 
 __all__ = ["DEPLOYMENTS", "ServeError", "Serving", "run", "serve"]
 
@@ -164,10 +164,14 @@ def serve(serving: Serving) -> Iterator[list[_Part]]:
     ------
     ServeError
         If a port is taken or a part does not start.
+    storage.errors.InputError
+        If ``UNITBALL_WEBHOOK`` is no address that alerts may be sent to.
     storage.errors.StorageError
         If the root cannot be written, or another process serves it.
     """
     root = Layout(serving.root).root
+    # Said before anything is started.
+    webhook_address()
     with contextlib.ExitStack() as stack:
         listener = stack.enter_context(_open_port(serving.prefect_port, "--prefect-port"))
         # MLflow opens its port itself; asking first gives the clear line.

@@ -30,9 +30,12 @@ from tasks.planning.resolution import resolve_normalisation
 from tasks.preparation.features import plan_features
 from tasks.recording import record
 from tasks.reduction import reduce_dimension
-from tasks.runtime.concurrency import one_run_a_dataset, refused
+from tasks.runtime.concurrency import one_run_a_dataset
+from tasks.runtime.end_states import refused
+from tasks.runtime.events import Event, announce, dataset_resource
 from tasks.runtime.progress import say
 from tasks.runtime.steps import Done, Future, Step, inline, is_inline, served_from_cache
+from tasks.tracking.announcements import announce_trained
 from tasks.tracking.artifacts import show_result, showing_progress
 from tasks.tracking.results import Evaluation, RunResult, summarise
 from tasks.training import train_model
@@ -147,8 +150,11 @@ def train(config: TrainingConfig) -> RunResult:
         try:
             dataset, plan, result, models = chain(config)
         except RefusedError as refusal:
+            ended = refused(refusal)
+            announce(Event.REFUSED, dataset_resource(config.dataset), {"state": ended.name, "message": ended.message})
             # Prefect takes a returned state as the run's own, and raises its exception for who called the flow.
-            return cast(RunResult, refused(refusal))
+            return cast(RunResult, ended)
         recorded = record(config, dataset, plan, result, models)
     show_result(recorded)
+    announce_trained(recorded)
     return recorded

@@ -14,6 +14,8 @@ from flows.federated_training import chain_inline
 from tasks.audit import audit
 from tasks.audit_recording import record_audit
 from tasks.auditing.examination import CONSISTENT, AuditRequest
+from tasks.runtime.end_states import EndState
+from tasks.runtime.events import Event, announce
 from tasks.runtime.settings import current_root
 from tasks.tracking.promotion import VIOLATION, InUse, algorithms_in_use
 
@@ -78,11 +80,15 @@ def privacy_audit(request: AuditRequest | None = None) -> list[AuditOutcome]:
         if one.outcome != CONSISTENT:
             get_run_logger().warning("audit of %s: %s: %s", one.algorithm, one.outcome, "; ".join(one.reasons))
     refuted = [one for one in outcomes if one.outcome == VIOLATION]
+    for one in refuted:
+        announce(Event.VIOLATED, f"unitball.algorithm.{one.algorithm}", {"reasons": "; ".join(one.reasons)})
     if refuted:
         words = "; ".join(f"{one.algorithm}: {', '.join(one.reasons)}" for one in refuted)
         return cast(list[AuditOutcome], _violated(PrivacyViolationError(words)))
     if any(one.outcome != CONSISTENT for one in outcomes):
-        return cast(list[AuditOutcome], Completed(name="Warning", message="suspected at 99 %", data=outcomes))
+        return cast(
+            list[AuditOutcome], Completed(name=str(EndState.WARNING), message="suspected at 99 %", data=outcomes)
+        )
     return outcomes
 
 
@@ -112,4 +118,4 @@ def _audited(one: InUse, request: AuditRequest) -> AuditOutcome:
 
 
 def _violated(error: PrivacyViolationError) -> State[PrivacyViolationError]:
-    return Failed(name="Violation", message=str(error), data=error)
+    return Failed(name=str(EndState.VIOLATION), message=str(error), data=error)

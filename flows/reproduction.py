@@ -6,12 +6,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Annotated, Any
 
 from prefect import flow
+from pydantic import Field
 
 from dpalgos.errors import ParameterError
-from flows.specs import load_reproduction
+from flows.specs import known_reproductions, load_reproduction
 from flows.sweep import SweepResult, errors_of, run_sweep
 from storage.errors import InputError
 from storage.refs import Visibility
@@ -139,14 +140,16 @@ def _at_papers_scale(repro: Reproduction, scale: str, dataset: str | None) -> bo
 
 @flow(name="reproduction", flow_run_name="{name} ({scale})", persist_result=False)
 def reproduce(
-    name: str,
-    scale: str = "quick",
-    dataset: str | None = None,
-    path: Path | None = None,
-    command: str = "",
-    out: Path | None = None,
-    workers: int | None = None,
-    dask: str | None = None,
+    name: Annotated[str, Field(description="A figure or table.", json_schema_extra={"enum": [*known_reproductions()]})],
+    scale: Annotated[
+        str, Field(description="quick: bundled data; full: the paper's.", json_schema_extra={"enum": ["quick", "full"]})
+    ] = "quick",
+    dataset: Annotated[str | None, Field(description="One of its data sets, or any registered one instead.")] = None,
+    path: Annotated[Path | None, Field(description="The set's files, or a folder that holds several sets'.")] = None,
+    command: Annotated[str, Field(description="What was typed, for the page.")] = "",
+    out: Annotated[Path | None, Field(description="Where to write; under the root if empty.")] = None,
+    workers: Annotated[int | None, Field(ge=1, le=256, description="Points at once; by the machine if empty.")] = None,
+    dask: Annotated[str | None, Field(description="`local`, or the address of a scheduler with the same root.")] = None,
 ) -> Experiment:
     """Run a reproduction and write results, figure, verdict and page.
 
@@ -164,6 +167,10 @@ def reproduce(
         What was typed, for the page.
     out : Path, optional
         Where to write; under the root otherwise.
+    workers : int, optional
+        Points at once; by the specification or the machine otherwise.
+    dask : str, optional
+        ``"local"``, or the address of a scheduler whose workers see the same root.
 
     Returns
     -------

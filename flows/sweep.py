@@ -132,7 +132,12 @@ def _duration(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
 
 
-@flow(name="sweep", flow_run_name="sweep {spec.name}", persist_result=False)
+@flow(
+    name="sweep",
+    flow_run_name="sweep {spec.name}",
+    persist_result=False,
+    task_runner=cast(TaskRunner[PrefectFuture[Any]], ThreadPoolTaskRunner(max_workers=min(4, os.cpu_count() or 1))),
+)
 def sweep(spec: SweepSpec) -> SweepResult:
     """Run every point of a grid; what is finished is taken from the cache, what fails is recorded.
 

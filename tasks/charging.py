@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from tasks.accounts.budget import low_budget
 from tasks.planning.fields import Json
 from tasks.planning.plans import RunPlan, Shards
 from tasks.release.door import charge_plan
+from tasks.runtime.events import Event, account_resource, announce
 from tasks.runtime.progress import say
 from tasks.runtime.steps import is_inline, step
 from tasks.tracking.artifacts import show_budget
@@ -18,5 +20,8 @@ def charge(plan: RunPlan, shards: Shards) -> Json:
     outcome = charge_plan(plan, shards.all)
     say("budget", f"{outcome['charged']} releases charged, {outcome['already_charged']} charged before")
     if not is_inline():
+        account = shards.training[0].dataset.account
         show_budget(shards.training[0].dataset, outcome)
+        if outcome["charged"] and (low := low_budget(account)):
+            announce(Event.BUDGET_LOW, account_resource(account), low)
     return outcome

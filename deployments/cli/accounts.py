@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -10,7 +11,7 @@ from rich.table import Table
 
 from deployments.cli.app import app
 from deployments.cli.common import JsonFlag, RootOption, console, print_json, print_root, use_root
-from storage.errors import StorageError
+from storage.errors import InputError, StorageError
 
 if TYPE_CHECKING:
     from tasks.accounts.budget import BudgetReport, PartyBudget
@@ -21,7 +22,7 @@ _MOST_LINES = 50
 
 @app.command(epilog="Example: unitball budget digits --verify")
 def budget(
-    dataset: Annotated[str, typer.Argument(help="A registered data set.")],
+    dataset: Annotated[str | None, typer.Argument(help="A registered data set; all accounts if left out.")] = None,
     verify: Annotated[
         bool, typer.Option("--verify", help="Check the ledger's hash chain and the stored releases.")
     ] = False,
@@ -29,14 +30,19 @@ def budget(
         float | None, typer.Option(help="Raise the cap, or lower it; recorded for good. Its delta stays.")
     ] = None,
     reason: Annotated[str, typer.Option(help="Why the cap is changed; recorded.")] = "",
+    out: Annotated[
+        Path | None, typer.Option(help="Draw spending against caps over time: a .png, or an .html page with a table.")
+    ] = None,
     root: RootOption = None,
     json: JsonFlag = False,
 ) -> None:
-    """Show the cap, which is what is guaranteed, what was charged of it and what is left, per party."""
+    """Show the cap, which is what is guaranteed, what was charged of it and what is left, per party, or of all."""
     from tasks.accounts.budget import budget_report, change_cap, verify_books
 
     use_root(root)
     if raise_epsilon_cap is not None:
+        if dataset is None:
+            raise InputError("--raise-epsilon-cap is of one account: name a data set that pays from it")
         change_cap(dataset, raise_epsilon_cap, reason)
     if verify:
         problems = verify_books()
@@ -50,12 +56,46 @@ def budget(
             console().print("The ledger's chain is whole and every stored release is the one that was charged.")
             print_root()
         return
+    if dataset is None or out is not None:
+        _overview(dataset, out, json)
+        return
     report = budget_report(dataset)
     if json:
         print_json(report)
     else:
         _show(report)
         print_root()
+
+
+def _overview(dataset: str | None, out: Path | None, json: bool) -> None:
+    """Print and draw where accounts stand: a data set's own, or all."""
+    from storage.atomic import write_bytes
+    from tasks.accounts.drawing import budget_page, budget_rows, draw_budgets
+    from tasks.accounts.history import budget_histories
+    from tasks.datasets.description import find_dataset
+
+    if out is not None and out.suffix not in (".png", ".html"):
+        raise InputError(f"--out {out}: end it in .png for a picture or in .html for a page")
+    if dataset is not None:
+        find_dataset(dataset)
+    histories = [one for one in budget_histories() if dataset is None or dataset in one.datasets]
+    if out is not None:
+        picture = draw_budgets(histories)
+        written = picture if out.suffix == ".png" else budget_page(histories, picture).encode()
+        write_bytes(out.absolute(), written)
+    if json:
+        print_json({"accounts": [one.model_dump(mode="json") for one in histories]})
+        return
+    table = Table(title="Budgets", title_justify="left", box=SIMPLE)
+    rows = budget_rows(histories)
+    for heading in rows[0] if rows else ("no data set is registered yet",):
+        table.add_column(heading)
+    for row in rows:
+        table.add_row(*row.values())
+    console().print(table)
+    if out is not None:
+        console().print(f"drawn in {out}", soft_wrap=True, highlight=False)
+    print_root()
 
 
 def _epsilon(value: float | None) -> str:

@@ -22,6 +22,7 @@ def doctor(
     json: JsonFlag = False,
 ) -> None:
     """Check permissions, keys, ledger, marks, releases, data sets, left-overs, formats and disk; 0 if all is well."""
+    from tasks.runtime.events import Event, announce
     from tasks.runtime.settings import current_layout, current_root
     from tasks.upkeep.checks import check_root
     from tasks.upkeep.sweeping import sweep_everything
@@ -44,4 +45,7 @@ def doctor(
             table.add_row(finding.check, found, finding.way_out)
         out.print(table)
         print_root()
+    if not well:
+        failed = sorted({finding.check for finding in findings if finding.problem is not None})
+        announce(Event.UNWELL, "unitball.root", {"checks": ", ".join(failed)})
     raise typer.Exit(0 if well else 1)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.table import Table
 
 from deployments.cli.app import app
-from deployments.cli.common import JsonFlag, RootOption, console, print_json, print_root, use_root
+from deployments.cli.common import JsonFlag, RootOption, console, print_json, print_root, require_readable, use_root
 from deployments.cli.options import options_of
 from dpalgos.errors import ParameterError
 from tasks.planning.configuration import TrainingConfig
@@ -25,6 +26,10 @@ def schedule(
     on_new_version: Annotated[
         bool, typer.Option("--on-new-version", help="Whenever a new version of the data set is registered.")
     ] = False,
+    score_input: Annotated[
+        Path | None, typer.Option(help="Score these rows after each training, by the champion where there is one.")
+    ] = None,
+    score_id: Annotated[str | None, typer.Option(help="A column of --score-input that is kept.")] = None,
     remove: Annotated[bool, typer.Option("--remove", help="End the data set's schedule.")] = False,
     root: RootOption = None,
     json: JsonFlag = False,
@@ -35,7 +40,7 @@ def schedule(
 
     use_root(root)
     if remove:
-        if nightly or cron or on_new_version:
+        if nightly or cron or on_new_version or score_input:
             raise ParameterError("--remove ends the schedule: give it alone, or leave it out to set another")
         remove_schedule(dataset)
     else:
@@ -43,7 +48,14 @@ def schedule(
             raise ParameterError(f"--nightly is --cron '{NIGHTLY}': give one of them")
         require_timing(cron or NIGHTLY, timezone)
         made = Schedule(
-            config=config, cron=NIGHTLY if nightly else cron, timezone=timezone, on_new_version=on_new_version
+            config=config,
+            cron=NIGHTLY if nightly else cron,
+            timezone=timezone,
+            on_new_version=on_new_version,
+            scoring_input=None
+            if score_input is None
+            else str(require_readable(score_input, "--score-input").absolute()),
+            scoring_id=score_id,
         )
         require_feasible(config)
         set_schedule(made)
@@ -108,4 +120,6 @@ def _when(one: object) -> str:
 
     assert isinstance(one, Schedule)
     parts = [f"cron {one.cron} {one.timezone}"] if one.cron else []
-    return " and ".join([*parts, *(["on each new version"] if one.on_new_version else [])])
+    parts += ["on each new version"] if one.on_new_version else []
+    parts += [f"{one.scoring_input} scored after each training"] if one.scoring_input else []
+    return " and ".join(parts)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import getpass
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TypedDict
 
 from dpalgos.accounting.costs import PlanCost, price
@@ -24,18 +24,29 @@ from tasks.runtime.books import open_books, open_catalog
 from tasks.runtime.settings import current_layout
 
 __all__ = [
+    "LOW",
+    "PUBLIC_DELTA",
+    "AccountReading",
     "AccountingPolicy",
     "BudgetReport",
     "PartyBudget",
+    "account_readings",
     "budget_report",
     "change_cap",
     "check_releases",
+    "low_budget",
     "open_ledger",
     "relation_of",
     "restore_ledger",
     "runs_left",
     "verify_books",
 ]
+
+PUBLIC_DELTA = 1e-5
+"""At which public data sets' accounts say what their runs would have cost."""
+
+LOW = 0.8
+"""Share of a cap above which its account's budget is called low."""
 
 _NO_TERMS = AccountTerms()
 
@@ -224,6 +235,83 @@ def open_ledger() -> Ledger:
     return Ledger(open_books(), AccountingPolicy())
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccountReading:
+    """What some of an account's plans cost, read at the cap's delta: no guarantee of its own.
+
+    Parameters
+    ----------
+    epsilon : float or None
+        Of the rows that have paid most; None where it is infinite.
+    delta : float
+    cap : float or None
+        Epsilon of the cap in force; None for public data.
+    promised : float or None
+        Epsilon of the theorem.
+    filter : str
+        How it was composed.
+    earlier : float
+        What filters hold that a raised cap has closed.
+    parties : dict of str to float or None
+        The same by the party that pays.
+    """
+
+    epsilon: float | None
+    delta: float
+    cap: float | None
+    promised: float | None
+    filter: str
+    earlier: float
+    parties: dict[str, float | None]
+
+    @property
+    def left(self) -> float | None:
+        """What is left of the cap."""
+        if self.cap is None:
+            return None
+        return 0.0 if self.epsilon is None else max(self.cap - self.epsilon, 0.0)
+
+
+def _reading(plans: Sequence[PlanRecord], cap: Cap | None, terms: AccountTerms) -> AccountReading:
+    now = _Standing.of(plans, cap, terms) if cap else None
+    total = spent(now.books, now.limit.delta, now.limit.reserved) if now else spent(_books(plans), PUBLIC_DELTA)
+    earlier = now.limit.earlier if now else 0.0
+    worst: dict[str, float] = {}
+    for parties in total.parties.values():
+        for party, epsilon in parties.items():
+            worst[party] = max(worst.get(party, 0.0), earlier + epsilon)
+    return AccountReading(
+        epsilon=_finite(earlier + total.epsilon),
+        delta=cap.delta if cap else PUBLIC_DELTA,
+        cap=cap.epsilon if cap else None,
+        promised=now.promised if now else None,
+        filter=total.filter,
+        earlier=earlier,
+        parties={party: _finite(epsilon) for party, epsilon in worst.items()},
+    )
+
+
+def account_readings(account: str, ends: Sequence[int]) -> list[AccountReading]:
+    """Return how an account stood after each of these numbers of plans, under the cap that was in force then.
+
+    Parameters
+    ----------
+    account : str
+    ends : sequence of int
+        Ascending, from 1 to the number of its plans.
+    """
+    ledger = open_ledger()
+    cap, terms = ledger.account(account).cap, ledger.terms(account)
+    plans = [plan.record() for plan in ledger.plans(account)]
+    found = []
+    for end in ends:
+        changes = tuple(change for change in terms.changes if change.sequence < plans[end - 1].sequence)
+        later = next((change for change in terms.changes if change not in changes), None)
+        in_force = cap if later is None else later.before
+        found.append(_reading(plans[:end], in_force, replace(terms, changes=changes)))
+    return found
+
+
 class ChargeLine(TypedDict):
     """One charge of an account."""
 
@@ -280,29 +368,21 @@ def budget_report(dataset: str) -> BudgetReport:
     ledger = open_ledger()
     account = open_catalog().account_of(dataset)
     cap = account.cap
-    delta = cap.delta if cap else 1e-5
     plans = [plan.record() for plan in ledger.plans(account.name)]
-    now = _Standing.of(plans, cap, ledger.terms(account.name)) if cap else None
-    total = spent(now.books, now.limit.delta, now.limit.reserved) if now else spent(_books(plans), delta)
-    earlier = now.limit.earlier if now else 0.0
-    reading = earlier + total.epsilon
+    reading = _reading(plans, cap, ledger.terms(account.name))
     charges = ledger.charges_by_party(account.name)
     # A joint release is every party's charge; it is described once and shown by all.
     each = {charge.sequence: charge for found in charges.values() for charge in found}
     described = {sequence: _charge(charge) for sequence, charge in each.items()}
-    worst: dict[str, float] = {}
-    for parties in total.parties.values():
-        for party, epsilon in parties.items():
-            worst[party] = max(worst.get(party, 0.0), earlier + epsilon)
     return {
         "dataset": dataset,
         "account": account.name,
         "cap": asdict(cap) if cap else None,
-        "promised": {"epsilon": now.promised, "delta": delta} if now else None,
-        "epsilon_spent": _finite(reading),
-        "delta_spent": delta,
-        "epsilon_left": max(cap.epsilon - reading, 0.0) if cap else None,
-        "filter": total.filter,
+        "promised": None if reading.promised is None else {"epsilon": reading.promised, "delta": reading.delta},
+        "epsilon_spent": reading.epsilon,
+        "delta_spent": reading.delta,
+        "epsilon_left": reading.left,
+        "filter": reading.filter,
         "group_size": account.group_size,
         "relation": account.relation,
         "disjoint": [
@@ -312,8 +392,8 @@ def budget_report(dataset: str) -> BudgetReport:
         "parties": [
             {
                 "party": party,
-                "epsilon_spent": _finite(worst.get(party, earlier)),
-                "delta_spent": delta,
+                "epsilon_spent": reading.parties.get(party, reading.earlier),
+                "delta_spent": reading.delta,
                 "charges": [described[charge.sequence] for charge in found],
             }
             for party, found in charges.items()
@@ -344,6 +424,19 @@ def runs_left(account: str) -> int | None:
     records = [plan.record() for plan in plans]
     now = _Standing.of(records, cap, ledger.terms(account))
     return repeats_left(now.books, _costs(records[-1:])[0], now.limit)
+
+
+def low_budget(account: str) -> dict[str, str | float | None]:
+    """Return what to say of an account of whose cap more than :data:`LOW` is spent; nothing of any other."""
+    ledger = open_ledger()
+    cap = ledger.account(account).cap
+    if cap is None:
+        return {}
+    reading = ledger.standing(account).details
+    spent_now = reading["spent_after"]
+    if spent_now is not None and spent_now <= LOW * cap.epsilon:
+        return {}
+    return {"account": account, "epsilon_spent": spent_now, "epsilon_cap": cap.epsilon, "runs_left": runs_left(account)}
 
 
 def change_cap(dataset: str, epsilon: float, reason: str) -> None:

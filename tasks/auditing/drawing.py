@@ -3,31 +3,15 @@
 from __future__ import annotations
 
 import io
-from types import MappingProxyType
 
 import numpy as np
 from scipy.special import ndtr, ndtri
 
 from dpalgos.audit.report import AuditReport
 from tasks.auditing.membership import MembershipReport
+from tasks.runtime.plots import BLUE, RED, STYLE
 
 __all__ = ["draw_membership", "draw_trade_off"]
-
-_RC = MappingProxyType(
-    {
-        "font.family": "DejaVu Sans",
-        "font.size": 9.0,
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "axes.grid": True,
-        "grid.color": "#DDDDDD",
-        "grid.linewidth": 0.6,
-        "axes.axisbelow": True,
-        "legend.frameon": False,
-    }
-)
-# Okabe and Ito's blue and vermilion, as in the other figures.
-_BLUE, _RED = "#0072B2", "#D55E00"
 
 
 def draw_trade_off(report: AuditReport) -> bytes:
@@ -53,16 +37,16 @@ def draw_trade_off(report: AuditReport) -> bytes:
             # What the one point (epsilon, delta) says by itself is known everywhere.
             lines = (1 - report.delta - np.exp(epsilon) * alphas, np.exp(-epsilon) * (1 - report.delta - alphas))
             stated = np.maximum(stated, np.maximum(*lines))
-    with rc_context(dict(_RC)):
+    with rc_context(dict(STYLE)):
         figure = Figure(figsize=(5.0, 4.6), layout="constrained")
         axes = figure.subplots()
         word = "claimed" if report.proved_epsilon is None else "proved"
-        axes.fill_between(alphas, 0.0, stated, color=_BLUE, alpha=0.12, linewidth=0)
-        axes.plot(alphas, stated, color=_BLUE, linewidth=1.8, label=f"{word}: no test lies below")
+        axes.fill_between(alphas, 0.0, stated, color=BLUE, alpha=0.12, linewidth=0)
+        axes.plot(alphas, stated, color=BLUE, linewidth=1.8, label=f"{word}: no test lies below")
         axes.plot(alphas, 1.0 - alphas, color="#000000", linestyle=":", linewidth=1.2, label="nothing leaks")
         if report.curve:
             found = np.array(report.curve)
-            axes.plot(found[:, 0], found[:, 1], "x", color=_RED, markersize=5, label="measured: the truth lies below")
+            axes.plot(found[:, 0], found[:, 1], "x", color=RED, markersize=5, label="measured: the truth lies below")
         axes.set_xlim(0, 1)
         axes.set_ylim(0, 1)
         axes.set_aspect("equal")
@@ -84,16 +68,16 @@ def draw_membership(report: MembershipReport) -> bytes:
     from matplotlib.figure import Figure
 
     least = 1e-3
-    with rc_context(dict(_RC)):
+    with rc_context(dict(STYLE)):
         figure = Figure(figsize=(5.0, 4.6), layout="constrained")
         axes = figure.subplots()
         if report.bound:
             bound = np.maximum(np.array(report.bound), least / 10)
             word = "claimed" if report.proved_epsilon is None else "proved"
-            axes.fill_between(bound[:, 0], bound[:, 1], 1.0, color=_BLUE, alpha=0.12, linewidth=0)
-            axes.plot(bound[:, 0], bound[:, 1], color=_BLUE, linewidth=1.8, label=f"{word}: no attack lies above")
+            axes.fill_between(bound[:, 0], bound[:, 1], 1.0, color=BLUE, alpha=0.12, linewidth=0)
+            axes.plot(bound[:, 0], bound[:, 1], color=BLUE, linewidth=1.8, label=f"{word}: no attack lies above")
         measured = np.maximum(np.array(report.curve), least / 10)
-        axes.plot(measured[:, 0], measured[:, 1], color=_RED, linewidth=1.4, label="measured")
+        axes.plot(measured[:, 0], measured[:, 1], color=RED, linewidth=1.4, label="measured")
         axes.plot([least, 1.0], [least, 1.0], color="#000000", linestyle=":", linewidth=1.2, label="guessing")
         axes.set_xscale("log")
         axes.set_yscale("log")

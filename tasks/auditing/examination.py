@@ -41,7 +41,8 @@ class AuditRequest(BaseModel):
     epsilon: Annotated[float | None, Field(gt=0, description="Budget; that of the newest model if left out.")] = None
     delta: Annotated[float | None, Field(gt=0, lt=1, description="That of the newest model if left out.")] = None
     neighbours: Annotated[
-        Neighbours | None, Field(description="Neighbouring relation; that of the newest model if left out.")
+        Neighbours | None,
+        Field(title="Neighbours", description="Neighbouring relation; that of the newest model if left out."),
     ] = None
     trials: Annotated[int, Field(ge=8, description="Runs of the mechanism on each neighbour.")] = 1000
     canaries: Annotated[int, Field(ge=0, description="Canaries of the audit from one run; 0 leaves it out.")] = 200

@@ -27,7 +27,7 @@ from storage.source import ReadOptions, Source, concatenate
 from tasks.datasets.request import IngestRequest
 from tasks.planning.resolution import admitted_normalisation
 from tasks.runtime.books import open_catalog
-from tasks.runtime.events import REGISTERED, announce, registered_resource
+from tasks.runtime.events import Event, announce, dataset_resource
 from tasks.runtime.progress import Counted
 from tasks.runtime.settings import current_layout
 
@@ -118,7 +118,7 @@ def ingest(request: IngestRequest) -> DatasetRef:
         confirm_registered(layout, stored.version)
     if known and all(stored.version != one.version for one in known):
         # A first registration starts nothing: no budget is spent before somebody asked for a run on these rows.
-        announce(REGISTERED, registered_resource(request.name), {"dataset": request.name})
+        announce(Event.REGISTERED, dataset_resource(request.name), {"dataset": request.name})
     return stored
 
 

@@ -29,12 +29,25 @@ class Schedule(BaseModel):
     cron: Annotated[str | None, Field(description="When, as five fields of cron.", examples=[NIGHTLY])] = None
     timezone: Annotated[str, Field(description="Time zone of --cron.", examples=["Europe/Berlin"])] = "UTC"
     on_new_version: Annotated[bool, Field(description="Whenever a new version of the data set is registered.")] = False
+    scoring_input: Annotated[
+        str | None, Field(description="Rows that are scored after each training, by the champion where there is one.")
+    ] = None
+    scoring_id: Annotated[str | None, Field(description="A column of these rows that is kept.")] = None
 
     @model_validator(mode="after")
     def _starts(self) -> Schedule:
-        if self.cron is None and not self.on_new_version:
-            raise ParameterError("nothing starts it: give --nightly, --cron or --on-new-version (or --remove)")
+        if self.cron is None and not self.on_new_version and self.scoring_input is None:
+            raise ParameterError(
+                "nothing starts it: give --nightly, --cron, --on-new-version or --score-input (or --remove)"
+            )
+        if self.scoring_id is not None and self.scoring_input is None:
+            raise ParameterError("--score-id is a column of rows to score: say which with --score-input")
         return self
+
+    @property
+    def trains(self) -> bool:
+        """Whether it starts trainings."""
+        return self.cron is not None or self.on_new_version
 
     @property
     def dataset(self) -> str:

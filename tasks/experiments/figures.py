@@ -20,6 +20,7 @@ from tasks.experiments.specification import Plot
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+from tasks.runtime.plots import STYLE
 
 __all__ = ["DecisionBoundaries", "Drawing", "axis_label", "draw", "draw_boundaries"]
 
@@ -43,22 +44,6 @@ _AXIS_LABELS = MappingProxyType(
         "rows_per_party": "rows a party n",
         "parties": "parties N",
         "sizes": "rows of each party",
-    }
-)
-_RC = MappingProxyType(
-    {
-        "font.family": "DejaVu Sans",
-        "font.size": 9.0,
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "axes.grid": True,
-        "grid.color": "#DDDDDD",
-        "grid.linewidth": 0.6,
-        "axes.axisbelow": True,
-        "legend.frameon": False,
-        # Text as outlines and ids from a fixed salt: the picture is the same on every machine.
-        "svg.fonttype": "path",
-        "svg.hashsalt": "unitball",
     }
 )
 _SUFFIXES = MappingProxyType({"proved": "", "unproved": " ✗ not proved", "non-private": " (no privacy)"})
@@ -258,7 +243,7 @@ def draw(plot: Plot, results: Sequence[PointResult], title: str) -> Drawing:
     ]
     across = min(len(panels), 4) or 1
     down = -(-len(panels) // across) or 1
-    with rc_context(dict(_RC)):
+    with rc_context(dict(STYLE)):
         figure, grid = _figure(across, down, [style.legend_label(label) for label in style.labels], title)
         for axes, (panel, y) in zip(grid, panels, strict=False):
             mine = [result for result in results if _text(result.value(plot.panels)) == panel]
@@ -292,7 +277,7 @@ def draw_boundaries(boundaries: DecisionBoundaries, title: str) -> Drawing:
     """Draw rows of two features and, for each model, where its score is zero."""
     from matplotlib import rc_context
 
-    with rc_context(dict(_RC)):
+    with rc_context(dict(STYLE)):
         series = ["class 0", "class 1", *(f"{label}{_SUFFIXES[status]}" for label, status, _ in boundaries.scores)]
         figure, (axes, *_) = _figure(1, 1, series, title)
         rows: NDArray[np.float64] = np.array(boundaries.rows, dtype=np.float64)

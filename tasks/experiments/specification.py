@@ -142,14 +142,14 @@ class SweepSpec(_Specification):
     """A grid of runs: ``set`` and ``grid`` at the top hold for every block, or for the only one where none is given."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,79}$", description="Of the experiment.")]
-    title: str = ""
-    question: str = ""
-    paper: str = ""
-    figure: str = ""
+    title: Annotated[str, Field(description="What a figure is headed by; the name if empty.")] = ""
+    question: Annotated[str, Field(description="What the experiment asks, for its page.")] = ""
+    paper: Annotated[str, Field(description="Of which paper, for its page.")] = ""
+    figure: Annotated[str, Field(description="Of which figure or table, for its page.")] = ""
     workers: Annotated[int | None, Field(ge=1, le=256, description="Points at once; by the machine if empty.")] = None
-    set: Settings = {}
-    grid: Grid = {}
-    blocks: list[Block] = []
+    set: Annotated[Settings, Field(examples=[{"dataset": "digits", "algorithm": "noisy-gd"}])] = {}
+    grid: Annotated[Grid, Field(examples=[{"epsilon": [0.5, 1, 2], "seeds": [0, 1, 2]}])] = {}
+    blocks: Annotated[list[Block], Field(description="Parts with settings of their own; one if empty.")] = []
 
     def points(self) -> list[Point]:
         """Return every point once, in order.

@@ -158,7 +158,7 @@ class TrainingConfig(BaseModel):
             gt=0,
             le=1000,
             allow_inf_nan=False,
-            description="Total epsilon of the run per party; not needed where no noise is drawn.",
+            description="Total epsilon of the run per party: needed unless the algorithm draws no noise.",
             examples=[1.0],
         ),
     ] = None
@@ -170,11 +170,13 @@ class TrainingConfig(BaseModel):
     neighbours: Annotated[
         Neighbours | None,
         Field(
-            description="Relation: replace-one, or replace-special (a row against a null one); the account's if empty."
+            title="Neighbours",
+            description="Relation: replace-one, or replace-special (a row against a null one); the account's if empty.",
         ),
     ] = None
     secure: Annotated[
-        SecureSettings, Field(description="What the parties tolerate where sums are formed securely (secagg).")
+        SecureSettings,
+        Field(title="Secure", description="What the parties tolerate where sums are formed securely (secagg)."),
     ] = SecureSettings()
     parties: Annotated[
         int,

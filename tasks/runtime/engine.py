@@ -26,7 +26,7 @@ from tasks.runtime import engine_process
 from tasks.runtime.credentials import Credentials, credentials, use_own_server
 from tasks.runtime.permissions import keep_private
 from tasks.runtime.processes import LeashedProcess
-from tasks.runtime.settings import current_root
+from tasks.runtime.settings import EMBEDDED_VARIABLE, current_root
 from tasks.runtime.tracking_server import has_own_database, require_server
 
 __all__ = [
@@ -42,8 +42,6 @@ __all__ = [
 ]
 
 STARTUP_SECONDS = 120
-# Says that PREFECT_API_URL is a parent's embedded server and not the user's choice.
-_EMBEDDED = "UNITBALL_EMBEDDED_API_URL"
 
 # Nothing is sent anywhere, and the console stays the command's own; what a user has set is left alone.
 _QUIET = {
@@ -117,7 +115,7 @@ def _use_environment(root: Path) -> None:
 
 
 def _own_server_wanted() -> bool:
-    return os.environ.get("PREFECT_API_URL") in (None, "", os.environ.get(_EMBEDDED))
+    return os.environ.get("PREFECT_API_URL") in (None, "", os.environ.get(EMBEDDED_VARIABLE))
 
 
 def _start(
@@ -126,7 +124,7 @@ def _start(
     """Start one of the engine's own processes."""
     home = Layout(root).prefect
     environment = {**_QUIET, **os.environ, **settings}
-    for name in ("PREFECT_API_URL", "PREFECT_API_AUTH_STRING", _EMBEDDED):
+    for name in ("PREFECT_API_URL", "PREFECT_API_AUTH_STRING", EMBEDDED_VARIABLE):
         environment.pop(name, None)
     # -P: the folder of the script must not come first on the import path, its modules bear common names.
     command = [sys.executable, "-P", engine_process.__file__, "--workplace", str(home), *arguments]
@@ -295,7 +293,7 @@ def prepare_engine(root: Path) -> None:
         settings = {**_EMBEDDED_SERVER, **_authentication(secret)}
         server = _start(root, arguments, settings, fd=listener.fileno())
     migration = _start(root, mlflow_part, {}) if mlflow_part and has_own_database(root) else None
-    os.environ["PREFECT_API_URL"] = os.environ[_EMBEDDED] = f"http://127.0.0.1:{address[1]}/api"
+    os.environ["PREFECT_API_URL"] = os.environ[EMBEDDED_VARIABLE] = f"http://127.0.0.1:{address[1]}/api"
     os.environ["PREFECT_API_AUTH_STRING"] = secret.basic
     # The imports take as long as the server's start and can go beside it; this one walks every module before it.
     import skops.io  # noqa: F401
@@ -332,7 +330,7 @@ def quick_flows() -> Iterator[None]:
 
     from tasks.runtime.interrupted import marked_runs
 
-    embedded = os.environ.get(_EMBEDDED) and _own_server_wanted()
+    embedded = os.environ.get(EMBEDDED_VARIABLE) and _own_server_wanted()
     changed = {PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None} if embedded else {}
     with marked_runs(current_root()), temporary_settings(updates=changed):
         yield

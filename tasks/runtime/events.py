@@ -1,32 +1,84 @@
-"""Events that schedules and triggers listen to; nobody listening is no error."""
+"""Events that schedules, triggers and the webhook listen to; nobody listening is no error."""
 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping
+from enum import StrEnum
+from pathlib import Path
+from types import MappingProxyType
+from urllib.parse import urlsplit
 
 from tasks.runtime.credentials import use_own_server
-from tasks.runtime.settings import current_root
+from tasks.runtime.settings import EMBEDDED_VARIABLE, current_root, recorded_servers
 
-__all__ = ["REGISTERED", "announce", "registered_resource"]
-
-REGISTERED = "unitball.dataset.registered"
-"""A new version of a data set that was known before."""
+__all__ = ["Event", "account_resource", "announce", "dataset_resource"]
 
 
-def registered_resource(dataset: str) -> str:
-    """Return what the event of a data set's new version is about."""
+NO_LABELS: Mapping[str, str] = MappingProxyType({})
+
+
+class Event(StrEnum):
+    """Names of all events. What they carry is public: names, and numbers that follow from charges alone."""
+
+    REGISTERED = "unitball.dataset.registered"
+    """A new version of a data set that was known before."""
+    TRAINED = "unitball.training.completed"
+    """A deployed run has trained a model and registered it."""
+    REFUSED = "unitball.run.refused"
+    """A deployed run was refused for privacy: nothing was charged."""
+    BUDGET_LOW = "unitball.budget.low"
+    """More than 80 % of an account's cap is spent."""
+    VIOLATED = "unitball.audit.violated"
+    """An audit has refuted what is stated of an algorithm."""
+    UNWELL = "unitball.doctor.failed"
+    """A check of ``unitball doctor`` has found a problem."""
+
+    @classmethod
+    def alerts(cls) -> tuple[Event, ...]:
+        """Return those that somebody has to look at."""
+        return (cls.REFUSED, cls.BUDGET_LOW, cls.VIOLATED, cls.UNWELL)
+
+
+def dataset_resource(dataset: str) -> str:
+    """Return what an event about a data set is about."""
     return f"unitball.dataset.{dataset}"
 
 
-def announce(event: str, resource: str, payload: Mapping[str, str]) -> None:
-    """Tell a Prefect server that something happened; public words only.
+def account_resource(account: str) -> str:
+    """Return what an event about an account is about."""
+    return f"unitball.account.{account}"
 
-    Without a server (``PREFECT_API_URL`` not set) there is nobody to tell.
+
+def announce(
+    event: Event, resource: str, payload: Mapping[str, str | float | None], *, labels: Mapping[str, str] = NO_LABELS
+) -> None:
+    """Tell a Prefect server that something happened; public words only, in labels (which triggers match) too.
+
+    The server is the one of ``PREFECT_API_URL``, or else the one by which ``unitball serve`` serves this root. Without
+    either there is nobody to tell.
     """
     if not os.environ.get("PREFECT_API_URL"):
+        served = recorded_servers(current_root()).get("prefect")
+        # Prefect reads its settings when it is imported.
+        if served is None or "prefect" in sys.modules or not _is_ours(served):
+            return
+        os.environ["PREFECT_API_URL"] = served
+    if os.environ["PREFECT_API_URL"] == os.environ.get(EMBEDDED_VARIABLE):
+        # A server of this command's own, which nobody watches.
         return
     use_own_server(current_root())
     from prefect.events import emit_event
 
-    emit_event(event=event, resource={"prefect.resource.id": resource}, payload=dict(payload))
+    emit_event(event=str(event), resource={"prefect.resource.id": resource, **labels}, payload=dict(payload))
+
+
+def _is_ours(address: str) -> bool:
+    """Whether a process of this user listens there: after a kill somebody else's might, and be shown the secret."""
+    table, port = Path("/proc/net/tcp"), urlsplit(address).port
+    if port is None or not table.exists():
+        return False
+    here, listening = f"0100007F:{port:04X}", "0A"
+    fields = (line.split() for line in table.read_text().splitlines()[1:])
+    return any(one[1] == here and one[3] == listening and int(one[7]) == os.getuid() for one in fields)

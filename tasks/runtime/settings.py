@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import math
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from dpalgos.memory import machine_memory
 from storage.atomic import write_bytes, writing
@@ -17,8 +19,10 @@ from tasks.runtime.permissions import check_permissions, keep_private, take_empt
 from tasks.runtime.tracking_server import server_address
 
 __all__ = [
+    "EMBEDDED_VARIABLE",
     "MLFLOW_VARIABLE",
     "ROOT_VARIABLE",
+    "WEBHOOK_VARIABLE",
     "current_layout",
     "current_root",
     "flow_run_page",
@@ -29,6 +33,7 @@ __all__ = [
     "mlflow_page",
     "record_servers",
     "recorded_servers",
+    "webhook_address",
 ]
 
 ROOT_VARIABLE = "UNITBALL_ROOT"
@@ -36,6 +41,9 @@ LEDGER_VARIABLE = "UNITBALL_LEDGER"
 MARK_VARIABLE = "UNITBALL_LEDGER_MARK"
 MLFLOW_VARIABLE = "UNITBALL_MLFLOW_URL"
 MEMORY_VARIABLE = "UNITBALL_MEMORY"
+WEBHOOK_VARIABLE = "UNITBALL_WEBHOOK"
+EMBEDDED_VARIABLE = "UNITBALL_EMBEDDED_API_URL"
+"""Says that PREFECT_API_URL is a command's own server, gone when the command is, and not the user's choice."""
 _UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
@@ -156,6 +164,31 @@ def flow_run_page(flow_run_id: str) -> str:
     """Return the address of a flow run's page: beside ``PREFECT_API_URL``, or at Prefect's usual port of ours."""
     api = os.environ.get("PREFECT_API_URL")
     # The embedded server has no pages and is gone afterwards; `make serve` shows its runs at the usual port.
-    if not api or api == os.environ.get("UNITBALL_EMBEDDED_API_URL"):
+    if not api or api == os.environ.get(EMBEDDED_VARIABLE):
         api = "http://127.0.0.1:4210/api"
     return f"{api.rstrip('/').removesuffix('/api')}/runs/flow-run/{flow_run_id}"
+
+
+def webhook_address() -> str | None:
+    """Return the address that ``UNITBALL_WEBHOOK`` names, or None.
+
+    Raises
+    ------
+    InputError
+        If it is neither https nor on this machine: what is sent names data sets and budgets.
+    """
+    address = os.environ.get(WEBHOOK_VARIABLE, "").strip()
+    if not address:
+        return None
+    parts = urlsplit(address)
+    if parts.hostname and (parts.scheme == "https" or (parts.scheme == "http" and _is_local(parts.hostname))):
+        return address
+    # The address itself may hold a token.
+    raise InputError(f"{WEBHOOK_VARIABLE} must begin with https://, or with http:// on this machine")
+
+
+def _is_local(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

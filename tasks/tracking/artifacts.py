@@ -22,7 +22,16 @@ from tasks.runtime.settings import mlflow_page
 from tasks.runtime.steps import observed_by
 from tasks.tracking.results import RunResult, summary
 
-__all__ = ["STAGES", "show_budget", "show_figure", "show_result", "show_sweep", "showing_progress"]
+__all__ = [
+    "STAGES",
+    "show_budget",
+    "show_budgets",
+    "show_figure",
+    "show_result",
+    "show_scoring",
+    "show_sweep",
+    "showing_progress",
+]
 
 STAGES = ("ingest", "normalise", "extract_features", "partition", "charge", "evaluate", "record")
 
@@ -66,6 +75,19 @@ def show_budget(dataset: DatasetRef, charged: dict[str, object]) -> None:
     create_table_artifact(table=rows, key="budget", description=f"Budget of account {dataset.account}")
 
 
+def show_budgets(rows: Sequence[dict[str, str]], png: bytes) -> None:
+    """Show where all accounts stand: a picture over time, and a table."""
+    _show_picture("budgets-over-time", "Spent against cap over time", png)
+    create_table_artifact(table=list(rows), key="budgets", description="Budgets of all accounts")
+
+
+def show_scoring(model: str, file: str) -> None:
+    """Show which model has scored, and the file's name; what is in it is for its owner alone."""
+    create_markdown_artifact(
+        f"Scored with {model}: `private/predictions/{file}` below the root.", key="scoring", description="Scoring"
+    )
+
+
 def show_result(result: RunResult) -> None:
     """Show the result, and link to the run in MLflow."""
     numbers = "\n".join(f"| {name} | {value:.4g} |" for name, value in sorted(result.metrics.items()))
@@ -102,6 +124,10 @@ def _proved(result: RunResult | None) -> str:
 
 def show_figure(name: str, title: str, png: bytes, verdict: str) -> None:
     """Show a figure and its verdict."""
-    picture = f"data:image/png;base64,{base64.b64encode(png).decode()}"
-    create_image_artifact(image_url=picture, key=f"figure-{name}", description=title)
+    _show_picture(f"figure-{name}", title, png)
     create_markdown_artifact(verdict, key=f"verdict-{name}", description=f"Verdict of {title}")
+
+
+def _show_picture(key: str, title: str, png: bytes) -> None:
+    picture = f"data:image/png;base64,{base64.b64encode(png).decode()}"
+    create_image_artifact(image_url=picture, key=key, description=title)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,10 @@ if TYPE_CHECKING:
     from mlflow.entities.model_registry import ModelVersion
     from sklearn.pipeline import Pipeline
 
-__all__ = ["RegisteredModel", "find_model", "load_model"]
+__all__ = ["CHAMPION", "RegisteredModel", "find_model", "load_model", "registered_by"]
+
+CHAMPION = "champion"
+"""The alias of the version that is to be used."""
 
 _NAME = re.compile(r"(?P<name>[^@/'\"`\\]+)(?:@(?P<alias>[^@/'\"`\\]+)|/(?P<version>[0-9]+))?")
 
@@ -32,12 +36,17 @@ class RegisteredModel:
         The MLflow run that logged it.
     card : str
         Its model card, Markdown; empty for a model that was logged without one.
+    champion : str or None
+        The version of the same name that bears the alias :data:`CHAMPION`.
+    tags : mapping of str to str
     """
 
     name: str
     version: str
     run_id: str
     card: str = ""
+    champion: str | None = None
+    tags: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def uri(self) -> str:
@@ -62,7 +71,15 @@ def find_model(root: Path, model: str) -> RegisteredModel:
             names = ", ".join(sorted(found.name for found in client.search_registered_models())) or "none"
             raise InputError(f"there is no model {asked['name']!r} (models: {names}); train one first")
         found = _chosen(client, asked["name"], asked["alias"], asked["version"], versions)
-    return RegisteredModel(found.name, str(found.version), str(found.run_id), found.description or "")
+        return _described(client, found)
+
+
+def _described(client: MlflowClient, version: ModelVersion) -> RegisteredModel:
+    aliases = client.get_registered_model(version.name).aliases
+    champion = str(aliases[CHAMPION]) if CHAMPION in aliases else None
+    return RegisteredModel(
+        version.name, str(version.version), str(version.run_id), version.description or "", champion, dict(version.tags)
+    )
 
 
 def _chosen(
@@ -83,6 +100,13 @@ def _chosen(
             return found
     there = ", ".join(sorted((str(found.version) for found in versions), key=int))
     raise InputError(f"model {name!r} has no version {version} (versions: {there})")
+
+
+def registered_by(root: Path, run_id: str | None) -> RegisteredModel | None:
+    """Return the model version that a run of MLflow's has registered; None where it has none."""
+    with tracking_client(root) as client:
+        versions = client.search_model_versions(f"run_id = '{run_id}'") if run_id else []
+        return _described(client, versions[0]) if versions else None
 
 
 def load_model(root: Path, model: RegisteredModel) -> Pipeline:

@@ -9,9 +9,8 @@ import httpx
 import pytest
 from prefect.exceptions import ObjectAlreadyExists, PrefectHTTPStatusError
 
-from storage.errors import OverspendError, RefusedError
 from tasks.runtime import concurrency as deployed
-from tasks.runtime.concurrency import LEASE_SECONDS, limit_name, one_run_a_dataset, refused
+from tasks.runtime.concurrency import LEASE_SECONDS, limit_name, one_run_a_dataset
 
 
 class Server:
@@ -76,17 +75,3 @@ def test_a_limit_made_by_another_run_in_the_same_moment_will_do(monkeypatch: pyt
     use(monkeypatch, broken, "an-id")
     with pytest.raises(PrefectHTTPStatusError), one_run_a_dataset("digits"):
         pass
-
-
-def test_what_is_refused_for_another_reason_than_the_budget_has_another_name() -> None:
-    state = refused(RefusedError("clinic is private and svm is not proved"))
-    assert (str(state.type.value), state.name) == ("FAILED", "Refused")
-
-
-def test_a_refusal_is_a_failure_of_that_name() -> None:
-    error = OverspendError("epsilon 5 does not fit into the 1 that is left")
-    state = refused(error)
-    assert (str(state.type.value), state.name) == ("FAILED", "BudgetExhausted")
-    assert state.message == "Refused for privacy: epsilon 5 does not fit into the 1 that is left"
-    with pytest.raises(OverspendError, match="does not fit"):
-        state.result()

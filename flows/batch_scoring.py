@@ -1,0 +1,26 @@
+"""Batch scoring: what a released model says of a file's rows, by hand, on a schedule or after a training."""
+
+from __future__ import annotations
+
+from prefect import flow
+
+from tasks.scoring import score
+from tasks.tracking.scoring import ScoringRequest
+
+__all__ = ["batch_scoring"]
+
+
+@flow(name="batch-scoring", flow_run_name="score with {request.model}", persist_result=False)
+def batch_scoring(request: ScoringRequest) -> str:
+    """Predict the rows of a file with a registered model; post-processing, so it costs no budget.
+
+    Parameters
+    ----------
+    request : ScoringRequest
+
+    Returns
+    -------
+    str
+        Name of the file below ``private/predictions``.
+    """
+    return score(request)

@@ -1,0 +1,21 @@
+"""The daily report: where every account's budget stands, how it got there, and how long it will last."""
+
+from __future__ import annotations
+
+from prefect import flow
+
+from tasks.accounts.history import BudgetHistory
+from tasks.budget_recording import record_budgets
+
+__all__ = ["budget_report"]
+
+
+@flow(name="budget-report", flow_run_name="budgets of all accounts", persist_result=False)
+def budget_report() -> list[BudgetHistory]:
+    """Draw every account's spending against its cap; reads the ledger's charges alone, so it costs no budget.
+
+    Returns
+    -------
+    list of BudgetHistory
+    """
+    return record_budgets()

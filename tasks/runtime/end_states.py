@@ -1,0 +1,34 @@
+"""Names of the states in which runs end by our own decision; every other end bears Prefect's name."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from prefect.client.schemas.objects import State
+from prefect.states import Failed
+
+from storage.errors import OverspendError, RefusedError
+
+__all__ = ["EndState", "refused"]
+
+
+class EndState(StrEnum):
+    """Names of states; those of failures come from a run that ended in order, so that nobody takes it for a crash."""
+
+    BUDGET_EXHAUSTED = "BudgetExhausted"
+    """Failed: a cap would be exceeded."""
+    INADMISSIBLE = "Inadmissible"
+    """Failed: no budget would admit it, as an unproved algorithm on private rows."""
+    VIOLATION = "Violation"
+    """Failed: an audit has refuted what is stated of an algorithm."""
+    WARNING = "Warning"
+    """Completed: an audit suspects an algorithm, at a confidence that refutes nothing."""
+
+
+def refused(error: RefusedError) -> State[RefusedError]:
+    """Return the final state of a run that was refused for privacy: failed, and named by :class:`EndState`.
+
+    A flow that returns it is not retried; who called the flow directly still gets the exception.
+    """
+    name = EndState.BUDGET_EXHAUSTED if isinstance(error, OverspendError) else EndState.INADMISSIBLE
+    return Failed(name=str(name), message=f"Refused for privacy: {error}", data=error)
