@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from prefect import flow
 
+from tasks.runtime.end_states import announcing_failures
 from tasks.scoring import score
 from tasks.tracking.scoring import ScoringRequest
 
@@ -23,4 +24,5 @@ def batch_scoring(request: ScoringRequest) -> str:
     str
         Name of the file below ``private/predictions``.
     """
-    return score(request)
+    with announcing_failures(f"unitball.model.{request.model}"):
+        return score(request)

@@ -6,6 +6,7 @@ from prefect import flow
 
 from tasks.accounts.history import BudgetHistory
 from tasks.budget_recording import record_budgets
+from tasks.runtime.end_states import announcing_failures
 
 __all__ = ["budget_report"]
 
@@ -18,4 +19,5 @@ def budget_report() -> list[BudgetHistory]:
     -------
     list of BudgetHistory
     """
-    return record_budgets()
+    with announcing_failures("unitball.budgets"):
+        return record_budgets()

@@ -31,8 +31,8 @@ from tasks.preparation.features import plan_features
 from tasks.recording import record
 from tasks.reduction import reduce_dimension
 from tasks.runtime.concurrency import one_run_a_dataset
-from tasks.runtime.end_states import refused
-from tasks.runtime.events import Event, announce, dataset_resource
+from tasks.runtime.end_states import announcing_failures, refused
+from tasks.runtime.events import dataset_resource
 from tasks.runtime.progress import say
 from tasks.runtime.steps import Done, Future, Step, inline, is_inline, served_from_cache
 from tasks.tracking.announcements import announce_trained
@@ -146,15 +146,17 @@ def train(config: TrainingConfig) -> RunResult:
     storage.errors.RefusedError
         If something unproved would read private rows, or a cap would be exceeded; nothing is released then.
     """
-    with one_run_a_dataset(config.dataset), showing_progress():
-        try:
+    try:
+        with (
+            announcing_failures(dataset_resource(config.dataset)),
+            one_run_a_dataset(config.dataset),
+            showing_progress(),
+        ):
             dataset, plan, result, models = chain(config)
-        except RefusedError as refusal:
-            ended = refused(refusal)
-            announce(Event.REFUSED, dataset_resource(config.dataset), {"state": ended.name, "message": ended.message})
-            # Prefect takes a returned state as the run's own, and raises its exception for who called the flow.
-            return cast(RunResult, ended)
-        recorded = record(config, dataset, plan, result, models)
+            recorded = record(config, dataset, plan, result, models)
+    except RefusedError as refusal:
+        # Prefect takes a returned state as the run's own, and raises its exception for who called the flow.
+        return cast(RunResult, refused(refusal))
     show_result(recorded)
     announce_trained(recorded)
     return recorded

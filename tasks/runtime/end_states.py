@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 
 from prefect.client.schemas.objects import State
 from prefect.states import Failed
 
 from storage.errors import OverspendError, RefusedError
+from tasks.runtime.events import Event, announce
 
-__all__ = ["EndState", "refused"]
+__all__ = ["EndState", "announcing_failures", "refused"]
 
 
 class EndState(StrEnum):
@@ -32,3 +35,21 @@ def refused(error: RefusedError) -> State[RefusedError]:
     """
     name = EndState.BUDGET_EXHAUSTED if isinstance(error, OverspendError) else EndState.INADMISSIBLE
     return Failed(name=str(name), message=f"Refused for privacy: {error}", data=error)
+
+
+@contextmanager
+def announcing_failures(resource: str) -> Iterator[None]:
+    """Announce why what is within fails, before the run's end is known: ``prefect deployment run --watch`` prints it.
+
+    Parameters
+    ----------
+    resource : str
+        What the run is about.
+    """
+    try:
+        yield
+    except Exception as error:
+        event = Event.REFUSED if isinstance(error, RefusedError) else Event.FAILED
+        reason = " ".join(str(error).split()) or type(error).__name__
+        announce(event, resource, {"reason": reason}, labels={"prefect.resource.name": reason})
+        raise

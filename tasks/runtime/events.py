@@ -6,12 +6,11 @@ import os
 import sys
 from collections.abc import Mapping
 from enum import StrEnum
-from pathlib import Path
 from types import MappingProxyType
-from urllib.parse import urlsplit
 
 from tasks.runtime.credentials import use_own_server
-from tasks.runtime.settings import EMBEDDED_VARIABLE, current_root, recorded_servers
+from tasks.runtime.running_server import running_servers
+from tasks.runtime.settings import EMBEDDED_VARIABLE, current_root
 
 __all__ = ["Event", "account_resource", "announce", "dataset_resource"]
 
@@ -28,6 +27,8 @@ class Event(StrEnum):
     """A deployed run has trained a model and registered it."""
     REFUSED = "unitball.run.refused"
     """A deployed run was refused for privacy: nothing was charged."""
+    FAILED = "unitball.run.failed"
+    """A run failed for another reason."""
     BUDGET_LOW = "unitball.budget.low"
     """More than 80 % of an account's cap is spent."""
     VIOLATED = "unitball.audit.violated"
@@ -38,7 +39,7 @@ class Event(StrEnum):
     @classmethod
     def alerts(cls) -> tuple[Event, ...]:
         """Return those that somebody has to look at."""
-        return (cls.REFUSED, cls.BUDGET_LOW, cls.VIOLATED, cls.UNWELL)
+        return (cls.REFUSED, cls.FAILED, cls.BUDGET_LOW, cls.VIOLATED, cls.UNWELL)
 
 
 def dataset_resource(dataset: str) -> str:
@@ -60,9 +61,9 @@ def announce(
     either there is nobody to tell.
     """
     if not os.environ.get("PREFECT_API_URL"):
-        served = recorded_servers(current_root()).get("prefect")
+        served = running_servers(current_root()).get("prefect")
         # Prefect reads its settings when it is imported.
-        if served is None or "prefect" in sys.modules or not _is_ours(served):
+        if served is None or "prefect" in sys.modules:
             return
         os.environ["PREFECT_API_URL"] = served
     if os.environ["PREFECT_API_URL"] == os.environ.get(EMBEDDED_VARIABLE):
@@ -72,13 +73,3 @@ def announce(
     from prefect.events import emit_event
 
     emit_event(event=str(event), resource={"prefect.resource.id": resource, **labels}, payload=dict(payload))
-
-
-def _is_ours(address: str) -> bool:
-    """Whether a process of this user listens there: after a kill somebody else's might, and be shown the secret."""
-    table, port = Path("/proc/net/tcp"), urlsplit(address).port
-    if port is None or not table.exists():
-        return False
-    here, listening = f"0100007F:{port:04X}", "0A"
-    fields = (line.split() for line in table.read_text().splitlines()[1:])
-    return any(one[1] == here and one[3] == listening and int(one[7]) == os.getuid() for one in fields)

@@ -20,10 +20,34 @@ def clinic(unitball: CommandLine, tmp_path: Path) -> CommandLine:
     return unitball
 
 
-def test_what_is_served_by_default_starts_nothing_by_itself() -> None:
+def test_what_is_served_by_default_spends_nothing_by_itself() -> None:
+    """Only the report of budgets runs unasked: it reads charges and makes no release."""
     for deployment in read_deployments(DEPLOYMENTS):
         assert not deployment["triggers"]
-        assert not [schedule for schedule in deployment["schedules"] if schedule.active is not False]
+        unasked = [schedule for schedule in deployment["schedules"] if schedule.active is not False]
+        assert not unasked or deployment["entrypoint"] == "flows.budget_report.budget_report"
+
+
+def test_rows_to_score_become_a_deployment_that_trainings_start(
+    clinic: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("UNITBALL_ROOT", str(clinic.root))
+    new = tmp_path / "new.csv"
+    new.write_text("a\n1\n")
+    scored = ("--score-input", str(new), "--score-id", "a", "--algorithm", "noisy-gd", "--epsilon", "0.1")
+    clinic.succeeds("schedule", "clinic", *scored)
+    (scoring,) = scheduled_deployments()
+    assert (scoring["name"], scoring["entrypoint"]) == ("clinic", "flows.batch_scoring.batch_scoring")
+    (trigger,) = scoring["triggers"]
+    assert trigger.expect == {"unitball.training.completed"}
+    assert dict(trigger.match.root) == {"prefect.resource.id": "unitball.dataset.clinic"}
+    request = trigger.parameters["request"]
+    assert (request["input"], request["id_column"], request["prefer_champion"]) == (str(new), "a", True)
+    clinic.succeeds("schedule", "clinic", "--nightly", *scored)
+    assert [one["entrypoint"].split(".")[1] for one in scheduled_deployments()] == [
+        "federated_training",
+        "batch_scoring",
+    ]
 
 
 def test_a_schedule_becomes_a_deployment_of_its_data_set_and_goes_again(
@@ -63,6 +87,8 @@ def test_a_schedule_becomes_a_deployment_of_its_data_set_and_goes_again(
         (("clinic", "--nightly", "--timezone", "Mars", "--epsilon", "0.1"), "--timezone 'Mars'"),
         (("clinic", "--nightly", "--cron", "0 5 * * 1", "--epsilon", "0.1"), "give one of them"),
         (("clinic", "--nightly", "--remove"), "give it alone"),
+        (("clinic", "--nightly", "--epsilon", "0.1", "--score-id", "a"), "say which with --score-input"),
+        (("clinic", "--epsilon", "0.1", "--score-input", "/nowhere.csv"), "no file or folder /nowhere.csv"),
         (("clinic", "--nightly", "--epsilon", "5"), "cap"),
     ],
 )
