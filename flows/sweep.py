@@ -19,7 +19,7 @@ from tasks.experiments.specification import Point, SweepSpec
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.identity import code_version, identity
 from tasks.runtime.caching import BY_CONTENT
-from tasks.runtime.cluster import task_runner
+from tasks.runtime.cluster import task_runner, threads
 from tasks.runtime.progress import say
 from tasks.runtime.retries import RETRIES
 from tasks.runtime.settings import current_layout, current_root
@@ -136,7 +136,8 @@ def _duration(seconds: float) -> str:
     name="sweep",
     flow_run_name="sweep {spec.name}",
     persist_result=False,
-    task_runner=cast(TaskRunner[PrefectFuture[Any]], ThreadPoolTaskRunner(max_workers=min(4, os.cpu_count() or 1))),
+    # A deployed one takes this; Prefect's own has no bound.
+    task_runner=threads(),
 )
 def sweep(spec: SweepSpec) -> SweepResult:
     """Run every point of a grid; what is finished is taken from the cache, what fails is recorded.

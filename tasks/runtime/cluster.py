@@ -30,7 +30,7 @@ from storage.layout import Layout
 if TYPE_CHECKING:
     from distributed import Security
 
-__all__ = ["NO_DASHBOARD", "certificate", "require_scheduler", "security", "task_runner"]
+__all__ = ["NO_DASHBOARD", "certificate", "require_scheduler", "security", "task_runner", "threads"]
 
 NO_DASHBOARD = "127.0.0.1:0"
 """Where Dask's HTTP server listens, which cannot be switched off; without pages, see :func:`security`."""
@@ -137,6 +137,12 @@ def require_scheduler(address: str | None) -> None:
         ) from None
 
 
+def threads(at_once: int | None = None) -> TaskRunner[PrefectFuture[object]]:
+    """Return what runs a flow's tasks in threads, as many as are said, or by the machine."""
+    number = at_once or min(4, os.cpu_count() or 1)
+    return cast(TaskRunner[PrefectFuture[object]], ThreadPoolTaskRunner(max_workers=number))
+
+
 def task_runner(layout: Layout, workers: int | None, dask: str | None) -> TaskRunner[PrefectFuture[object]]:
     """Return what runs a flow's tasks: threads, a Dask cluster on this machine (``local``), or one by its address.
 
@@ -151,7 +157,7 @@ def task_runner(layout: Layout, workers: int | None, dask: str | None) -> TaskRu
     """
     at_once = workers or min(4, os.cpu_count() or 1)
     if dask is None:
-        return cast(TaskRunner[PrefectFuture[object]], ThreadPoolTaskRunner(max_workers=at_once))
+        return threads(at_once)
     require_scheduler(dask)
     secured = security(layout)
     from prefect_dask import DaskTaskRunner

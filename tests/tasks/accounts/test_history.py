@@ -12,7 +12,7 @@ from storage.errors import OverspendError
 from tasks.accounts import history
 from tasks.accounts.budget import budget_report, change_cap, low_budget
 from tasks.accounts.drawing import budget_page, budget_rows, draw_budgets
-from tasks.accounts.history import BudgetHistory, budget_history
+from tasks.accounts.history import BudgetHistory, budget_histories, budget_history
 from tests.support.chains import ingest_private, prepare
 from tests.support.command_line import CommandLine
 
