@@ -14,6 +14,7 @@ from typing import ClassVar, Protocol, cast, runtime_checkable
 
 import numpy as np
 
+from dpalgos.aggregators.aggregator import Aggregator
 from dpalgos.algorithms import Algorithm, OneSum
 from dpalgos.errors import ParameterError
 from dpalgos.gaussian_sums import GAUSSIAN_BUDGETS, total_mu
@@ -28,6 +29,7 @@ __all__ = [
     "GaussianSum",
     "NightSum",
     "NightlyRows",
+    "RunningSumModel",
     "decode_running_sum",
     "model_of",
     "nightly_budget",
@@ -243,3 +245,31 @@ def model_of(
     setting = arrived
     louder = replace(setting, noise_factor=setting.noise_factor * factor.amplification(len(released)))
     return inner.result(cast(Ints, decode_running_sum(factor, released)), louder)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunningSumModel(Aggregator[Statistic]):
+    """Make a model of the nights released so far (:func:`model_of`); post-processing.
+
+    Parameters
+    ----------
+    inner : GaussianSum
+        On :func:`nightly_budget`.
+    factor : ToeplitzFactor
+    setting : Setting
+    sizes : tuple of int
+        Rows of each party that have arrived.
+    """
+
+    inner: GaussianSum
+    factor: ToeplitzFactor
+    setting: Setting
+    sizes: tuple[int, ...]
+
+    source: ClassVar[str] = NightSum.source
+    combines: ClassVar[str] = Statistic.kind
+
+    def combine(self, artefacts: Sequence[Statistic], weights: Floats) -> Artefact:  # type: ignore[override]
+        """Return the model of the last night; weights are the factor's own."""
+        del weights
+        return model_of(self.inner, self.factor, [one.values for one in artefacts], self.setting, self.sizes)

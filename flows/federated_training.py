@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 from prefect import flow
 from prefect.futures import PrefectFuture
-from prefect.runtime import flow_run
 from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 
-from flows.secure_rounds import in_rounds
+from flows.nightly import chain_nights
+from flows.releasing import Chained, submit, timed
 from storage.errors import RefusedError
-from storage.refs import DatasetRef, ReleaseRef, ShardRef
+from storage.refs import ReleaseRef
 from tasks.accounts.budget import relation_of
 from tasks.aggregation import aggregate
 from tasks.charging import charge
@@ -25,7 +24,6 @@ from tasks.normalisation import normalise
 from tasks.partitioning import partition
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.planner import plan_run
-from tasks.planning.plans import PlannedRelease, RunPlan
 from tasks.planning.resolution import resolve_normalisation
 from tasks.preparation.features import plan_features
 from tasks.recording import record
@@ -34,22 +32,13 @@ from tasks.runtime.concurrency import one_run_a_dataset
 from tasks.runtime.end_states import announcing_failures, refused
 from tasks.runtime.events import dataset_resource
 from tasks.runtime.progress import say
-from tasks.runtime.steps import Done, Future, Step, inline, is_inline, served_from_cache
+from tasks.runtime.steps import Future, inline
 from tasks.tracking.announcements import announce_trained
 from tasks.tracking.artifacts import show_result, showing_progress
 from tasks.tracking.results import Evaluation, RunResult, summarise
 from tasks.training import train_model
 
 __all__ = ["Chained", "chain", "chain_inline", "train"]
-
-
-class Chained(NamedTuple):
-    """What a run leaves: its rows, its plan, its result, and for each model what rows pass through, the model last."""
-
-    dataset: DatasetRef
-    plan: RunPlan
-    result: RunResult
-    models: dict[str, list[ReleaseRef]]
 
 
 def chain(config: TrainingConfig) -> Chained:
@@ -60,6 +49,8 @@ def chain(config: TrainingConfig) -> Chained:
     storage.errors.RefusedError
         If something unproved would read private rows, or a cap would be exceeded; nothing is released then.
     """
+    if config.horizon is not None:
+        return chain_nights(config)
     started = time.monotonic()
     ingested = ingest(config.dataset)
     dataset = normalise(ingested, resolve_normalisation(config, default_normalisation(config.dataset)))
@@ -72,12 +63,12 @@ def chain(config: TrainingConfig) -> Chained:
     charge(plan, shards)
     made: dict[str, Future[ReleaseRef]] = {}
     for release in plan.projections:
-        made[release.key] = _submit(reduce_dimension, release, shards.of(release.parties))
+        made[release.key] = submit(reduce_dimension, release, shards.of(release.parties))
     if plan.basis is not None:
         made[plan.basis.key] = aggregate.submit(plan.basis, [made[key] for key in plan.basis.upstream])
     for release in plan.models:
         upstream = [made[key] for key in release.upstream]
-        made[release.key] = _submit(train_model, release, shards.of(release.parties), upstream)
+        made[release.key] = submit(train_model, release, shards.of(release.parties), upstream)
     if plan.model is not None:
         made[plan.model.key] = aggregate.submit(plan.model, [made[key] for key in plan.model.upstream])
     # In order, so that what failed says so itself; the steps after it only say that they never began.
@@ -88,40 +79,13 @@ def chain(config: TrainingConfig) -> Chained:
     models = {name: [references[key] for key in path] for name, path in plan.paths().items()}
     measured = evaluate(plan, models, shards) if config.evaluation else Evaluation()
     result = summarise(plan, dataset, measured, list(references.values()))
-    return Chained(dataset, plan, _timed(result, dataset, started, list(made.values())), models)
+    return Chained(dataset, plan, timed(result, dataset, started, list(made.values())), models)
 
 
 def chain_inline(config: TrainingConfig) -> Chained:
     """Run the chain in the caller's own thread, without an engine: a point of a sweep."""
     with inline():
         return chain(config)
-
-
-def _submit(
-    step: Step[..., ReleaseRef],
-    release: PlannedRelease,
-    shards: Sequence[ShardRef],
-    *upstream: list[Future[ReleaseRef]],
-) -> Future[ReleaseRef]:
-    """Begin a release: one task, or those of its rounds where parties and server exchange messages."""
-    if release.in_rounds and not is_inline():
-        return in_rounds(release, shards, *upstream)
-    return step.submit(release, shards, *upstream)
-
-
-def _timed(result: RunResult, dataset: DatasetRef, started: float, futures: Sequence[Future[Any]]) -> RunResult:
-    """Add how long a run on public rows took; time is a side channel of private ones."""
-    cached = all(served_from_cache(future) for future in futures)
-    releasing = [future.seconds for future in futures if isinstance(future, Done) and not future.known]
-    measured = not dataset.private and len(releasing) == len(futures)
-    return result.model_copy(
-        update={
-            "cached": cached,
-            "seconds": None if dataset.private else round(time.monotonic() - started, 3),
-            "releasing_seconds": round(sum(releasing), 4) if measured else None,
-            "prefect_flow_run_id": None if is_inline() else str(flow_run.id),
-        }
-    )
 
 
 @flow(

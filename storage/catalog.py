@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
+from storage.arrivals import Arrival
 from storage.errors import InputError, RefusedError
 from storage.ledger.accounts import Account, add_account, find_account, get_account
 from storage.ledger.charges import DEFAULT_RELATION, Cap
@@ -13,7 +14,7 @@ from storage.ledger.database import Database
 from storage.ledger.entries import Entries, Entry, Kind, reading, require_name, writing
 from storage.refs import Visibility
 
-__all__ = ["Catalog", "Disjoint", "Registration", "overlap_refusal"]
+__all__ = ["Catalog", "Disjoint", "Horizon", "Registration", "overlap_refusal"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +61,36 @@ class Disjoint:
     accounts: tuple[str, ...]
     reason: str
     recorded_at: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Horizon:
+    """So many nights of a data set, whose rows are disjoint from those of its other horizons.
+
+    Parameters
+    ----------
+    number : int
+        From 1.
+    nights : int
+    participations, separation : int
+        In how many of its nights one row may take part, and how far apart at least.
+    arrivals : tuple of Arrival
+        Nights in which rows came, in order; not those in which none did.
+    versions : tuple of str
+        All versions that were compared, those without a new row included, in order.
+    """
+
+    number: int
+    nights: int
+    participations: int
+    separation: int
+    arrivals: tuple[Arrival, ...] = ()
+    versions: tuple[str, ...] = ()
+
+    @property
+    def full(self) -> bool:
+        """Whether all its nights have come."""
+        return len(self.arrivals) == self.nights
 
 
 class Catalog:
@@ -209,6 +240,55 @@ class Catalog:
         with reading(self._database) as entries:
             newest = {entry.subject: entry.content for entry in entries.find(Kind.SCHEDULE)}
         return {name: newest[name] for name in sorted(newest) if newest[name]}
+
+    def horizons(self, name: str) -> list[Horizon]:
+        """Return a data set's horizons, oldest first; all but the last are full."""
+        with reading(self._database) as entries:
+            opened = [entry.content for entry in entries.find(Kind.HORIZON, subject=name)]
+            came = [entry.content for entry in entries.find(Kind.ARRIVAL, subject=name)]
+        return [
+            Horizon(
+                number=number,
+                **content,
+                arrivals=tuple(Arrival.of(one) for one in came if one["horizon"] == number and one["rows"]),
+                versions=tuple(one["version"] for one in came if one["horizon"] == number),
+            )
+            for number, content in enumerate(opened, 1)
+        ]
+
+    def open_horizon(self, name: str, *, nights: int, participations: int, separation: int) -> None:
+        """Record that the rows of a data set that arrive from now on are those of a horizon.
+
+        Raises
+        ------
+        InputError
+            If there is no such data set.
+        """
+        content = {"nights": nights, "participations": participations, "separation": separation}
+        account = self.get(name).account
+        with writing(self._database) as entries:
+            entries.append(Kind.HORIZON, account=account, subject=name, content=content)
+
+    def record_arrival(self, name: str, arrival: Arrival) -> None:
+        """Record what a version brought; the same again changes nothing."""
+        account = self.get(name).account
+        with writing(self._database) as entries:
+            if all(entry.content["version"] != arrival.version for entry in entries.find(Kind.ARRIVAL, subject=name)):
+                entries.append(Kind.ARRIVAL, account=account, subject=name, content=asdict(arrival))
+
+    def fix_stream(self, name: str, key: str, terms: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Record what is released night after night, unless it was, and return what stands."""
+        account = self.get(name).account
+        with writing(self._database) as entries:
+            if not entries.find(Kind.STREAM, subject=key):
+                entries.append(Kind.STREAM, account=account, subject=key, content=dict(terms))
+            return entries.find(Kind.STREAM, subject=key)[0].content
+
+    def stream(self, key: str) -> Mapping[str, Any] | None:
+        """Return what is released night after night under a key, None where nothing was fixed."""
+        with reading(self._database) as entries:
+            found = entries.find(Kind.STREAM, subject=key)
+        return found[0].content if found else None
 
     def get(self, name: str, *, version: str | None = None, normalisation: str | None = None) -> Registration:
         """Return the newest registration of a name, narrowed to a version or a normalisation where given.

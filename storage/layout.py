@@ -98,6 +98,11 @@ class Layout:
         return self.root / "ledger.sqlite"
 
     @property
+    def arrivals(self) -> Path:
+        """Fingerprints of the rows of versions that nights arrived in; private."""
+        return self.private / "arrivals"
+
+    @property
     def results(self) -> Path:
         """One Parquet file a run and table."""
         return self.root / "results"

@@ -29,10 +29,12 @@ _OPEN_AT_ONCE = 256
 _PENDING_BYTES = 1 << 27
 
 
-def _owners(assignment: Mapping[str, NDArray[np.int64]], rows: int, name: str) -> NDArray[np.int32]:
+def _owners(assignment: Mapping[str, NDArray[np.int64]], rows: int, name: str, allow_empty: bool) -> NDArray[np.int32]:
     """Return the party's number of each row, -1 where it has none; refuse what is not a partition."""
     owners = np.full(rows, -1, dtype=np.int32)
     for number, (party, positions) in enumerate(assignment.items()):
+        if len(positions) == 0 and allow_empty:
+            continue
         if len(positions) == 0:
             raise InputError(f"party {party!r} is empty: give it at least one row, or take fewer parties")
         if positions.min() < 0 or positions.max() >= rows:
@@ -56,6 +58,7 @@ def write_shards(
     partition: str,
     *,
     part: str = "train",
+    allow_empty: bool = False,
 ) -> tuple[ShardRef, ...]:
     """Deal rows to parties, streaming; sound shards that are there already are kept.
 
@@ -67,6 +70,8 @@ def write_shards(
         Identity of the partition.
     part : {"train", "test"}
         Which rows are dealt.
+    allow_empty : bool
+        Whether a party may have no row.
 
     Returns
     -------
@@ -82,7 +87,7 @@ def write_shards(
     """
     rows = open_dataset(layout, ref, part)
     given = {party: np.asarray(positions, dtype=np.int64) for party, positions in assignment.items()}
-    owners = _owners(given, rows.count, ref.name)
+    owners = _owners(given, rows.count, ref.name, allow_empty)
     digests = {
         party: hashlib.sha256(part.encode() + np.sort(positions).astype("<i8").tobytes()).hexdigest()
         for party, positions in given.items()

@@ -87,12 +87,16 @@ class ReleaseCharge:
         The guarantee as JSON; stored as it is, understood by the policy alone.
     label : str
         For people: ``"projection"``, ``"model of party 3"``.
+    stream : str
+        What this is one release of: the guarantee is of all releases of the stream together, so that of those that are
+        charged in one plan it counts once. Empty where the guarantee is the release's own.
     """
 
     key: str
     parties: tuple[str, ...]
     guarantee: Mapping[str, Any]
     label: str = ""
+    stream: str = ""
 
 
 @dataclass(frozen=True, slots=True)

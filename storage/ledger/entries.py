@@ -59,6 +59,12 @@ class Kind(StrEnum):
     """The digest of a file of key material that was stored before registrations carried one."""
     SCHEDULE = "schedule"
     """When a data set is trained on unasked; the last one of a name stands, an empty one ends it."""
+    HORIZON = "horizon"
+    """A data set's rows are released night after night, at one price, over so many nights."""
+    ARRIVAL = "arrival"
+    """How many rows a version of a data set in a horizon brought, and in which night."""
+    STREAM = "stream"
+    """What is released of a horizon's nights, fixed when the first of them is."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -772,6 +772,7 @@ def _append_plan(
                 "parties": list(release.parties),
                 "guarantee": release.guarantee,
                 "label": release.label,
+                **({"stream": release.stream} if release.stream else {}),
             },
         )
         for release in new

@@ -89,7 +89,8 @@ class AccountingPolicy:
         """
         relation = Neighbours(terms.relation).in_force()
         releases = [
-            (charge.parties, losses_under(Guarantee.from_json(dict(charge.guarantee)), relation)) for charge in new
+            (charge.parties, losses_under(Guarantee.from_json(dict(charge.guarantee)), relation))
+            for charge in _counted_once(new)
         ]
         costs = price(releases, delta, rows_per_person=self.rows_per_person)
         written = {party: cost.to_json() for party, cost in costs.items()}
@@ -121,6 +122,22 @@ class AccountingPolicy:
     def stated(self, epsilon: float, delta: float) -> dict[str, object]:
         """Return the cost of a plan of which nothing is known but (epsilon, delta)."""
         return PlanCost.of([ApproximateDP(epsilon, delta)], delta).to_json()
+
+
+def _counted_once(new: Sequence[ReleaseCharge]) -> list[ReleaseCharge]:
+    """Return the charges, of those of one stream the first: its guarantee is that of all of them together.
+
+    Raises
+    ------
+    ValueError
+        If releases of one stream do not say the same.
+    """
+    kept: dict[str, ReleaseCharge] = {}
+    for charge in new:
+        first = kept.setdefault(charge.stream or charge.key, charge)
+        if charge.stream and (first.guarantee, first.parties) != (charge.guarantee, charge.parties):
+            raise ValueError(f"releases of the stream {charge.stream} differ in their guarantee or their parties")
+    return list(kept.values())
 
 
 def _losses(lacks: Mapping[str, float]) -> tuple[Loss, ...]:

@@ -24,6 +24,7 @@ from storage.readers.raw import expected_rows
 from storage.readers.registry import read_source, reader_names
 from storage.refs import DatasetRef, Visibility
 from storage.source import ReadOptions, Source, concatenate
+from tasks.datasets.horizons import arrival_of
 from tasks.datasets.request import IngestRequest
 from tasks.planning.resolution import admitted_normalisation
 from tasks.runtime.books import open_catalog
@@ -109,12 +110,15 @@ def ingest(request: IngestRequest) -> DatasetRef:
         overlapping = _overlapping(catalog, request, account, staged)
         stored = staged.publish(previous)
         try:
+            arrival = arrival_of(layout, catalog, request.name, stored)
             _register(catalog, request, stored, cap, overlapping)
         except Exception:
             # Rows that were not taken on are not kept, and do not stand in the way of another registration.
             if all(stored.version != one.version for one in catalog.registrations()):
                 discard(layout.dataset(stored.version))
             raise
+        if arrival is not None:
+            catalog.record_arrival(request.name, arrival)
         confirm_registered(layout, stored.version)
     if known and all(stored.version != one.version for one in known):
         # A first registration starts nothing: no budget is spent before somebody asked for a run on these rows.

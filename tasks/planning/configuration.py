@@ -252,6 +252,33 @@ class TrainingConfig(BaseModel):
         float,
         Field(gt=0, le=0.01, description="With --deadline: probability of an overrun on any rows; charged as delta."),
     ] = 1e-9
+    horizon: Annotated[
+        int | None,
+        Field(
+            ge=1,
+            le=3653,
+            description="Nights over which rows arrive: running sums are released each night, at one price for all.",
+            examples=[365],
+        ),
+    ] = None
+    participations: Annotated[
+        int, Field(ge=1, description="With --horizon: the most nights in which one row comes, edited or again.")
+    ] = 1
+    separation: Annotated[
+        int, Field(ge=1, description="With --participations: the least number of nights between two of them.")
+    ] = 1
+    expected_rows: Annotated[
+        int | None,
+        Field(
+            ge=1, le=_MOST, description="With --horizon: rows of all nights; if empty, as many in each as in the first."
+        ),
+    ] = None
+    bands: Annotated[
+        int | None,
+        Field(
+            ge=1, description="With --horizon: nights whose sums each party keeps, fewer at more noise; if empty all."
+        ),
+    ] = None
     parameters: Annotated[
         dict[str, object],
         Field(description="Fields of the parts, dotted where ambiguous.", examples=[{"trainer.regularisation": 0.01}]),
@@ -299,6 +326,15 @@ class TrainingConfig(BaseModel):
             )
         if self.sizes is not None and self.rows_per_party is not None:
             faults.append("give `sizes` or `rows_per_party`, not both")
+        if self.horizon is None and (self.participations, self.separation, self.expected_rows, self.bands) != (
+            1,
+            1,
+            None,
+            None,
+        ):
+            faults.append("`participations`, `separation`, `expected_rows` and `bands` are of a `horizon`: give one")
+        if self.horizon is not None and (self.roc or self.deadline is not None):
+            faults.append("`roc` and `deadline` are not for a `horizon`, of which no rows are held out: leave them out")
         if faults:
             raise ValueError("; ".join(faults))
         return self

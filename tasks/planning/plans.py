@@ -6,18 +6,33 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import cast
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, SerializeAsAny
 
 from dpalgos.accounting.overruns import loss_of_overruns
+from dpalgos.aggregators.aggregator import Aggregator
 from dpalgos.algorithms import Algorithm
+from dpalgos.continual import GaussianSum, NightSum, RunningSumModel, nightly_budget
 from dpalgos.guarantees import Guarantee, Loss
-from dpalgos.registry import lookup
+from dpalgos.mechanisms.factorisation import ToeplitzFactor
+from dpalgos.models import Artefact
+from dpalgos.registry import AlgorithmSpec, lookup
 from dpalgos.trust.model import EVERYONE, TrustModel
 from storage.refs import DatasetRef, ShardRef
 from tasks.planning.fields import AlgorithmField, ClaimField, Json, LossField, SettingField
 from tasks.planning.identity import identity
 
-__all__ = ["EVERYONE", "Deadline", "FeatureStep", "PlannedCombination", "PlannedRelease", "RunPlan", "Shards"]
+__all__ = [
+    "EVERYONE",
+    "Deadline",
+    "FeatureStep",
+    "PlannedCombination",
+    "PlannedNightModel",
+    "PlannedRelease",
+    "RunPlan",
+    "Shards",
+    "Stream",
+    "one_night",
+]
 
 
 class _Planned(BaseModel):
@@ -89,6 +104,46 @@ class FeatureStep(_Planned):
     algorithm: AlgorithmField | None = None
     public: DatasetRef | None = None
     outside: str | None = None
+
+
+class Stream(_Planned):
+    """Which release of a stream a release is: that of one night of a horizon, charged with all others at once.
+
+    Attributes
+    ----------
+    partition : str
+        Of the data set's rows into horizons, for the ledger: rows of different horizons are disjoint.
+    horizon : int
+        Number of the horizon whose rows are read.
+    nights, night : int
+    bands : int or None
+    participations, separation : int
+        See :class:`~dpalgos.mechanisms.factorisation.ToeplitzFactor`.
+    rows : str
+        Identity of what rows pass through before they are stored: normalisation and public features.
+    arrived : tuple of int
+        Rows of this night at each party.
+    """
+
+    partition: str
+    horizon: int
+    nights: int
+    night: int
+    bands: int | None
+    participations: int
+    separation: int
+    rows: str
+    arrived: tuple[int, ...]
+
+    @property
+    def factor(self) -> ToeplitzFactor:
+        """The factor of the running sums."""
+        return ToeplitzFactor(
+            nights=self.nights,
+            bands=self.bands,
+            participations=self.participations,
+            separation=self.separation,
+        )
 
 
 class _Identified(_Planned):
@@ -163,15 +218,54 @@ class PlannedRelease(_Identified):
     delta: float
     deadline: Deadline | None = None
     outside: tuple[str, ...] = ()
+    stream: Stream | None = None
 
     def _outside(self) -> set[str]:
         # What follows from the rest, or changes no number that is released.
-        return {"account", "delta", "outside"} | self.fields_without_value
+        follows = {"account", "delta", "outside"} | self.fields_without_value
+        # All nights are charged when the first is, whatever versions of rows and code the others will have.
+        return follows if self.stream is None else follows | {"dataset", "code"}
+
+    @property
+    def key(self) -> str:
+        """The identity; of a night, by its horizon and number."""
+        return super().key if self.stream is None else self._key_of(self.stream.night)
+
+    def _key_of(self, night: int) -> str:
+        assert self.stream is not None
+        parts = self.model_dump(mode="json", exclude={"label", *self._outside()})
+        parts["stream"] |= {"night": night, "arrived": None}
+        return identity(**parts)
+
+    @property
+    def stream_key(self) -> str:
+        """What all nights of the stream have in common."""
+        return self._key_of(0)
+
+    @property
+    def night_keys(self) -> tuple[str, ...]:
+        """The identities of all nights of the horizon, the first first; empty where this is no night's release."""
+        return () if self.stream is None else tuple(self._key_of(night) for night in range(1, self.stream.nights + 1))
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Rows of each party that are read."""
+        return self.setting.sizes if self.stream is None else self.stream.arrived
+
+    @property
+    def payers(self) -> tuple[str, ...]:
+        """Who pays, in the ledger: the parties whose rows are read, or the rows of a whole horizon."""
+        return self.parties if self.stream is None else (f"horizon {self.stream.horizon}",)
+
+    @property
+    def charged_partition(self) -> str:
+        """What these payers are parts of."""
+        return self.partition if self.stream is None else self.stream.partition
 
     @property
     def fields_without_value(self) -> set[str]:
         """Fields that identities and manifests leave out where they have no value, as those made before have none."""
-        return {name for name in ("deadline", "outside") if not getattr(self, name)}
+        return {name for name in ("deadline", "outside", "stream") if not getattr(self, name)}
 
     @property
     def name(self) -> str:
@@ -180,6 +274,13 @@ class PlannedRelease(_Identified):
 
     def build(self) -> Algorithm:
         """Return the algorithm with its budget."""
+        if self.stream is not None and self.budget is not None:
+            return NightSum(
+                inner=one_night(self.algorithm, self.budget, self.stream.factor),
+                budget=self.budget,
+                factor=self.stream.factor,
+                night=self.stream.night,
+            )
         spec = self.algorithm if self.budget is None else self.algorithm.with_parameters(budget=self.budget)
         return cast(Algorithm, spec.build())
 
@@ -209,7 +310,12 @@ class PlannedRelease(_Identified):
 
     def guarantee(self) -> Guarantee:
         """Return what is proved about the release, its time included where it has a deadline."""
-        proved = self.trust_model().guarantee(self.build(), self.setting)
+        algorithm = self.build()
+        proved = self.trust_model().guarantee(algorithm, self.setting)
+        if self.stream is not None:
+            # What the trust model adds, it adds in each night.
+            own = algorithm.guarantee(self.setting).losses
+            proved = replace(proved, losses=(*own, *proved.losses[len(own) :] * self.stream.nights))
         if self.outside and proved.proved:
             proved = replace(proved, assumptions=(*proved.assumptions, *self.outside))
         if self.deadline is None or not proved.proved:
@@ -228,6 +334,11 @@ class PlannedRelease(_Identified):
         )
 
 
+def one_night(algorithm: AlgorithmSpec, budget: Loss, factor: ToeplitzFactor) -> GaussianSum:
+    """Return the algorithm of one night by itself, where the whole horizon has a budget."""
+    return cast(GaussianSum, algorithm.with_parameters(budget=nightly_budget(budget, factor)).build())
+
+
 class PlannedCombination(_Identified):
     """Post-processing of releases by the server: costs nothing, has an identity all the same.
 
@@ -241,6 +352,43 @@ class PlannedCombination(_Identified):
 
     algorithm: AlgorithmField
     weights: tuple[float, ...]
+
+    def build(self) -> Aggregator[Artefact]:
+        """Return what combines."""
+        return cast(Aggregator[Artefact], self.algorithm.build())
+
+
+class PlannedNightModel(PlannedCombination):
+    """What the server makes of the nights so far: the running sum, and of that a model.
+
+    Attributes
+    ----------
+    algorithm : AlgorithmSpec
+        The trainer whose sums were released.
+    budget : Loss
+        Of the horizon.
+    setting : Setting
+    stream : Stream
+    arrived : tuple of int
+        Rows of each party so far.
+    """
+
+    budget: LossField
+    setting: SettingField
+    stream: Stream
+    arrived: tuple[int, ...]
+
+    def build(self) -> Aggregator[Artefact]:
+        """Return what decodes the nights."""
+        return cast(
+            Aggregator[Artefact],
+            RunningSumModel(
+                inner=one_night(self.algorithm, self.budget, self.stream.factor),
+                factor=self.stream.factor,
+                setting=self.setting,
+                sizes=self.arrived,
+            ),
+        )
 
 
 class RunPlan(_Planned):
@@ -272,7 +420,7 @@ class RunPlan(_Planned):
     projections: tuple[PlannedRelease, ...]
     basis: PlannedCombination | None
     models: tuple[PlannedRelease, ...]
-    model: PlannedCombination | None
+    model: SerializeAsAny[PlannedCombination] | None
     evaluations: tuple[PlannedRelease, ...]
     features: tuple[FeatureStep, ...] = ()
     split: Json

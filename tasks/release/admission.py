@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from dpalgos.guarantees import Numerics
 from storage.datasets import dataset_ref
@@ -77,7 +77,7 @@ def require_admissible(plan: RunPlan, shards: Sequence[ShardRef]) -> None:
     ledger = open_ledger()
     readers = _admissible(ledger, plan.releases, shards, plan.system, plan.sound_counterpart)
     if readers:
-        ledger.require_affordable(_request({release.key: release for release in readers}, plan.system))
+        ledger.require_affordable(_request({release.key: release for release in readers}, plan.system, ledger))
 
 
 def _admissible(
@@ -139,7 +139,7 @@ def _require_stored(shards: Sequence[ShardRef]) -> None:
 
 def _require_bound(release: PlannedRelease, shards: Mapping[str, ShardRef]) -> None:
     """Compare a release with the shards of its parties, as far as they are at hand."""
-    for party, rows in zip(release.parties, release.setting.sizes, strict=True):
+    for party, rows in zip(release.parties, release.sizes, strict=True):
         shard = shards.get(party)
         if shard is None:
             continue
@@ -212,7 +212,7 @@ def _charge(ledger: Ledger, releases: Sequence[PlannedRelease], run: str) -> Jso
     if not releases:
         return {"charged": 0, "already_charged": 0}
     keyed = {release.key: release for release in releases}
-    request = _request(keyed, run)
+    request = _request(keyed, run, ledger)
     # Only what is still to be paid names secrets: a lost one must not be made anew for a release already charged.
     unpaid = [release for key, release in keyed.items() if not ledger.is_charged(key)]
     makers = list(dict.fromkeys(maker for release in unpaid for maker in release.noise_makers))
@@ -221,17 +221,25 @@ def _charge(ledger: Ledger, releases: Sequence[PlannedRelease], run: str) -> Jso
     return {"charged": len(outcome.charged), "already_charged": len(outcome.already_charged), **outcome.details}
 
 
-def _request(releases: Mapping[str, PlannedRelease], run: str) -> PlanRequest:
+def _request(releases: Mapping[str, PlannedRelease], run: str, ledger: Ledger) -> PlanRequest:
     first = next(iter(releases.values()))
+    charges = (charge for release in releases.values() for charge in _charges(release, ledger))
     return PlanRequest(
         account=first.account,
-        partition=first.partition,
-        releases=tuple(
-            ReleaseCharge(
-                key=key, parties=release.parties, guarantee=release.guarantee().to_json(), label=release.label
-            )
-            for key, release in releases.items()
-        ),
+        partition=first.charged_partition,
+        releases=tuple({charge.key: charge for charge in charges}.values()),
         delta=first.delta,
         run=run,
     )
+
+
+def _charges(release: PlannedRelease, ledger: Ledger) -> Iterator[ReleaseCharge]:
+    """Yield what a release is charged as: by itself, or with all other nights of its horizon, at one price."""
+    key, guarantee, stream = release.key, release.guarantee().to_json(), release.stream
+    if stream is None or ledger.is_charged(key):
+        name = "" if stream is None else release.stream_key
+        yield ReleaseCharge(key, release.payers, guarantee, release.label, name)
+        return
+    for night, one in enumerate(release.night_keys, 1):
+        label = f"night {night} of {stream.nights}"
+        yield ReleaseCharge(one, release.payers, guarantee, label, release.stream_key)

@@ -26,7 +26,7 @@ def combine(combination: PlannedCombination, releases: Sequence[ReleaseRef]) -> 
         If the releases are of a kind that the aggregator does not combine.
     """
     require_upstream(combination, releases)
-    aggregator, name = combination.algorithm.build(), combination.algorithm.name
+    aggregator, name = combination.build(), combination.algorithm.name
     artefacts = [read_release(release) for release in releases]
     if other := {artefact.kind for artefact in artefacts} - {aggregator.combines}:
         raise ParameterError(

@@ -23,6 +23,7 @@ from tasks.planning.plans import PlannedRelease, RunPlan
 from tasks.release import checkpoints
 from tasks.release.admission import admit, require_upstream
 from tasks.release.deadlines import DeadlineClock, require_no_overrun
+from tasks.release.nights import NightRows
 from tasks.release.noise import noises_of
 from tasks.release.records import StoredRecord
 from tasks.release.redaction import redacted
@@ -81,6 +82,8 @@ class OpenRelease:
         """The shards' rows, seen through the upstream artefacts."""
         self._require_unmade()
         maps = maps_of(self._upstream)
+        if self.planned.stream is not None:
+            return [NightRows(self.planned, shard, maps) for shard in self._shards]
         return [rows_of(shard, maps, self.planned.setting.dimension) for shard in self._shards]
 
     @cached_property

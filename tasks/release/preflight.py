@@ -15,12 +15,14 @@ from tasks.accounts.budget import relation_of
 from tasks.datasets.description import default_normalisation, find_dataset
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.expectation import Expectation, expect, measure_speeds
+from tasks.planning.nights import plan_night
 from tasks.planning.planner import plan_run
 from tasks.planning.plans import RunPlan
 from tasks.planning.resolution import Resolved, resolve, resolve_normalisation
 from tasks.preparation.dealing import planned_shards
 from tasks.preparation.features import featured_ref, plan_features
 from tasks.preparation.mapping import mapped_ref
+from tasks.preparation.nights import preview_nights
 from tasks.release.admission import require_admissible
 from tasks.runtime.settings import current_layout, kept_memory
 
@@ -85,6 +87,10 @@ def require_feasible(config: TrainingConfig) -> RunPlan | None:
         faults.raise_all()
         return None
     _check_parts(config, dataset, faults)
+    if config.horizon is not None:
+        plan = None if faults.found else faults.of(lambda: _tonight(config, dataset))
+        faults.raise_all()
+        return plan
     name = resolve_normalisation(config, default_normalisation(config.dataset))
     mapped = faults.of(lambda: mapped_ref(dataset, name)) or dataset
     features = faults.of(lambda: plan_features(mapped, config)) or ()
@@ -101,6 +107,15 @@ def require_feasible(config: TrainingConfig) -> RunPlan | None:
     return plan
 
 
+def _tonight(config: TrainingConfig, dataset: DatasetRef) -> RunPlan:
+    """Return the plan of the night that a run would be, its whole horizon affordable."""
+    nights = preview_nights(config, dataset, resolve_normalisation(config, default_normalisation(config.dataset)))
+    night = nights.unreleased[-1]
+    plan = plan_night(nights.terms, config, night.night, night.shards, nights.arrived, night.features)
+    require_admissible(plan, night.shards)
+    return plan
+
+
 def expect_run(config: TrainingConfig) -> Expectation:
     """Return what a run will ask of this machine, from its plan; no row is read.
 
@@ -109,6 +124,8 @@ def expect_run(config: TrainingConfig) -> Expectation:
     InputError, ParameterError, RefusedError
         As :func:`require_feasible` does, and where only the rows' content decides what would run.
     """
+    if config.horizon is not None:
+        raise InputError("what a night asks of a machine is not told beforehand: leave --plan or --horizon out")
     plan = require_feasible(config)
     if plan is None:
         raise InputError(f"partition {config.partition} goes by what rows contain: what would run is known at the run")

@@ -1,0 +1,151 @@
+"""Which rows of a version arrived with it: fingerprints of rows and labels, compared with those of the version before.
+
+A row's fingerprint is an 8-byte BLAKE2b value of its features and its label, keyed with the root's secret. They are
+kept in the order of the rows, in private files of their own, so that an earlier version may be deleted. Equal rows are
+counted: of a row that was there twice and is there three times, one has arrived.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from storage.atomic import write_bytes, writing
+from storage.datasets import open_dataset
+from storage.errors import StorageError
+from storage.fingerprints import row_fingerprints
+from storage.layout import Layout
+from storage.refs import DatasetRef
+from storage.rowfiles import NULL_CLASS
+from storage.secrets import root_secret
+
+__all__ = ["Arrival", "Difference", "difference"]
+
+_Prints = NDArray[np.uint64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arrival:
+    """The rows of one night of a horizon; public.
+
+    Parameters
+    ----------
+    horizon : int
+        Number of the data set's horizon, from 1.
+    night : int
+        From 1.
+    version : str
+        The registered version in which they stand.
+    rows : int
+        How many arrived.
+    by_file : tuple of int
+        How many with each party's own file, in order; empty where the rows have one owner.
+    """
+
+    horizon: int
+    night: int
+    version: str
+    rows: int
+    by_file: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, content: Mapping[str, Any]) -> Arrival:
+        """Return what JSON says."""
+        return cls(**{**content, "by_file": tuple(content["by_file"])})
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """What distinguishes a version from the one before; for the owner alone.
+
+    Parameters
+    ----------
+    positions : array (m,) of int64
+        Of the rows that are new, among the training rows.
+    missing : int
+        Rows of the version before that are not there any more, or not as they were.
+    returning : int
+        New rows that were there before, null records apart.
+    """
+
+    positions: NDArray[np.int64]
+    missing: int
+    returning: int
+
+
+def difference(
+    layout: Layout, now: DatasetRef, before: DatasetRef | None, earlier: tuple[DatasetRef, ...]
+) -> Difference:
+    """Compare a version with the one before.
+
+    Parameters
+    ----------
+    layout : Layout
+    now : DatasetRef
+        As registered.
+    before : DatasetRef or None
+        None for the first.
+    earlier : tuple of DatasetRef
+        Versions that held rows which the one before no longer holds.
+
+    Raises
+    ------
+    StorageError
+        If the rows of a version are gone, and its fingerprints with them.
+    """
+    prints, null = _prints_of(layout, now)
+    if before is None:
+        return Difference(np.arange(len(prints), dtype=np.int64), 0, 0)
+    known, counts = np.unique(_prints_of(layout, before)[0], return_counts=True)
+    new = _occurrence(prints) >= _count(prints, known, counts)
+    values, held = np.unique(prints, return_counts=True)
+    missing = int(np.maximum(counts - _count(known, values, held), 0).sum())
+    seen = np.unique(np.concatenate([known, *(_prints_of(layout, one)[0] for one in earlier)]))
+    returning = int((np.isin(prints, seen) & new & ~null).sum())
+    return Difference(np.flatnonzero(new).astype(np.int64), missing, returning)
+
+
+def _occurrence(prints: _Prints) -> NDArray[np.int64]:
+    """Return of each row how many equal ones stand before it."""
+    order = np.argsort(prints, kind="stable")
+    ordered = prints[order]
+    first = np.searchsorted(ordered, ordered, side="left")
+    found = np.empty(len(prints), dtype=np.int64)
+    found[order] = np.arange(len(prints)) - first
+    return found
+
+
+def _count(of: _Prints, values: _Prints, counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return how often each print stands among distinct values with their counts."""
+    if not len(values):
+        return np.zeros(len(of), dtype=np.int64)
+    place = np.minimum(np.searchsorted(values, of), len(values) - 1)
+    return np.where(values[place] == of, counts[place], 0)
+
+
+def _prints_of(layout: Layout, ref: DatasetRef) -> tuple[_Prints, NDArray[np.bool_]]:
+    """Return the fingerprints of a version's training rows in their order, and which rows are null records."""
+    path = layout.arrivals / f"{ref.version}.npz"
+    if not path.exists():
+        key, prints, null = root_secret(layout), [], []
+        for features, labels in open_dataset(layout, ref).blocks():
+            marked = np.hstack([features, np.asarray(labels, dtype=np.float32)[:, None] + np.float32(2.0)])
+            prints.append(row_fingerprints(marked, key))
+            null.append(np.asarray(labels == NULL_CLASS))
+        data = io.BytesIO()
+        np.savez(data, prints=np.concatenate(prints), null=np.concatenate(null))
+        with writing(layout.arrivals):
+            layout.arrivals.mkdir(mode=0o700, exist_ok=True)
+            write_bytes(path, data.getvalue(), mode=0o600)
+    try:
+        with np.load(path, allow_pickle=False) as kept:
+            return kept["prints"], kept["null"]
+    except (OSError, ValueError, KeyError) as error:
+        raise StorageError(
+            f"{path} is damaged: {error}; remove it, and it is made again from the stored rows"
+        ) from error

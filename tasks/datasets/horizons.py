@@ -1,0 +1,179 @@
+"""Nights of a data set: which rows arrive in which, by comparing each version with the one before.
+
+A version of a data set in a horizon holds all rows of the version before and those that are new: these are the night's.
+Every row so belongs to one night of one horizon, whichever versions it stands in, and horizons are disjoint: what they
+cost is a maximum, not a sum. Which rows are new is found at ingestion, where the owner alone looks. How many there are
+is public.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from storage.arrivals import Arrival, Difference, difference
+from storage.atomic import locked_directory
+from storage.catalog import Catalog, Horizon
+from storage.datasets import dataset_ref, origins
+from storage.errors import InputError, RefusedError
+from storage.fingerprints import ADMITTED_SHARE
+from storage.layout import Layout
+from storage.refs import DatasetRef
+from tasks.planning.configuration import TrainingConfig
+from tasks.runtime.books import open_catalog
+from tasks.runtime.settings import current_layout
+
+__all__ = ["arrival_of", "drafted_horizon", "find_horizon", "positions_of"]
+
+
+def arrival_of(layout: Layout, catalog: Catalog, name: str, version: DatasetRef) -> Arrival | None:
+    """Return what a version brings to the data set's horizon; None where it is in none.
+
+    Called with the root's private folder locked.
+
+    Raises
+    ------
+    RefusedError
+        If rows of the version before are missing and others are new, or new rows were there before, and the horizon is
+        not declared for rows that come back.
+    """
+    horizons = catalog.horizons(name)
+    if not horizons or _is_known(horizons, version.version):
+        return None
+    last = horizons[-1]
+    found = _compared(layout, horizons, version)
+    _require_arriving(name, found, last.participations)
+    if last.full:
+        return None
+    night = len(last.arrivals) + (1 if len(found.positions) else 0)
+    return _arrival(layout, version, last.number, night, found)
+
+
+def _arrival(layout: Layout, version: DatasetRef, horizon: int, night: int, found: Difference) -> Arrival:
+    files = origins(layout, version)
+    ends = np.cumsum([0, *(rows for _, rows in files)])
+    by_file = np.histogram(found.positions, bins=ends)[0].tolist() if files else []
+    # The last bin is closed on both sides, and no position stands at its end.
+    return Arrival(
+        horizon=horizon,
+        night=night,
+        version=version.version,
+        rows=len(found.positions),
+        by_file=tuple(map(int, by_file)),
+    )
+
+
+def _is_known(horizons: list[Horizon], version: str) -> bool:
+    return any(version in one.versions for one in horizons)
+
+
+def _compared(layout: Layout, horizons: list[Horizon], version: DatasetRef) -> Difference:
+    """Compare a version with the last one that was, and with those that were before rows went."""
+    before: list[str] = []
+    for known in (one for horizon in horizons for one in horizon.versions):
+        if known == version.version:
+            break
+        before.append(known)
+    if not before:
+        return difference(layout, version, None, ())
+    grown = {arrival.version for horizon in horizons for arrival in horizon.arrivals}
+    # Rows go in versions that bring none, and where rows may come back edited.
+    gone = [earlier for earlier, later in pairwise(before) if later not in grown or horizons[-1].participations > 1]
+    refs = {one: dataset_ref(layout, one) for one in {before[-1], *gone}}
+    return difference(layout, version, refs[before[-1]], tuple(refs[one] for one in gone))
+
+
+def _require_arriving(name: str, found: Difference, participations: int) -> None:
+    new = len(found.positions)
+    if participations > 1 or not new:
+        return
+    ways = "or declare at the horizon's beginning that a row may come in several nights: --participations, --separation"
+    if found.missing:
+        raise RefusedError(
+            f"rows of the last version of {name} are missing or were edited, and others are new: an edited row would "
+            f"be paid for once and read twice. Ingest a version with rows removed and none added first, {ways}"
+        )
+    if found.returning > ADMITTED_SHARE * new:
+        raise RefusedError(
+            f"new rows of {name} were there in an earlier night: a row that returns would be paid for once and read "
+            f"twice. Leave them out, {ways}"
+        )
+
+
+def find_horizon(config: TrainingConfig, version: DatasetRef) -> Horizon:
+    """Return the horizon that a run is a night of, the last version's arrival recorded; one is opened if none stands.
+
+    Raises
+    ------
+    InputError
+        If another horizon stands, or the last is full and no row has come since.
+    RefusedError
+        If rows came back that may not.
+    """
+    layout, catalog, name = current_layout(), open_catalog(), config.dataset
+    with locked_directory(layout.private):
+        standing = drafted_horizon(config, version)
+        if standing.number > len(catalog.horizons(name)):
+            horizons = catalog.horizons(name)
+            found = _compared(layout, horizons, version)
+            _require_arriving(name, found, horizons[-1].participations if horizons else standing.participations)
+            if not len(found.positions):
+                raise InputError(f"the horizon of {name} is over and no row has come since: ingest new rows first")
+            catalog.open_horizon(
+                name,
+                nights=standing.nights,
+                participations=standing.participations,
+                separation=standing.separation,
+            )
+            catalog.record_arrival(name, _arrival(layout, version, standing.number, 1, found))
+        elif (arrival := arrival_of(layout, catalog, name, version)) is not None:
+            # Its ingestion was killed after the version was registered.
+            catalog.record_arrival(name, arrival)
+    return catalog.horizons(name)[-1]
+
+
+def drafted_horizon(config: TrainingConfig, version: DatasetRef) -> Horizon:
+    """Return the horizon that a run would be a night of; nothing is recorded and no row is read.
+
+    Raises
+    ------
+    InputError
+        If another one stands.
+    """
+    assert config.horizon is not None
+    horizons = open_catalog().horizons(config.dataset)
+    everything = Difference(np.arange(version.rows, dtype=np.int64), 0, 0)
+    fresh = Horizon(
+        number=len(horizons) + 1,
+        nights=config.horizon,
+        participations=config.participations,
+        separation=config.separation,
+        arrivals=(_arrival(current_layout(), version, len(horizons) + 1, 1, everything),),
+    )
+    if not horizons:
+        return fresh
+    last = horizons[-1]
+    if last.full and not _is_known(horizons, version.version):
+        return fresh
+    asked = (config.horizon, config.participations, config.separation)
+    if asked != (last.nights, last.participations, last.separation):
+        raise InputError(
+            f"{config.dataset} stands in night {len(last.arrivals)} of a horizon of {last.nights} with "
+            f"{last.participations} participations at least {last.separation} nights apart; ask for that one until "
+            "it is over"
+        )
+    return last
+
+
+def positions_of(version: DatasetRef, arrival: Arrival, name: str) -> NDArray[np.int64]:
+    """Return the positions of a night's rows among the training rows of the version that they came with."""
+    layout = current_layout()
+    found = _compared(layout, open_catalog().horizons(name), version).positions
+    if len(found) != arrival.rows:
+        raise InputError(
+            f"night {arrival.night} of {name} is on record with {arrival.rows} new rows, and {len(found)} are found: "
+            "the stored rows are not those that arrived; restore them from their back-up"
+        )
+    return found

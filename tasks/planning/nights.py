@@ -1,0 +1,352 @@
+"""The plan of a night: what a horizon releases, fixed with its first night, and tonight's part of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import cast
+
+from pydantic import BaseModel, ConfigDict
+
+from dpalgos.accounting.calibration import allocate
+from dpalgos.continual import NightSum, require_linear
+from dpalgos.errors import ParameterError
+from dpalgos.guarantees import GaussianMu, Neighbours, Setting, Trust
+from dpalgos.mechanisms.factorisation import ToeplitzFactor
+from dpalgos.registry import AlgorithmSpec, lookup
+from dpalgos.systems.system import Scope
+from storage.catalog import Horizon
+from storage.errors import InputError
+from storage.refs import DatasetRef, ShardRef
+from tasks.planning.configuration import TrainingConfig
+from tasks.planning.identity import code_version, identity
+from tasks.planning.plans import FeatureStep, PlannedNightModel, PlannedRelease, RunPlan, Stream, one_night
+from tasks.planning.resolution import Resolved, resolve, resolve_trust
+
+__all__ = ["StreamTerms", "factor_of", "fix_terms", "plan_night", "planned_night"]
+
+# Of a party's frozen sums; a factor of fewer bands keeps fewer of them.
+_LARGEST_STATE = 2**32
+
+
+class StreamTerms(BaseModel):
+    """What is released night after night: everything that must not change before the horizon ends.
+
+    Attributes
+    ----------
+    system, paper : str
+    release : PlannedRelease
+        Of the first night; the others differ in night, rows and version.
+    projection : PlannedRelease or None
+        The public map that rows pass through, made in the first night.
+    reasons : tuple of str
+    dimension : int
+        Features of the rows as they are stored.
+    classes : int
+    epsilon : float
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    system: str
+    paper: str
+    release: PlannedRelease
+    projection: PlannedRelease | None
+    reasons: tuple[str, ...]
+    dimension: int
+    classes: int
+    epsilon: float
+
+
+def factor_of(config: TrainingConfig) -> ToeplitzFactor:
+    """Return the factor of a configuration's horizon.
+
+    Raises
+    ------
+    ParameterError
+        If it has none, or for numbers out of range.
+    """
+    if config.horizon is None:
+        raise ParameterError("there is no horizon: give --horizon, the number of nights")
+    return ToeplitzFactor(
+        nights=config.horizon,
+        bands=config.bands,
+        participations=config.participations,
+        separation=config.separation,
+    )
+
+
+def fix_terms(
+    config: TrainingConfig,
+    horizon: Horizon,
+    shards: Sequence[ShardRef],
+    *,
+    relation: Neighbours,
+    features: Sequence[FeatureStep] = (),
+) -> StreamTerms:
+    """Return what a horizon releases, from its first night's public facts.
+
+    Parameters
+    ----------
+    config : TrainingConfig
+    horizon : Horizon
+        Whose rows are released.
+    shards : sequence of ShardRef
+        The parties' rows of the first night, in order.
+    relation : Neighbours
+        The account's, in force where the configuration names none.
+    features : sequence of FeatureStep
+        Public maps that rows have passed through.
+
+    Raises
+    ------
+    ParameterError
+        For what cannot be released night after night.
+    """
+    factor, dataset = factor_of(config), shards[0].dataset
+    if config.epsilon is None:
+        raise ParameterError("a horizon draws noise: give its budget, for example --epsilon 1")
+    neighbours = config.neighbours or relation
+    expected = config.expected_rows or factor.nights * max(sum(shard.rows for shard in shards), 1)
+    sizes = (max(1, math.ceil(expected / len(shards))),) * len(shards)
+    resolved = _resolve(config, dataset, sizes, neighbours, factor)
+    trust = resolve_trust(config, resolved.trust)
+    budget = allocate([GaussianMu], [1.0], config.epsilon, config.delta).losses[0]
+    projection, dimension = _projection(config, resolved, shards), dataset.dimension
+    if projection is not None:
+        dimension = int(projection.build().output_dimension(dimension))  # type: ignore[attr-defined]
+    setting = Setting(
+        sizes=sizes,
+        dimension=dimension,
+        classes=max(len(dataset.classes), 1),
+        neighbours=neighbours,
+        trust=resolved.trust,
+        noise_factor=trust.build().noise_factor(len(shards)),
+    )
+    trainer = resolved.parts["trainer"]
+    inner = require_linear(one_night(trainer, budget, factor), setting)
+    state = 8 * math.prod(inner.sum_shape(setting)) * factor.kept_nights
+    if state > _LARGEST_STATE:
+        raise ParameterError(
+            f"each party would keep {state / 2**30:.1f} GiB of frozen sums, and the most is {_LARGEST_STATE // 2**30}: "
+            f"keep fewer nights, for example --bands {max(1, factor.kept_nights * _LARGEST_STATE // state)}, at more "
+            "noise, or fewer features (--dimension)"
+        )
+    alone = [horizon.number] if config.participations > 1 else []
+    release = PlannedRelease(
+        label=f"night 1 of {factor.nights}",
+        code=_code(trainer, trust),
+        dataset=dataset.version,
+        partition=shards[0].partition,
+        repetition=config.repetition,
+        seed=config.seed,
+        upstream=() if projection is None else (projection.key,),
+        algorithm=trainer,
+        budget=budget,
+        setting=setting,
+        trust=trust,
+        parties=tuple(shard.party for shard in shards),
+        account=dataset.account,
+        delta=config.delta,
+        outside=tuple(step.outside for step in features if step.outside),
+        stream=Stream(
+            # Rows that may come back are in no part of a partition: what such a horizon costs is added to all others.
+            partition=identity(account=dataset.account, dataset=dataset.name, nights=alone)[:32],
+            horizon=horizon.number,
+            nights=factor.nights,
+            night=1,
+            bands=factor.bands,
+            participations=factor.participations,
+            separation=factor.separation,
+            rows=identity(normalisation=dataset.normalisation, features=[step.key for step in features])[:32],
+            arrived=tuple(shard.rows for shard in shards),
+        ),
+    )
+    release.guarantee()
+    return StreamTerms(
+        system=resolved.name,
+        paper=resolved.paper,
+        release=release,
+        projection=projection,
+        reasons=(
+            *resolved.reasons,
+            f"{factor.nights} nights at one price: the last running sum has {factor.error_of(factor.nights):.2f} times "
+            "the noise of one release of all rows",
+        ),
+        dimension=dataset.dimension,
+        classes=len(dataset.classes),
+        epsilon=config.epsilon,
+    )
+
+
+def _resolve(
+    config: TrainingConfig,
+    dataset: DatasetRef,
+    sizes: tuple[int, ...],
+    neighbours: Neighbours,
+    factor: ToeplitzFactor,
+) -> Resolved:
+    """Return the parts: those of the system, its trainer exchanged where that one is not one sum."""
+    # A map is chosen by how much noise there will be: as if so many fewer rows were released once.
+    worth = tuple(max(1, math.ceil(size / factor.error_of(factor.nights))) for size in sizes)
+    found = resolve(config, dataset, worth, neighbours)
+    if found.arrangement.trainer_scope is Scope.PARTY:
+        raise ParameterError(
+            f"{found.name} releases each party's own model, and a horizon releases one sum of all; choose --trust "
+            "secagg or --trust central"
+        )
+    if config.algorithm == "unitball":
+        table = dataset.image_shape is None and config.features is None and config.public_dataset is None
+        name = "sufficient-statistics" if table or not dataset.classes else "class-means"
+        # The recommended trainer takes steps, or is this one: of its parameters none but the count's weight fits.
+        parts = {**found.parts, "trainer": AlgorithmSpec("trainers", name)}
+        if dataset.label_range is not None:
+            parts["trainer"] = parts["trainer"].with_parameters(label_range=list(dataset.label_range))
+        return replace(
+            found,
+            parts=parts,
+            reasons=(*found.reasons[:1], f"{name}: one sum a night, and post-processing"),
+            warning=None,
+        )
+    return found
+
+
+def _projection(config: TrainingConfig, resolved: Resolved, shards: Sequence[ShardRef]) -> PlannedRelease | None:
+    spec = resolved.parts.get("projection")
+    if spec is None:
+        return None
+    cls = lookup(spec.kind, spec.name)
+    if cls.reads_rows:
+        raise ParameterError(
+            f"{spec.name} learns directions from rows that have not come yet; choose a map that looks at none "
+            "(--projection public-whitening, --features …), or none"
+        )
+    central, dataset = AlgorithmSpec("trusts", Trust.CENTRAL), shards[0].dataset
+    return PlannedRelease(
+        label="map of all nights",
+        code=code_version(cls, lookup(central.kind, central.name)),
+        dataset=dataset.version,
+        partition=shards[0].partition,
+        repetition=config.repetition,
+        seed=config.seed,
+        upstream=(),
+        algorithm=spec,
+        budget=None,
+        setting=Setting(
+            sizes=tuple(shard.rows for shard in shards),
+            dimension=dataset.dimension,
+            classes=max(len(dataset.classes), 1),
+            trust=Trust.CENTRAL,
+        ),
+        trust=central,
+        parties=tuple(shard.party for shard in shards),
+        account=dataset.account,
+        delta=config.delta,
+    )
+
+
+def _code(trainer: AlgorithmSpec, trust: AlgorithmSpec) -> str:
+    return code_version(lookup(trainer.kind, trainer.name), lookup(trust.kind, trust.name), NightSum)
+
+
+def planned_night(terms: StreamTerms, night: int, shards: Sequence[ShardRef]) -> PlannedRelease:
+    """Return the release of one night.
+
+    Parameters
+    ----------
+    terms : StreamTerms
+    night : int
+        From 1.
+    shards : sequence of ShardRef
+        The parties' rows of that night, in order.
+
+    Raises
+    ------
+    InputError
+        If the rows have other features or classes, or other parties hold them, than when the horizon began.
+    """
+    first, dataset = terms.release, shards[0].dataset
+    stream = cast(Stream, first.stream)
+    begun = (terms.dimension, terms.classes, first.parties)
+    now = (dataset.dimension, len(dataset.classes), tuple(shard.party for shard in shards))
+    if now != begun:
+        raise InputError(
+            f"the rows of {dataset.name} have {now[0]} features, {now[1]} classes and the parties {', '.join(now[2])}; "
+            f"its horizon began with {begun[0]}, {begun[1]} and {', '.join(begun[2])}, and its sums add up rows of one "
+            "kind only"
+        )
+    return first.model_copy(
+        update={
+            "label": f"night {night} of {stream.nights}",
+            "code": _code(first.algorithm, first.trust),
+            "dataset": dataset.version,
+            "stream": stream.model_copy(update={"night": night, "arrived": tuple(shard.rows for shard in shards)}),
+        }
+    )
+
+
+def plan_night(
+    terms: StreamTerms,
+    config: TrainingConfig,
+    night: int,
+    shards: Sequence[ShardRef],
+    arrived: tuple[int, ...],
+    features: Sequence[FeatureStep] = (),
+) -> RunPlan:
+    """Return the plan of one night: its release, and the model of all nights so far.
+
+    Parameters
+    ----------
+    terms : StreamTerms
+    config : TrainingConfig
+    night : int
+    shards : sequence of ShardRef
+        Of that night.
+    arrived : tuple of int
+        Rows of each party so far.
+    features : sequence of FeatureStep
+
+    Raises
+    ------
+    ParameterError
+        If more rows have arrived than sums of the horizon can hold.
+    """
+    tonight = planned_night(terms, night, shards)
+    stream, budget = cast(Stream, tonight.stream), tonight.budget
+    assert budget is not None
+    require_linear(one_night(tonight.algorithm, budget, stream.factor), replace(tonight.setting, sizes=arrived))
+    model = PlannedNightModel(
+        label=f"model of night {stream.night}",
+        code=tonight.code,
+        dataset=tonight.dataset,
+        partition=tonight.partition,
+        repetition=tonight.repetition,
+        seed=tonight.seed,
+        upstream=tonight.night_keys[:night],
+        algorithm=tonight.algorithm,
+        weights=(),
+        budget=budget,
+        setting=tonight.setting,
+        stream=stream,
+        arrived=arrived,
+    )
+    return RunPlan(
+        run_key=identity(night=tonight.key, model=model.key, evaluation=config.evaluation),
+        system=terms.system,
+        paper=terms.paper,
+        trust=tonight.setting.trust,
+        normalisation=shards[0].dataset.normalisation,
+        projections=() if terms.projection is None else (terms.projection,),
+        basis=None,
+        models=(tonight,),
+        model=model,
+        evaluations=(),
+        features=tuple(features),
+        split={},
+        claim=None,
+        sound_counterpart=None,
+        epsilon=terms.epsilon,
+        delta=config.delta,
+        reasons=terms.reasons,
+    )

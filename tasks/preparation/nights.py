@@ -1,0 +1,208 @@
+"""Dealing the rows of each night to the parties, and fixing what is released of them when the first night comes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict
+
+from dpalgos.errors import ParameterError
+from storage.arrivals import Arrival
+from storage.catalog import Horizon
+from storage.datasets import dataset_ref, origins
+from storage.errors import InputError
+from storage.refs import DatasetRef, ShardRef
+from storage.releases import ReleaseStore
+from storage.shards import write_shards
+from tasks.accounts.budget import relation_of
+from tasks.datasets.horizons import drafted_horizon, find_horizon, positions_of
+from tasks.planning.configuration import TrainingConfig
+from tasks.planning.identity import identity
+from tasks.planning.nights import StreamTerms, fix_terms
+from tasks.planning.plans import FeatureStep
+from tasks.preparation.dealing import HELD_OUT, OWN_FILES
+from tasks.preparation.features import featured_ref, plan_features
+from tasks.preparation.mapping import mapped_ref
+from tasks.runtime.books import open_catalog
+from tasks.runtime.settings import current_layout
+
+__all__ = ["Night", "Nights", "begin_nights", "deal_night", "deal_test_rows", "preview_nights"]
+
+
+class Night(BaseModel):
+    """One night's rows.
+
+    Attributes
+    ----------
+    night : int
+        From 1.
+    registered : DatasetRef
+        The version that the rows came with.
+    features : tuple of FeatureStep
+    shards : tuple of ShardRef
+        The parties' rows; a party may have none.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    night: int
+    registered: DatasetRef
+    features: tuple[FeatureStep, ...]
+    shards: tuple[ShardRef, ...]
+
+
+class Nights(BaseModel):
+    """The nights of a horizon so far.
+
+    Attributes
+    ----------
+    terms : StreamTerms
+    unreleased : tuple of Night
+        Nights whose release is not stored, in order; the last night, tonight, in any case.
+    arrived : tuple of int
+        Rows of each party so far.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    terms: StreamTerms
+    unreleased: tuple[Night, ...]
+    arrived: tuple[int, ...]
+
+
+def begin_nights(config: TrainingConfig, version: DatasetRef, normalisation: str) -> Nights:
+    """Return the nights of the horizon so far; it is opened, and what it releases is fixed, with the first.
+
+    Parameters
+    ----------
+    config : TrainingConfig
+    version : DatasetRef
+        The newest, as registered.
+    normalisation : str
+
+    Raises
+    ------
+    InputError, RefusedError, ParameterError
+        As :func:`tasks.datasets.horizons.find_horizon` and :func:`tasks.planning.nights.fix_terms` do.
+    """
+    # What cannot be released opens no horizon.
+    preview_nights(config, version, normalisation)
+    return _nights(config, find_horizon(config, version), normalisation, fix=True)
+
+
+def preview_nights(config: TrainingConfig, version: DatasetRef, normalisation: str) -> Nights:
+    """Return what :func:`begin_nights` would return; nothing is recorded, and no row is read."""
+    return _nights(config, drafted_horizon(config, version), normalisation, fix=False)
+
+
+def _nights(config: TrainingConfig, horizon: Horizon, normalisation: str, *, fix: bool) -> Nights:
+    catalog, last = open_catalog(), len(horizon.arrivals)
+    key = identity(horizon=horizon.number, config=config.model_dump(mode="json", exclude={"evaluation"}))
+    kept = catalog.stream(key)
+    if kept is None:
+        first = _night(config, horizon, horizon.arrivals[0], normalisation)
+        relation = relation_of(config.dataset)
+        terms = fix_terms(config, horizon, first.shards, relation=relation, features=first.features)
+        if fix:
+            terms = StreamTerms.model_validate(catalog.fix_stream(config.dataset, key, terms.model_dump(mode="json")))
+    else:
+        terms = StreamTerms.model_validate(kept)
+    store = ReleaseStore(current_layout())
+    stored = [store.exists(one) for one in terms.release.night_keys[:last]]
+    pending = [arrival for arrival in horizon.arrivals if arrival.night == last or not stored[arrival.night - 1]]
+    each = [_sizes(config, arrival) for arrival in horizon.arrivals]
+    return Nights(
+        terms=terms,
+        unreleased=tuple(_night(config, horizon, arrival, normalisation) for arrival in pending),
+        arrived=tuple(sum(sizes) for sizes in zip(*each, strict=True)),
+    )
+
+
+def _night(config: TrainingConfig, horizon: Horizon, arrival: Arrival, normalisation: str) -> Night:
+    registered = dataset_ref(current_layout(), arrival.version)
+    mapped = mapped_ref(registered, normalisation)
+    features = plan_features(mapped, config)
+    stored = featured_ref(mapped, features)
+    parties, partition = _parties(config, registered), _partition(config, registered, horizon)
+    shards = tuple(
+        ShardRef(dataset=stored, partition=partition, party=party, rows=rows)
+        for party, rows in zip(parties, _sizes(config, arrival), strict=True)
+    )
+    return Night(night=arrival.night, registered=registered, features=features, shards=shards)
+
+
+def _uses_own_files(config: TrainingConfig, files: Sequence[object]) -> bool:
+    """Return whether the parties' files deal the rows; otherwise each night's are dealt to parties in turn.
+
+    Raises
+    ------
+    ParameterError
+        For another rule.
+    """
+    if config.partition not in (None, "even", OWN_FILES) or config.sizes or config.rows_per_party:
+        raise ParameterError(
+            f"nights are dealt to parties in turn, or by their own files; leave --partition {config.partition or ''}, "
+            "--sizes and --rows-per-party out"
+        )
+    if config.partition == OWN_FILES and not files:
+        raise InputError(
+            "this data set has one owner; ingest the parties' own files: unitball ingest NAME --party PARTY=PATH"
+        )
+    return bool(files) and config.partition != "even"
+
+
+def _parties(config: TrainingConfig, registered: DatasetRef) -> tuple[str, ...]:
+    files = origins(current_layout(), registered)
+    if _uses_own_files(config, files):
+        return tuple(name for name, _ in files)
+    return tuple(str(party) for party in range(config.parties))
+
+
+def _sizes(config: TrainingConfig, arrival: Arrival) -> tuple[int, ...]:
+    if _uses_own_files(config, arrival.by_file):
+        return arrival.by_file
+    return tuple(len(range(party, arrival.rows, config.parties)) for party in range(config.parties))
+
+
+def _partition(config: TrainingConfig, registered: DatasetRef, horizon: Horizon) -> str:
+    files = origins(current_layout(), registered)
+    rule = OWN_FILES if _uses_own_files(config, files) else config.parties
+    return identity(dataset=registered.name, account=registered.account, horizon=horizon.number, rule=rule)[:32]
+
+
+def deal_night(config: TrainingConfig, night: Night) -> tuple[ShardRef, ...]:
+    """Write the parties' shards of one night; those that are there are kept."""
+    horizon = next(
+        one
+        for one in open_catalog().horizons(config.dataset)
+        if night.registered.version in {arrival.version for arrival in one.arrivals}
+    )
+    arrival = horizon.arrivals[night.night - 1]
+    positions = positions_of(night.registered, arrival, config.dataset)
+    files = origins(current_layout(), night.registered)
+    parties = [shard.party for shard in night.shards]
+    dealt = _by_file(files, positions) if _uses_own_files(config, files) else _in_turn(parties, positions)
+    return write_shards(current_layout(), night.shards[0].dataset, dealt, night.shards[0].partition, allow_empty=True)
+
+
+def _by_file(files: Sequence[tuple[str, int]], positions: NDArray[np.int64]) -> dict[str, NDArray[np.int64]]:
+    found, start = {}, 0
+    for party, rows in files:
+        found[party] = positions[(positions >= start) & (positions < start + rows)]
+        start += rows
+    return found
+
+
+def _in_turn(parties: Sequence[str], positions: NDArray[np.int64]) -> dict[str, NDArray[np.int64]]:
+    return {party: positions[number :: len(parties)] for number, party in enumerate(parties)}
+
+
+def deal_test_rows(night: Night) -> ShardRef | None:
+    """Write the data set's own test rows as a shard, where it has any and they are public."""
+    stored = night.shards[0].dataset
+    if not stored.test_rows or stored.private:
+        return None
+    everything = {HELD_OUT: np.arange(stored.test_rows, dtype=np.int64)}
+    return write_shards(current_layout(), stored, everything, night.shards[0].partition, part="test")[0]

@@ -1,0 +1,406 @@
+"""A horizon of nights: one charge, stable nights over versions, rows that come back, crashes, absences."""
+
+from __future__ import annotations
+
+import io
+import math
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dpalgos.continual import NightSum
+from dpalgos.errors import ParameterError
+from dpalgos.mechanisms.factorisation import ToeplitzFactor
+from dpalgos.models import Statistic
+from dpalgos.rows import Floats, Ints
+from flows.federated_training import chain_inline
+from storage.errors import InputError, OverspendError, RefusedError
+from storage.refs import Visibility
+from storage.releases import ReleaseStore
+from tasks.accounts.budget import budget_report, check_releases, open_ledger
+from tasks.datasets.registration import ingest
+from tasks.datasets.request import IngestRequest
+from tasks.planning.plans import PlannedRelease
+from tasks.release import checkpoints
+from tasks.release.preflight import require_feasible
+from tasks.runtime.books import open_catalog
+from tasks.runtime.settings import current_layout
+from tests.support.chains import charges, configured, digests
+from tests.support.leaks import found_in, needles_of
+from tests.support.private_rows import CLASSES, DIMENSION, write_rows
+
+NIGHTS = 4
+GIVEN: dict[str, Any] = {"horizon": NIGHTS, "trainer": "class-means", "trust": "central", "parties": 2}
+
+
+def lines(count: int, folder: Path) -> list[str]:
+    """The first rows of one file: of two lengths, the longer begins with the shorter."""
+    folder.mkdir(exist_ok=True)
+    return write_rows(folder / "all.txt", count, seed=5).path.read_text().splitlines()
+
+
+def arrive(rows: list[str], folder: Path, name: str = "clinic", **request: Any) -> None:
+    """Register a version."""
+    path = folder / f"{name}.txt"
+    path.write_text("\n".join(rows) + "\n")
+    given: dict[str, Any] = {"visibility": Visibility.PRIVATE, "epsilon_cap": 3.0, "delta_cap": 1e-4, **request}
+    ingest(IngestRequest(name=name, format="libsvm", path=path, dimension=DIMENSION, classes=CLASSES, **given))
+
+
+def tonight(**config: Any) -> tuple[PlannedRelease, Any]:
+    """Run a night and return its release and result."""
+    chained = chain_inline(configured(**{**GIVEN, **config}))
+    return chained.plan.models[0], chained.result
+
+
+def released(release: PlannedRelease) -> list[Ints]:
+    """What is stored of the nights so far."""
+    store = ReleaseStore(current_layout())
+    stream = release.stream
+    assert stream is not None
+    return [store.read(key)[1]["values"] for key in release.night_keys[: stream.night]]
+
+
+def frozen(release: PlannedRelease, party: str, night: int) -> Ints:
+    """A party's own sum of a night."""
+    path = current_layout().party_round(party, release.stream_key) / f"sum-{night}"
+    data = path.read_bytes().partition(b"\n")[2][32:]
+    return np.asarray(np.load(io.BytesIO(data)))
+
+
+def spent(account: str = "clinic") -> float:
+    found = budget_report(account)["epsilon_spent"]
+    assert found is not None
+    return found
+
+
+def test_a_horizon_is_one_charge_and_a_night_is_one_release(root: Path, tmp_path: Path) -> None:
+    rows = lines(120, tmp_path / "rows")
+    first_price = None
+    for night in range(1, NIGHTS + 1):
+        arrive(rows[: 30 * night], tmp_path)
+        release, result = tonight()
+        first_price = first_price or spent()
+        assert release.stream is not None
+        assert release.stream.night == night
+        assert release.stream.arrived == (15, 15)
+        before, kept = charges(), digests()
+        # Again: the same release, nothing charged, nothing drawn.
+        again, repeated = tonight()
+        assert (again.key, repeated.run_key) == (release.key, result.run_key)
+        assert (charges(), digests()) == (before, kept)
+        assert spent() == first_price
+        assert result.epsilon_spent == pytest.approx(1.0, abs=1e-9)
+        assert result.epsilon_spent <= 1.0
+    assert len(charges()) == NIGHTS
+    assert len(open_ledger().plans("clinic")) == 1
+    assert check_releases() == []
+    # Noise is fresh each night, of the stated size: 4 · 14 numbers miss it by half once in 10⁹.
+    law = release.build().law(release.setting)  # type: ignore[attr-defined]
+    factor = ToeplitzFactor(nights=NIGHTS)
+    sums = [frozen(release, "0", night) + frozen(release, "1", night) for night in range(1, NIGHTS + 1)]
+    noise: list[Floats] = []
+    for night, values in enumerate(released(release), 1):
+        exact = sum(factor.coefficients[night - s] * sums[s - 1] for s in range(1, night + 1))
+        noise.append((values - exact) / law.sigma)
+    assert len({part.tobytes() for part in noise}) == NIGHTS
+    assert 0.5 < np.std(noise) < 1.6
+    assert np.abs(np.corrcoef([part.ravel() for part in noise])[0, 1:]).max() < 0.99
+
+
+def test_missed_nights_cost_nothing_and_are_made_up_for(root: Path, tmp_path: Path) -> None:
+    rows = lines(90, tmp_path / "rows")
+    arrive(rows[:30], tmp_path)
+    tonight()
+    price = spent()
+    for count in (60, 90):
+        arrive(rows[:count], tmp_path)
+    release, _ = tonight()
+    assert release.stream is not None
+    assert release.stream.night == 3
+    assert len(released(release)) == 3
+    assert spent() == price
+    # A version without a new row is no night.
+    arrive(rows[:90][::-1], tmp_path)
+    assert tonight()[0].key == release.key
+
+
+def test_rows_that_come_back_or_were_edited_are_refused_where_their_owner_looks(root: Path, tmp_path: Path) -> None:
+    rows = lines(120, tmp_path / "rows")
+    arrive(rows[:40], tmp_path)
+    tonight()
+    known = open_catalog().versions("clinic")
+    edited = [rows[0].replace(":0.", ":0.9"), *rows[1:60]]
+    with pytest.raises(RefusedError, match="missing or were edited"):
+        arrive(edited, tmp_path)
+    assert open_catalog().versions("clinic") == known
+    # Rows alone may go; they are still in the frozen sums, and may not come back.
+    arrive(rows[10:40], tmp_path)
+    assert tonight()[0].stream.night == 1  # type: ignore[union-attr]
+    with pytest.raises(RefusedError, match="there in an earlier night"):
+        arrive(rows[:41], tmp_path)
+    with pytest.raises(RefusedError, match="there in an earlier night"):
+        arrive(rows[10:40] + rows[10:40], tmp_path)
+    arrive(rows[10:60], tmp_path)
+    release, _ = tonight()
+    assert release.stream is not None
+    assert (release.stream.night, release.stream.arrived) == (2, (10, 10))
+
+
+def test_declared_participations_are_priced(root: Path, tmp_path: Path) -> None:
+    rows = lines(60, tmp_path / "rows")
+    arrive(rows[:40], tmp_path)
+    release, result = tonight(participations=2, separation=2)
+    assert result.epsilon_spent == pytest.approx(1.0, abs=1e-9)
+    once = ToeplitzFactor(nights=NIGHTS).norm
+    twice = ToeplitzFactor(nights=NIGHTS, participations=2, separation=2).norm
+    night = release.build()
+    assert isinstance(night, NightSum)
+    # The same price: more noise.
+    assert night.inner.law(release.setting).sigma / _sigma_of_one(release) == pytest.approx(twice / once, rel=1e-9)
+    arrive([rows[0].replace(":0.", ":0.9"), *rows[1:60]], tmp_path)
+    assert tonight(participations=2, separation=2)[0].stream.arrived == (11, 10)  # type: ignore[union-attr]
+    with pytest.raises(InputError, match="ask for that one"):
+        tonight()
+
+
+def _sigma_of_one(release: PlannedRelease) -> float:
+    stream = release.stream
+    assert stream is not None
+    alone = release.model_copy(update={"stream": stream.model_copy(update={"participations": 1, "separation": 1})})
+    night = alone.build()
+    assert isinstance(night, NightSum)
+    return night.inner.law(release.setting).sigma
+
+
+def test_the_next_horizon_reads_new_rows_and_costs_a_maximum(root: Path, tmp_path: Path) -> None:
+    rows = lines(150, tmp_path / "rows")
+    for night in range(1, 3):
+        arrive(rows[: 30 * night], tmp_path)
+        tonight(horizon=2)
+    price = spent()
+    arrive(rows[:60][::-1], tmp_path)
+    with pytest.raises(InputError, match="no row has come since"):
+        tonight(horizon=2)
+    arrive(rows[:150], tmp_path)
+    release, _ = tonight(horizon=2)
+    assert release.stream is not None
+    assert (release.stream.horizon, release.stream.night, sum(release.stream.arrived)) == (2, 1, 90)
+    assert [line["party"] for line in budget_report("clinic")["parties"]] == ["horizon 1", "horizon 2"]
+    assert spent() == price
+    # Of the frozen sums, each row's constant says how many rows there are: those of the new horizon are 90.
+    unit = release.build().inner.class_sums(release.setting).unit  # type: ignore[attr-defined]
+    assert sum(frozen(release, party, 1)[:, -1].sum() for party in ("0", "1")) == 90 * unit
+    # Another stream over the same rows adds up.
+    tonight(horizon=2, repetition=1)
+    assert spent() > 1.3 * price
+
+
+def test_rows_that_may_come_back_make_no_horizons_that_are_a_maximum(root: Path, tmp_path: Path) -> None:
+    rows = lines(60, tmp_path / "rows")
+    arrive(rows[:20], tmp_path)
+    given = {"horizon": 2, "participations": 2, "epsilon": 0.5}
+    tonight(**given)
+    arrive(rows[:40], tmp_path)
+    tonight(**given)
+    price = spent()
+    arrive(rows, tmp_path)
+    tonight(**given)
+    assert spent() > 1.3 * price
+
+
+def test_a_horizon_that_does_not_fit_is_refused_before_anything(root: Path, tmp_path: Path) -> None:
+    arrive(lines(40, tmp_path / "rows"), tmp_path)
+    with pytest.raises(OverspendError):
+        require_feasible(configured(**GIVEN, epsilon=4.0))
+    with pytest.raises(OverspendError):
+        tonight(epsilon=4.0)
+    assert charges() == []
+    tonight(epsilon=1.0)
+
+
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        ({"trust": "local"}, "secagg or --trust central"),
+        ({"trainer": "noisy-gd"}, "class-means"),
+        ({"trainer": None, "algorithm": "fed-dpdr-dpml"}, "class-means|rows that have not come"),
+        ({"projection": "analyze-gauss"}, "have not come yet"),
+        ({"partition": "sized", "sizes": [10, 30]}, "in turn"),
+        ({"horizon": 5000}, "3653"),
+        ({"participations": 9}, "do not fit"),
+        ({"bands": 9}, "bands"),
+        ({"epsilon": None}, "--epsilon"),
+        ({"deadline": 3.0}, "deadline"),
+        ({"expected_rows": 10**17}, "2\\^62"),
+    ],
+)
+def test_what_cannot_be_released_night_after_night_opens_nothing(
+    root: Path, tmp_path: Path, config: dict[str, Any], reason: str
+) -> None:
+    arrive(lines(40, tmp_path / "rows"), tmp_path)
+    with pytest.raises((ParameterError, ValueError), match=reason):
+        tonight(**config)
+    assert charges() == []
+    assert open_catalog().horizons("clinic") == []
+
+
+@pytest.mark.parametrize("config", [{"participations": 2}, {"bands": 3}, {"expected_rows": 9}])
+def test_what_belongs_to_a_horizon_needs_one(root: Path, config: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="horizon"):
+        configured("digits", **config)
+
+
+class Killed(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("trust", ["central", "secagg"])
+def test_a_killed_night_is_the_same_night(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trust: str
+) -> None:
+    rows = lines(60, tmp_path / "rows")
+    arrive(rows[:30], tmp_path)
+    tonight(trust=trust, parties=3)
+    arrive(rows, tmp_path)
+    price = spent()
+    for step in ("charged", "drawn", "recorded"):
+
+        def dies(reached: str, step: str = step) -> None:
+            if reached == step:
+                raise Killed
+
+        with monkeypatch.context() as patch:
+            patch.setattr(checkpoints, "reached", dies)
+            with pytest.raises(Killed):
+                tonight(trust=trust, parties=3)
+    release, _ = tonight(trust=trust, parties=3)
+    assert len(open_ledger().outputs(release.key)) == 1
+    assert charges() == [(key, False) for key in release.night_keys]
+    assert spent() == price
+    # The rows of the night before are not read again: their sums are frozen.
+    for shards in current_layout().parties.glob("*/shards"):
+        shutil.rmtree(shards)
+    arrive(lines(90, tmp_path / "rows"), tmp_path)
+    assert tonight(trust=trust, parties=3)[0].stream.night == 3  # type: ignore[union-attr]
+
+
+def test_a_party_that_missed_a_night_brings_its_rows_the_next(root: Path, tmp_path: Path) -> None:
+    rows = lines(90, tmp_path / "rows")
+    given: dict[str, Any] = {"trust": "secagg", "parties": 3, "secure": {"dropouts": 1}}
+    arrive(rows[:45], tmp_path)
+    release, _ = tonight(**given)
+    # Party 1 loses what it kept of the first night, as if it had never come to it.
+    folder = current_layout().party_round("1", release.stream_key)
+    kept = frozen(release, "1", 1)
+    (folder / "sum-1").unlink()
+    arrive(rows, tmp_path)
+    release, _ = tonight(**given)
+    np.testing.assert_array_equal(frozen(release, "1", 1), kept)
+    # What the night says is what all three hold, both nights' rows.
+    parts = [[frozen(release, party, night) for party in "012"] for night in (1, 2)]
+    first, second = (sum(part) for part in parts)
+    coefficients = ToeplitzFactor(nights=NIGHTS).coefficients
+    error = released(release)[1] - (coefficients[1] * first + coefficients[0] * second)
+    assert np.abs(error).max() < 10 * release.setting.noise_factor * release.build().law(release.setting).sigma  # type: ignore[attr-defined]
+
+
+@pytest.mark.nightly
+def test_secure_sums_of_a_night_are_those_of_a_curator(root: Path, tmp_path: Path) -> None:
+    """At a budget at which noise is small beside the sums, both name the same running sums."""
+    rows = lines(60, tmp_path / "rows")
+    found = []
+    for name, trust in (("clinic", "central"), ("ward", "secagg")):
+        request = {"epsilon_cap": 900.0, "account": name, "disjoint_people": "" if name == "clinic" else "made up"}
+        for count in (30, 60):
+            arrive(rows[:count], tmp_path, name, **request)
+            release, _ = tonight(dataset=name, trust=trust, parties=3, epsilon=800.0)
+        weights = ToeplitzFactor(nights=NIGHTS).decoder(2)
+        decoded = sum(weight * one for weight, one in zip(weights, released(release), strict=True))
+        found.append(decoded / release.build().inner.class_sums(release.setting).scale)  # type: ignore[attr-defined]
+    assert np.abs(found[0] - found[1]).max() < 2.0
+    assert np.abs(found[0]).max() > 10.0
+
+
+def test_nothing_of_a_row_or_a_sum_lies_outside_the_private_folder(root: Path, tmp_path: Path) -> None:
+    source = write_rows(tmp_path / "rows.txt", 60, seed=5)
+    rows = source.path.read_text().splitlines()
+    for count in (30, 60):
+        arrive(rows[:count], tmp_path)
+        release, _ = tonight(trust="secagg", parties=3, trainer="sufficient-statistics")
+    layout = current_layout()
+    sums = [path for path in layout.parties.glob("*/rounds/*/*") if path.name.startswith(("sum-", "arrived-"))]
+    assert len(sums) == 3 * 4
+    for path in [*sums, *layout.arrivals.iterdir()]:
+        assert path.stat().st_mode & 0o077 == 0
+    needles = needles_of(source.features)
+    needles += [frozen(release, party, 1)[:2].tobytes() for party in "012"]
+    outside = [path for path in root.rglob("*") if path.is_file() and layout.private not in path.parents]
+    assert found_in(outside, needles) == []
+    assert found_in([path for path in layout.private.rglob("*") if path.is_file()], needles)
+
+
+def test_parties_bring_files_of_their_own_and_one_may_bring_nothing(root: Path, tmp_path: Path) -> None:
+    rows = lines(60, tmp_path / "rows")
+
+    def bring(north: list[str], south: list[str]) -> None:
+        paths = {}
+        for party, given in (("north", north), ("south", south)):
+            paths[party] = tmp_path / f"{party}.txt"
+            paths[party].write_text("\n".join(given) + "\n")
+        ingest(
+            IngestRequest(
+                name="clinic",
+                format="libsvm",
+                parties=paths,
+                dimension=DIMENSION,
+                classes=CLASSES,
+                visibility=Visibility.PRIVATE,
+                epsilon_cap=3.0,
+                delta_cap=1e-4,
+            )
+        )
+
+    bring(rows[:20], rows[40:50])
+    assert tonight()[0].parties == ("north", "south")
+    bring(rows[:35], rows[40:50])
+    release, _ = tonight()
+    assert release.stream is not None
+    assert release.stream.arrived == (15, 0)
+    assert frozen(release, "south", 2).any() == np.False_
+
+
+def test_the_night_of_a_killed_ingestion_is_not_lost(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = lines(60, tmp_path / "rows")
+    arrive(rows[:30], tmp_path)
+    tonight()
+
+    def dies(*_: object) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr("storage.catalog.Catalog.record_arrival", dies)
+        with pytest.raises(Killed):
+            arrive(rows, tmp_path)
+    release, _ = tonight()
+    assert release.stream is not None
+    assert (release.stream.night, sum(release.stream.arrived)) == (2, 30)
+
+
+def test_running_sums_decode_to_what_arrived(root: Path, tmp_path: Path) -> None:
+    """The number of rows, of which nothing is secret: the mean decoded count misses it by no more than its noise."""
+    rows = lines(90, tmp_path / "rows")
+    for count in (30, 60, 90):
+        arrive(rows[:count], tmp_path, epsilon_cap=300.0)
+        release, _ = tonight(epsilon=200.0)
+    decoded = ToeplitzFactor(nights=NIGHTS).decoder(3) @ np.stack([one[:, -1] for one in released(release)])
+    inner = release.build().inner  # type: ignore[attr-defined]
+    counts = decoded / inner.class_sums(release.setting).unit
+    noise = inner.law(release.setting).sigma / inner.class_sums(release.setting).unit
+    assert abs(counts.sum() - 90) < 7 * noise * math.sqrt(2) * ToeplitzFactor(nights=NIGHTS).amplification(3)
+    assert isinstance(Statistic(values=counts).values, np.ndarray)
