@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import cast
 
-from pydantic import BaseModel, ConfigDict, SerializeAsAny
+from pydantic import BaseModel, ConfigDict, SerializeAsAny, model_validator
 
 from dpalgos.accounting.overruns import loss_of_overruns
 from dpalgos.aggregators.aggregator import Aggregator
 from dpalgos.algorithms import Algorithm
 from dpalgos.continual import GaussianSum, NightSum, RunningSumModel, nightly_budget
+from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Guarantee, Loss
 from dpalgos.mechanisms.factorisation import ToeplitzFactor
 from dpalgos.models import Artefact
@@ -207,6 +208,9 @@ class PlannedRelease(_Identified):
     outside : tuple of str
         Whose rows the guarantee leaves out, because maps that the rows went through were made of them; these maps are
         part of the identity as part of the data version.
+    branches : tuple of int
+        Where rows pass through several branches side by side: of how many of the upstream releases each is made, in
+        order. None: through all in turn.
     """
 
     algorithm: AlgorithmField
@@ -219,6 +223,13 @@ class PlannedRelease(_Identified):
     deadline: Deadline | None = None
     outside: tuple[str, ...] = ()
     stream: Stream | None = None
+    branches: tuple[int, ...] = ()
+
+    @model_validator(mode="after")
+    def _whole_branches(self) -> PlannedRelease:
+        if self.branches and (min(self.branches) < 1 or sum(self.branches) != len(self.upstream)):
+            raise ParameterError(f"branches {self.branches} are not made of the {len(self.upstream)} upstream releases")
+        return self
 
     def _outside(self) -> set[str]:
         # What follows from the rest, or changes no number that is released.
@@ -265,7 +276,7 @@ class PlannedRelease(_Identified):
     @property
     def fields_without_value(self) -> set[str]:
         """Fields that identities and manifests leave out where they have no value, as those made before have none."""
-        return {name for name in ("deadline", "outside", "stream") if not getattr(self, name)}
+        return {name for name in ("deadline", "outside", "stream", "branches") if not getattr(self, name)}
 
     @property
     def name(self) -> str:

@@ -81,7 +81,7 @@ class OpenRelease:
     def rows(self) -> list[Rows]:
         """The shards' rows, seen through the upstream artefacts."""
         self._require_unmade()
-        maps = maps_of(self._upstream)
+        maps = maps_of(self._upstream, self.planned.branches)
         if self.planned.stream is not None:
             return [NightRows(self.planned, shard, maps) for shard in self._shards]
         return [rows_of(shard, maps, self.planned.setting.dimension) for shard in self._shards]

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,9 +50,35 @@ class _MappedRows:
         return self._rows.fingerprint()
 
 
-def maps_of(upstream: Sequence[ReleaseRef]) -> RowMaps:
-    """Open the released artefacts that rows pass through, in turn."""
-    return [read_release(reference).apply for reference in upstream]
+def maps_of(upstream: Sequence[ReleaseRef], branches: Sequence[int] = ()) -> RowMaps:
+    """Open the released artefacts that rows pass through, in turn, or in several branches side by side.
+
+    Parameters
+    ----------
+    upstream : sequence of ReleaseRef
+    branches : sequence of int
+        Lengths of the branches that ``upstream`` is made of; what comes out of each stands beside the others. None: all
+        in turn.
+    """
+    opened = [read_release(reference).apply for reference in upstream]
+    if not branches:
+        return opened
+    ends = list(itertools.accumulate(branches))
+    return [_Beside([opened[end - length : end] for end, length in zip(ends, branches, strict=True)])]
+
+
+@dataclass(frozen=True, slots=True)
+class _Beside:
+    """What comes out of several branches, side by side."""
+
+    branches: Sequence[RowMaps]
+
+    def __call__(self, features: Floats) -> Floats:
+        return np.hstack([functools.reduce(_apply, branch, features) for branch in self.branches])
+
+
+def _apply(features: Floats, mapped: Callable[[Floats], Floats]) -> Floats:
+    return mapped(features)
 
 
 def rows_of(shard: ShardRef, maps: RowMaps, dimension: int) -> Rows:

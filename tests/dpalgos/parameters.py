@@ -16,6 +16,7 @@ _IMAGE = {"shape": [2, 3]}
 PARAMETERS: dict[tuple[str, str], list[dict[str, Any]]] = {
     ("evaluators", "bin-counts"): [{"budget": EPSILON, "bins": 3}],
     ("evaluators", "confusion-matrix"): [{"budget": MU}],
+    ("evaluators", "discordance"): [{"budget": MU}],
     ("evaluators", "error-sums"): [{"budget": MU}],
     ("evaluators", "key-selection"): [{"budget": ApproximateDP(2.0, 0.5), "most": 3}],
     ("evaluators", "laplace-confusion-matrix"): [{"budget": EPSILON}],
