@@ -20,8 +20,6 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
-from prefect.futures import PrefectFuture
-from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 
 from storage.atomic import write_once, writing
 from storage.errors import InputError, SecretError
@@ -29,6 +27,10 @@ from storage.layout import Layout
 
 if TYPE_CHECKING:
     from distributed import Security
+
+    # Commands look at a scheduler before the engine is prepared, and Prefect reads its settings when it is imported.
+    from prefect.futures import PrefectFuture
+    from prefect.task_runners import TaskRunner
 
 __all__ = ["NO_DASHBOARD", "certificate", "require_scheduler", "security", "task_runner", "threads"]
 
@@ -139,8 +141,10 @@ def require_scheduler(address: str | None) -> None:
 
 def threads(at_once: int | None = None) -> TaskRunner[PrefectFuture[object]]:
     """Return what runs a flow's tasks in threads, as many as are said, or by the machine."""
+    from prefect.task_runners import ThreadPoolTaskRunner
+
     number = at_once or min(4, os.cpu_count() or 1)
-    return cast(TaskRunner[PrefectFuture[object]], ThreadPoolTaskRunner(max_workers=number))
+    return cast("TaskRunner[PrefectFuture[object]]", ThreadPoolTaskRunner(max_workers=number))
 
 
 def task_runner(layout: Layout, workers: int | None, dask: str | None) -> TaskRunner[PrefectFuture[object]]:
@@ -169,4 +173,4 @@ def task_runner(layout: Layout, workers: int | None, dask: str | None) -> TaskRu
         found = DaskTaskRunner(
             cluster_kwargs={**cluster, "protocol": "tls", "security": secured}, client_kwargs={"security": secured}
         )
-    return cast(TaskRunner[PrefectFuture[object]], found)
+    return cast("TaskRunner[PrefectFuture[object]]", found)
