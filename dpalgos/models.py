@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from dpalgos.errors import ParameterError
 from dpalgos.kernels import GaussianKernel
 from dpalgos.rows import Floats, Ints
 
-__all__ = ["Artefact", "KernelModel", "LinearModel", "Projection", "Statistic", "decode", "released_kind"]
+__all__ = ["AffineMap", "Artefact", "KernelModel", "LinearModel", "Projection", "Statistic", "decode", "released_kind"]
 
 
 class Artefact(Protocol):
@@ -23,6 +23,15 @@ class Artefact(Protocol):
 
     def arrays(self) -> dict[str, Array]:
         """Return the named arrays; the inverse of ``from_arrays``."""
+        ...
+
+
+@runtime_checkable
+class AffineMap(Protocol):
+    """A map of rows after which linear models are linear in the rows before it."""
+
+    def before(self, model: LinearModel) -> LinearModel:
+        """Return the model of rows before this map that scores them as ``model`` does after it."""
         ...
 
 
@@ -55,6 +64,10 @@ class Projection:
         return np.asarray(features @ self.basis)
 
     apply = transform
+
+    def before(self, model: LinearModel) -> LinearModel:
+        """Return the model of rows before this map that scores them as ``model`` does after it."""
+        return LinearModel(weights=model.weights @ self.basis.T, intercept=model.intercept)
 
     def arrays(self) -> dict[str, Array]:
         """Return basis and spectrum."""

@@ -19,7 +19,7 @@ from sklearn.utils.multiclass import check_classification_targets, type_of_targe
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dpalgos.errors import ParameterError
-from dpalgos.models import LinearModel, Projection
+from dpalgos.models import AffineMap, LinearModel
 from dpalgos.registry import names
 from dpalgos.rows import Floats
 from storage.encoder import TableEncoder
@@ -158,11 +158,11 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         self.charges_ = fitted.charges
         *self._maps, self._model = fitted.artefacts
         self._normalisation = fitted.normalisation
-        if isinstance(self._model, LinearModel) and all(isinstance(one, Projection) for one in self._maps):
-            weights = self._model.weights
+        if isinstance(self._model, LinearModel) and all(isinstance(one, AffineMap) for one in self._maps):
+            linear = self._model
             for one in reversed(self._maps):
-                weights = weights @ one.basis.T
-            self._set_coefficients(weights, self._model.intercept)
+                linear = one.before(linear)
+            self._set_coefficients(linear.weights, linear.intercept)
 
     def _set_coefficients(self, weights: Floats, intercept: Floats) -> None:
         if isinstance(self._encoding, Bounds):
@@ -231,7 +231,8 @@ class PrivateClassifier(ClassifierMixin, _PrivateEstimator):  # type: ignore[mis
     ----------
     classes_ : array (K,)
     coef_ : array (1 or K, p)
-        Of raw features within their bounds, if the model is linear and bounds are given; otherwise of encoded ones.
+        Of raw features within their bounds, if the model is linear and bounds are given; otherwise of encoded ones. For
+        rows whose encoding has norm 1, to which the others are scaled.
     intercept_ : array (1 or K,)
     guarantee_ : FitGuarantee
         What is proved, and what is not covered: exact scores of folds and earlier steps of a pipeline are outside.

@@ -10,6 +10,7 @@ curator's: √N where each party adds all of its own, 1 to 1.2 or so under secur
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Neighbours, Trust
@@ -29,9 +30,18 @@ _STEPS_FROM = 100.0
 _SURE = 2400.0
 # The second layer of wavelets of the larger scale needs room.
 _TWO_SCALES_FROM = 16
-# Largest stable step of momentum 0.9 on rows of norm 1: about 3 over the curvature of the loss, 1/4 or 1/2.
-_LARGEST_STEP = {2: 12.0}
-_LARGEST_STEP_OF_MANY = 8.0
+# Of tables with two classes, with two and K s of 3,000 or more, and with more classes: the length of all steps together
+# in units of K s, their least number, the largest of a step (about 3 over the curvature of the loss, 1/4 or 1/2, where
+# rows have norm 1; centred ones are shorter), of the norm of a gradient, the constant feature, momentum; for rows that
+# are centred and not halved.
+_TWO = (0.8, 40, 12.0, 0.3, 0.25, 0.8)
+_TWO_SURE, _SURE_OF_TWO = (0.4, 40, 12.0, 0.5, 0.25, 0.9), 3000.0
+_MANY = (0.4, 80, 32.0, 0.25, 0.05, 0.9)
+# From this signal on the steps of many classes together are twice as long.
+_LONGER_FROM = 250.0
+# Below K s = 23 √d the noise of the mean of many classes' rows would be 0.4 long, and rows are not centred; nor below
+# a signal of 8.
+_CENTRED_FROM, _CENTRED_FROM_SIGNAL = 23.0, 8.0
 # Below this signal a model is no better than guessing: of digits' classes at most one and a half times as often right.
 _GUESSING = 2.0
 # ... of two classes of a table, one of which is as a rule the larger by far: Adult's larger one is three quarters.
@@ -69,6 +79,7 @@ def recommend(facts: PublicFacts) -> Choice:
         For a δ of 0, which no Gaussian noise has.
     """
     strength = signal(facts)
+    share = 0.5
     known = (
         f"{facts.rows:,} rows, epsilon {facts.epsilon:g} and {facts.classes} classes make a signal of {strength:.3g}"
     )
@@ -84,15 +95,11 @@ def recommend(facts: PublicFacts) -> Choice:
         trainer, reasons = _from_means(facts, strength)
         reasons = ["no map after the one that was asked for", known, *reasons]
     else:
-        projection = None
-        trainer, reason = _of_tables(facts, strength)
-        reasons = [
-            "no map: rows are columns of a table as their encoder has them, not declared to be images",
-            known,
-            reason,
-        ]
+        trainer, projection, share, reasons = _of_tables(facts, strength)
+        kind = "no public map: rows are columns of a table as their encoder has them, not declared to be images"
+        reasons = [kind, known, *reasons]
     return Choice(
-        arrangement=summed(trainer, projection)[Trust.CENTRAL],
+        arrangement=replace(summed(trainer, projection)[Trust.CENTRAL], projection_share=share),
         reasons=tuple(reasons),
         warning=_warning(facts, strength),
     )
@@ -148,25 +155,38 @@ def _from_means(facts: PublicFacts, strength: float) -> tuple[AlgorithmSpec, lis
     ]
 
 
-def _of_tables(facts: PublicFacts, strength: float) -> tuple[AlgorithmSpec, str]:
-    """Return the trainer on a table's columns: descent as long as the noise of all steps together allows."""
-    largest = _LARGEST_STEP.get(facts.classes, _LARGEST_STEP_OF_MANY)
-    way = 0.4 * strength * facts.classes
-    iterations = round(min(max(way / largest, 20.0), 200.0))
+def _of_tables(facts: PublicFacts, strength: float) -> tuple[AlgorithmSpec, AlgorithmSpec | None, float, list[str]]:
+    """Return the trainer on a table's columns, centring before it where it pays, its share of μ², and the reasons."""
+    known = strength * facts.classes
+    if facts.classes > 2 and known < max(
+        _CENTRED_FROM * math.sqrt(facts.dimension), _CENTRED_FROM_SIGNAL * facts.classes
+    ):
+        step_size = float(f"{min(4.0, 0.25 * known / 80):.3g}")
+        trainer = AlgorithmSpec("trainers", "noisy-gd", {"iterations": 80, "step_size": step_size})
+        return trainer, None, 0.5, [f"80 gradient steps of {step_size:g} from zero, rows less most of their own means"]
+    two = _TWO if known < _SURE_OF_TWO else _TWO_SURE
+    length, fewest, largest, clip, constant, momentum = two if facts.classes == 2 else _MANY
+    way = length * known * (2.0 if facts.classes > 2 and strength >= _LONGER_FROM else 1.0)
+    iterations = round(min(max(way / 12.0, fewest), 200.0))
     step_size = float(f"{min(largest, way / iterations):.3g}")
+    share = float(f"{min(0.1, max(0.03, 60.0 / known)):.2g}") if facts.classes == 2 else 0.05
+    given = {
+        "iterations": iterations,
+        # A half of the rows, and so of all gradients, asks for weights twice as long.
+        "step_size": 4.0 * step_size,
+        "clip": clip / 2.0,
+        "mean_weight": 1.0,
+        "intercept_scaling": constant / 2.0,
+        "momentum": momentum,
+    }
     return (
-        AlgorithmSpec(
-            "trainers",
-            "noisy-gd",
-            {
-                "iterations": iterations,
-                "step_size": step_size,
-                "clip": 0.5,
-                "mean_weight": 1.0,
-                "intercept_scaling": 0.25,
-            },
-        ),
-        f"{iterations} gradient steps of {step_size:g}: together 0.4 n mu, at most {largest:g} each",
+        AlgorithmSpec("trainers", "noisy-gd", given),
+        AlgorithmSpec("projections", "private-centring"),
+        share,
+        [
+            f"rows less their mean, for {share:g} of mu^2",
+            f"{iterations} gradient steps of {step_size:g}: together {way / known:g} n mu, at most {largest:g} each",
+        ],
     )
 
 

@@ -12,6 +12,7 @@ from dpalgos.audit.experiment import GAUSSIAN_RATIO, RATIO
 from dpalgos.audit.sums import WatchedRun, run_watched
 from dpalgos.guarantees import Neighbours
 from dpalgos.keystream import KeyedNoise
+from dpalgos.models import AffineMap, LinearModel
 from dpalgos.rows import NULL_LABEL, ArrayRows, Floats, Rows
 from storage.refs import DatasetRef, ShardRef, Visibility
 from tasks.planning.configuration import TrainingConfig
@@ -86,7 +87,7 @@ class MadeUpRun:
     def outputs(self, neighbours: Neighbouring, world: bool, secret: bytes, trial: int) -> dict[str, Floats]:
         """Carry the plan out on one neighbour and return everything that leaves, as one vector an observable.
 
-        Observables are every released array, what the server makes of them, and the weights seen through the basis.
+        Observables are every released array, what the server makes of them, and the weights of the rows before a map.
         """
         made: dict[str, Any] = {}
         ratios: list[WatchedRun] = []
@@ -105,8 +106,8 @@ class MadeUpRun:
                 seen[f"{artefact.kind} {number} {name}"] = np.asarray(array, dtype=np.float64).ravel()
         for name, path in self.plan.paths().items():
             maps, model = [made[key] for key in path[:-1]], made[path[-1]]
-            if maps and hasattr(maps[0], "basis") and hasattr(model, "weights"):
-                seen[f"weights of {name} through the basis"] = np.asarray(maps[0].basis @ model.weights.T).ravel()
+            if maps and isinstance(maps[0], AffineMap) and isinstance(model, LinearModel):
+                seen[f"weights of {name} before the map"] = maps[0].before(model).weights.ravel()
         found = {name: vector for name, vector in seen.items() if vector.size}
         known = [run.ratio for run in ratios if run.ratio is not None]
         if known:

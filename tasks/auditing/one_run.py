@@ -191,7 +191,7 @@ def _flipped(directions: Floats, labels: Ints, coins: Ints, neighbours: Neighbou
 def weights_of(seen: dict[str, Floats], party: str, dimension: int, name: str) -> Floats:
     """Return the direction of the model that stands for a party's rows, (d,)."""
     for owner in (party, "all"):
-        found = seen.get(f"weights of {owner} through the basis")
+        found = seen.get(f"weights of {owner} before the map")
         if found is not None and len(found) == dimension:
             return found
     models = [

@@ -38,6 +38,7 @@ PARAMETERS: dict[tuple[str, str], list[dict[str, Any]]] = {
     ("projections", "pca"): [{"components": 3}, {"components": 6, "variance_share": 0.85}],
     ("projections", "pooling"): [_IMAGE, {"size": 3, **_IMAGE}],
     ("projections", "radial-pca"): [{"budget": EPSILON, "components": 3}],
+    ("projections", "private-centring"): [{"budget": MU}],
     ("projections", "ppca"): [{"budget": EPSILON, "components": 3}, {"budget": EPSILON, "components": 6}],
     ("projections", "ppca-published"): [{"budget": EPSILON, "components": 3, "sweeps": 3}],
     ("projections", "public-whitening"): [

@@ -38,7 +38,8 @@ def setting_of(relation: Neighbours, rows: int = ROWS) -> Setting:
 
 
 def built(kind: str, name: str) -> Any:
-    given: dict[str, Any] = {"components": 2} if kind == "projections" else {}
+    fields = {field.name for field in dataclasses.fields(lookup(kind, name))}
+    given: dict[str, Any] = {"components": 2} if "components" in fields else {}
     return AlgorithmSpec(kind, name, {"budget": GaussianMu(1.0), **given}).build()
 
 

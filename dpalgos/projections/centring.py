@@ -1,0 +1,140 @@
+"""Private centring: rows less their noisy mean, back in the unit ball."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from dpalgos.algorithms import OneSum, PrivateAlgorithm, ProjectionAlgorithm
+from dpalgos.arrays import Array
+from dpalgos.features.public_map import RowFeatures
+from dpalgos.gaussian_sums import GAUSSIAN_BUDGETS, gaussian_guarantee, gaussian_law, grid
+from dpalgos.guarantees import RELATIONS, Guarantee, Loss, Neighbours, Setting
+from dpalgos.mechanisms.fixed_point import encode_rows, encoded_radius, sum_sensitivity
+from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
+from dpalgos.models import LinearModel, released_kind
+from dpalgos.neighbouring import NeighbouringPair, antipodal_pair
+from dpalgos.registry import register
+from dpalgos.rows import Floats, Ints, Rows, clip_to_unit_ball, sanitise
+
+__all__ = ["CentredRows", "PrivateCentring"]
+
+
+@released_kind
+@dataclass(frozen=True, slots=True)
+class CentredRows(RowFeatures):
+    """The map x ↦ (x − mean)/2: where rows and mean are in the unit ball it stays there; linear models stay linear.
+
+    Parameters
+    ----------
+    mean : array (d,)
+        Of norm at most 1.
+    """
+
+    mean: Floats
+    kind: ClassVar[str] = "centred-rows"
+
+    @property
+    def dimension(self) -> int:
+        """Number of features d, which stays."""
+        return len(self.mean)
+
+    def transform(self, features: Floats) -> Floats:
+        """Map (m, d) to (m, d)."""
+        return np.asarray((np.asarray(features, dtype=np.float64) - self.mean) / 2.0)
+
+    def before(self, model: LinearModel) -> LinearModel:
+        """Return the model of rows before this map that scores them as ``model`` does after it."""
+        weights = model.weights / 2.0
+        return LinearModel(weights=weights, intercept=model.intercept - weights @ self.mean)
+
+    def arrays(self) -> dict[str, Array]:
+        """Return the mean."""
+        return {"mean": self.mean}
+
+
+@register("projections", "private-centring")
+@dataclass(frozen=True, kw_only=True)
+class PrivateCentring(PrivateAlgorithm, OneSum, ProjectionAlgorithm):
+    """Release the sum of all rows with noise once; what trains next sees half of each row less that mean.
+
+    Rows of a table have much in common (every column positive, most of its categories rare): what they share fills the
+    unit ball and the gradients, and tells classes apart by nothing. A small part of the budget takes it out.
+
+    Guarantee
+    ---------
+    The budget: one Gaussian mechanism on a sum of integers. Each row is encoded with norm at most R
+    (:func:`~dpalgos.mechanisms.fixed_point.encode_rows`), so that the sum moves in l2 by at most 2R where a row is
+    replaced (attained by antipodal rows) and by R against a null record, which adds nothing. The mean, its shrinkage
+    and the map are post-processing. Each row is mapped by itself and stays in the unit ball, since ‖x‖ ≤ 1, ‖m‖ ≤ 1 and
+    ‖x − m‖/2 ≤ 1: whatever reads the mapped rows has the sensitivity it states. Numerics are exact.
+
+    The mean m of n rows, whose noise has the public deviation s a coordinate, is multiplied by (1 − d s²/‖m‖²)₊ (James
+    & Stein 1961), so that where the noise is all there is, rows stay where they are.
+
+    Parameters
+    ----------
+    budget : GaussianMu or ZeroConcentrated
+
+    References
+    ----------
+    Sun, Suresh, Menon, "The importance of feature preprocessing for differentially private linear optimization",
+    arXiv:2307.11106 (2023).
+    """
+
+    source: ClassVar[str] = "Sun, Suresh, Menon 2023, section 4: features centred privately"
+    relations: ClassVar[tuple[Neighbours, ...]] = RELATIONS
+    budgets: ClassVar[tuple[type[Loss], ...]] = GAUSSIAN_BUDGETS
+    measured: ClassVar[str] = "sum of the rows, l2"
+    norm: ClassVar[int] = 2
+
+    def guarantee(self, setting: Setting) -> Guarantee:
+        """Return the budget."""
+        self.check(setting)
+        return gaussian_guarantee(self.budget, setting)
+
+    def output_dimension(self, dimension: int) -> int:
+        """Return the same number."""
+        return dimension
+
+    def sensitivity(self, setting: Setting) -> float:
+        """Return how far one record moves the sum of rows of norm at most 1."""
+        return sum_sensitivity(1.0, setting.neighbours)
+
+    def statistic(self, rows: Rows, setting: Setting) -> Floats:
+        """Return the party's exact sum, in units of the rows."""
+        return self.contribution(self.initial(setting), rows, setting) / self._scale(setting)
+
+    def neighbouring_pair(self, setting: Setting) -> NeighbouringPair:
+        """Return antipodal rows, or one and a null record."""
+        return antipodal_pair(setting)
+
+    def law(self, setting: Setting) -> RoundedGaussian:
+        """Return the noise of each coordinate of the sum."""
+        radius = encoded_radius(1.0, self._scale(setting))
+        return gaussian_law(self.budget, sum_sensitivity(radius, setting.neighbours))
+
+    def sum_shape(self, setting: Setting) -> tuple[int, ...]:
+        """Return the number of features."""
+        return (setting.dimension,)
+
+    def contribution(self, state: Ints, rows: Rows, setting: Setting) -> Ints:
+        """Return the party's exact sum of encoded rows; null records add nothing."""
+        total = np.zeros(self.sum_shape(setting), dtype=np.int64)
+        for features, labels in rows.blocks():
+            clean, _ = sanitise(features, labels, setting.classes)
+            total += encode_rows(clean, 1.0, self._scale(setting)).sum(axis=0)
+        return total
+
+    def result(self, state: Ints, setting: Setting) -> CentredRows:
+        """Return the map of the shrunk noisy mean."""
+        units = self._scale(setting) * max(setting.rows, 1)
+        mean = state / units
+        noise = setting.dimension * (self.law(setting).sigma * setting.noise_factor / units) ** 2
+        length = max(float(mean @ mean), np.finfo(np.float64).tiny)
+        return CentredRows(mean=clip_to_unit_ball(mean[None, :] * max(0.0, 1.0 - noise / length))[0])
+
+    def _scale(self, setting: Setting) -> float:
+        return grid(self.budget, 2.0, 1, setting)
