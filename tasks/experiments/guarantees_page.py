@@ -129,9 +129,10 @@ _BUDGETS: tuple[Loss, ...] = (GaussianMu(1.0), PureEpsilon(1.0), ApproximateDP(1
 
 def _built(kind: str, name: str) -> Any:
     """Return an algorithm at its defaults with a budget of a type it takes; None where it draws no noise."""
+    cls = lookup(kind, name)
     for budget in _BUDGETS:
-        if type(budget) in lookup(kind, name).budgets:
-            given = {"components": 5} if kind == "projections" else {}
+        if type(budget) in cls.budgets:
+            given = {"components": 5} if hasattr(cls, "components") else {}
             return AlgorithmSpec(kind, name, {"budget": budget, **given}).build()
     return None
 
