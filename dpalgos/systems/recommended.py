@@ -90,6 +90,10 @@ def recommend(facts: PublicFacts) -> Choice:
         projection, reason = _whitening(facts, facts.image_shape, strength)
         trainer, reasons = _from_means(facts, strength)
         reasons = [reason, known, *reasons]
+    elif facts.public_head:
+        projection = None
+        trainer, reason = _from_public_head(facts, strength)
+        reasons = ["no map after that of the public rows", known, reason]
     elif facts.encoded:
         projection = None
         trainer, reasons = _from_means(facts, strength)
@@ -155,6 +159,16 @@ def _from_means(facts: PublicFacts, strength: float) -> tuple[AlgorithmSpec, lis
     ]
 
 
+def _from_public_head(facts: PublicFacts, strength: float) -> tuple[AlgorithmSpec, str]:
+    """Return a trainer that starts at a public head and goes no farther than noise lets it come back."""
+    step_size = float(f"{min(16.0, 0.1 * strength * facts.classes / 20):.3g}")
+    given = {"iterations": 20, "step_size": step_size, "clip": 0.25, "mean_weight": 1.0, "public_start": 16.0}
+    return (
+        AlgorithmSpec("trainers", "noisy-gd", given),
+        f"20 gradient steps of {step_size:g} from the head that was trained on public rows",
+    )
+
+
 def _of_tables(facts: PublicFacts, strength: float) -> tuple[AlgorithmSpec, AlgorithmSpec | None, float, list[str]]:
     """Return the trainer on a table's columns, centring before it where it pays, its share of μ², and the reasons."""
     known = strength * facts.classes
@@ -192,6 +206,9 @@ def _of_tables(facts: PublicFacts, strength: float) -> tuple[AlgorithmSpec, Algo
 
 def _warning(facts: PublicFacts, strength: float) -> str | None:
     if facts.classes < 2:
+        return None
+    if facts.public_head:
+        # It is the public head's at least, whatever the budget.
         return None
     table = facts.image_shape is None and not facts.encoded
     least = _GUESSING_OF_TWO if table and facts.classes == 2 else _GUESSING

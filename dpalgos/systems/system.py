@@ -72,6 +72,8 @@ class PublicFacts:
         Of rows that are declared to be images.
     encoded : bool
         Whether rows have passed through a public map that was asked for: an encoder, public rows.
+    public_head : bool
+        Whether the last K of them are the scores of a head trained on public rows.
     components : int or None
         The target dimension k, where one is asked for.
     """
@@ -86,6 +88,7 @@ class PublicFacts:
     noise_factor: float = 1.0
     image_shape: tuple[int, ...] | None = None
     encoded: bool = False
+    public_head: bool = False
     components: int | None = None
 
     @property

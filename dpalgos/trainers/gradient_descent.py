@@ -8,6 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from dpalgos.errors import ParameterError
 from dpalgos.gradient_sums import GradientSums
 from dpalgos.guarantees import Setting
 from dpalgos.models import LinearModel
@@ -71,6 +72,10 @@ class NoisyGradientDescent(GradientSumTrainer[DescentState]):
         weights include), so that the clipped gradient is not spent on brightness; 1 leaves rows as they are.
     regularisation : float
         λ of (λ/2)‖W‖², free of charge.
+    public_start : float
+        Weight that descent starts from on each of the last K features in its class's score, where these are the scores
+        of a head trained on public rows (``--public-dataset`` with ``public.head``): the model is that head's before
+        the first step, whatever the budget. 0 starts from zero.
     width, intercept_scaling, label_range
         See :class:`~dpalgos.trainers.linear.LinearTrainer`.
 
@@ -87,6 +92,7 @@ class NoisyGradientDescent(GradientSumTrainer[DescentState]):
     momentum: float = 0.9
     mean_weight: float = 0.25
     regularisation: float = 0.0
+    public_start: float = 0.0
 
     source: ClassVar[str] = "ours; full-batch DP gradient descent after Bassily, Smith, Thakurta 2014"
 
@@ -96,12 +102,27 @@ class NoisyGradientDescent(GradientSumTrainer[DescentState]):
             require_positive("step_size", self.step_size)
         require_between("momentum", self.momentum, 0.0, 1.0, open_high=True)
         require_between("mean_weight", self.mean_weight, 0.0, 1.0)
+        require_between("public_start", self.public_start, 0.0, math.inf, open_high=True)
+
+    def check(self, setting: Setting) -> None:
+        """Raise where the last features cannot be the scores of the classes."""
+        super().check(setting)
+        if self.public_start > 0 and not 2 <= setting.classes <= setting.dimension:
+            raise ParameterError(
+                f"public_start is {self.public_start:g}; rows have {setting.dimension} features and {setting.classes} "
+                "classes, and the last features would be the scores of a public head, one a class: leave it out"
+            )
 
     def initial(self, setting: Setting) -> DescentState:
-        """Return zero weights."""
+        """Return zero weights, or those of a public head."""
         self.check(setting)
         zero = np.zeros(self.task.shape(setting))
-        return DescentState(step=0, weights=zero, velocity=zero, average=zero)
+        weights = zero.copy()
+        if self.public_start > 0:
+            scores = slice(setting.dimension - setting.classes, setting.dimension)
+            each = np.eye(setting.classes)
+            weights[:, scores] = self.public_start * (each if len(zero) > 1 else each[1:] - each[:1])
+        return DescentState(step=0, weights=weights, velocity=zero, average=zero)
 
     def weights(self, state: DescentState) -> Floats:
         """Return the iterate."""

@@ -145,6 +145,7 @@ def _facts(
         noise_factor=resolve_trust(config, trust).build().noise_factor(len(known)),
         image_shape=dataset.image_shape,
         encoded=config.features is not None or config.public_dataset is not None,
+        public_head=bool(parameters_of(config, "public").get("head")),
         components=config.dimension,
     )
 

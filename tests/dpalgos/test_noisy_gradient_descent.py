@@ -250,3 +250,18 @@ def test_guarantee_and_validation() -> None:
     ):
         with pytest.raises(ParameterError):
             make()
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_with_hardly_any_budget_a_public_start_is_what_the_public_head_says(classes: int) -> None:
+    """Steps that are next to nothing leave the model where it starts: the largest of the last features decides."""
+    random = np.random.default_rng(8)
+    features = random.normal(size=(40, 5))
+    rows = ArrayRows(features / np.linalg.norm(features, axis=1, keepdims=True), random.integers(0, classes, 40))
+    trainer = NoisyGradientDescent(
+        budget=GaussianMu(1e-3), iterations=2, step_size=1e-9, mean_weight=1.0, public_start=4.0
+    )
+    model = fit(trainer, [rows], setting_of([rows], classes), noise(1))
+    assert np.array_equal(model.predict(rows.features), rows.features[:, -classes:].argmax(axis=1))
+    with pytest.raises(ParameterError, match="public_start is 4; rows have 1 features"):
+        trainer.check(Setting(sizes=(40,), dimension=1, classes=classes))

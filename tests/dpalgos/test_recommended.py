@@ -69,6 +69,21 @@ def test_real_labels_get_ridge_regression() -> None:
     assert choice.arrangement.trainer.name == "sufficient-statistics"
 
 
+def test_a_public_head_is_where_training_starts_and_no_guess() -> None:
+    choice = recommend(dataclasses.replace(FACTS, image_shape=None, encoded=True, public_head=True, epsilon=1e-4))
+    assert choice.arrangement.trainer.parameters["public_start"] == 16.0
+    assert choice.warning is None
+
+
+def test_tables_are_centred_where_the_mean_can_be_afforded() -> None:
+    """Two classes: always, for 3 to 10 % of mu². More: where the mean's noise is at most 0.4 long."""
+    table = dataclasses.replace(FACTS, image_shape=None, dimension=64)
+    for sizes, classes, centred in (((300,), 2, True), ((60_000,), 2, True), ((600,), 10, False), ((1500,), 10, True)):
+        arrangement = recommend(dataclasses.replace(table, sizes=sizes, classes=classes)).arrangement
+        assert (arrangement.projection is not None) == centred, (sizes, classes)
+        assert not centred or 0.03 <= arrangement.projection_share <= 0.1
+
+
 def test_without_a_budget_it_asks_for_one() -> None:
     with pytest.raises(ParameterError, match="--epsilon 1"):
         planned(algorithm="unitball", epsilon=None)
