@@ -66,8 +66,8 @@ def schedule(
         console().print(f"{dataset} has no schedule any more", highlight=False, soft_wrap=True)
     else:
         console().print(
-            f"federated-training/{dataset}: {_when(made)}; the same rows again cost nothing, each new version is "
-            f"charged (epsilon {config.epsilon}, delta {config.delta:g})",
+            f"federated-training/{dataset}: {_when(made)}; {_price(config)} (epsilon {config.epsilon}, "
+            f"delta {config.delta:g})",
             highlight=False,
             soft_wrap=True,
         )
@@ -93,6 +93,12 @@ def schedules(root: RootOption = None, json: JsonFlag = False) -> None:
         table.add_row(one.dataset, _when(one), algorithm, f"{one.config.epsilon or '–'}", f"{one.config.delta:g}")
     console().print(table if found else "no data set has a schedule: unitball schedule NAME --nightly --epsilon …")
     print_root()
+
+
+def _price(config: TrainingConfig) -> str:
+    if config.horizon is None:
+        return "the same rows again cost nothing, each new version is charged"
+    return f"one charge for {config.horizon} nights, made in the first, whatever comes in them"
 
 
 def require_timing(cron: str, timezone: str) -> None:

@@ -33,7 +33,7 @@ __all__ = [
     "showing_progress",
 ]
 
-STAGES = ("ingest", "normalise", "extract_features", "partition", "charge", "evaluate", "record")
+STAGES = ("ingest", "normalise", "extract_features", "partition", "arrive", "charge", "evaluate", "record")
 
 
 @contextmanager

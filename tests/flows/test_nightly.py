@@ -29,8 +29,9 @@ from tasks.release.preflight import require_feasible
 from tasks.runtime.books import open_catalog
 from tasks.runtime.settings import current_layout
 from tests.support.chains import charges, configured, digests
+from tests.support.command_line import CommandLine
 from tests.support.leaks import found_in, needles_of
-from tests.support.private_rows import CLASSES, DIMENSION, write_rows
+from tests.support.private_rows import CLASSES, DIMENSION, ingestion, write_rows
 
 NIGHTS = 4
 GIVEN: dict[str, Any] = {"horizon": NIGHTS, "trainer": "class-means", "trust": "central", "parties": 2}
@@ -404,3 +405,19 @@ def test_running_sums_decode_to_what_arrived(root: Path, tmp_path: Path) -> None
     noise = inner.law(release.setting).sigma / inner.class_sums(release.setting).unit
     assert abs(counts.sum() - 90) < 7 * noise * math.sqrt(2) * ToeplitzFactor(nights=NIGHTS).amplification(3)
     assert isinstance(Statistic(values=counts).values, np.ndarray)
+
+
+def test_a_night_is_a_flow_by_command(unitball: CommandLine, tmp_path: Path) -> None:
+    """The rounds of a secure night as tasks; a schedule of nights; the same night again."""
+    source = write_rows(tmp_path / "rows.txt", 40, seed=5)
+    unitball.succeeds(*ingestion(source))
+    asked = ("--horizon", 3, "--epsilon", 1, "--trust", "secagg", "--parties", 3, "--trainer", "class-means")
+    said = unitball("schedule", "clinic", "--nightly", *asked)
+    assert "one charge for 3 nights" in said.out
+    first = unitball.succeeds("train", "--dataset", "clinic", *asked, "--json")
+    assert first["proved"]["epsilon"] <= 1.0
+    assert any("one night of the horizon" in words for words in first["proved"]["assumptions"])
+    again = unitball.succeeds("train", "--dataset", "clinic", *asked, "--json")
+    assert again["releases"] == first["releases"]
+    assert again["mlflow_run_id"] == first["mlflow_run_id"]
+    unitball("train", "--dataset", "clinic", "--horizon", 9, "--epsilon", 1).refused(2, "ask for that one")
