@@ -11,6 +11,7 @@ from pathlib import Path
 from storage.atomic import write_bytes
 from storage.layout import Layout
 from tasks.runtime.credentials import USER, Credentials, credentials
+from tasks.runtime.databases import recorded_server
 from tasks.runtime.permissions import keep_private
 from tasks.runtime.tracking_server import own_database
 
@@ -21,16 +22,19 @@ HOST = "127.0.0.1"
 _CACHE_SECONDS = 300
 
 
-def users_database(root: Path) -> Path:
-    """Return the SQLite file of MLflow's users and their permissions."""
-    return Layout(root).private / "mlflow-users.db"
+def users_database(root: Path) -> str:
+    """Return the address of the database of MLflow's users and their permissions."""
+    server = recorded_server(root)
+    file = Layout(root).private / "mlflow-users.db"
+    return f"sqlite:///{file}" if server is None else server.database("mlflow_users")
 
 
 def _configure(root: Path, secret: Credentials) -> None:
+    # MLflow reads the file with interpolation, in which a percent sign is doubled.
     settings = configparser.ConfigParser()
     settings["mlflow"] = {
         "default_permission": "NO_PERMISSIONS",
-        "database_uri": f"sqlite:///{users_database(root)}",
+        "database_uri": users_database(root).replace("%", "%%"),
         "admin_username": USER,
         "auth_cache_ttl_seconds": str(_CACHE_SECONDS),
     }
@@ -44,6 +48,8 @@ def _configure(root: Path, secret: Credentials) -> None:
         MLFLOW_FLASK_SERVER_SECRET_KEY=secret.derived("mlflow flask secret key"),
         # The job queues serve features that are not used here, and are seven processes.
         MLFLOW_SERVER_ENABLE_JOB_EXECUTION="false",
+        # Not on the command line, which every user of the machine can read: it may hold a password.
+        MLFLOW_BACKEND_STORE_URI=own_database(root),
     )
 
 
@@ -52,7 +58,7 @@ def _set_password(root: Path, secret: Credentials) -> None:
     from mlflow.server.auth.sqlalchemy_store import SqlAlchemyStore
 
     store = SqlAlchemyStore()
-    store.init_db(f"sqlite:///{users_database(root)}")
+    store.init_db(users_database(root))
     if not store.has_user(USER):
         store.create_user(USER, secret.password, is_admin=True)
     elif not store.authenticate_user(USER, secret.password):
@@ -75,7 +81,7 @@ def main() -> None:
     artifacts = Layout(arguments.root).artifacts.as_uri()
     hosts = ",".join(f"{name}:{arguments.port}" for name in (HOST, "localhost"))
     where = ["--host", HOST, "--port", str(arguments.port), "--workers", "1", "--allowed-hosts", hosts]
-    stores = ["--backend-store-uri", own_database(arguments.root), "--default-artifact-root", artifacts]
+    stores = ["--default-artifact-root", artifacts]
     cli(["server", "--app-name", "basic-auth", "--no-serve-artifacts", *stores, *where])
 
 

@@ -18,8 +18,10 @@ from pathlib import Path
 from storage.atomic import writing
 from storage.layout import Layout
 from tasks.runtime.credentials import credentials, credentials_file
+from tasks.runtime.databases import DatabaseServer, recorded_server
 from tasks.runtime.engine import EngineError, prepare_databases, start_server, wait_for_server
 from tasks.runtime.processes import LeashedProcess
+from tasks.runtime.relocation import use_database_server
 from tasks.runtime.running_server import being_served
 from tasks.runtime.settings import MLFLOW_VARIABLE, ROOT_VARIABLE, record_servers, webhook_address
 
@@ -49,6 +51,8 @@ class Serving:
         Flow runs at once.
     prefect_file : Path
         Deployments to apply.
+    database : DatabaseServer or None
+        A PostgreSQL server that is to hold the root's databases from now on; None leaves them where they are.
     """
 
     root: Path
@@ -56,6 +60,7 @@ class Serving:
     mlflow_port: int = 5000
     runs: int = 2
     prefect_file: Path = DEPLOYMENTS
+    database: DatabaseServer | None = None
 
     def __post_init__(self) -> None:
         for name in ("prefect_port", "mlflow_port"):
@@ -180,6 +185,8 @@ def serve(serving: Serving) -> Iterator[list[_Part]]:
         # What an earlier serving has left must not be taken for a server of the user's own.
         for name in ("PREFECT_API_URL", "PREFECT_API_AUTH_STRING"):
             os.environ.pop(name, None)
+        if serving.database is not None:
+            use_database_server(root, serving.database)
         prepare_databases(root)
         stack.enter_context(being_served(root))
         secret = credentials(root)
@@ -247,6 +254,8 @@ def run(serving: Serving) -> int:
             print(f"Prefect   {serving.prefect_url}   (export PREFECT_API_URL={serving.prefect_url}/api)")
             print(f"MLflow    {serving.mlflow_url}/#/experiments?workflowType=machine_learning")
             print(f"secret    {credentials_file(root)}   (its line for Prefect's page; name:password for MLflow's)")
+            if server := recorded_server(root):
+                print(f"databases {server.shown}")
             print(f"logs      {root / 'logs'}")
             print("ready; Ctrl-C stops everything", flush=True)
             while not signals.end.wait(0.5):

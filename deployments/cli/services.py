@@ -38,10 +38,18 @@ def serve(
     mlflow_port: Annotated[int, typer.Option(envvar="UNITBALL_MLFLOW_PORT", help="Of MLflow's pages.")] = 5000,
     runs: Annotated[int, typer.Option(help="Flow runs at once.")] = 2,
     prefect_file: Annotated[Path | None, typer.Option(help="Deployments to serve instead of the usual ones.")] = None,
+    database: Annotated[
+        str | None,
+        typer.Option(
+            envvar="UNITBALL_DATABASE",
+            help="A PostgreSQL server that holds the root's databases from now on: postgresql://user@host/prefix.",
+        ),
+    ] = None,
     root: RootOption = None,
 ) -> None:
     """Serve Prefect, MLflow and the deployed flows on this machine until Ctrl-C."""
     from deployments.serving import DEPLOYMENTS, Serving, run
+    from tasks.runtime.databases import DatabaseServer
     from tasks.runtime.settings import current_root
 
     use_root(root)
@@ -53,6 +61,7 @@ def serve(
                 mlflow_port=mlflow_port,
                 runs=runs,
                 prefect_file=prefect_file or DEPLOYMENTS,
+                database=DatabaseServer(database) if database else None,
             )
         )
     )

@@ -32,7 +32,7 @@ from storage.ledger.migrations import MIGRATIONS
 from storage.ledger.tables import meta, metadata
 from storage.secrets import Secret, ledger_key
 
-__all__ = ["FORMAT_VERSION", "Database", "open_database"]
+__all__ = ["CREATION_LOCK", "FORMAT_VERSION", "MOVED", "Database", "open_database"]
 
 FORMAT_VERSION = 2
 """The version of the schema that this code reads and writes."""
@@ -43,8 +43,11 @@ BUSY_SECONDS = 300.0
 _STALLED_SECONDS = 120.0
 """How long PostgreSQL lets a transaction stand still; a decision takes well under a second."""
 
-_CREATION_LOCK = 0x756E6974
+CREATION_LOCK = 0x756E6974
 """Key of PostgreSQL's advisory lock under which the schema is made; any constant of our own does."""
+
+MOVED = "moved_to"
+"""Name in the table of versions by which a ledger says that it is kept elsewhere now."""
 
 Guard = Callable[[Any], None]
 """Takes the :class:`~storage.ledger.entries.Entries` of a writing transaction."""
@@ -162,7 +165,7 @@ def open_database(
         engine, place = _postgresql_engine(url), url.render_as_string(hide_password=True)
         with _begin(engine, place, write=True) as connection:
             if not inspect(connection).has_table(meta.name):
-                connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _CREATION_LOCK})
+                connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": CREATION_LOCK})
                 if not inspect(connection).has_table(meta.name):
                     _create_schema(connection, key)
     found = _migrate(engine, place, key, head)
@@ -340,6 +343,8 @@ def _version(found: Mapping[str, str], place: str) -> int:
 
 
 def _require_version(found: Mapping[str, str], place: str) -> None:
+    if MOVED in found:
+        raise StorageError(f"ledger {place} was moved to {found[MOVED]}; nothing was charged. Run again")
     version = _version(found, place)
     if version != FORMAT_VERSION:
         raise FormatVersionError(

@@ -24,10 +24,11 @@ from storage.errors import StorageError
 from storage.layout import Layout
 from tasks.runtime import engine_process
 from tasks.runtime.credentials import Credentials, credentials, use_own_server
+from tasks.runtime.databases import recorded_server
 from tasks.runtime.permissions import keep_private
 from tasks.runtime.processes import LeashedProcess
 from tasks.runtime.settings import EMBEDDED_VARIABLE, current_root
-from tasks.runtime.tracking_server import has_own_database, require_server
+from tasks.runtime.tracking_server import has_own_database, own_database, require_server
 
 __all__ = [
     "EngineError",
@@ -72,6 +73,11 @@ def prefect_database(root: Path) -> Path:
     return Layout(root).prefect / "prefect.db"
 
 
+def _prefect_url(root: Path) -> str:
+    server = recorded_server(root)
+    return f"sqlite+aiosqlite:///{prefect_database(root)}" if server is None else server.database("prefect", "asyncpg")
+
+
 def _mark(package: str) -> int:
     """Return a number that stands for the installed version of a package."""
     text = f"{package} {importlib.metadata.version(package)}"
@@ -89,6 +95,9 @@ class _Needs:
     def of(cls, root: Path) -> _Needs:
         """Look at the notes beside the files; the files themselves may be open in this very process."""
         home = Layout(root).prefect
+        if recorded_server(root) is not None:
+            # Prefect's server brings its own up to date; a file of MLflow's that is still there is to be moved.
+            return cls(prefect=False, mlflow=Layout(root).mlflow_database.exists())
         return cls(
             prefect=not engine_process.is_sealed(prefect_database(root), home, _mark("prefect")),
             mlflow=not engine_process.is_sealed(Layout(root).mlflow_database, home, _mark("mlflow")),
@@ -109,7 +118,7 @@ def _use_environment(root: Path) -> None:
     os.environ["PREFECT_RESULTS_DEFAULT_SERIALIZER"] = "json"
     if _own_server_wanted():
         os.environ["PREFECT_HOME"] = str(home)
-        os.environ["PREFECT_SERVER_DATABASE_CONNECTION_URL"] = f"sqlite+aiosqlite:///{prefect_database(root)}"
+        os.environ["PREFECT_SERVER_DATABASE_CONNECTION_URL"] = _prefect_url(root)
     else:
         use_own_server(root)
 
@@ -123,7 +132,8 @@ def _start(
 ) -> LeashedProcess:
     """Start one of the engine's own processes."""
     home = Layout(root).prefect
-    environment = {**_QUIET, **os.environ, **settings}
+    # In the environment, which only the user can read, and not on the command line: an address may hold a password.
+    environment = {**_QUIET, **os.environ, "MLFLOW_BACKEND_STORE_URI": own_database(root), **settings}
     for name in ("PREFECT_API_URL", "PREFECT_API_AUTH_STRING", EMBEDDED_VARIABLE):
         environment.pop(name, None)
     # -P: the folder of the script must not come first on the import path, its modules bear common names.
@@ -174,6 +184,9 @@ _servers: dict[Path, LeashedProcess] = {}
 
 def _database_arguments(root: Path, needs: _Needs) -> tuple[list[str], list[str]]:
     layout = Layout(root)
+    if recorded_server(root) is not None:
+        move = ["--mlflow-server", "--mlflow", str(layout.mlflow_database), "--artifacts", str(layout.artifacts)]
+        return (["--prefect-server"] if needs.prefect else []), (move if needs.mlflow else [])
     prefect = ["--prefect", str(prefect_database(root)), "--prefect-mark", str(_mark("prefect"))]
     mlflow = ["--mlflow", str(layout.mlflow_database), "--mlflow-mark", str(_mark("mlflow"))]
     mlflow += ["--artifacts", str(layout.artifacts)]
@@ -181,9 +194,10 @@ def _database_arguments(root: Path, needs: _Needs) -> tuple[list[str], list[str]
 
 
 def prepare_databases(root: Path) -> None:
-    """Make Prefect's and MLflow's databases under ``root`` where they are missing or of another version.
+    """Make Prefect's and MLflow's databases of ``root`` where they are missing or of another version.
 
-    Each is made aside and renamed, so that a kill leaves nothing half-made; two processes at once make it once.
+    A file is made aside and renamed, so that a kill leaves nothing half-made; two processes at once make it once.
+    PostgreSQL's are upgraded where they are, one transaction a step; what a root kept in MLflow's file before is moved.
 
     Raises
     ------
@@ -194,7 +208,9 @@ def prepare_databases(root: Path) -> None:
     """
     root = _usable(root)
     _use_environment(root)
-    parts = [arguments for arguments in _database_arguments(root, _Needs.of(root)) if arguments]
+    # A server's databases may have been restored from a dump of an older version: what is there already costs little.
+    needs = _Needs.of(root) if recorded_server(root) is None else _Needs(prefect=True, mlflow=True)
+    parts = [arguments for arguments in _database_arguments(root, needs) if arguments]
     for process in [_start(root, arguments, {}) for arguments in parts]:
         _finish(process)
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from sqlalchemy import Engine
     from sqlalchemy.ext.asyncio import AsyncSession, AsyncSessionTransaction
 
 
@@ -127,18 +128,24 @@ def _copy_idle(source: Path, copy: Path) -> None:
 
 def migrate_prefect(database: Path) -> None:
     """Run Prefect's migrations on one SQLite file."""
-    import anyio
-    from prefect.server.database import provide_database_interface
     from prefect.server.database.configurations import AioSqliteConfiguration
     from prefect.server.database.dependencies import temporary_database_config
+
+    with temporary_database_config(AioSqliteConfiguration(connection_url=f"sqlite+aiosqlite:///{database}")):
+        upgrade_prefect()
+
+
+def upgrade_prefect() -> None:
+    """Run Prefect's migrations on the database that its settings name."""
+    import anyio
+    from prefect.server.database import provide_database_interface
 
     async def upgrade() -> None:
         interface = provide_database_interface()
         await interface.create_db()
         await (await interface.engine()).dispose()
 
-    with temporary_database_config(AioSqliteConfiguration(connection_url=f"sqlite+aiosqlite:///{database}")):
-        anyio.run(upgrade)
+    anyio.run(upgrade)
 
 
 def migrate_mlflow(database: Path, artifacts: Path) -> None:
@@ -156,6 +163,73 @@ def migrate_mlflow(database: Path, artifacts: Path) -> None:
     store.engine.dispose()
 
 
+def upgrade_mlflow(url: str, artifacts: Path, earlier: Path) -> None:
+    """Run MLflow's migrations on PostgreSQL; move what an earlier SQLite file holds, in one transaction.
+
+    Parameters
+    ----------
+    url : str
+    artifacts : Path
+    earlier : Path
+        Where it is there, it is brought to this version first, and renamed when all is copied. A kill in between
+        leaves the file, and the next start does it again.
+    """
+    from mlflow.store.db.utils import _upgrade_db
+    from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
+    from sqlalchemy import create_engine, inspect
+
+    engine = create_engine(url)
+    if inspect(engine).has_table("experiments"):
+        _upgrade_db(engine)
+    store = SqlAlchemyStore(url, artifacts.as_uri())
+    if earlier.exists():
+        copy = earlier.with_name(f".moving-{earlier.name}")
+        copy.unlink(missing_ok=True)
+        _copy_idle(earlier, copy)
+        migrate_mlflow(copy, artifacts)
+        _copy_tables(create_engine(f"sqlite:///{copy}"), engine)
+        copy.unlink()
+        earlier.replace(earlier.with_name(f"{earlier.name}.moved"))
+    store.engine.dispose()
+    engine.dispose()
+
+
+def _copy_tables(source: Engine, target: Engine) -> None:
+    """Replace the rows of a database's tables by those of another one with the same schema."""
+    from sqlalchemy import Integer, MetaData, func, insert, select, text
+
+    tables = MetaData()
+    tables.reflect(source)
+    wanted = MetaData()
+    wanted.reflect(target)
+    names = ", ".join(f'"{name}"' for name in wanted.tables if name != "alembic_version")
+    with source.connect() as old, target.begin() as new:
+        new.execute(text(f"TRUNCATE {names} CASCADE"))
+        for table in wanted.sorted_tables:
+            if table.name == "alembic_version" or table.name not in tables.tables:
+                continue
+            # Read with the target's types: SQLite has no booleans, and says so nowhere.
+            for rows in old.execution_options(yield_per=1000).execute(select(table)).mappings().partitions():
+                new.execute(insert(table), [dict(row) for row in rows])
+            for column in table.primary_key:
+                if isinstance(column.type, Integer) and column.autoincrement and column.server_default is not None:
+                    last = new.execute(select(func.max(column))).scalar_one()
+                    new.execute(select(func.setval(func.pg_get_serial_sequence(table.name, column.name), last or 1)))
+
+
+@contextmanager
+def _locked_on_server(url: str) -> Iterator[None]:
+    """Hold a lock that a PostgreSQL server drops with the connection: one upgrade at a time."""
+    from sqlalchemy import create_engine, text
+    from sqlalchemy.engine import make_url
+    from sqlalchemy.pool import NullPool
+
+    place = make_url(url).set(drivername="postgresql+psycopg")
+    with create_engine(place, poolclass=NullPool).connect() as connection:
+        connection.execute(text("SELECT pg_advisory_lock(1970170212)"))
+        yield
+
+
 def serve(descriptor: int, *, whole: bool) -> None:
     """Serve Prefect's API on an open socket until SIGTERM.
 
@@ -166,6 +240,7 @@ def serve(descriptor: int, *, whole: bool) -> None:
     """
     import uvicorn
     from prefect.server.api.server import create_app
+    from prefect.server.database import provide_database_interface
     from prefect.server.database.configurations import AioSqliteConfiguration
     from prefect.server.database.dependencies import temporary_database_config
     from prefect.settings import get_current_settings
@@ -187,7 +262,9 @@ def serve(descriptor: int, *, whole: bool) -> None:
     server = uvicorn.Server(uvicorn.Config(create_app(ephemeral=not whole), log_level="error", lifespan="on"))
     url = get_current_settings().server.database.connection_url
     assert url is not None
-    database = WaitingSqlite(connection_url=url.get_secret_value())
+    address = url.get_secret_value()
+    files = address.startswith("sqlite")
+    database = WaitingSqlite(connection_url=address) if files else provide_database_interface().database_config
     with socket.socket(fileno=descriptor) as listener, temporary_database_config(database):
         server.run(sockets=[listener])
 
@@ -201,13 +278,22 @@ def main() -> None:
     parser.add_argument("--prefect-mark", type=int)
     parser.add_argument("--mlflow", type=Path)
     parser.add_argument("--mlflow-mark", type=int)
+    parser.add_argument("--prefect-server", action="store_true")
+    parser.add_argument("--mlflow-server", action="store_true")
     parser.add_argument("--artifacts", type=Path)
     parser.add_argument("--socket", type=int)
     parser.add_argument("--whole", action="store_true")
     arguments = parser.parse_args()
     if arguments.prefect:
         make_database(arguments.prefect, arguments.prefect_mark, arguments.workplace, migrate_prefect)
-    if arguments.mlflow:
+    if arguments.prefect_server:
+        with _locked_on_server(os.environ["PREFECT_SERVER_DATABASE_CONNECTION_URL"]):
+            upgrade_prefect()
+    if arguments.mlflow_server:
+        url = os.environ["MLFLOW_BACKEND_STORE_URI"]
+        with _locked_on_server(url):
+            upgrade_mlflow(url, arguments.artifacts, arguments.mlflow)
+    elif arguments.mlflow:
         migrate = partial(migrate_mlflow, artifacts=arguments.artifacts)
         make_database(arguments.mlflow, arguments.mlflow_mark, arguments.workplace, migrate)
     if arguments.socket is not None:

@@ -13,8 +13,9 @@ from urllib.parse import urlsplit
 
 from dpalgos.memory import machine_memory
 from storage.atomic import write_bytes, writing
-from storage.errors import InputError
+from storage.errors import InputError, StorageError
 from storage.layout import Layout
+from tasks.runtime.databases import recorded_server
 from tasks.runtime.permissions import check_permissions, keep_private, take_empty_folder
 from tasks.runtime.tracking_server import server_address
 
@@ -97,8 +98,32 @@ def current_layout() -> Layout:
 
 
 def ledger_url() -> str | None:
-    """Return the database URL of a shared ledger (``UNITBALL_LEDGER``), or None for the root's own SQLite file."""
-    return os.environ.get(LEDGER_VARIABLE) or None
+    """Return the database URL of a ledger that is not the root's own SQLite file, None where it is that.
+
+    ``UNITBALL_LEDGER`` names one that several roots share; a root that is served from PostgreSQL has its own there.
+
+    Raises
+    ------
+    storage.errors.InputError
+        If both do and differ: one population must never have two ledgers.
+    storage.errors.StorageError
+        If the root's ledger was being moved when that was killed.
+    """
+    shared, server = os.environ.get(LEDGER_VARIABLE) or None, recorded_server(current_root())
+    if server is None:
+        return shared
+    own = server.database("ledger").replace("+psycopg", "", 1)
+    if shared not in (None, own):
+        raise InputError(
+            f"{LEDGER_VARIABLE} names another database than the one in which this root's ledger is kept (on "
+            f"{server.shown}); unset {LEDGER_VARIABLE}"
+        )
+    if Layout(current_root()).ledger.exists():
+        raise StorageError(
+            f"moving the ledger of {current_root()} to {server.shown} was interrupted; nothing was charged. Finish it: "
+            "unitball serve --database …"
+        )
+    return own
 
 
 def _servers_file(root: Path) -> Path:

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from storage.errors import StorageError
 from storage.layout import Layout
+from tasks.runtime.databases import recorded_server
 
 __all__ = [
     "TrackingError",
@@ -34,8 +35,9 @@ class TrackingError(StorageError):
 
 
 def own_database(root: Path) -> str:
-    """Return the address of a root's own MLflow database."""
-    return f"sqlite:///{Layout(root).mlflow_database}"
+    """Return the address of a root's own MLflow database; on a server it may hold a password."""
+    server = recorded_server(root)
+    return f"sqlite:///{Layout(root).mlflow_database}" if server is None else server.database("mlflow")
 
 
 def tracking_uri(root: Path) -> str:

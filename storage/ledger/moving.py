@@ -1,0 +1,98 @@
+"""Move a ledger from a root's own file to PostgreSQL: the same chain, and never two places to charge."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+from sqlalchemy import Connection, create_engine, func, insert, inspect, select, text, update
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.pool import NullPool
+
+from storage.errors import InputError, StorageError
+from storage.ledger.database import CREATION_LOCK, FORMAT_VERSION, MOVED, Database
+from storage.ledger.entries import Entries, lacking
+from storage.ledger.marks import read
+from storage.ledger.tables import entries, meta, metadata
+
+__all__ = ["is_retired", "move_ledger"]
+
+
+def is_retired(path: Path) -> bool:
+    """Whether the file of a ledger says of itself that it has moved."""
+    with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as connection:
+        return connection.execute("SELECT 1 FROM ledger_meta WHERE name = ?", (MOVED,)).fetchone() is not None
+
+
+def move_ledger(source: Database, url: str, *, moved: Callable[[], None]) -> None:
+    """Copy every entry to an empty database, or the rest to one where an earlier attempt was killed; retire the file.
+
+    The file's write lock is held from the first read until the file says of itself that it has moved: a process that
+    waits to charge in the old place is refused then, and finds the new one when it runs again.
+
+    Parameters
+    ----------
+    source : Database
+        Of the root's own file.
+    url : str
+        Of PostgreSQL. The key stays the same.
+    moved : callable
+        Called when all is copied and before the file is retired: notes the new place. A kill before it leaves the old
+        place in force, and the move can be repeated at any time.
+
+    Raises
+    ------
+    StorageError
+        If the ledger is not in order or behind its marks, or PostgreSQL refuses; the old place stays in force.
+    InputError
+        If another ledger lives there.
+    """
+    with source.transaction(write=True) as connection:
+        found = Entries(connection, source.chain)
+        problems = [*found.check()]
+        problems += [
+            problem for path in source.marks if (problem := lacking(found, read(path, source.chain))) is not None
+        ]
+        if problems:
+            raise StorageError(f"ledger {source.place} cannot be moved: {problems[0]}; put back the newest back-up")
+        _copy(connection, url)
+        moved()
+        # Earlier versions of Unitball refuse a newer format; this one reads the word behind it.
+        connection.execute(update(meta).where(meta.c.name == "format_version").values(value=str(FORMAT_VERSION + 1)))
+        connection.execute(insert(meta).values(name=MOVED, value="PostgreSQL"))
+
+
+def _copy(source: Connection, url: str) -> None:
+    place = make_url(url).set(drivername="postgresql+psycopg")
+    shown = place.render_as_string(hide_password=True)
+    try:
+        with create_engine(place, poolclass=NullPool, hide_parameters=True).begin() as target:
+            target.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": CREATION_LOCK})
+            if not inspect(target).has_table(meta.name):
+                metadata.create_all(target)
+                target.execute(insert(meta), [dict(row) for row in source.execute(select(meta)).mappings()])
+            _require_same(source, target, shown)
+            there = target.execute(select(func.coalesce(func.max(entries.c.sequence), 0))).scalar_one()
+            rest = select(entries).where(entries.c.sequence > there).order_by(entries.c.sequence)
+            if rows := [dict(row) for row in source.execute(rest).mappings()]:
+                target.execute(insert(entries), rows)
+    except DBAPIError as error:
+        reason = (str(error.orig).strip() or type(error.orig).__name__).splitlines()[0]
+        raise StorageError(f"PostgreSQL at {shown}: {reason}; the ledger stays where it is") from None
+
+
+def _require_same(source: Connection, target: Connection, shown: str) -> None:
+    """Refuse a database whose chain does not begin as this one, or that goes on where this one does."""
+    identity = select(meta.c.value).where(meta.c.name == "ledger_id")
+    last = select(entries.c.sequence, entries.c.digest).order_by(entries.c.sequence.desc()).limit(1)
+    ends = [row for each in (source, target) if (row := each.execute(last).one_or_none()) is not None]
+    shared = min((sequence for sequence, _ in ends), default=0) if len(ends) == 2 else 0
+    link = select(entries.c.digest).where(entries.c.sequence == shared)
+    if any(
+        source.execute(what).scalar_one_or_none() != target.execute(what).scalar_one_or_none()
+        for what in (identity, link)
+    ):
+        raise InputError(f"{shown} holds another ledger; name another database")
