@@ -149,8 +149,8 @@ class Served:
         ]
 
 
-def rows_file(path: Path, rows: int) -> str:
-    numbers = random.Random(3)
+def rows_file(path: Path, rows: int, seed: int = 3) -> str:
+    numbers = random.Random(seed)
     lines = [
         f"{numbers.choice(('-1', '+1'))} " + " ".join(f"{index}:{numbers.uniform(-1, 1):.3f}" for index in range(1, 6))
         for _ in range(rows)
@@ -171,8 +171,10 @@ def processes_of(root: Path) -> list[tuple[int, str]]:
 
 
 @contextlib.contextmanager
-def started(folder: Path, expected: signal.Signals | None = None) -> Iterator[Served]:
+def started(folder: Path, expected: signal.Signals | None = None, *arguments: str) -> Iterator[Served]:
     """Serve the root below a folder until the context is left, or until a signal that the caller sends.
+
+    Further arguments are those of `unitball serve`.
 
     The end by Ctrl-C is checked: in order, with nothing left.
     """
@@ -202,6 +204,7 @@ def started(folder: Path, expected: signal.Signals | None = None) -> Iterator[Se
                 str(ports[1]),
                 "--prefect-file",
                 str(deployments),
+                *arguments,
             ],
             stdout=file,
             stderr=subprocess.STDOUT,
