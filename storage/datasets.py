@@ -20,6 +20,7 @@ from storage.atomic import Staging, locked_directory, staging, writing
 from storage.errors import FormatVersionError, InputError, RefusedError, StorageError
 from storage.fingerprints import Duplicates, Fingerprints, overlapping_versions, private_versions
 from storage.layout import FINGERPRINTS, PATTERNS, Layout, path_component
+from storage.objects import RowObjects, objects_of, row_objects
 from storage.readers.files import most_rows
 from storage.refs import DatasetRef, Labels, Visibility
 from storage.rowfiles import NULL_CLASS, Features, RowFormat, RowWriter, StoredRows, WrittenRows, file_digest
@@ -185,8 +186,10 @@ class _Ingested:
     labels_seen: set[int]
 
 
-def _ingest_part(folder: Path, layout: RowFormat, source: Source, part: str, prints: Fingerprints) -> _Ingested:
-    writer = RowWriter(folder, layout)
+def _ingest_part(
+    folder: Path, layout: RowFormat, source: Source, part: str, prints: Fingerprints, objects: RowObjects | None
+) -> _Ingested:
+    writer = RowWriter(folder, layout, objects)
     found: list[tuple[str, int]] = []
     seen: set[int] = set()
     try:
@@ -343,7 +346,7 @@ def staged_dataset(
     prints = Fingerprints(root_secret(layout) if compared else b"", patterns=compared)
     with staging(layout.datasets) as stage, writing(stage.path):
         ingested = {
-            part: _ingest_part(stage.path / part, row_format, source, part, prints)
+            part: _ingest_part(stage.path / part, row_format, source, part, prints, row_objects(layout))
             for part in _PARTS
             if part in source.parts
         }
@@ -511,7 +514,8 @@ def open_dataset(layout: Layout, ref: DatasetRef, part: str = "train") -> Stored
 
 def _open_part(layout: Layout, version: str, body: Mapping[str, Any], part: str) -> StoredRows:
     written = WrittenRows.from_json(body["parts"][part])
-    return StoredRows.open(layout.dataset(version) / part, RowFormat.from_json(body["format"]), written)
+    row_format, store = RowFormat.from_json(body["format"]), objects_of(layout)
+    return StoredRows.open(layout.dataset(version) / part, row_format, written, store)
 
 
 def origins(layout: Layout, ref: DatasetRef) -> tuple[tuple[str, int], ...]:
@@ -623,7 +627,7 @@ def transform_dataset(
     written = {}
     with staging(layout.datasets) as stage, writing(stage.path):
         for part in [part for part in _PARTS if part in body["parts"]]:
-            writer = RowWriter(stage.path / part, row_format)
+            writer = RowWriter(stage.path / part, row_format, row_objects(layout))
             try:
                 for features, labels in open_dataset(layout, ref, part).blocks():
                     mapped = _mapped(

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from storage.atomic import sweep_once, write_bytes, writing
 from storage.errors import FormatVersionError, InputError, StorageError
 
-__all__ = ["FINGERPRINTS", "FORMAT_VERSION", "PATTERNS", "ROOT_KEY", "Layout", "path_component"]
+__all__ = ["FINGERPRINTS", "FORMAT_VERSION", "OBJECTS_VARIABLE", "PATTERNS", "ROOT_KEY", "Layout", "path_component"]
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+"""The newest format of a root; 1 is a root that keeps everything under itself, as most do."""
+
+OBJECTS_VARIABLE = "UNITBALL_OBJECTS"
+"""Names the object store of a root that is made now; the root remembers it."""
+
 ROOT_KEY = "root.key"
 FINGERPRINTS = "fingerprints.npy"
 """File of a private version's keyed row fingerprints."""
@@ -56,6 +63,18 @@ class Layout:
     def marker(self) -> Path:
         """The file that says this is a root, and of which format."""
         return self.root / "unitball.json"
+
+    @property
+    def objects(self) -> str | None:
+        """The URL of the object store that holds rows and releases, None where they lie under the root.
+
+        Raises
+        ------
+        StorageError
+            If the marker that says so cannot be read.
+        """
+        url = self._marked().get("objects")
+        return None if url is None else str(url)
 
     @property
     def private(self) -> Path:
@@ -173,18 +192,32 @@ class Layout:
             sweep_once(folder)
         return self
 
-    def _check_marker(self) -> None:
+    def _marked(self) -> dict[str, Any]:
+        """Return what the marker says; empty where there is none."""
         try:
-            found = json.loads(self.marker.read_bytes())["format_version"]
+            found = json.loads(self.marker.read_bytes())
+            version = int(found["format_version"])
         except FileNotFoundError:
-            write_bytes(self.marker, json.dumps({"format_version": FORMAT_VERSION}).encode() + b"\n")
-            return
+            return {}
         except OSError as error:
             raise StorageError(f"cannot read {self.marker}: {error.strerror}") from error
         except (ValueError, KeyError, TypeError):
             raise StorageError(f"{self.marker} is damaged: restore it, or choose another root with --root") from None
-        if not isinstance(found, int) or found > FORMAT_VERSION:
+        if version > FORMAT_VERSION:
             raise FormatVersionError(
-                f"{self.root} has format version {found}, newer than {FORMAT_VERSION}, the newest this Unitball "
+                f"{self.root} has format version {version}, newer than {FORMAT_VERSION}, the newest this Unitball "
                 "reads; upgrade Unitball or choose another root with --root"
+            )
+        return dict(found)
+
+    def _check_marker(self) -> None:
+        wanted, found = os.environ.get(OBJECTS_VARIABLE) or None, self._marked()
+        if not found:
+            # An earlier Unitball would look for rows under the root, so it must refuse one that has them elsewhere.
+            made = {"format_version": 1} if wanted is None else {"format_version": 2, "objects": wanted}
+            write_bytes(self.marker, json.dumps(made).encode() + b"\n")
+        elif wanted not in (None, found.get("objects")):
+            raise InputError(
+                f"{self.root} keeps its rows and releases in {found.get('objects') or 'its own folders'}, which is "
+                f"settled when a root is made; unset {OBJECTS_VARIABLE}, or choose a new root with --root"
             )

@@ -10,7 +10,7 @@ from typing import Any
 
 from storage.errors import DamagedError, FormatVersionError, StorageError
 
-__all__ = ["canonical", "digest", "dump", "load", "parse"]
+__all__ = ["canonical", "digest", "dump", "load", "parse", "read"]
 
 
 def canonical(value: Any) -> bytes:
@@ -38,7 +38,7 @@ def dump(content: Mapping[str, Any], *, version: int) -> bytes:
     return (json.dumps({**body, "digest": digest(body)}, sort_keys=True, indent=1, ensure_ascii=False) + "\n").encode()
 
 
-def parse(data: bytes, place: Path, *, version: int) -> dict[str, Any]:
+def parse(data: bytes, place: Path | str, *, version: int) -> dict[str, Any]:
     """Return the manifest in ``data`` without its own digest.
 
     Raises
@@ -66,8 +66,8 @@ def parse(data: bytes, place: Path, *, version: int) -> dict[str, Any]:
     return body
 
 
-def load(path: Path, *, version: int) -> dict[str, Any]:
-    """Read and check the manifest at ``path``; see :func:`parse`.
+def read(path: Path) -> bytes:
+    """Read a file.
 
     Raises
     ------
@@ -75,9 +75,13 @@ def load(path: Path, *, version: int) -> dict[str, Any]:
         If there is none or it cannot be read.
     """
     try:
-        data = path.read_bytes()
+        return path.read_bytes()
     except FileNotFoundError:
         raise StorageError(f"{path} does not exist") from None
     except OSError as error:
         raise StorageError(f"cannot read {path}: {error.strerror}") from error
-    return parse(data, path, version=version)
+
+
+def load(path: Path, *, version: int) -> dict[str, Any]:
+    """Read and check the manifest at ``path``; see :func:`read` and :func:`parse`."""
+    return parse(read(path), path, version=version)

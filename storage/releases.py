@@ -6,10 +6,10 @@ import hashlib
 import io
 import json
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,7 @@ from storage.atomic import discard_unless, staging, writing
 from storage.errors import DamagedError, StorageError
 from storage.layout import Layout
 
-__all__ = ["FORMAT_VERSION", "ReleaseStore"]
+__all__ = ["FORMAT_VERSION", "Place", "ReleaseStore"]
 
 FORMAT_VERSION = 1
 _MANIFEST = "manifest.json"
@@ -45,8 +45,40 @@ def _npz(arrays: Mapping[str, NDArray[Any]]) -> bytes:
     return buffer.getvalue()
 
 
-class ReleaseStore:
-    """The releases of one root, by key.
+class Place(Protocol):
+    """Where the bytes of releases lie: each whole or not at all, and the first one of a key stays."""
+
+    def has(self, key: str) -> bool:
+        """Whether a release is there; it is whole then."""
+        ...
+
+    def keys(self) -> Iterable[str]:
+        """Return the keys of all releases that are there, and of what is left of damaged ones."""
+        ...
+
+    def shown(self, key: str, part: str) -> str:
+        """Return where a part of a release lies, for people."""
+        ...
+
+    def manifest(self, key: str) -> bytes:
+        """Return a release's manifest; StorageError where there is none."""
+        ...
+
+    def arrays(self, key: str) -> bytes:
+        """Return a release's arrays; DamagedError where they are missing or cannot be read."""
+        ...
+
+    def publish(self, key: str, digest: str, manifest: bytes, arrays: bytes) -> bool:
+        """Store a release; return False, and change nothing, where another one is there."""
+        ...
+
+    def discard_unless(self, key: str, is_sound: Callable[[], bool]) -> bool:
+        """Remove a release unless it is sound, which nobody can change in between; return whether it went."""
+        ...
+
+
+class _Folders:
+    """Releases as folders under the root.
 
     Parameters
     ----------
@@ -56,16 +88,65 @@ class ReleaseStore:
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
 
+    def has(self, key: str) -> bool:
+        """Whether a release is there."""
+        return (self._layout.release(key) / _MANIFEST).is_file()
+
+    def keys(self) -> Iterable[str]:
+        """Return the names of all folders."""
+        if not self._layout.releases.is_dir():
+            return ()
+        return [path.name for path in self._layout.releases.iterdir() if not path.name.startswith(".")]
+
+    def shown(self, key: str, part: str) -> str:
+        """Return the path of a file."""
+        return str(self._layout.release(key) / part)
+
+    def manifest(self, key: str) -> bytes:
+        """Read the manifest."""
+        return manifests.read(self._layout.release(key) / _MANIFEST)
+
+    def arrays(self, key: str) -> bytes:
+        """Read the arrays."""
+        path = self._layout.release(key) / _ARRAYS
+        try:
+            return path.read_bytes()
+        except OSError as error:
+            raise DamagedError(f"{path} is missing or cannot be read: {error.strerror}; {_WAY_OUT}") from error
+
+    def publish(self, key: str, digest: str, manifest: bytes, arrays: bytes) -> bool:
+        """Write a folder under a temporary name and rename it."""
+        with staging(self._layout.releases) as stage, writing(target := self._layout.release(key)):
+            (stage.path / _ARRAYS).write_bytes(arrays)
+            (stage.path / _MANIFEST).write_bytes(manifest)
+            # A folder without its manifest is no release: somebody removed one of its files.
+            return stage.publish(target, lambda: self.has(key))
+
+    def discard_unless(self, key: str, is_sound: Callable[[], bool]) -> bool:
+        """Remove a folder, looked at under the lock that publishing takes."""
+        return discard_unless(self._layout.release(key), is_sound)
+
+
+class ReleaseStore:
+    """The releases of one root, by key.
+
+    Parameters
+    ----------
+    layout : Layout
+    place : Place, optional
+        Where their bytes lie; by default folders under the root.
+    """
+
+    def __init__(self, layout: Layout, place: Place | None = None) -> None:
+        self._place = place or _Folders(layout)
+
     def exists(self, key: str) -> bool:
         """Whether the release is stored; releases appear whole, so it is complete."""
-        return (self._layout.release(key) / _MANIFEST).is_file()
+        return self._place.has(key)
 
     def keys(self) -> tuple[str, ...]:
         """Return the keys of all stored releases, sorted."""
-        if not self._layout.releases.is_dir():
-            return ()
-        found = self._layout.releases.iterdir()
-        return tuple(sorted(path.name for path in found if not path.name.startswith(".") and self.exists(path.name)))
+        return tuple(sorted(key for key in self._place.keys() if self.exists(key)))  # noqa: SIM118
 
     @staticmethod
     def digest_of(manifest: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> str:
@@ -94,22 +175,16 @@ class ReleaseStore:
         """
         data = _npz(arrays)
         digest = _digest(manifest, data)
-        target = self._layout.release(key)
         if self.exists(key):
             return self._same(key, digest)
-        with staging(self._layout.releases) as stage, writing(target):
-            body = {"manifest": _stamped(manifest), "arrays": hashlib.sha256(data).hexdigest(), "release": digest}
-            (stage.path / _ARRAYS).write_bytes(data)
-            (stage.path / _MANIFEST).write_bytes(manifests.dump(body, version=FORMAT_VERSION))
-            # A folder without its manifest is no release: somebody removed one of its files.
-            if not stage.publish(target, lambda: self.exists(key)):
-                return self._same(key, digest)
-        return digest
+        body = {"manifest": _stamped(manifest), "arrays": hashlib.sha256(data).hexdigest(), "release": digest}
+        written = self._place.publish(key, digest, manifests.dump(body, version=FORMAT_VERSION), data)
+        return digest if written else self._same(key, digest)
 
     def files(self, key: str) -> dict[str, bytes]:
         """Return the bytes of a release's files by name, its digests verified as :meth:`read` does."""
         self.read(key)
-        return {name: (self._layout.release(key) / name).read_bytes() for name in (_MANIFEST, _ARRAYS)}
+        return {_MANIFEST: self._place.manifest(key), _ARRAYS: self._place.arrays(key)}
 
     @staticmethod
     def check(files: Mapping[str, bytes], place: Path) -> tuple[dict[str, Any], str]:
@@ -134,7 +209,7 @@ class ReleaseStore:
         return digest
 
     def _manifest(self, key: str) -> dict[str, Any]:
-        return manifests.load(self._layout.release(key) / _MANIFEST, version=FORMAT_VERSION)
+        return manifests.parse(self._place.manifest(key), self._place.shown(key, _MANIFEST), version=FORMAT_VERSION)
 
     def manifest(self, key: str) -> dict[str, Any]:
         """Return what a release says of itself; its arrays are neither read nor verified."""
@@ -151,13 +226,8 @@ class ReleaseStore:
         DamagedError
             If a file does not match its digest, naming it.
         """
-        body = self._manifest(key)
-        path = self._layout.release(key) / _ARRAYS
-        try:
-            data = path.read_bytes()
-        except OSError as error:
-            raise DamagedError(f"{path} is missing or cannot be read: {error.strerror}; {_WAY_OUT}") from error
-        _require_whole(body, data, path)
+        body, data = self._manifest(key), self._place.arrays(key)
+        _require_whole(body, data, self._place.shown(key, _ARRAYS))
         manifest = body["manifest"]
         with np.load(io.BytesIO(data), allow_pickle=False) as archive:
             return manifest, {name: archive[name] for name in archive.files}
@@ -169,10 +239,10 @@ class ReleaseStore:
         the same noise.
         """
         removed = []
-        for key in keys or self._entries():
+        for key in keys or sorted(self._place.keys()):
             # Reading takes long, and most releases are sound: only a suspect is looked at again under the lock.
             sound = partial(self._is_sound, key)
-            if not sound() and discard_unless(self._layout.release(key), sound):
+            if not sound() and self._place.discard_unless(key, sound):
                 removed.append(key)
         return tuple(removed)
 
@@ -182,11 +252,6 @@ class ReleaseStore:
         except DamagedError:
             return False
         return True
-
-    def _entries(self) -> tuple[str, ...]:
-        if not self._layout.releases.is_dir():
-            return ()
-        return tuple(sorted(path.name for path in self._layout.releases.iterdir() if not path.name.startswith(".")))
 
 
 _WAY_OUT = "restore it from a backup, or remove it and run again: an unchanged secret draws the same noise"

@@ -243,14 +243,12 @@ def query_dataset(layout: Layout, ref: DatasetRef, sql: str) -> Any:
             f"data set {ref.name} is private and SQL over its rows is no release; query public sets only, or "
             "release a statistic"
         )
-    import pyarrow.dataset as ds
-
     parts = ["train"] + (["test"] if ref.test_rows else [])
     with _database() as connection:
         for part in parts:
             rows = open_dataset(layout, ref, part)
             # Scanned by Arrow when asked for: only the named columns are read, and DuckDB itself opens no file.
-            relation = connection.from_arrow(ds.dataset([str(path) for path in rows.files], format="parquet"))
+            relation = connection.from_arrow(rows.scanned())
             shown = "features, label"
             if ref.labels is Labels.CLASSES:
                 names = ", ".join(_quoted(name, mark=_TEXT) for name in ref.classes)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from storage.errors import DamagedError
+from storage.objects import ObjectStore, RowObjects, StoredPart
 from storage.refs import Labels
 
 __all__ = [
@@ -176,10 +177,19 @@ class WrittenRows:
 
 
 class RowWriter:
-    """Writes ``part-00000.parquet``, … into a folder, in row groups of one block."""
+    """Writes ``part-00000.parquet``, … into a folder, in row groups of one block.
 
-    def __init__(self, folder: Path, layout: RowFormat) -> None:
+    Parameters
+    ----------
+    folder : Path
+    layout : RowFormat
+    objects : RowObjects, optional
+        Where each file goes when it is whole; by default it stays in the folder.
+    """
+
+    def __init__(self, folder: Path, layout: RowFormat, objects: RowObjects | None = None) -> None:
         self._folder = folder
+        self._objects = objects
         self._format = layout
         self._schema = layout.schema
         self._digest = _ContentDigest(layout)
@@ -235,7 +245,9 @@ class RowWriter:
         if self._writer is not None:
             self._writer.close()
             self._writer = None
-            self._files.append((self._name, file_digest(self._folder / self._name)))
+            path = self._folder / self._name
+            digest = file_digest(path)
+            self._files.append((path.name if self._objects is None else self._objects.put(path, digest), digest))
             self._in_part = 0
 
     def close(self) -> WrittenRows:
@@ -286,24 +298,35 @@ class StoredRows:
     ----------
     format : RowFormat
     files : tuple of Path
+        Empty where an object store holds them.
     count : int
         Number of rows.
+    parts : tuple of StoredPart
+        What an object store holds.
     """
 
     format: RowFormat
     files: tuple[Path, ...]
     count: int
     content: str = field(repr=False)
+    parts: tuple[StoredPart, ...] = ()
 
     @classmethod
-    def open(cls, folder: Path, layout: RowFormat, written: WrittenRows) -> StoredRows:
-        """Open what a :class:`RowWriter` left in ``folder``, its digests verified.
+    def open(
+        cls, folder: Path, layout: RowFormat, written: WrittenRows, store: ObjectStore | None = None
+    ) -> StoredRows:
+        """Open what a :class:`RowWriter` left, its digests verified: now in ``folder``, at each reading in ``store``.
 
         Raises
         ------
         DamagedError
             Naming the file.
         """
+        if store is not None:
+            parts = tuple(StoredPart(store, name, digest) for name, digest in written.files)
+            for part in parts:
+                part.require()
+            return cls(layout, (), written.rows, written.content, parts)
         for name, digest in written.files:
             verify_file(folder / name, digest)
         return cls(layout, tuple(folder / name for name, _ in written.files), written.rows, written.content)
@@ -318,9 +341,10 @@ class StoredRows:
         size = self.format.block_rows
         pending: list[Any] = []
         rows = 0
-        for path in self.files:
+        for path in self.parts or self.files:
             try:
-                with pq.ParquetFile(path, pre_buffer=False) as file:
+                source = path.open() if isinstance(path, StoredPart) else path
+                with pq.ParquetFile(source, pre_buffer=False) as file:
                     for batch in file.iter_batches(size):
                         pending.append(batch)
                         rows += len(batch)
@@ -343,6 +367,15 @@ class StoredRows:
             if self.format.sparse:
                 features = features.toarray()
             yield features, labels.astype(kind)
+
+    def scanned(self) -> Any:
+        """Return an Arrow data set over the files, for whoever reads some columns of them."""
+        import pyarrow.dataset as ds
+
+        if self.parts:
+            paths = [part.path for part in self.parts]
+            return ds.dataset(paths, filesystem=self.parts[0].filesystem, format="parquet")
+        return ds.dataset([str(path) for path in self.files], format="parquet")
 
     def fingerprint(self) -> NDArray[np.uint8]:
         """Return the SHA-256 of the rows, kept with them; for keying noise, never published."""

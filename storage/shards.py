@@ -17,6 +17,7 @@ from storage.atomic import Staging, staging, writing
 from storage.datasets import open_dataset
 from storage.errors import DamagedError, InputError, StorageError
 from storage.layout import Layout
+from storage.objects import objects_of, row_objects
 from storage.refs import DatasetRef, ShardRef
 from storage.rowfiles import RowFormat, RowWriter, StoredRows, WrittenRows
 
@@ -145,7 +146,7 @@ class _Dealing:
             if not (folder / MANIFEST).is_file():
                 return False
             body = manifests.load(folder / MANIFEST, version=FORMAT_VERSION)
-            StoredRows.open(folder, RowFormat.from_json(body["format"]), WrittenRows.from_json(body["rows"]))
+            _stored(self.layout, folder, body)
         except DamagedError:
             # A shard is a copy of rows that the data set still holds, so it is simply written again.
             return False
@@ -163,7 +164,7 @@ class _Dealing:
             writers: dict[int, RowWriter] = {}
             for number, party in group.items():
                 stages[number] = stack.enter_context(self._staging(party))
-                writers[number] = RowWriter(stages[number].path, self.rows.format)
+                writers[number] = self._writer(stages[number], party)
                 stack.callback(writers[number].abandon)
             with writing(self.layout.parties):
                 for dealt in self._passing(group):
@@ -183,7 +184,7 @@ class _Dealing:
                 held[number].append(batch)
         for number, party in group.items():
             with self._staging(party) as stage, writing(self.layout.parties):
-                writer = RowWriter(stage.path, self.rows.format)
+                writer = self._writer(stage, party)
                 try:
                     for batch in held.pop(number):
                         writer.write(batch)
@@ -196,6 +197,9 @@ class _Dealing:
         _private_folder(self.layout, folder)
         # Not durable: after a power cut the digest tells, and the shard is dealt again.
         return staging(folder, durable=False)
+
+    def _writer(self, stage: Staging, party: str) -> RowWriter:
+        return RowWriter(stage.path, self.rows.format, row_objects(self.layout, party))
 
     def _publish(self, party: str, stage: Staging, writer: RowWriter) -> None:
         body = {
@@ -251,4 +255,9 @@ def open_shard(layout: Layout, shard: ShardRef) -> StoredRows:
     """
     folder = layout.shard(shard.party, shard.partition, shard.dataset.version)
     body = manifests.load(folder / MANIFEST, version=FORMAT_VERSION)
-    return StoredRows.open(folder, RowFormat.from_json(body["format"]), WrittenRows.from_json(body["rows"]))
+    return _stored(layout, folder, body)
+
+
+def _stored(layout: Layout, folder: Path, body: Mapping[str, Any]) -> StoredRows:
+    row_format, written = RowFormat.from_json(body["format"]), WrittenRows.from_json(body["rows"])
+    return StoredRows.open(folder, row_format, written, objects_of(layout))

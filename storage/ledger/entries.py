@@ -57,6 +57,8 @@ class Kind(StrEnum):
     """Rows were refused because they are private rows of this root."""
     MATERIAL = "material"
     """The digest of a file of key material that was stored before registrations carried one."""
+    STORED = "stored"
+    """Which copy in an object store is the release: its digest; the last one stands."""
     SCHEDULE = "schedule"
     """When a data set is trained on unasked; the last one of a name stands, an empty one ends it."""
     HORIZON = "horizon"

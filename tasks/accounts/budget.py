@@ -18,10 +18,8 @@ from storage.errors import InputError, RefusedError
 from storage.ledger.accounts import require_cap
 from storage.ledger.charges import AccountTerms, Cap, Decision, PlanRecord, ReleaseCharge
 from storage.ledger.ledger import ChargeRecord, Ledger
-from storage.releases import ReleaseStore
 from tasks.datasets.description import find_dataset
-from tasks.runtime.books import open_books, open_catalog
-from tasks.runtime.settings import current_layout
+from tasks.runtime.books import open_books, open_catalog, open_releases
 
 __all__ = [
     "LOW",
@@ -488,7 +486,7 @@ def verify_books() -> list[str]:
 
 def check_releases() -> list[str]:
     """Check every stored release against its digests and the ledger's; one sentence a problem."""
-    store = ReleaseStore(current_layout())
+    store = open_releases()
     problems = []
     stored = {}
     keys = store.keys()

@@ -8,9 +8,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from storage.releases import ReleaseStore
 from storage.results import query
 from tasks.accounts.budget import open_ledger
+from tasks.runtime.books import open_releases
 from tasks.runtime.settings import current_layout
 
 __all__ = ["query_results"]
@@ -57,7 +57,7 @@ def _text(value: Any) -> str | None:
 
 
 def _releases() -> list[dict[str, Any]]:
-    store = ReleaseStore(current_layout())
+    store = open_releases()
     keys = store.keys()
     return [_release(key, store.manifest(key)) for key in keys]
 

@@ -30,6 +30,7 @@ from tasks.planning.identity import code_version, identity
 from tasks.planning.plans import FeatureStep
 from tasks.planning.resolution import parameters_of
 from tasks.preparation.mapping import map_rows
+from tasks.runtime.books import open_releases
 from tasks.runtime.progress import say
 from tasks.runtime.settings import current_layout
 
@@ -100,7 +101,7 @@ def map_features(dataset: DatasetRef, features: Sequence[FeatureStep]) -> Datase
 
 def stored_map(feature: FeatureStep) -> RowFeatures:
     """Return a map that was made."""
-    manifest, arrays = ReleaseStore(current_layout()).read(feature.key)
+    manifest, arrays = open_releases().read(feature.key)
     found: RowFeatures = decode(manifest["artefact"], arrays)
     return found
 
@@ -194,7 +195,7 @@ def _from_public_rows(dataset: DatasetRef, config: TrainingConfig, before: Seque
 
 
 def _made(feature: FeatureStep, dataset: DatasetRef, before: Sequence[RowFeatures]) -> RowFeatures:
-    if ReleaseStore(current_layout()).exists(feature.key):
+    if open_releases().exists(feature.key):
         return stored_map(feature)
     assert feature.algorithm is not None
     if feature.public is None:
@@ -235,5 +236,5 @@ class _Mapped:
 
 def _store(key: str, label: str, made: RowFeatures) -> RowFeatures:
     manifest = {"format_version": 1, "key": key, "artefact": made.kind, "label": label, "reads_rows": False}
-    ReleaseStore(current_layout()).write(key, manifest, made.arrays())
+    open_releases().write(key, manifest, made.arrays())
     return made

@@ -8,24 +8,23 @@ from typing import Any
 from dpalgos.accounting.trade_off import whole_promise
 from dpalgos.models import Artefact, decode
 from storage.refs import ReleaseRef
-from storage.releases import ReleaseStore
 from tasks.accounts.budget import open_ledger
 from tasks.planning.fields import Json
 from tasks.planning.plans import PlannedCombination, PlannedRelease
 from tasks.release import checkpoints
-from tasks.runtime.settings import current_layout
+from tasks.runtime.books import open_releases
 
 __all__ = ["diagnostics_of", "is_stored", "read_release", "store_combination", "store_release", "stored_release"]
 
 
 def is_stored(key: str) -> bool:
     """Whether a release is there."""
-    return ReleaseStore(current_layout()).exists(key)
+    return open_releases().exists(key)
 
 
 def stored_release(release: PlannedRelease) -> ReleaseRef | None:
     """Return the reference of a release that is stored: the first stored copy is the release."""
-    store, key = ReleaseStore(current_layout()), release.key
+    store, key = open_releases(), release.key
     if not store.exists(key):
         return None
     manifest, _ = store.read(key)
@@ -34,20 +33,20 @@ def stored_release(release: PlannedRelease) -> ReleaseRef | None:
 
 def read_release(reference: ReleaseRef) -> Any:
     """Return the artefact behind a reference, its digest verified."""
-    manifest, arrays = ReleaseStore(current_layout()).read(reference.key)
+    manifest, arrays = open_releases().read(reference.key)
     return decode(manifest["artefact"], arrays)
 
 
 def diagnostics_of(reference: ReleaseRef) -> dict[str, float]:
     """Return what a solver said of its own work; empty for private data and for algorithms that say nothing."""
-    manifest, _ = ReleaseStore(current_layout()).read(reference.key)
+    manifest, _ = open_releases().read(reference.key)
     return dict(manifest.get("diagnostics", {}))
 
 
 def store_release(release: PlannedRelease, artefact: Artefact, diagnostics: Mapping[str, float]) -> ReleaseRef:
     """Record a drawn release in the ledger and store it: the door's last step."""
     checkpoints.reached("drawn")
-    store, key = ReleaseStore(current_layout()), release.key
+    store, key = open_releases(), release.key
     manifest = _manifest(key, release, artefact.kind, diagnostics)
     arrays = artefact.arrays()
     if release.reads_rows:
@@ -60,7 +59,7 @@ def store_release(release: PlannedRelease, artefact: Artefact, diagnostics: Mapp
 
 def store_combination(combination: PlannedCombination, artefact: Artefact) -> ReleaseRef:
     """Store what the server made out of releases: post-processing, free."""
-    store, key = ReleaseStore(current_layout()), combination.key
+    store, key = open_releases(), combination.key
     if not store.exists(key):
         planned = combination.model_dump(mode="json", exclude={"label", "code"})
         manifest = {

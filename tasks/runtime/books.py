@@ -1,13 +1,16 @@
-"""The ledger and the catalogue of the current root, opened."""
+"""The ledger, the catalogue and the releases of the current root, opened."""
 
 from __future__ import annotations
 
 from storage.catalog import Catalog
 from storage.ledger.database import Database, open_database
 from storage.ledger.material import guard_material
+from storage.object_releases import ObjectReleases
+from storage.objects import objects_of
+from storage.releases import ReleaseStore
 from tasks.runtime.settings import current_layout, ledger_url, marks_folder
 
-__all__ = ["open_books", "open_catalog"]
+__all__ = ["open_books", "open_catalog", "open_releases"]
 
 
 def open_books(*, guarded: bool = True) -> Database:
@@ -32,3 +35,10 @@ def open_books(*, guarded: bool = True) -> Database:
 def open_catalog() -> Catalog:
     """Open the catalogue."""
     return Catalog(open_books())
+
+
+def open_releases() -> ReleaseStore:
+    """Open the releases: folders under the root, or objects of which the ledger says which is the release."""
+    layout = current_layout()
+    store = objects_of(layout)
+    return ReleaseStore(layout, None if store is None else ObjectReleases(store, open_books()))

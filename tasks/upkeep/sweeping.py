@@ -9,6 +9,7 @@ from storage.datasets import dataset_ref, declared_table, remake_fingerprints
 from storage.layout import Layout
 from storage.ledger.entries import reading, writing
 from storage.ledger.material import adopt_material, missing_material
+from storage.orphans import remove_orphans
 from tasks.datasets.registration import sweep_unregistered
 from tasks.runtime.books import open_books, open_catalog
 from tasks.runtime.settings import ledger_url
@@ -31,6 +32,8 @@ def sweep_everything(layout: Layout) -> list[str]:
         done.append(f"removed {temporaries} unfinished files or folders of processes that are gone")
     if versions := sweep_unregistered(layout, catalog):
         done.append(f"removed {versions} copies of rows that were never registered")
+    if objects := remove_orphans(layout):
+        done.append(f"removed {objects} objects of rows that no stored version names")
     with reading(open_books()) as entries:
         lacking = missing_material(layout, entries, shared=ledger_url() is not None)
     for version in filter(partial(remake_fingerprints, layout), lacking):

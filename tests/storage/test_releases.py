@@ -45,13 +45,13 @@ def _arrays(seed: int = 131) -> dict[str, Any]:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> ReleaseStore:
-    return ReleaseStore(Layout(tmp_path / "root").prepare())
+def layout(tmp_path: Path) -> Layout:
+    return Layout(tmp_path / "root").prepare()
 
 
 @pytest.fixture
-def layout(store: ReleaseStore) -> Layout:
-    return store._layout
+def store(layout: Layout) -> ReleaseStore:
+    return ReleaseStore(layout)
 
 
 def test_a_release_comes_back(store: ReleaseStore) -> None:

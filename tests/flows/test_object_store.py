@@ -1,0 +1,59 @@
+"""A whole run on a root whose rows and releases lie in an object store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from storage.layout import Layout
+from storage.objects import objects_of
+from tasks.runtime.credentials import credentials
+from tests.support.command_line import CommandLine
+from tests.support.engines import Engine
+from tests.support.leaks import found_in, needles_of
+from tests.support.object_store import running_object_store, use_object_store
+from tests.support.private_rows import ingestion, write_rows
+
+
+def test_train_audit_the_books_and_look_for_rows(
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with running_object_store(tmp_path / "log") as endpoint:
+        use_object_store(monkeypatch, endpoint, "clinic")
+        root = tmp_path / "root"
+        monkeypatch.setenv("UNITBALL_ROOT", str(root))
+        monkeypatch.setenv("UNITBALL_LEDGER_MARK", str(tmp_path / "marks"))
+        engine.prepare(root)
+        unitball = CommandLine(root, capfd)
+        rows = write_rows(tmp_path / "rows.txt", 240)
+        unitball.succeeds(*ingestion(rows))
+        # What a root was made with it remembers.
+        monkeypatch.delenv("UNITBALL_OBJECTS")
+        run = ("--dataset", "clinic", "--algorithm", "noisy-gd", "--epsilon", "1", "--delta", "1e-5", "--parties", "2")
+        first = unitball.trained(*run)
+        again = unitball.trained(*run)
+        assert again["cached"]
+        assert again["releases"] == first["releases"]
+        # The engine's cache may forget: the releases are found by their keys, and cost nothing.
+        assert unitball("budget", "clinic", "--verify").code == 0
+        budget = unitball.succeeds("budget", "clinic")
+        assert [party["epsilon_spent"] for party in budget["parties"]] == pytest.approx([1.0] * 2, abs=0.01)
+        assert unitball("doctor").code == 0
+
+        layout = Layout(root)
+        store = objects_of(layout)
+        assert store is not None
+        assert not list(layout.private.rglob("*.parquet"))
+        assert not list(layout.releases.iterdir())
+        kept = tmp_path / "kept"
+        for name in store.names(""):
+            (path := kept / name).parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(store.get(name) or b"")
+        secrets = [layout.root_secret.read_bytes(), credentials(root).password.encode()]
+        secrets += [path.read_bytes() for path in layout.parties.glob("*/secret.key")]
+        needles = needles_of(rows.features)
+        assert found_in([*kept.rglob("*.parquet")], needles), "the needles are of the rows"
+        assert found_in([path for path in (kept / "releases").rglob("*") if path.is_file()], [*needles, *secrets]) == []
+        assert found_in([path for path in kept.rglob("*") if path.is_file()], secrets) == []
+        assert found_in([tmp_path / "log"], needles + secrets) == []
