@@ -42,8 +42,8 @@ def test_a_year_with_postgresql(engine: Engine, tmp_path: Path) -> None:
     engine.prepare_served(root)
     with PostgreSQL.running() as postgresql:
         server = ("--database", postgresql.url("clinic"))
-        served = _before(root, tmp_path)
-        paid = charges(served)
+        unserved = _before(root, tmp_path)
+        paid = charges(unserved)
 
         with started(tmp_path, None, *server) as served:
             # An older root, upgraded in place: the ledger's charges, MLflow's runs and models.
@@ -85,11 +85,11 @@ def test_a_year_with_postgresql(engine: Engine, tmp_path: Path) -> None:
         shutil.rmtree(postgresql.data)
         backup.rename(postgresql.data)
         postgresql.start()
-        refused = served.command(*UNITBALL, "train", *_options(0.9), "--root", str(root))
+        refused = unserved.command(*UNITBALL, "train", *_options(0.9), "--root", str(root))
         assert refused.returncode != 0
         assert "ledger restore" in refused.stderr
         assert "Traceback" not in refused.stderr
-        served.unitball("ledger", "restore", "--reason", "the disk was lost; back-up of Monday")
+        unserved.unitball("ledger", "restore", "--reason", "the disk was lost; back-up of Monday")
 
         with started(tmp_path) as served:
             trained(served, 0.9)
