@@ -257,7 +257,7 @@ class ReleaseStore:
 _WAY_OUT = "restore it from a backup, or remove it and run again: an unchanged secret draws the same noise"
 
 
-def _require_whole(body: Mapping[str, Any], data: bytes, path: Path) -> str:
+def _require_whole(body: Mapping[str, Any], data: bytes, path: Path | str) -> str:
     """Return the digest of a release whose arrays are those that its manifest names."""
     digest = _digest(body["manifest"], data)
     if hashlib.sha256(data).hexdigest() != body["arrays"] or digest != body["release"]:

@@ -17,12 +17,11 @@ from dpalgos.registry import lookup
 from storage.errors import InputError
 from storage.ledger.extracts import extract
 from storage.manifests import canonical
-from storage.releases import ReleaseStore
 from storage.results import query
 from storage.secrets import root_secret
 from tasks.exports.archive import fingerprint, pack, signing_key
 from tasks.planning.fields import Json
-from tasks.runtime.books import open_books
+from tasks.runtime.books import open_books, open_releases
 from tasks.runtime.settings import current_layout, current_root
 from tasks.tracking.models import find_model
 from tasks.tracking.promotion import audit_of
@@ -60,7 +59,7 @@ def export_run(run: str) -> tuple[bytes, str, str]:
     """
     layout, found = current_layout(), _find(run)
     keys = [*found["releases"], *found["evaluations"]]  # type: ignore[misc]
-    store, members = ReleaseStore(layout), {RUN: canonical(found)}
+    store, members = open_releases(), {RUN: canonical(found)}
     manifests = {}
     for key in keys:
         files = store.files(key)
