@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Annotated
+import io
+import json as json_module
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 from rich.table import Table
 
 from deployments.cli.app import app
 from deployments.cli.common import JsonFlag, RootOption, console, print_json, print_root, use_root
+from storage.atomic import write_bytes
+from storage.errors import InputError
 
-_EVERY_RUN = "SELECT algorithm, dataset, trust, config_epsilon, epsilon_spent, delta_spent, accuracy, seconds FROM runs"
+Row = dict[str, Any]
+_FACTS = ("algorithm", "dataset", "trust", "config_epsilon", "epsilon_spent", "delta_spent")
+_SHOWN = (*_FACTS, "accuracy", "mae", "r2", "seconds")
+_ERRORS = "SELECT run_key, metric, value FROM metrics WHERE party = 'all' AND metric IN ('mae', 'r2')"
 
 # Columns with less than this on average cannot be read; wider answers are printed one record after another.
 _NARROWEST = 8
+# Curves and matrices are for --json and figures.
+_LONGEST = 400
 
 
 @app.command(
@@ -22,8 +32,16 @@ _NARROWEST = 8
 )
 def results(
     sql: Annotated[
-        str, typer.Argument(help="One SELECT over the views runs, metrics, releases and charges.")
-    ] = _EVERY_RUN,
+        str | None,
+        typer.Argument(help="One SELECT over the views runs, metrics, releases and charges; every run if left out."),
+    ] = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write a figure (PNG) too: of several runs the last number of each against the first, accuracy "
+            "against epsilon where they are there; of one run its confusion matrix and ROC."
+        ),
+    ] = None,
     root: RootOption = None,
     json: JsonFlag = False,
 ) -> None:
@@ -31,7 +49,14 @@ def results(
     from tasks.experiments.results import query_results
 
     use_root(root)
-    rows = query_results(sql)
+    rows = query_results(sql or "SELECT * FROM runs")
+    if sql is None:
+        rows = _with_errors(rows, query_results)
+    if plot is not None:
+        _plot(rows, plot)
+    if sql is None:
+        used = [name for name in _SHOWN if any(row.get(name) is not None for row in rows)]
+        rows = [{name: row.get(name) for name in used} for row in rows]
     if json:
         print_json({"rows": rows})
         return
@@ -44,6 +69,59 @@ def results(
         for number, row in enumerate(rows, 1):
             screen.print(_as_record(row, f"row {number} of {len(rows)}"))
     print_root()
+
+
+def _with_errors(rows: list[Row], query: Callable[[str], list[Row]]) -> list[Row]:
+    """Return runs with their errors beside the accuracy, where some predict numbers."""
+    if all(row.get("accuracy") is not None or row.get("measured_on") is None for row in rows):
+        return rows
+    errors: dict[object, Row] = {}
+    for one in query(_ERRORS):
+        errors.setdefault(one["run_key"], {})[str(one["metric"])] = one["value"]
+    return [{**row, **errors.get(row["run_key"], {})} for row in rows]
+
+
+def _plot(rows: list[Row], path: Path) -> None:
+    """Write a figure of one run, or of several.
+
+    Raises
+    ------
+    InputError
+        If there is nothing to draw, or the file exists.
+    """
+    if path.exists():
+        raise InputError(f"{path} exists; name another file, or remove it first")
+    if len(rows) == 1 and rows[0].get("confusion"):
+        from tasks.tracking.figures import draw_measured
+
+        classes, confusion, roc = (json_module.loads(str(rows[0][name])) for name in ("classes", "confusion", "roc"))
+        if classes:
+            write_bytes(path, draw_measured(classes, confusion, roc, str(rows[0]["measured_on"])), mode=0o644)
+            return
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+    from unitball.frontiers import plot
+
+    frame = pd.DataFrame(rows)
+    numbers = [str(name) for name in frame.select_dtypes("number").columns if frame[name].notna().any()]
+    x = next((name for name in ("config_epsilon", "epsilon") if name in numbers), numbers[0] if numbers else "")
+    found = [name for name in numbers if name != x]
+    if not found:
+        raise InputError(
+            f"the answer's columns ({', '.join(map(str, frame.columns)) or 'none'}) hold fewer than two with numbers, "
+            "and it is not one measured run with all its columns: ask for two numbers a row, or for such a run"
+        )
+    y = next((name for name in ("accuracy", "r2") if name in found), found[-1])
+    if "algorithm" not in frame:
+        frame["algorithm"] = y
+    figure = Figure(layout="constrained")
+    axes = plot(frame, x, y, figure.subplots())
+    if x == "config_epsilon":
+        axes.set(xlabel="privacy budget ε", xscale="log")
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=110)
+    write_bytes(path, buffer.getvalue(), mode=0o644)
 
 
 def _as_table(rows: Sequence[Mapping[str, object]]) -> Table:
@@ -63,4 +141,7 @@ def _as_record(row: Mapping[str, object], title: str) -> Table:
 
 
 def _cell(value: object) -> str:
-    return "–" if value is None else str(value)
+    if value is None:
+        return "–"
+    text = f"{value:.6g}" if isinstance(value, float) else str(value)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"

@@ -17,7 +17,7 @@ from dpalgos.neighbouring import NeighbouringPair, one_row_apart
 from dpalgos.registry import register
 from dpalgos.rows import Floats, Ints, Rows, null_records
 
-__all__ = ["ScoreHistogram", "area_under_curve"]
+__all__ = ["ScoreHistogram", "area_under_curve", "curves_of"]
 
 
 @register("evaluators", "score-histogram")
@@ -118,3 +118,17 @@ def area_under_curve(histograms: Floats) -> float:
         pairs = positive.sum() * negative.sum()
         areas.append(0.5 if pairs == 0 else float(positive @ (below + 0.5 * negative) / pairs))
     return float(np.mean(areas))
+
+
+def curves_of(histograms: Floats) -> list[Floats]:
+    """Return a ROC curve for each of the (noisy) histograms (K, 2, bins): (false, true positive rate) from (0, 0).
+
+    Post-processing: negative counts are cut to zero, so that curves rise; one whose side is empty is the diagonal.
+    """
+    curves = []
+    for sides in np.maximum(histograms, 0.0)[:, :, ::-1]:
+        totals = sides.sum(axis=1, keepdims=True)
+        rates = np.cumsum(sides, axis=1) / np.where(totals > 0, totals, 1.0)
+        rates = rates if (totals > 0).all() else np.linspace([0.0, 0.0], [1.0, 1.0], sides.shape[1] + 1).T[:, 1:]
+        curves.append(np.concatenate([np.zeros((1, 2)), rates.T]))
+    return curves

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
+from sklearn.metrics import roc_curve
 
 from dpalgos.evaluators.confusion_matrix import CountedPairs, predicted_classes
 from dpalgos.evaluators.error_sums import ErrorSums
-from dpalgos.evaluators.score_histogram import area_under_curve
+from dpalgos.evaluators.score_histogram import area_under_curve, curves_of
 from dpalgos.metrics import (
     TWO_SIDED,
     classification_metrics,
@@ -22,7 +25,7 @@ from dpalgos.metrics import (
     regression_metrics,
 )
 from dpalgos.models import Statistic
-from dpalgos.rows import Floats, Rows, null_records
+from dpalgos.rows import Floats, Ints, Rows, null_records
 from storage.refs import Labels, ReleaseRef, ShardRef
 from tasks.planning.plans import PlannedRelease, RunPlan, Shards
 from tasks.release.door import make_release
@@ -30,6 +33,9 @@ from tasks.release.rows import RowMaps, maps_of, rows_of
 from tasks.release.storing import diagnostics_of, read_release
 
 __all__ = ["Evaluation", "measure"]
+
+# Beyond so many classes nobody reads a matrix, and a curve is drawn from so many points.
+_MOST_CLASSES, _CURVE_POINTS = 50, 101
 
 
 class Evaluation(BaseModel):
@@ -40,6 +46,30 @@ class Evaluation(BaseModel):
     metrics: dict[str, float] = {}
     by_party: dict[str, dict[str, float]] = {}
     measured_on: str | None = None
+    classes: tuple[str, ...] = ()
+    confusion: tuple[tuple[float, ...], ...] = ()
+    """Counts, true class by predicted class: exact of public rows, as released of private ones; mean over models."""
+    roc: tuple[tuple[tuple[float, float], ...], ...] = ()
+    """(False, true positive rate) of each class against the others, of the second where there are two; of one model."""
+
+
+class _Figured(TypedDict, total=False):
+    classes: tuple[str, ...]
+    confusion: tuple[tuple[float, ...], ...]
+    roc: tuple[tuple[tuple[float, float], ...], ...]
+
+
+@dataclass(frozen=True)
+class _Measured:
+    """Of one model: its metrics, and what figures are drawn from, where it predicts classes."""
+
+    metrics: dict[str, float]
+    confusion: Floats | None = None
+    roc: Sequence[Floats] = ()
+
+    def __or__(self, other: _Measured) -> _Measured:
+        confusion = other.confusion if self.confusion is None else self.confusion
+        return _Measured(self.metrics | other.metrics, confusion, [*self.roc, *other.roc])
 
 
 def _scored(rows: Rows) -> tuple[Floats, NDArray[np.generic]]:
@@ -47,15 +77,42 @@ def _scored(rows: Rows) -> tuple[Floats, NDArray[np.generic]]:
     return np.concatenate(scores), np.concatenate(labels)
 
 
-def _measure(maps: RowMaps, shard: ShardRef) -> dict[str, float]:
+def _measure(maps: RowMaps, shard: ShardRef) -> _Measured:
     scores, labels = _scored(rows_of(shard, maps, max(len(shard.dataset.classes), 1)))
     if shard.dataset.labels is Labels.REAL:
-        return regression_metrics(np.asarray(labels, dtype=np.float64), scores[:, 0])
+        return _Measured(regression_metrics(np.asarray(labels, dtype=np.float64), scores[:, 0]))
     classes = len(shard.dataset.classes)
     kept = ~null_records(scores, labels, classes)
     truth, known = np.asarray(labels[kept], dtype=np.int64), scores[kept]
     counts = confusion_matrix(truth, predicted_classes(known), max(classes, 2))
-    return classification_metrics(truth, known, classes) | recalls(counts, shard.dataset.classes)
+    metrics = classification_metrics(truth, known, classes) | recalls(counts, shard.dataset.classes)
+    return _Measured(metrics, counts, _curves(truth, known))
+
+
+def _curves(truth: Ints, scores: Floats) -> list[Floats]:
+    """Return the ROC of each class against the others, thinned for drawing; none where a class does not occur."""
+    curves = []
+    for column, label in enumerate([1] if scores.shape[1] == 1 else range(scores.shape[1])):
+        positive = truth == label
+        if positive.all() or not positive.any():
+            return []
+        false, true, _ = roc_curve(positive, scores[:, column])
+        curve = np.stack([false, true], axis=1)
+        curves.append(curve[np.unique(np.linspace(0, len(curve) - 1, _CURVE_POINTS).astype(int))])
+    return curves
+
+
+def _figured(of: Sequence[_Measured], classes: Sequence[str]) -> _Figured:
+    """Return what figures are drawn from: the mean confusion matrix, and the curves where there is one model."""
+    counts = [one.confusion for one in of if one.confusion is not None]
+    if not counts or len(classes) > _MOST_CLASSES:
+        return {}
+    curves = of[0].roc if len(of) == 1 else ()
+    return {
+        "classes": tuple(classes),
+        "confusion": tuple(tuple(round(float(count), 3) for count in row) for row in np.mean(counts, axis=0)),
+        "roc": tuple(tuple((round(float(x), 4), round(float(y), 4)) for x, y in curve) for curve in curves),
+    }
 
 
 def _mean(of: Sequence[Mapping[str, float]]) -> dict[str, float]:
@@ -74,30 +131,33 @@ def measure(plan: RunPlan, models: Mapping[str, Sequence[ReleaseRef]], shards: S
 def _privately(plan: RunPlan, models: Mapping[str, Sequence[ReleaseRef]], shards: Shards) -> Evaluation:
     if not plan.evaluations:
         return Evaluation()
-    by_party: dict[str, dict[str, float]] = {}
+    classes, measured = shards.training[0].dataset.classes, {}
     for name, path in models.items():
         keys = tuple(reference.key for reference in path)
-        by_party[name] = {}
+        measured[name] = _Measured({})
         for planned in plan.evaluations:
             if planned.upstream == keys:
                 released = make_release(planned, shards.of(planned.parties), path)
-                by_party[name] |= _of_release(planned, read_release(released), shards.training[0].dataset.classes)
+                measured[name] |= _of_release(planned, read_release(released), classes)
+    by_party = {name: one.metrics for name, one in measured.items()}
     return Evaluation(
         metrics=_mean_of_noisy(list(by_party.values())),
         by_party=by_party if len(by_party) > 1 else {},
         measured_on="held-out rows, noisy",
+        **_figured(list(measured.values()), classes),
     )
 
 
-def _of_release(planned: PlannedRelease, statistic: Statistic, classes: Sequence[str]) -> dict[str, float]:
+def _of_release(planned: PlannedRelease, statistic: Statistic, classes: Sequence[str]) -> _Measured:
     algorithm, counts = planned.build(), statistic.values
     if isinstance(algorithm, CountedPairs):
         deviation = algorithm.deviation(planned.setting)
-        return metrics_of_noisy_confusion(counts, planned.setting.rows, deviation) | recalls(counts, classes)
+        metrics = metrics_of_noisy_confusion(counts, planned.setting.rows, deviation) | recalls(counts, classes)
+        return _Measured(metrics, counts)
     if isinstance(algorithm, ErrorSums):
         deviation = algorithm.deviation(planned.setting)
-        return metrics_of_noisy_errors(counts, planned.setting.rows, deviation, algorithm.label_range)
-    return {"auc": area_under_curve(counts)}
+        return _Measured(metrics_of_noisy_errors(counts, planned.setting.rows, deviation, algorithm.label_range))
+    return _Measured({"auc": area_under_curve(counts)}, roc=curves_of(counts))
 
 
 def _mean_of_noisy(of: Sequence[Mapping[str, float]]) -> dict[str, float]:
@@ -114,27 +174,30 @@ def _mean_of_noisy(of: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 
 def _exactly(models: Mapping[str, Sequence[ReleaseRef]], shards: Shards) -> Evaluation:
-    test, by_party = shards.held_out, {}
+    test, measured = shards.held_out, {}
     for name, path in models.items():
         maps = maps_of(path)
-        measured = {"test": _measure(maps, test)} if test is not None else {}
-        if test is None:
+        if test is not None:
+            of_model = _measure(maps, test)
+        else:
             own = [shard for shard in shards.training if shard.party == name] or list(shards.training)
-            measured["train"] = _weighted([_measure(maps, shard) for shard in own], [shard.rows for shard in own])
-        by_party[name] = _named(measured) | diagnostics_of(path[-1])
+            of_model = _of_training([_measure(maps, shard) for shard in own], [shard.rows for shard in own])
+        measured[name] = of_model | _Measured(diagnostics_of(path[-1]))
+    by_party = {name: one.metrics for name, one in measured.items()}
     return Evaluation(
         metrics=_mean(list(by_party.values())),
         by_party=by_party if len(by_party) > 1 else {},
         measured_on="test rows" if test is not None else "training rows",
+        **_figured(list(measured.values()), shards.training[0].dataset.classes),
     )
 
 
-def _named(measured: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
-    """Test metrics have plain names; training metrics have both, so that comparisons line up and nothing is hidden."""
-    if "test" in measured:
-        return dict(measured["test"])
-    return {**measured["train"], **{f"train_{name}": value for name, value in measured["train"].items()}}
-
-
-def _weighted(of: Sequence[Mapping[str, float]], rows: Sequence[int]) -> dict[str, float]:
-    return {name: float(np.average([one[name] for one in of], weights=rows)) for name in of[0]}
+def _of_training(of: Sequence[_Measured], rows: Sequence[int]) -> _Measured:
+    """Return the metrics of several shards' rows, each under two names, so that nothing is taken for a test."""
+    mean = {name: float(np.average([one.metrics[name] for one in of], weights=rows)) for name in of[0].metrics}
+    counts = [one.confusion for one in of if one.confusion is not None]
+    return _Measured(
+        mean | {f"train_{name}": value for name, value in mean.items()},
+        np.sum(counts, axis=0) if counts else None,
+        of[0].roc if len(of) == 1 else (),
+    )

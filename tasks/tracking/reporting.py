@@ -16,6 +16,7 @@ from tasks.preparation.mapping import row_map
 from tasks.release.storing import read_release
 from tasks.runtime.settings import current_layout, flow_run_page
 from tasks.tracking.cards import model_card
+from tasks.tracking.figures import figure_files
 from tasks.tracking.results import RunResult, epsilon_by_party
 from tasks.tracking.runs import ChildReport, DatasetInput, ModelReport, RunReport
 from tasks.tracking.sklearn_export import NotExportableError, to_sklearn
@@ -97,9 +98,8 @@ def run_report(
         model = _model_report(config, dataset, plan, result, next(iter(models.values())))
     except NotExportableError as reason:
         model, report = None, dataclasses.replace(report, note=f"{report.note}\n\nNo model is logged: {reason}.")
-    return dataclasses.replace(
-        report, children=_children(plan, result), model=model, files={"result.json": result.model_dump_json(indent=2)}
-    )
+    files: dict[str, str | bytes] = {"result.json": result.model_dump_json(indent=2), **figure_files(result)}
+    return dataclasses.replace(report, children=_children(plan, result), model=model, files=files)
 
 
 def _children(plan: RunPlan, result: RunResult) -> tuple[ChildReport, ...]:

@@ -93,6 +93,8 @@ class RunResult(BaseModel):
         ``"held-out rows, noisy"`` for a charged evaluation; of the model, or the mean over the parties' models.
     releases, evaluations : tuple of str
         Keys of what was released to train, the model last, and to measure.
+    classes, confusion, roc
+        What figures are drawn from; see :class:`tasks.release.metrics.Evaluation`. Empty where nothing was measured.
     seconds : float or None
         None on private data: time is a side channel.
     releasing_seconds : float or None
@@ -112,6 +114,9 @@ class RunResult(BaseModel):
     accuracy: float | None
     measured_on: str | None = None
     metrics: dict[str, float]
+    classes: tuple[str, ...] = ()
+    confusion: tuple[tuple[float, ...], ...] = ()
+    roc: tuple[tuple[tuple[float, float], ...], ...] = ()
     by_party: dict[str, dict[str, float]]
     split: dict[str, object]
     sound_counterpart: str | None
@@ -180,6 +185,9 @@ def summarise(plan: RunPlan, dataset: DatasetRef, evaluation: Evaluation, refere
         accuracy=evaluation.metrics.get("accuracy"),
         measured_on=evaluation.measured_on,
         metrics=evaluation.metrics,
+        classes=evaluation.classes,
+        confusion=evaluation.confusion,
+        roc=evaluation.roc,
         by_party=evaluation.by_party,
         split=plan.split,
         sound_counterpart=plan.sound_counterpart,

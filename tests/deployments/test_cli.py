@@ -239,6 +239,12 @@ def test_results_answer_sql(told: CommandLine) -> None:
     charged = told.succeeds("results", "SELECT count(*) AS n FROM charges")["rows"]
     assert told.succeeds("results", joined)["rows"] == charged
     assert "noisy-gd" in told("results").out
+    figure, several = told.root / "run.png", told.root / "runs.png"
+    told.succeeds("results", "SELECT * FROM runs WHERE algorithm = 'noisy-gd' LIMIT 1", "--plot", figure)
+    told.succeeds("results", "--plot", several)
+    assert figure.read_bytes()[:4] == several.read_bytes()[:4] == b"\x89PNG"
+    told("results", "--plot", figure).refused(2, "exists; name another file")
+    told("results", "SELECT algorithm FROM runs", "--plot", told.root / "no.png").refused(2, "ask for two numbers")
     wide = told("results", "SELECT * FROM runs").out
     assert "row 1 of" in wide, "what is too wide for a table is printed record after record"
     assert "config_epsilon" in wide

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef, precision_score, recall_score
+from sklearn.metrics import confusion_matrix as sklearn_confusion
 
 from dpalgos.errors import ParameterError
 from dpalgos.metrics import regression_metrics
@@ -51,6 +52,12 @@ def test_metrics_of_public_test_rows_are_scikit_learns(root: Path) -> None:
         assert measured.metrics[name] == pytest.approx(expected), name
     assert measured.metrics["mcc"] == pytest.approx(matthews_corrcoef(truth, predicted))
     assert measured.by_party == {}
+    counts = np.array(measured.confusion)
+    assert np.array_equal(counts, sklearn_confusion(truth, predicted))
+    assert len(measured.classes) == len(measured.roc) == 10
+    areas = [np.trapezoid(*np.array(curve).T[::-1]) for curve in measured.roc]
+    # Curves are thinned to a hundred points.
+    assert np.mean(areas) == pytest.approx(measured.metrics["auc"], abs=0.01)
 
 
 def test_without_aggregation_the_mean_over_parties_is_reported_and_each_party(root: Path) -> None:
@@ -112,6 +119,11 @@ def test_a_charged_evaluation_is_near_the_truth_and_is_a_release(root: Path, tmp
     # Four cells of noise with sigma below 3 on 1500 rows: 0.05 is more than ten sigma away.
     assert measured.metrics["accuracy"] == pytest.approx(exact, abs=0.05)
     assert 0 <= measured.metrics["auc"] <= 1
+    # Figures are drawn from what was paid for, and from nothing else.
+    released = read_release(made[prepared.plan.evaluations[0].key]).values
+    assert np.allclose(measured.confusion, released, atol=1e-3)
+    (curve,) = measured.roc
+    assert np.trapezoid(*np.array(curve).T[::-1]) == pytest.approx(measured.metrics["auc"], abs=0.001)
     assert {key for key, _ in charges()} == {release.key for release in prepared.plan.releases}
     # Asked again, it is the same release.
     assert evaluated(prepared, made) == measured

@@ -1,0 +1,53 @@
+"""Figures of one run: the confusion matrix and the ROC, of what was measured and of nothing else."""
+
+from __future__ import annotations
+
+from io import BytesIO
+from typing import Any
+
+import numpy as np
+import pytest
+from matplotlib.image import imread
+
+from dpalgos.evaluators.score_histogram import area_under_curve, curves_of
+from tasks.tracking.figures import draw_measured, figure_files
+from tasks.tracking.results import RunResult
+
+
+def a_result(**more: Any) -> RunResult:
+    known: dict[str, Any] = dict.fromkeys(RunResult.model_fields)
+    known |= {"algorithm": "noisy-gd", "dataset": "clinic", "trust": "central", "run_key": "x", "releases": ()}
+    known |= {"metrics": {}, "by_party": {}, "split": {}, "classes": (), "confusion": (), "roc": (), "cached": False}
+    return RunResult(**{**known, **more})
+
+
+def test_files_are_those_of_what_was_measured() -> None:
+    assert figure_files(a_result()) == {}
+    measured = a_result(
+        classes=("no", "yes"), confusion=((30.0, -1.5), (4.0, 20.0)), measured_on="held-out rows, noisy"
+    )
+    assert list(figure_files(measured)) == ["confusion_matrix.png"]
+    curve = ((0.0, 0.0), (0.2, 0.8), (1.0, 1.0))
+    files = figure_files(measured.model_copy(update={"roc": (curve,)}))
+    assert list(files) == ["confusion_matrix.png", "roc.png"]
+    for content in files.values():
+        assert imread(BytesIO(content)).shape[0] > 300
+    assert files == figure_files(measured.model_copy(update={"roc": (curve,)})), "the same run, the same bytes"
+
+
+@pytest.mark.parametrize("classes", [2, 15, 50])
+def test_many_classes_can_be_drawn(classes: int) -> None:
+    names = [f"class {number}" for number in range(classes)]
+    counts = np.eye(classes).tolist()
+    curves = [[(0.0, 0.0), (1.0, 1.0)]] * (1 if classes == 2 else classes)
+    assert draw_measured(names, counts, curves, "test rows").startswith(b"\x89PNG")
+
+
+def test_curves_of_histograms_have_the_area_that_is_stated(random: np.random.Generator) -> None:
+    histograms: Any = random.integers(-3, 40, (4, 2, 16)).astype(float)
+    curves = curves_of(histograms)
+    areas = [np.trapezoid(curve[:, 1], curve[:, 0]) for curve in curves]
+    assert np.mean(areas) == pytest.approx(area_under_curve(histograms))
+    assert all((np.diff(curve, axis=0) >= 0).all() for curve in curves)
+    (empty,) = curves_of(np.zeros((1, 2, 4)))
+    assert empty.tolist() == [[0.0, 0.0], [0.25, 0.25], [0.5, 0.5], [0.75, 0.75], [1.0, 1.0]]
