@@ -70,6 +70,8 @@ class Algorithm(ABC):
     """Neighbouring relations that the guarantee is derived for; under any other the algorithm is refused."""
     budgets: ClassVar[tuple[type[Loss], ...]] = ()
     """Loss types the ``budget`` field accepts, the preferred first; empty where no noise is drawn."""
+    audited_rows: ClassVar[int] = 16
+    """Rows of the party that an audit makes up: few, null but for those of the algorithm's neighbouring pair."""
     reads_rows: ClassVar[bool] = True
     """False for maps made from public parameters alone: those are no releases and cost nothing."""
 

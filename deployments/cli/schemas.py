@@ -17,6 +17,7 @@ from storage.errors import InputError
 
 if TYPE_CHECKING:
     from tasks.datasets.checking import ColumnReport, SchemaReport
+    from tasks.release.ranges import ColumnContents
 
 # What a release of pure epsilon states its cost at, where no cap says a delta; none of it is spent.
 _DELTA = 1e-12
@@ -32,6 +33,10 @@ def draft(
     header: Annotated[
         bool, typer.Option("--header/--no-header", help="Whether the first line names the columns.")
     ] = True,
+    decimal: Annotated[str, typer.Option(help="Of the file's numbers: a point or a comma.")] = ".",
+    missing: Annotated[
+        str, typer.Option(help="How missing cells are written, besides nothing at all: NA,unknown.")
+    ] = "",
     numeric: Annotated[str, typer.Option(help="Columns that are numbers: age,income.")] = "",
     categories: Annotated[str, typer.Option(help="Columns that are categories: ward,city.")] = "",
     range_epsilon: Annotated[
@@ -59,55 +64,65 @@ def draft(
     if range_epsilon is not None and texts and range_delta is None:
         raise InputError("values of categories can be drawn with a delta only: give --range-delta, below 1/n")
     fallback = declared_range("--range-fallback", range_fallback.split(","))
-    columns = draft_schema(require_readable(rows, "rows"), output, header=header, numeric=numbers, categories=texts)
-    ranges: dict[str, tuple[float, float] | None] = {}
-    values: dict[str, list[str]] = {}
+    columns = draft_schema(
+        require_readable(rows, "rows"),
+        output,
+        header=header,
+        decimal=decimal,
+        missing=["", *_names(missing)],
+        numeric=numbers,
+        categories=texts,
+    )
+    drawn = None
     if range_epsilon is not None:
         from tasks.datasets.request import IngestRequest
-        from tasks.release.ranges import private_ranges, private_values
+        from tasks.release.ranges import private_contents
 
-        # Each of two releases gets half.
-        epsilon = range_epsilon / (bool(numbers) + bool(texts))
-        delta = range_delta or delta_cap or _DELTA
         try:
             use_root(root)
             request = IngestRequest(
-                name=f"{output.stem}-bins",
-                format="table-bins",
+                name=f"{output.stem}-columns",
+                format="table-draft",
                 path=rows,
                 schema_path=output,
                 account=account or output.stem,
                 epsilon_cap=epsilon_cap,
                 delta_cap=delta_cap,
             )
-            # First what spends delta: an account that a pure plan opens leaves basic composition little.
-            if texts:
-                keys = {"name": f"{output.stem}-keys", "format": "table-keys"}
-                values = private_values(request.model_copy(update=keys), epsilon, delta)
-            if numbers:
-                ranges = private_ranges(request, epsilon, delta)
-            fill_ranges(output, ranges, fallback)
-            fill_values(output, values)
+            with progress("draft"):
+                drawn = private_contents(request, range_epsilon, range_delta or delta_cap or _DELTA)
+            fill_ranges(output, drawn.ranges, fallback)
+            fill_values(output, drawn.values)
         except BaseException:
             # A draft that stays would be in the way of the next attempt, which costs nothing more.
             output.unlink()
             raise
     if json:
-        print_json({"schema": str(output), "columns": columns, "ranges": ranges, "values": values})
+        found = {"ranges": drawn.ranges if drawn else {}, "values": drawn.values if drawn else {}}
+        print_json({"schema": str(output), "columns": columns, **found})
         return
-    if range_epsilon is not None:
-        console().print(
-            f"{len(ranges)} ranges and {len(values)} lists of values at epsilon {range_epsilon:g}, charged to account "
-            f"{account or output.stem}: bring the rows in under the same account",
-            soft_wrap=True,
-            markup=False,
-        )
+    if drawn is not None:
+        for line in _drawn(drawn, range_epsilon, account or output.stem):
+            console().print(line, soft_wrap=True, markup=False)
     console().print(
         f"{output}: {columns} columns. Write their types and ranges, then: unitball schema check {output} "
         f"--path {rows}",
         soft_wrap=True,
         markup=False,
     )
+
+
+def _drawn(drawn: ColumnContents, epsilon: float | None, account: str) -> Iterator[str]:
+    yield (
+        f"{len(drawn.ranges)} ranges and {len(drawn.values)} lists of values at epsilon {epsilon:g}, one charge to "
+        f"account {account}: bring the rows in under the same account"
+    )
+    if fallen := [name for name, ends in drawn.ranges.items() if ends is None]:
+        yield f"no range stood out of the noise for {', '.join(fallen)}: the fallback stands there; look at it"
+    if empty := [name for name, found in drawn.values.items() if not found]:
+        yield f"no value is held by enough rows in {', '.join(empty)}: declare values, or leave the column out"
+    if drawn.full:
+        yield f"{', '.join(drawn.full)}: as many values as a release holds; there may be more"
 
 
 def _names(text: str) -> list[str]:

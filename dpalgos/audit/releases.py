@@ -51,8 +51,6 @@ __all__ = [
 Noise = Callable[[bytes, str], NoiseSource]
 """Makes the noise of one run from a secret and an identity."""
 
-# Enough rows for a party to be one, few enough to be quick; all but one are null records.
-_ROWS = 16
 # Each step of a descent is the same mechanism at a share of the budget: a few are as telling as many, and quicker.
 _STEPS = 3
 # At this regularisation one row alone moves a minimiser by as much as is proved: its slope is still at its end there.
@@ -257,7 +255,7 @@ def _settings(kind: str, cls: type[Algorithm], neighbours: Neighbours) -> Iterat
             # Features are decision values: one for two classes.
             dimension = 1 if classes == 2 else classes
         yield Setting(
-            sizes=(_ROWS,),
+            sizes=(cls.audited_rows,),
             dimension=dimension,
             classes=classes,
             neighbours=neighbours,

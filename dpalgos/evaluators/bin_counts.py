@@ -38,6 +38,8 @@ class BinCounts(PrivateAlgorithm, OneSum):
     budget : PureEpsilon
     bins : int
         At least 2.
+    columns : int or None
+        The first so many features; all where None.
 
     References
     ----------
@@ -46,6 +48,7 @@ class BinCounts(PrivateAlgorithm, OneSum):
 
     budget: PureEpsilon
     bins: int = 2
+    columns: int | None = None
     source: ClassVar[str] = "Dwork, McSherry, Nissim, Smith 2006, Theorem 1"
     relations: ClassVar[tuple[Neighbours, ...]] = RELATIONS
     budgets: ClassVar[tuple[type[Loss], ...]] = (PureEpsilon,)
@@ -56,6 +59,15 @@ class BinCounts(PrivateAlgorithm, OneSum):
         super().__post_init__()
         if self.bins < 2:
             raise ParameterError(f"bins is {self.bins}; it must be at least 2")
+
+    def check(self, setting: Setting) -> None:
+        """Raise where there are not so many columns."""
+        super().check(setting)
+        if not 1 <= self._columns(setting) <= setting.dimension:
+            raise ParameterError(f"columns is {self.columns}; it must lie between 1 and {setting.dimension}")
+
+    def _columns(self, setting: Setting) -> int:
+        return setting.dimension if self.columns is None else self.columns
 
     def guarantee(self, setting: Setting) -> Guarantee:
         """Return the budget, exact."""
@@ -68,7 +80,7 @@ class BinCounts(PrivateAlgorithm, OneSum):
 
     def sensitivity(self, setting: Setting) -> float:
         """Return the number of counts that one record moves by one."""
-        return float(setting.neighbours.records * setting.dimension)
+        return float(setting.neighbours.records * self._columns(setting))
 
     def statistic(self, rows: Rows, setting: Setting) -> Floats:
         """Return the party's exact counts."""
@@ -76,7 +88,7 @@ class BinCounts(PrivateAlgorithm, OneSum):
 
     def sum_shape(self, setting: Setting) -> tuple[int, ...]:
         """Return (columns, bins)."""
-        return setting.dimension, self.bins
+        return self._columns(setting), self.bins
 
     def neighbouring_pair(self, setting: Setting) -> NeighbouringPair:
         """Return a row in the first bin of every column against one in the second: two counts a column move."""
@@ -90,7 +102,7 @@ class BinCounts(PrivateAlgorithm, OneSum):
             kept = numbers[~null_records(numbers, labels, setting.classes)]
             inside = (kept >= 0) & (kept < self.bins)
             places = np.where(inside, kept, 0).astype(np.int64)
-            for column in range(setting.dimension):
+            for column in range(self._columns(setting)):
                 found = places[inside[:, column], column]
                 counts[column] += np.bincount(found, minlength=self.bins)
         return counts

@@ -13,12 +13,12 @@ import numpy as np
 from dpalgos.algorithms import ApproximateAlgorithm
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import RELATIONS, Guarantee, Neighbours, Numerics, Setting
-from dpalgos.mechanisms.discrete_laplace import DiscreteLaplace
+from dpalgos.mechanisms.partition_selection import PartitionSelection
 from dpalgos.models import Statistic
 from dpalgos.neighbouring import NeighbouringPair, one_row_apart
 from dpalgos.noise import NoiseSource
 from dpalgos.registry import register
-from dpalgos.rows import Floats, Rows, null_records
+from dpalgos.rows import ArrayRows, Floats, Rows, null_records
 
 __all__ = ["KeySelection"]
 
@@ -26,68 +26,72 @@ __all__ = ["KeySelection"]
 @register("evaluators", "key-selection")
 @dataclass(frozen=True, kw_only=True)
 class KeySelection(ApproximateAlgorithm):
-    """Release those keys of each column whose noisy count is above a threshold (partition selection).
+    """Release which keys each column holds, as far as enough rows hold them: optimal partition selection.
 
-    A row has one key a column: ``dimension / columns`` bytes, each a feature of that many 255ths, or none where all are
-    zero. What cannot be guessed
-    beforehand, a key, is released only where so many rows hold it that one row hardly decides.
+    A row has one key a column: ``width`` bytes, each a feature of that many 255ths, or none where all are zero. What
+    cannot be guessed beforehand, a key, is released only where so many rows hold it that one row hardly decides.
 
     Guarantee
     ---------
-    (epsilon, delta)-DP, exact. Let a row change at most m counts by one: m = 2 d in d columns under replace-one (one
-    key loses a row, another gains one, in each), m = d under replace-special (a null record holds no key). Each key
-    that occurs gets discrete Laplace noise of scale s = m / epsilon and is released above the integer threshold
-    t >= s ln(m / delta), so that a key of one row is released with probability at most q = P(1 + k > t)
-    = p^t / (1 + p) <= delta / m, with p = exp(-1 / s).
+    (epsilon, delta)-DP, exact. A record holds one key a column, so neighbours differ in the counts of m keys by one at
+    most: m = 2 d in d columns under replace-one (in each, one key loses a row and another gains one), m = d under
+    replace-special (a null record holds none). Whether a key is released is a coin of its own, whose probability
+    depends on that key's count alone and which is (epsilon / m, delta / m)-DP for a count that changes by one
+    (:class:`dpalgos.mechanisms.partition_selection.PartitionSelection`); a key that occurs in one of the neighbours
+    only is one of the m, its count being 0 in the other, where it is never released. All other coins have the same
+    law. The m coins are independent, so together they are (epsilon, delta)-DP by basic composition.
 
-    *Proof.* Let D and D' be neighbours, l <= d keys occur in D alone (each in one row), g <= d in D' alone, and the
-    others in both; c of these have different counts, l + g + c <= m. D releases one of its l keys with probability at
-    most l q <= delta. What it releases otherwise, S, are keys that occur in both, with their noisy counts. These have
-    the same law but for c counts that differ by one, a factor of at most exp(c / s); D releases none of its l keys
-    besides, which has probability at most 1, and D' none of its g keys, which has probability at least (1 - q)^g. So
-    P(D gives S) <= exp(c / s) (1 - q)^-g P(D' gives S) <= exp((c + g) / s) P(D' gives S) wherever 1 - q >= p, which
-    is required, and (c + g) / s <= epsilon. The relation is symmetric. Only l <= d counts enter delta; the threshold
-    is for m, one key lost and one gained.
-
-    The number of keys is public (``most`` a column): of more, those of the largest noisy counts are kept.
+    The number of keys is public (``most`` a column): of more, the first in order of their bytes are kept.
 
     Parameters
     ----------
     budget : ApproximateDP
     columns : int
-        A divisor of the dimension.
+        How many columns; together ``columns * width`` features.
+    width : int or None
+        Bytes of a key; all features from ``first`` on, shared equally, where None.
+    first : int
+        The feature at which they begin.
     most : int
         Keys of a column.
 
     References
     ----------
-    Korolova, Kenthapadi, Mishra, Ntoulas, "Releasing search queries and clicks privately", WWW 2009; Desfontaines,
-    Voss, Gipson, Mandayam, "Differentially private partition selection", PoPETs 2022, which has the optimal law for
-    one key a person; the Laplace threshold needs a few rows more.
+    Desfontaines, Voss, Gipson, Mandayam, "Differentially private partition selection", PoPETs 2022(1), Theorem 2.
     """
 
     columns: int = 1
-    most: int = 64
-    source: ClassVar[str] = "Korolova et al. 2009; Desfontaines et al. 2022"
+    width: int | None = None
+    first: int = 0
+    most: int = 256
+    source: ClassVar[str] = "Desfontaines et al. 2022, Theorem 2"
     relations: ClassVar[tuple[Neighbours, ...]] = RELATIONS
+    audited_rows: ClassVar[int] = 64
     measured: ClassVar[str] = "counts, l1"
     norm: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name, value in (("columns", self.columns), ("most", self.most)):
-            if value < 1:
-                raise ParameterError(f"{name} is {value}; it must be at least 1")
+        for name, least in (("columns", 1), ("most", 1), ("first", 0)):
+            if getattr(self, name) < least:
+                raise ParameterError(f"{name} is {getattr(self, name)}; it must be at least {least}")
 
     def check(self, setting: Setting) -> None:
-        """Raise where the columns do not divide the dimension, or delta is too large for the proof."""
+        """Raise where the columns do not fit the features, or the budget is beyond what can be drawn."""
         super().check(setting)
-        if setting.dimension % self.columns:
-            raise ParameterError(f"{setting.dimension} features cannot be {self.columns} columns of equal width")
-        if self.budget.delta / self.sensitivity(setting) > -math.expm1(-1.0 / self.law(setting).scale):
+        width = self._width(setting)
+        if width < 1 or self.first + self.columns * width > setting.dimension:
             raise ParameterError(
-                f"delta is {self.budget.delta:g}, too large for the proof at this epsilon; choose less"
+                f"{setting.dimension} features cannot be {self.columns} columns of equal width from feature "
+                f"{self.first} on"
             )
+        self.law(setting)
+
+    def _width(self, setting: Setting) -> int:
+        if self.width is not None:
+            return self.width
+        whole = (setting.dimension - self.first) % self.columns == 0
+        return (setting.dimension - self.first) // self.columns if whole else 0
 
     def sensitivity(self, setting: Setting) -> float:
         """Return m: how many counts one record changes by one."""
@@ -101,13 +105,12 @@ class KeySelection(ApproximateAlgorithm):
                 counts[column, key[0]] += count
         return counts
 
-    def law(self, setting: Setting) -> DiscreteLaplace:
-        """Return the noise of each count."""
-        return DiscreteLaplace.calibrated(self.budget.epsilon, self.sensitivity(setting))
-
-    def threshold(self, setting: Setting) -> int:
-        """Return the noisy count above which a key is released; one more than needed, for the logarithm's rounding."""
-        return math.ceil(self.law(setting).scale * math.log(self.sensitivity(setting) / self.budget.delta)) + 1
+    def law(self, setting: Setting) -> PartitionSelection:
+        """Return by which probabilities keys are released."""
+        changes = self.sensitivity(setting)
+        # Both are rounded down by a unit, so that m of them are within the budget.
+        epsilon, delta = (math.nextafter(part / changes, 0.0) for part in (self.budget.epsilon, self.budget.delta))
+        return PartitionSelection(epsilon, delta)
 
     def guarantee(self, setting: Setting) -> Guarantee:
         """Return the budget, exact."""
@@ -115,42 +118,51 @@ class KeySelection(ApproximateAlgorithm):
         return Guarantee(losses=(self.budget,), neighbours=setting.neighbours, numerics=Numerics.EXACT)
 
     def neighbouring_pair(self, setting: Setting) -> NeighbouringPair:
-        """Return a row with a key that nobody else has in every column against one with another such key."""
-        return one_row_apart(setting, np.ones(setting.dimension), np.full(setting.dimension, 0.5))
+        """Return rows of two keys a column, about half of the time released, one row changing from one to the other.
+
+        Fewer where there are not so many rows.
+        """
+        one, other = np.zeros((2, setting.dimension))
+        one[self.first :], other[self.first :] = 1.0, 0.5
+        pair = one_row_apart(setting, one, other)
+        crowd = min(self.law(setting).likely(0.5), (setting.sizes[pair.party] + 1) // 2)
+
+        def side(rows: ArrayRows) -> ArrayRows:
+            features, labels = rows.features.copy(), rows.labels.copy()
+            features[1:crowd], features[crowd : 2 * crowd - 1] = one, other
+            labels[1 : 2 * crowd - 1] = 0
+            return ArrayRows(features, labels)
+
+        return NeighbouringPair(side(pair.left), side(pair.right), pair.party)
 
     def fit(self, parties: Sequence[Rows], setting: Setting, noise: NoiseSource) -> Statistic:
-        """Return noisy counts and bytes of the released keys, (columns, most, 1 + width), sorted; -1 where none is."""
+        """Return the bytes of the released keys, (columns, most, width), in order; -1 where there is none."""
         self.check(setting)
-        width = setting.dimension // self.columns
-        released = np.full((self.columns, self.most, 1 + width), -1.0)
+        released = np.full((self.columns, self.most, self._width(setting)), -1.0)
         for column, counter in enumerate(self._counted(parties, setting)):
-            chosen = self._chosen(counter, setting, noise, f"keys-{column}")
-            for place, (key, count) in enumerate(chosen):
-                released[column, place] = [count, *key]
+            for place, key in enumerate(self._chosen(counter, setting, noise, f"keys-{column}")):
+                released[column, place] = list(key)
         return Statistic(values=released)
 
     def _counted(self, parties: Sequence[Rows], setting: Setting) -> list[Counter[bytes]]:
-        width = setting.dimension // self.columns
+        width = self._width(setting)
+        held = slice(self.first, self.first + self.columns * width)
         counts: list[Counter[bytes]] = [Counter() for _ in range(self.columns)]
         for rows in parties:
             for block, labels in rows.blocks():
                 numbers = np.asarray(block, dtype=np.float64)
-                kept = numbers[~null_records(numbers, labels, setting.classes)]
+                kept = numbers[~null_records(numbers, labels, setting.classes)][:, held]
                 keys = np.rint(255.0 * np.clip(kept, 0.0, 1.0)).astype(np.uint8).reshape(len(kept), self.columns, width)
                 for column, counter in enumerate(counts):
                     counter.update(key.tobytes() for key in keys[:, column] if key.any())
         return counts
 
-    def _chosen(
-        self, counter: Counter[bytes], setting: Setting, noise: NoiseSource, step: str
-    ) -> list[tuple[bytes, int]]:
+    def _chosen(self, counter: Counter[bytes], setting: Setting, noise: NoiseSource, step: str) -> list[bytes]:
         if not counter:
             return []
         keys = sorted(counter)
         exact = np.array([counter[key] for key in keys], dtype=np.int64)
         # What the noise hides is which keys there are as much as how often.
         hidden = np.concatenate([np.frombuffer(b"".join(keys), dtype=np.uint8).astype(np.int64), exact])
-        noisy = exact + self.law(setting).sample(len(keys), noise.stream(step, hidden))
-        passing = np.flatnonzero(noisy > self.threshold(setting))
-        largest = passing[np.argsort(-noisy[passing], kind="stable")][: self.most]
-        return [(keys[place], int(noisy[place])) for place in sorted(largest.tolist())]
+        selected = self.law(setting).select(exact, noise.stream(step, hidden))
+        return [keys[place] for place in np.flatnonzero(selected)[: self.most]]

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from storage.columns.column import as_numbers
-from storage.readers.drafts import drafted_source
-from storage.readers.registry import register_reader
 from storage.schema import Schema
-from storage.source import ReadOptions, Source
 
-__all__ = ["BINS", "bins_of", "range_of_bins", "read_bins"]
+__all__ = ["BINS", "bins_of", "encode_bins", "range_of_bins"]
 
 _SMALLEST, _LARGEST = -10, 40
 _ZERO = _LARGEST - _SMALLEST + 1
@@ -42,23 +38,10 @@ def _edge(place: int, *, outer: bool) -> float:
     return float(np.sign(place - _ZERO)) * 2.0 ** (exponent + outer)
 
 
-def _bins(column: Any, layout: Schema) -> NDArray[np.float64]:
+def encode_bins(column: Any, layout: Schema) -> NDArray[np.float64]:
+    """Return the bin of each cell, (m, 1); -1 for what is no number."""
     cells = column.to_pylist() if hasattr(column, "to_pylist") else column
     if layout.decimal != ".":
         exchanged = str.maketrans(".,", ",.")
         cells = [cell.translate(exchanged) if isinstance(cell, str) else cell for cell in cells]
     return bins_of(as_numbers(cells))[:, None]
-
-
-@register_reader("table-bins", takes=("schema",))
-def read_bins(path: str | Path, options: ReadOptions) -> Source:
-    """Read the numeric columns of a drafted schema as public bins: what private ranges are drawn from.
-
-    Parameters
-    ----------
-    path : path
-        CSV or Parquet. Cells that are no number, and rows of another number of cells, lie in no bin.
-    options : ReadOptions
-        ``schema`` names the draft; of its columns those of type numeric count, with a range or without.
-    """
-    return drafted_source("table-bins", path, options, kind="numeric", width=1, encode=_bins)

@@ -1,49 +1,52 @@
-"""Columns of a table whose schema is a draft: their cells as numbers that need no declaration."""
+"""A table whose schema is a draft: cells as numbers that need no declaration, for finding out what the columns hold."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from storage.errors import InputError
+from storage.readers.bins import encode_bins
 from storage.readers.files import require_file
+from storage.readers.keys import WIDTH, encode_keys
 from storage.readers.raw import raw_rows
+from storage.readers.registry import register_reader
 from storage.schema import Schema, parse_schema, read_declaration
 from storage.source import Block, ReadOptions, Source
 
-__all__ = ["drafted_columns", "drafted_source"]
+__all__ = ["drafted_columns", "read_draft"]
 
 _ROWS = 4096
 # Nothing is to be predicted: all rows are of one class.
 _CLASSES = ("a row", "no row")
-
-Encode = Callable[[Any, Schema], NDArray[np.float64]]
+# By type: how a cell becomes numbers, and how many; numbers come before texts.
+_ENCODERS = {"numeric": (encode_bins, 1), "category": (encode_keys, WIDTH)}
 
 
 @dataclass(frozen=True, slots=True)
 class _Drafted:
     path: Path
     layout: Schema
-    columns: tuple[str, ...]
-    encode: Encode
+    columns: Mapping[str, tuple[str, ...]]
 
     def __iter__(self) -> Iterator[Block]:
         for rows in raw_rows(self.path, self.layout, _ROWS):
-            for name in self.columns:
-                if name not in rows.columns:
-                    raise InputError(f"{self.path} has no column {name!r}; it has: {', '.join(rows.columns)}")
-            features = np.concatenate([self.encode(rows.columns[name], self.layout) for name in self.columns], axis=1)
+            encoded = []
+            for kind, names in self.columns.items():
+                for name in names:
+                    if name not in rows.columns:
+                        raise InputError(f"{self.path} has no column {name!r}; it has: {', '.join(rows.columns)}")
+                    encoded.append(_ENCODERS[kind][0](rows.columns[name], self.layout))
+            features = np.concatenate(encoded, axis=1)
             lines = np.asarray(rows.lines, dtype=np.int64)
             yield Block(features, np.full(len(lines), _CLASSES[0]), lines, place=str(self.path), unit=rows.unit)
 
 
-def drafted_columns(draft: str | Path, kind: str) -> tuple[str, ...]:
-    """Return the columns of a type in a drafted schema.
+def drafted_columns(draft: str | Path) -> dict[str, tuple[str, ...]]:
+    """Return the columns of a drafted schema that numbers or values can be drawn for, by type: numeric, category.
 
     Raises
     ------
@@ -54,32 +57,30 @@ def drafted_columns(draft: str | Path, kind: str) -> tuple[str, ...]:
     found = given.get("columns") if isinstance(given, dict) else None
     if not isinstance(found, list) or not all(isinstance(one, dict) and "name" in one for one in found):
         raise InputError(f"{draft} is not a schema: it must be a mapping with a list of columns, each with a name")
-    names = tuple(str(column["name"]) for column in found if column.get("type") == kind)
-    if not names:
-        raise InputError(f"{draft} has no column of type {kind} that could be drawn")
+    names = {kind: tuple(str(one["name"]) for one in found if one.get("type") == kind) for kind in _ENCODERS}
+    if not any(names.values()):
+        raise InputError(f"{draft} has no column of type {' or '.join(_ENCODERS)} that could be drawn")
     return names
 
 
-def drafted_source(
-    format_name: str, path: str | Path, options: ReadOptions, *, kind: str, width: int, encode: Encode
-) -> Source:
-    """Return the columns of a type as a source: of the draft, the layout of the text counts.
+@register_reader("table-draft", takes=("schema",))
+def read_draft(path: str | Path, options: ReadOptions) -> Source:
+    """Read the columns of a drafted schema whose type is known: numbers as public bins, then texts as their bytes.
 
-    Nothing raises because of what rows contain, but for bytes that cannot be read.
+    Nothing raises because of what rows contain, but for bytes that cannot be read: cells that are no number, and those
+    of rows of another number of cells, lie in no bin and hold no text.
 
     Parameters
     ----------
-    kind : str
-        The type of the columns.
-    width : int
-        Features of a column.
-    encode : callable
-        Takes a column's cells and the layout; returns (m, width). None stands for the cells of a row that has another
-        number of them.
+    path : path
+        CSV or Parquet.
+    options : ReadOptions
+        ``schema`` names the draft; columns of type numeric and category count, declared further or not, and how the
+        text is laid out.
     """
     if options.schema is None:
-        raise InputError(f"format {format_name} needs a drafted schema (--schema FILE.yaml)")
-    columns = drafted_columns(options.schema, kind)
+        raise InputError("format table-draft needs a drafted schema (--schema FILE.yaml)")
+    columns = drafted_columns(options.schema)
     given = read_declaration(options.schema)
     if len(given["columns"]) < 2:
         raise InputError(f"{options.schema} has one column; a table has a label and something to predict it from")
@@ -89,9 +90,9 @@ def drafted_source(
     names[-1] |= {"type": "label", "range": [0, 1]}
     layout = parse_schema({**given, "columns": names}, str(options.schema))
     return Source(
-        format=format_name,
+        format="table-draft",
         place=str(path),
-        dimension=width * len(columns),
+        dimension=sum(_ENCODERS[kind][1] * len(named) for kind, named in columns.items()),
         classes=_CLASSES,
-        parts={"train": _Drafted(require_file(path), layout, columns, encode)},
+        parts={"train": _Drafted(require_file(path), layout, columns)},
     )

@@ -42,12 +42,12 @@ _TEXT = """\
 header: {header}           # false: the file begins with a row, and columns are taken in this order
 delimiter: {delimiter}
 encoding: {encoding}
-decimal: "."           # "," where 1,5 is one and a half
+decimal: {decimal}           # "," where 1,5 is one and a half
 """
 _MISSING = """\
 # How a missing cell is written, and what becomes of its row: indicator (a feature says so), constant (the middle),
 # drop, or refuse. A column may have a rule of its own: missing: drop.
-missing: {marker: "", rows: indicator}
+missing: {{marker: {markers}, rows: indicator}}
 columns:
 """
 
@@ -55,7 +55,14 @@ _ARROW: Mapping[str, str] = MappingProxyType({"bool": "boolean", "date": "date",
 
 
 def draft_schema(
-    path: Path, output: Path, *, header: bool = True, numeric: Sequence[str] = (), categories: Sequence[str] = ()
+    path: Path,
+    output: Path,
+    *,
+    header: bool = True,
+    decimal: str = ".",
+    missing: Sequence[str] = ("",),
+    numeric: Sequence[str] = (),
+    categories: Sequence[str] = (),
 ) -> int:
     """Write a commented schema from the names of a file's columns, and return how many there are.
 
@@ -69,6 +76,10 @@ def draft_schema(
         The YAML file to write.
     header : bool
         Whether the first line names the columns. If not, its cells are only counted.
+    decimal : {".", ","}
+        Of the file's numbers.
+    missing : sequence of str
+        How missing cells are written.
     numeric, categories : sequence of str
         Columns that are known to be numbers, or categories.
 
@@ -78,6 +89,8 @@ def draft_schema(
         If there is an output already, the first line cannot be one of names (a cell is a number, empty, or twice), or
         there is no such column.
     """
+    if decimal not in (".", ","):
+        raise InputError(f"decimal is {decimal!r}; it must be a point or a comma")
     if output.exists():
         raise InputError(f"{output} exists; name another output, or remove it first")
     place = require_file(path)
@@ -92,14 +105,18 @@ def draft_schema(
         else:
             names = [(f"column-{number}", "todo") for number in range(1, len(names) + 1)]
         text = _HEAD.format(source="its first line" if header else "the number of its columns", **known) + _TEXT.format(
-            header=str(header).lower(), delimiter=json.dumps(layout.delimiter), encoding=layout.encoding
+            header=str(header).lower(),
+            delimiter=json.dumps(layout.delimiter),
+            encoding=layout.encoding,
+            decimal=json.dumps(decimal),
         )
     known_types = dict.fromkeys(numeric, "numeric") | dict.fromkeys(categories, "category")
     unknown = [name for name in known_types if name not in dict(names)]
     if unknown:
         raise InputError(f"{path} has no column {unknown[0]!r}; it has: {', '.join(name for name, _ in names)}")
     lines = [_line(name, known_types.get(name, kind)) for name, kind in names]
-    output.write_text(text + _MISSING + "".join(lines), "utf-8")
+    markers = json.dumps(missing[0] if len(missing) == 1 else [*missing], ensure_ascii=False)
+    output.write_text(text + _MISSING.format(markers=markers) + "".join(lines), "utf-8")
     return len(lines)
 
 

@@ -1,8 +1,10 @@
-"""What a table's columns hold, before it has a schema: ranges and categories as charged releases."""
+"""What a table's columns hold, before it has a schema: ranges and lists of values as one charged plan."""
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 
@@ -13,7 +15,8 @@ from dpalgos.rows import Floats
 from storage.errors import InputError
 from storage.readers.bins import BINS, range_of_bins
 from storage.readers.drafts import drafted_columns
-from storage.readers.keys import text_of
+from storage.readers.keys import WIDTH, text_of
+from storage.refs import DatasetRef, ShardRef
 from tasks.accounts.budget import relation_of
 from tasks.datasets.registration import ingest
 from tasks.datasets.request import IngestRequest
@@ -21,107 +24,118 @@ from tasks.planning.configuration import TrainingConfig
 from tasks.planning.identity import code_version
 from tasks.planning.plans import PlannedRelease
 from tasks.preparation.dealing import deal_rows
+from tasks.release.admission import admit
 from tasks.release.door import make_release
 from tasks.release.storing import read_release
 
-__all__ = ["private_ranges", "private_values"]
+__all__ = ["ColumnContents", "private_contents"]
+
+_MOST_VALUES = 256
 
 
-def private_ranges(request: IngestRequest, epsilon: float, delta: float) -> dict[str, tuple[float, float] | None]:
-    """Draw the ranges of a table's numeric columns, charged to the account that its rows will belong to.
+@dataclass(frozen=True)
+class ColumnContents:
+    """What was drawn.
 
-    The rows are registered as the numbers of public bins (powers of two of either sign), under a name of their own and
-    the same account. What is released is how many rows lie in each bin of each column, with discrete Laplace noise:
-    epsilon-DP for all columns together (see :class:`dpalgos.evaluators.bin_counts.BinCounts`). A range reaches from the
-    first to the last bin whose count stands out of the noise. Asked again for the same rows it is the same release,
-    and costs nothing.
+    Attributes
+    ----------
+    ranges : dict of column name to (float, float) or None
+        Powers of two, or 0; None where no bin stands out.
+    values : dict of column name to list of str
+        Sorted; empty where no value was selected.
+    full : tuple of str
+        Columns with as many values as a release holds: there may be more.
+    """
+
+    ranges: dict[str, tuple[float, float] | None]
+    values: dict[str, list[str]]
+    full: tuple[str, ...] = ()
+
+
+def private_contents(request: IngestRequest, epsilon: float, delta: float) -> ColumnContents:
+    """Draw ranges of a draft's numeric columns and values of its categories, in one plan.
+
+    The rows are registered as the numbers of public bins and the bytes of texts, under a name of their own and the
+    account that the rows will belong to, which is charged once for everything before anything is drawn. *Ranges*: how
+    many rows lie in each bin, with discrete Laplace noise (:class:`dpalgos.evaluators.bin_counts.BinCounts`), from the
+    first to the last bin that stands out of it. *Values*: by optimal partition selection
+    (:class:`dpalgos.evaluators.key_selection.KeySelection`). Where both are drawn, each has half of epsilon. Asked
+    again for the same rows it is the same release, and costs nothing.
 
     Parameters
     ----------
     request : IngestRequest
-        Of format ``table-bins``: name, rows, draft, account and cap.
+        Of format ``table-draft``: name, rows, draft, account and cap.
     epsilon : float
         For all columns together, above 0.
     delta : float
-        At which the account states its cost, below 1/n; nothing of it is spent.
-
-    Returns
-    -------
-    dict of column name to (float, float) or None
-        Powers of two; None where no bin stands out.
+        Below 1/n: what the values spend, and at which the account states its cost; ranges spend none.
 
     Raises
     ------
     RefusedError
         If the account's cap would be exceeded; nothing is drawn then.
     InputError
-        If the rows cannot be read, or the draft has no numeric column.
+        If the rows cannot be read, or the draft has no column that could be drawn.
     """
-    spec, budget = AlgorithmSpec("evaluators", "bin-counts", {"bins": BINS}), PureEpsilon(epsilon)
-    names, planned, counts = _drawn(request, "numeric", spec, budget, delta)
-    scale = BinCounts(budget=budget, bins=BINS).law(planned.setting).scale
-    found = [occupied(column, scale) for column in counts]
-    return {name: None if bins is None else range_of_bins(*bins) for name, bins in zip(names, found, strict=True)}
-
-
-def private_values(request: IngestRequest, epsilon: float, delta: float) -> dict[str, list[str]]:
-    """Draw the values that a table's categories have, as far as enough rows have them; charged like ranges.
-
-    Parameters
-    ----------
-    request : IngestRequest
-        Of format ``table-keys``: name, rows, draft, account and cap.
-    epsilon, delta : float
-        For all columns together; see :class:`dpalgos.evaluators.key_selection.KeySelection`.
-
-    Returns
-    -------
-    dict of column name to list of str
-        Sorted; empty where no value stands out. Values that few rows have are missing: declare how such rows are
-        treated (``--on-violation clip``).
-
-    Raises
-    ------
-    RefusedError
-        If the account's cap would be exceeded; nothing is drawn then.
-    InputError
-        If the rows cannot be read, or the draft has no category.
-    """
-    columns = len(drafted_columns(_draft_of(request), "category"))
-    spec = AlgorithmSpec("evaluators", "key-selection", {"columns": columns})
-    names, _, released = _drawn(request, "category", spec, ApproximateDP(epsilon, delta), delta)
-    return {
-        name: sorted({text_of(row[1:]) for row in rows if (row[1:] >= 0).all()})
-        for name, rows in zip(names, released, strict=True)
-    }
-
-
-def _draft_of(request: IngestRequest) -> Path:
     if request.schema_path is None:
         raise InputError("ranges and values are drawn for the columns of a draft; name it")
-    return request.schema_path
-
-
-def _drawn(
-    request: IngestRequest, kind: str, spec: AlgorithmSpec, budget: Loss, delta: float
-) -> tuple[tuple[str, ...], PlannedRelease, Floats]:
-    """Register the rows, plan, charge and make one release; return the columns, the plan and what was released."""
-    names = drafted_columns(_draft_of(request), kind)
+    columns = drafted_columns(request.schema_path)
+    numbers, texts = columns["numeric"], columns["category"]
+    share = epsilon / (bool(numbers) + bool(texts))
     dataset = ingest(request)
-    config = TrainingConfig(
+    shard = _shard(dataset, delta)
+    planned = {}
+    if numbers:
+        given = {"bins": BINS, "columns": len(numbers)}
+        planned["ranges"] = _planned("the ranges of columns", "bin-counts", given, PureEpsilon(share), shard, delta)
+    if texts:
+        given = {"columns": len(texts), "width": WIDTH, "first": len(numbers), "most": _MOST_VALUES}
+        budget = ApproximateDP(share, delta)
+        planned["values"] = _planned("the values of columns", "key-selection", given, budget, shard, delta)
+    admit(list(planned.values()), [shard], run="what the columns hold")
+    ranges = _ranges(numbers, planned["ranges"], shard) if numbers else {}
+    values = _values(texts, planned["values"], shard) if texts else {}
+    return ColumnContents(ranges, values, tuple(name for name, found in values.items() if len(found) == _MOST_VALUES))
+
+
+def _released(planned: PlannedRelease, shard: ShardRef) -> Floats:
+    return np.asarray(read_release(make_release(planned, [shard])).values)
+
+
+def _ranges(names: tuple[str, ...], planned: PlannedRelease, shard: ShardRef) -> dict[str, tuple[float, float] | None]:
+    scale = cast(BinCounts, planned.build()).law(planned.setting).scale
+    found = [occupied(column, scale) for column in _released(planned, shard)]
+    return {name: None if ends is None else range_of_bins(*ends) for name, ends in zip(names, found, strict=True)}
+
+
+def _values(names: tuple[str, ...], planned: PlannedRelease, shard: ShardRef) -> dict[str, list[str]]:
+    released = [keys[(keys >= 0).all(axis=1)] for keys in _released(planned, shard)]
+    return {name: sorted({text_of(key) for key in keys}) for name, keys in zip(names, released, strict=True)}
+
+
+def _shard(dataset: DatasetRef, delta: float) -> ShardRef:
+    """Return all rows as one party's."""
+    whole = TrainingConfig(
         dataset=dataset.name, partition="even", parties=1, test_fraction=0, evaluation=False, epsilon=1.0, delta=delta
     )
-    (shard,) = deal_rows(dataset, config).training
-    trust = AlgorithmSpec("trusts", str(Trust.CENTRAL))
-    planned = PlannedRelease(
-        label=f"what the {kind} columns hold",
-        code=code_version(lookup(spec.kind, spec.name), lookup(trust.kind, trust.name)),
+    (shard,) = deal_rows(dataset, whole).training
+    return shard
+
+
+def _planned(
+    label: str, name: str, given: Mapping[str, object], budget: Loss, shard: ShardRef, delta: float
+) -> PlannedRelease:
+    dataset, trust = shard.dataset, AlgorithmSpec("trusts", str(Trust.CENTRAL))
+    return PlannedRelease(
+        label=label,
+        code=code_version(lookup("evaluators", name), lookup(trust.kind, trust.name)),
         dataset=dataset.version,
         partition=shard.partition,
         repetition=0,
         seed=None,
         upstream=(),
-        algorithm=spec,
+        algorithm=AlgorithmSpec("evaluators", name, dict(given)),
         budget=budget,
         setting=Setting(
             sizes=(shard.rows,),
@@ -135,4 +149,3 @@ def _drawn(
         account=dataset.account,
         delta=delta,
     )
-    return names, planned, np.asarray(read_release(make_release(planned, [shard])).values)

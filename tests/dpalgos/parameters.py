@@ -14,11 +14,11 @@ _IMAGE = {"shape": [2, 3]}
 
 # Rows have six features (dpalgos.testing), so six directions are k = d.
 PARAMETERS: dict[tuple[str, str], list[dict[str, Any]]] = {
-    ("evaluators", "bin-counts"): [{"budget": EPSILON, "bins": 3}],
+    ("evaluators", "bin-counts"): [{"budget": EPSILON, "bins": 3}, {"budget": EPSILON, "bins": 3, "columns": 1}],
     ("evaluators", "confusion-matrix"): [{"budget": MU}],
     ("evaluators", "discordance"): [{"budget": MU}],
     ("evaluators", "error-sums"): [{"budget": MU}],
-    ("evaluators", "key-selection"): [{"budget": ApproximateDP(2.0, 0.5), "most": 3}],
+    ("evaluators", "key-selection"): [{"budget": ApproximateDP(2.0, 0.5)}],
     ("evaluators", "laplace-confusion-matrix"): [{"budget": EPSILON}],
     ("evaluators", "laplace-error-sums"): [{"budget": EPSILON}],
     ("evaluators", "score-histogram"): [{"budget": MU, "bins": 4}],

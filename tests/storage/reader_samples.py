@@ -72,23 +72,16 @@ def _file(name: str, write: Callable[[Path], object]) -> Callable[[Path], Sample
     return make
 
 
-def _bins(folder: Path) -> Sample:
-    _csv(folder)
-    # 1, 2 and 3 lie in the powers of two from 2^0, 2^1 and 2^1 on, 0.5 in that from 2^-1; bin 51 is around 0.
-    features = [[62.0, 61.0], [63.0, 51.0], [63.0, 62.0]]
-    return Sample(
-        folder / "rows.csv", options=ReadOptions(schema=folder / "schema.yaml"), features=features, labels=[0, 0, 0]
-    )
-
-
-def _keys(folder: Path) -> Sample:
-    (folder / "draft.yaml").write_text("columns: [{name: a, type: category}, {name: y, type: label}]")
-    (folder / "rows.csv").write_text("a,y\nA,0\n,1\nAB,0\n")
-    features = [[0.0] * 32 for _ in range(3)]
-    features[0][0] = features[2][0] = ord("A") / 255
-    features[2][1] = ord("B") / 255
+def _draft(folder: Path) -> Sample:
+    columns = "{name: a, type: category}, {name: x, type: numeric}, {name: y, type: label}"
+    (folder / "draft.yaml").write_text(f"columns: [{columns}]")
+    (folder / "rows.csv").write_text("a,x,y\nA,1,0\n,0,1\nAB,0.5,0\n")
+    # 1 lies in the powers of two from 2^0 on, 0.5 in that from 2^-1; bin 51 is around 0. Numbers come first.
+    features = [[place, *[0.0] * 32] for place in (62.0, 51.0, 61.0)]
+    features[0][1] = features[2][1] = ord("A") / 255
+    features[2][2] = ord("B") / 255
     options = ReadOptions(schema=folder / "draft.yaml")
-    return Sample(folder / "rows.csv", dimension=32, options=options, features=features, labels=[0, 0, 0])
+    return Sample(folder / "rows.csv", dimension=33, options=options, features=features, labels=[0, 0, 0])
 
 
 def _sklearn(folder: Path) -> Sample:
@@ -102,6 +95,5 @@ SAMPLES: dict[str, Callable[[Path], Sample]] = {
     "libsvm": _file("rows", lambda path: path.write_text("0 1:1 2:0.5\n1 1:2\n0 1:3 2:1\n")),
     "parquet": _file("a.parquet", lambda path: pq.write_table(pa.table({"features": FEATURES, "label": LABELS}), path)),
     "sklearn": _sklearn,
-    "table-bins": _bins,
-    "table-keys": _keys,
+    "table-draft": _draft,
 }

@@ -8,11 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dpalgos.errors import ParameterError
 from dpalgos.evaluators.bin_counts import BinCounts, occupied
-from dpalgos.evaluators.key_selection import KeySelection
 from dpalgos.guarantees import ApproximateDP, Guarantee, Neighbours, PureEpsilon, Setting, Trust
-from dpalgos.keystream import KeyedNoise, public_secret
 from dpalgos.mechanisms.discrete_laplace import DiscreteLaplace
 from dpalgos.rows import ArrayRows
 from storage.errors import InputError, RefusedError
@@ -20,7 +17,7 @@ from storage.readers.bins import BINS, bins_of, range_of_bins
 from tasks.accounts.budget import open_ledger
 from tasks.datasets.drafting import draft_schema, fill_ranges, fill_values
 from tasks.datasets.request import IngestRequest
-from tasks.release.ranges import private_ranges, private_values
+from tasks.release.ranges import private_contents
 
 
 def test_bins_are_powers_of_two_of_either_sign() -> None:
@@ -86,8 +83,8 @@ def _rows(folder: Path, count: int = 400) -> Path:
 
 def _request(draft: Path, path: Path, cap: float = 3.0) -> IngestRequest:
     return IngestRequest(
-        name="draft-bins",
-        format="table-bins",
+        name="draft-columns",
+        format="table-draft",
         path=path,
         schema_path=draft,
         account="people",
@@ -99,9 +96,9 @@ def _request(draft: Path, path: Path, cap: float = 3.0) -> IngestRequest:
 def test_ranges_are_charged_once_and_written_into_the_draft(root: Path, tmp_path: Path) -> None:
     path, draft = _rows(tmp_path), tmp_path / "draft.yaml"
     draft_schema(path, draft, numeric=["age", "shift", "odd"])
-    found = private_ranges(_request(draft, path), 2.0, 1e-9)
+    found = private_contents(_request(draft, path), 2.0, 1e-9).ranges
     assert found == {"age": (16.0, 128.0), "shift": (-8.0, 8.0), "odd": None}
-    assert private_ranges(_request(draft, path), 2.0, 1e-9) == found
+    assert private_contents(_request(draft, path), 2.0, 1e-9).ranges == found
     charges = open_ledger().charges("people")
     assert len(charges) == 1
     assert Guarantee.from_json(dict(charges[0].guarantee)).losses == (PureEpsilon(2.0),)
@@ -113,7 +110,7 @@ def test_ranges_are_charged_once_and_written_into_the_draft(root: Path, tmp_path
         in lines
     )
     with pytest.raises(RefusedError, match=r"cap|left"):
-        private_ranges(_request(draft, path), 1.5, 1e-9)
+        private_contents(_request(draft, path), 1.5, 1e-9)
     assert len(open_ledger().charges("people")) == 1
 
 
@@ -122,67 +119,52 @@ def test_what_cannot_be_drawn_is_said_before_anything_is_charged(root: Path, tmp
     with pytest.raises(InputError, match="has no column 'weight'; it has: id, age"):
         draft_schema(path, draft, numeric=["weight"])
     draft_schema(path, draft)
-    with pytest.raises(InputError, match="has no column of type numeric that could be drawn"):
-        private_ranges(_request(draft, path), 1.0, 1e-9)
+    with pytest.raises(InputError, match="has no column of type numeric or category that could be drawn"):
+        private_contents(_request(draft, path), 1.0, 1e-9)
     draft.write_text("columns: [age]")
     with pytest.raises(InputError, match="is not a schema"):
-        private_ranges(_request(draft, path), 1.0, 1e-9)
+        private_contents(_request(draft, path), 1.0, 1e-9)
 
 
-def _selection(relation: Neighbours, columns: int, epsilon: float, delta: float) -> tuple[KeySelection, Setting]:
-    setting = Setting(sizes=(50,), dimension=2 * columns, classes=2, neighbours=relation, trust=Trust.CENTRAL)
-    return KeySelection(budget=ApproximateDP(epsilon, delta), columns=columns), setting
-
-
-@pytest.mark.parametrize("relation", [Neighbours.REPLACE_ONE, Neighbours.REPLACE_SPECIAL])
-@pytest.mark.parametrize("columns", [1, 3])
-@pytest.mark.parametrize(("epsilon", "delta"), [(0.1, 1e-6), (1.0, 1e-9), (3.0, 1e-3)])
-def test_a_key_of_one_row_is_released_as_rarely_as_delta_says(
-    relation: Neighbours, columns: int, epsilon: float, delta: float
-) -> None:
-    """The law's tail, exactly: all keys of one row together within delta, and the proof's condition holds."""
-    algorithm, setting = _selection(relation, columns, epsilon, delta)
-    changes = columns * (2 if relation is Neighbours.REPLACE_ONE else 1)
-    scale = algorithm.law(setting).scale
-    assert scale == pytest.approx(changes / epsilon)
-    assert scale * epsilon >= changes
-    p = math.exp(-1 / scale)
-    tail = p ** algorithm.threshold(setting) / (1 + p)
-    assert changes * tail <= delta
-    assert 1 - tail >= p
-    # One less than two below would be too much: the threshold is not merely large.
-    assert changes * p ** (algorithm.threshold(setting) - 3) > delta
-
-
-def test_frequent_keys_are_released_and_rare_ones_are_not() -> None:
-    """With 1,000 noises: a key of one row passes with probability below 1e-9 each, one of 200 nearly always."""
-    algorithm, setting = _selection(Neighbours.REPLACE_ONE, 1, 1.0, 1e-9)
-    rows = np.zeros((202, 2))
-    rows[:200] = [65 / 255, 66 / 255]
-    rows[200] = [67 / 255, 0]
-    given = ArrayRows(rows, np.zeros(202, dtype=np.int64))
-    for seed in range(1000):
-        values = algorithm.fit([given], setting, KeyedNoise(public_secret(seed), "keys")).values
-        assert values[0, 0, 1:].tolist() == [65, 66]
-        assert abs(values[0, 0, 0] - 200) < 100
-        assert (values[0, 1:] == -1).all()
-    with pytest.raises(ParameterError, match="cannot be 3 columns of equal width"):
-        KeySelection(budget=ApproximateDP(1.0, 1e-6), columns=3).guarantee(setting)
-    with pytest.raises(ParameterError, match="too large for the proof"):
-        _selection(Neighbours.REPLACE_ONE, 1, 0.01, 0.9)[0].guarantee(setting)
-
-
-def test_values_are_charged_once_and_written_into_the_draft(root: Path, tmp_path: Path) -> None:
+def test_values_and_ranges_are_one_charge_and_written_into_the_draft(root: Path, tmp_path: Path) -> None:
     path, draft = tmp_path / "rows.csv", tmp_path / "draft.yaml"
     wards = ["Süd"] * 180 + ["nord"] * 180 + ["geheim"] + [""] * 39
-    path.write_text("ward,rare,y\n" + "".join(f"{ward},r{row},0\n" for row, ward in enumerate(wards)))
-    draft_schema(path, draft, categories=["ward", "rare"])
-    request = _request(draft, path).model_copy(update={"format": "table-keys"})
-    found = private_values(request, 2.0, 1e-7)
-    assert found == {"ward": ["Süd", "nord"], "rare": []}
-    assert private_values(request, 2.0, 1e-7) == found
-    (charge,) = open_ledger().charges("people")
-    assert Guarantee.from_json(dict(charge.guarantee)).losses == (ApproximateDP(2.0, 1e-7),)
-    fill_values(draft, found)
-    assert '  - {name: "ward", type: category, values: ["Süd", "nord"]}' in draft.read_text("utf-8").splitlines()
-    assert '  - {name: "rare", type: category}' in draft.read_text("utf-8").splitlines()
+    rows = [f"{ward},r{row},{20 + row % 60},0" for row, ward in enumerate(wards)]
+    path.write_text("\n".join(["ward,rare,age,y", *rows, "x"]) + "\n")
+    draft_schema(path, draft, numeric=["age"], categories=["ward", "rare"])
+    found = private_contents(_request(draft, path, cap=5.0), 4.0, 1e-7)
+    assert found.values == {"ward": ["Süd", "nord"], "rare": []}
+    assert found.ranges == {"age": (16.0, 128.0)}
+    assert found.full == ()
+    assert private_contents(_request(draft, path, cap=5.0), 4.0, 1e-7) == found
+    charges = open_ledger().charges("people")
+    assert len({charge.plan for charge in charges}) == 1
+    losses = [Guarantee.from_json(dict(charge.guarantee)).losses for charge in charges]
+    assert losses == [(PureEpsilon(2.0),), (ApproximateDP(2.0, 1e-7),)]
+    fill_ranges(draft, found.ranges, (-1.0, 1.0))
+    fill_values(draft, found.values)
+    lines = draft.read_text("utf-8").splitlines()
+    assert '  - {name: "ward", type: category, values: ["Süd", "nord"]}' in lines
+    assert '  - {name: "rare", type: category}' in lines
+    assert '  - {name: "age", type: numeric, range: [16, 128]}' in lines
+
+
+def test_a_draft_reads_numbers_as_its_file_writes_them(root: Path, tmp_path: Path) -> None:
+    """Charged for nothing otherwise: no cell of a file with decimal commas is a number with points."""
+    path, draft = tmp_path / "rows.csv", tmp_path / "draft.yaml"
+    path.write_text("bmi;ward;y\n" + "".join(f"{20 + row % 9},5;{('a', 'NA')[row % 2]};0\n" for row in range(400)))
+    draft_schema(path, draft, decimal=",", missing=["", "NA"], numeric=["bmi"], categories=["ward"])
+    found = private_contents(_request(draft, path, cap=5.0), 4.0, 1e-7)
+    assert found.ranges == {"bmi": (16.0, 32.0)}
+    assert found.values == {"ward": ["a"]}
+    with pytest.raises(InputError, match="must be a point or a comma"):
+        draft_schema(path, tmp_path / "other.yaml", decimal=";")
+
+
+def test_a_plan_that_exceeds_the_cap_draws_neither(root: Path, tmp_path: Path) -> None:
+    path, draft = tmp_path / "rows.csv", tmp_path / "draft.yaml"
+    path.write_text("ward,age,y\n" + "".join(f"a,{row},0\n" for row in range(300)))
+    draft_schema(path, draft, numeric=["age"], categories=["ward"])
+    with pytest.raises(RefusedError, match=r"cap|left"):
+        private_contents(_request(draft, path, cap=1.9), 2.0, 1e-7)
+    assert open_ledger().charges("people") == []
