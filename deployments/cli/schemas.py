@@ -12,7 +12,6 @@ from rich.table import Table
 
 from deployments.cli.app import app
 from deployments.cli.common import JsonFlag, RootOption, console, print_json, progress, require_readable, use_root
-from storage.columns.column import declared_range
 from storage.errors import InputError
 
 if TYPE_CHECKING:
@@ -56,6 +55,7 @@ def draft(
     json: JsonFlag = False,
 ) -> None:
     """Write a commented schema from the names of a file's columns; types and ranges are left to fill in."""
+    from storage.columns.column import declared_range
     from tasks.datasets.drafting import draft_schema, fill_ranges, fill_values
 
     numbers, texts = _names(numeric), _names(categories)

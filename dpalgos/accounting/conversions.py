@@ -6,7 +6,7 @@ import math
 from functools import lru_cache
 
 import numpy as np
-from scipy.optimize import brentq
+import scipy
 from scipy.special import erfinv, ndtri_exp
 
 from dpalgos.errors import ParameterError
@@ -143,7 +143,7 @@ def zcdp_epsilon(rho: float, delta: float) -> float:
 
     if excess(high) >= 0:
         return high
-    epsilon, step = float(brentq(excess, 0.0, high, xtol=1e-300, rtol=1e-14)), 1e-15
+    epsilon, step = float(scipy.optimize.brentq(excess, 0.0, high, xtol=1e-300, rtol=1e-14)), 1e-15
     while zcdp_delta(rho, epsilon) > delta:
         epsilon, step = epsilon + step * epsilon, 2 * step
     return min(epsilon, high)
@@ -174,7 +174,7 @@ def rho_from_epsilon_delta(epsilon: float, delta: float) -> float:
         low *= 2
     while excess(high) < 0:
         high += 1
-    rho, step = math.exp(float(brentq(excess, low, high, xtol=1e-14, rtol=1e-14))), 1e-15
+    rho, step = math.exp(float(scipy.optimize.brentq(excess, low, high, xtol=1e-14, rtol=1e-14))), 1e-15
     while zcdp_delta(rho, epsilon) > delta:
         rho, step = rho * (1 - step), 2 * step
     return rho

@@ -25,7 +25,7 @@ from functools import lru_cache
 from typing import Protocol
 
 import numpy as np
-from scipy.optimize import brentq
+import scipy
 from scipy.special import erfcx, expit, gammaln, log_ndtr
 
 from dpalgos.accounting.conversions import (
@@ -82,7 +82,7 @@ def smallest_epsilon(curve: Callable[[float], float], delta: float, high: float)
         return 0.0
     if curve(high) > delta:
         return high
-    epsilon, step = float(brentq(lambda e: curve(e) - delta, 0.0, high, xtol=1e-300, rtol=1e-14)), 1e-15
+    epsilon, step = float(scipy.optimize.brentq(lambda e: curve(e) - delta, 0.0, high, xtol=1e-300, rtol=1e-14)), 1e-15
     while curve(epsilon) > delta and epsilon < high:
         epsilon, step = epsilon * (1 + step), 2 * step
     return min(epsilon, high)

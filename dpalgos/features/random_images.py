@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.ndimage import gaussian_filter, map_coordinates
 
 __all__ = ["deformed", "random_strokes"]
 
@@ -54,12 +54,12 @@ def deformed(images: _Images, random: np.random.Generator) -> _Images:
         rotation = np.array([[np.cos(turn), -np.sin(turn)], [np.sin(turn), np.cos(turn)]])
         affine = rotation @ np.array([[stretch[0], 0.0], [shear, stretch[1]]])
         spread = 0.18 * side
-        field = gaussian_filter(random.standard_normal((2, height, width)), (0.0, spread, spread))
+        field = scipy.ndimage.gaussian_filter(random.standard_normal((2, height, width)), (0.0, spread, spread))
         field *= 0.03 * side / (field.std() + 1e-12)
         shift = random.normal(0.0, 0.02 * side, 2)
         places = [
             affine[0, 0] * (y - down) + affine[0, 1] * (x - across) + down + shift[0] + field[0],
             affine[1, 0] * (y - down) + affine[1, 1] * (x - across) + across + shift[1] + field[1],
         ]
-        found[index] = map_coordinates(images[index], places, order=1, mode="constant")
+        found[index] = scipy.ndimage.map_coordinates(images[index], places, order=1, mode="constant")
     return found

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar
 
-from scipy.optimize import brentq
+import scipy
 
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Numerics
@@ -88,7 +88,7 @@ def mu_from_epsilon_delta(epsilon: float, delta: float) -> float:
         low = max(2.0 * low, -700.0)
     while _log_delta(math.exp(high), epsilon) < target:
         high += 1.0 + 0.25 * high
-    root = brentq(lambda t: _log_delta(math.exp(t), epsilon) - target, low, high, xtol=1e-15, rtol=1e-15)
+    root = scipy.optimize.brentq(lambda t: _log_delta(math.exp(t), epsilon) - target, low, high, xtol=1e-15, rtol=1e-15)
     mu, step = math.exp(root), 2.0**-52
     while _precise.less(_precise.exactly(delta), _precise.gaussian_delta(mu, epsilon)):
         mu, step = mu * (1.0 - step), 2.0 * step
@@ -107,7 +107,7 @@ def epsilon_of_mu(mu: float, delta: float) -> float:
     high = mu * (mu / 2 + math.sqrt(-2.0 * target)) * 1.01 + 1e-300
     epsilon, step = 0.0, 2.0**-52
     if _log_delta(mu, 0.0) > target:
-        epsilon = float(brentq(lambda e: _log_delta(mu, e) - target, 0.0, high, xtol=1e-300, rtol=1e-15))
+        epsilon = float(scipy.optimize.brentq(lambda e: _log_delta(mu, e) - target, 0.0, high, xtol=1e-300, rtol=1e-15))
     while _precise.less(_precise.exactly(delta), _precise.gaussian_delta(mu, epsilon)):
         epsilon, step = epsilon + step * max(epsilon, 2.0**-60), 2.0 * step
     return epsilon

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from scipy.optimize import brentq
+import scipy
 from scipy.special import erfcx, log_ndtr
 
 from dpalgos.rows import Floats
@@ -62,7 +62,9 @@ def log_expected_excess(count: int, shift: float, level: float) -> float:
     """
     tilt = 0.1
     if _log_moment(tilt, shift)[1] * count < level:
-        tilt = float(brentq(lambda t: _log_moment(t, shift)[1] * count - level, tilt, level + 1.0, xtol=1e-6))
+        tilt = float(
+            scipy.optimize.brentq(lambda t: _log_moment(t, shift)[1] * count - level, tilt, level + 1.0, xtol=1e-6)
+        )
     farthest = 2.0 * shift + tilt + math.hypot(14.0, level / math.sqrt(count))
     nodes: Floats = _STEP * np.arange(math.ceil(farthest / _STEP) + 2, dtype=np.float64)
     log_values = _log_excess(nodes, shift)

@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import ClassVar
 
 import numpy as np
-from scipy.optimize import brentq
+import scipy
 
 from dpalgos.algorithms import ApproximateAlgorithm
 from dpalgos.guarantees import RELATIONS, Claim, Guarantee, Neighbours, Setting
@@ -83,7 +83,7 @@ def _least_sigma(classes: int, records: int, epsilon: float, delta: float) -> fl
     high = low + 0.1
     while excess(high) > 0:
         low, high = high, 2.0 * high - low
-    log_sigma, step = (float(brentq(excess, low, high, xtol=1e-12)) if excess(low) > 0 else low), 1e-11
+    log_sigma, step = (float(scipy.optimize.brentq(excess, low, high, xtol=1e-12)) if excess(low) > 0 else low), 1e-11
     while excess(log_sigma) > 0:
         log_sigma, step = log_sigma + step, 2.0 * step
     return math.exp(log_sigma) * (1.0 + 1e-12)
