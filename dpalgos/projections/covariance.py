@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
+import scipy
 
 from dpalgos.algorithms import OneSum, ProjectionAlgorithm
 from dpalgos.gram_sums import packed_gram
@@ -151,22 +152,26 @@ def leading_basis(matrix: Floats, components: int, variance_share: float | None 
     Returns
     -------
     Projection
-        Its spectrum holds all d eigenvalues.
+        Its spectrum holds the eigenvalues of its columns.
     """
     finite = np.where(np.isfinite(matrix), matrix, 0.0)
-    values, vectors = np.linalg.eigh((finite + finite.T) / 2.0)
-    values, vectors = values[::-1], vectors[:, ::-1][:, :components]
+    symmetric = (finite + finite.T) / 2.0
+    last = len(symmetric) - 1
+    values, vectors = scipy.linalg.eigh(
+        symmetric, subset_by_index=(last + 1 - components, last), overwrite_a=True, check_finite=False
+    )
+    values, vectors = values[::-1], vectors[:, ::-1]
     largest = np.abs(vectors).argmax(axis=0)
     basis = vectors * np.where(vectors[largest, np.arange(components)] < 0, -1.0, 1.0)
     if variance_share is not None:
-        kept = _directions_for(values, variance_share)
+        kept = _directions_for(values, np.trace(finite), variance_share)
         basis = np.where(np.arange(components) < kept, basis, 0.0)
     return Projection(basis=np.ascontiguousarray(basis), spectrum=np.ascontiguousarray(values))
 
 
-def _directions_for(values: Floats, variance_share: float) -> int:
-    trace = values.sum()
+def _directions_for(values: Floats, trace: float, variance_share: float) -> int:
+    """Return how many of the leading eigenvalues hold a share of the trace; all of these where they hold less."""
     if trace <= 0:
         return 1
     reached = np.flatnonzero(np.cumsum(values) >= variance_share * trace * (1.0 - 1e-12))
-    return max(1, int(reached[0]) + 1)
+    return int(reached[0]) + 1 if reached.size else len(values)

@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
@@ -281,7 +282,7 @@ def _write(client: MlflowClient, experiment: str, root: Path, report: RunReport)
             experiment, name="model", source_run_id=run_id, tags=facts, params=params, model_type=kind
         ).model_id
         _log_model(client, run_id, model_id, report.model, facts, report.note)
-    _log_metrics(client, run_id, report.metrics, report.curves, model_id)
+    _log_numbers(client, run_id, report.metrics, curves=report.curves, model_id=model_id)
     inputs = [_opaque(item) for item in report.inputs]
     if inputs:
         client.log_inputs(run_id, inputs)
@@ -316,28 +317,24 @@ def log_run(
     metrics: Mapping[str, float] | None = None,
 ) -> str:
     """Make a run, found by its key tags from its first moment on, with all its entries; return its id."""
-    from mlflow.entities import Param, RunTag
-
-    run = client.create_run(experiment, run_name=name, tags={**keys, "mlflow.source.name": "unitball"})
+    told = {key: str(value) for key, value in tags.items()}
+    run = client.create_run(experiment, run_name=name, tags={**told, **keys, "mlflow.source.name": "unitball"})
     run_id = str(run.info.run_id)
-    client.log_batch(
-        run_id,
-        params=[Param(key, str(value)) for key, value in params.items()],
-        tags=[RunTag(key, str(value)) for key, value in tags.items()],
-    )
-    if metrics:
-        _log_metrics(client, run_id, metrics)
+    _log_numbers(client, run_id, metrics or {}, params=params)
     return run_id
 
 
-def _log_metrics(
+def _log_numbers(
     client: MlflowClient,
     run_id: str,
     metrics: Mapping[str, float],
+    *,
     curves: Mapping[str, Mapping[int, float]] | None = None,
     model_id: str | None = None,
+    params: Mapping[str, object] | None = None,
 ) -> None:
-    from mlflow.entities import Metric, RunTag
+    """Log metrics, curves and parameters in one transaction: they cost the same one by one as all together."""
+    from mlflow.entities import Metric, Param, RunTag
 
     now = int(time.time() * 1000)
     of_model = {} if model_id is None else {"model_id": model_id, "run_id": run_id}
@@ -345,7 +342,8 @@ def _log_metrics(
     found += [Metric(name, value, now, step) for name, curve in (curves or {}).items() for step, value in curve.items()]
     # MLflow would show a large number instead.
     infinite = [RunTag(name, str(value)) for name, value in metrics.items() if not math.isfinite(value)]
-    client.log_batch(run_id, metrics=found, tags=infinite)
+    of_run = [Param(key, str(value)) for key, value in (params or {}).items()]
+    client.log_batch(run_id, metrics=found, params=of_run, tags=infinite)
 
 
 def _opaque(item: DatasetInput) -> object:
@@ -368,6 +366,7 @@ def log_files(client: MlflowClient, run_id: str, files: Mapping[str, str | bytes
         client.log_artifacts(run_id, folder)
 
 
+@cache
 def _requirements(more: tuple[str, ...] = ()) -> list[str]:
     """Return what a fresh process needs beside Unitball, pinned; MLflow's own inference would take ten seconds."""
     packages = ("mlflow", "numpy", "pandas", "pyarrow", "scikit-learn", "scipy", "skops", *more)
