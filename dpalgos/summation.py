@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol, overload
 
 from dpalgos.guarantees import Guarantee, Setting
 from dpalgos.noise import NoiseSource, RandomStream
 from dpalgos.rows import Ints, Rows
+from dpalgos.spreading import SpreadRows
 
 __all__ = ["IntegerNoise", "SumAlgorithm", "Summation", "TrustedSummation", "run_sums"]
 
@@ -96,7 +98,14 @@ class _Contributions(Sequence[Ints]):
     def __getitem__(self, party: int | slice) -> Ints | Sequence[Ints]:
         if isinstance(party, slice):
             return _Contributions(self._algorithm, self._state, self._parties[party], self._setting)
-        return self._algorithm.contribution(self._state, self._parties[party], self._setting)
+        rows = self._parties[party]
+        if isinstance(rows, SpreadRows):
+            return rows.total(partial(_contribution, self._algorithm, self._state, self._setting))
+        return self._algorithm.contribution(self._state, rows, self._setting)
+
+
+def _contribution(algorithm: SumAlgorithm, state: Any, setting: Setting, rows: Rows) -> Ints:
+    return algorithm.contribution(state, rows, setting)
 
 
 def run_sums(
@@ -117,7 +126,8 @@ def run_sums(
     """
     prepare, merge = getattr(algorithm, "prepare", None), getattr(algorithm, "merge", None)
     if prepare is not None:
-        parties = [prepare(rows, setting) for rows in parties]
+        # Rows that are summed elsewhere stay there.
+        parties = [rows if isinstance(rows, SpreadRows) else prepare(rows, setting) for rows in parties]
     if merge is not None and isinstance(summation, TrustedSummation):
         parties = merge(parties)
     state = algorithm.initial(setting)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -376,6 +376,12 @@ class StoredRows:
             paths = [part.path for part in self.parts]
             return ds.dataset(paths, filesystem=self.parts[0].filesystem, format="parquet")
         return ds.dataset([str(path) for path in self.files], format="parquet")
+
+    def by_file(self) -> list[StoredRows]:
+        """Return the rows file by file, each of the whole's count and fingerprint."""
+        if self.parts:
+            return [replace(self, parts=(part,)) for part in self.parts]
+        return [replace(self, files=(path,)) for path in self.files]
 
     def fingerprint(self) -> NDArray[np.uint8]:
         """Return the SHA-256 of the rows, kept with them; for keying noise, never published."""

@@ -10,11 +10,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dpalgos.rows import Floats, Rows
+from dpalgos.rows import Floats, Ints, Rows
+from dpalgos.spreading import SpreadRows
 from storage.layout import Layout
 from storage.refs import ReleaseRef, ShardRef
 from storage.shards import open_shard
+from tasks.release.redaction import redacted
 from tasks.release.storing import read_release
+from tasks.runtime.cluster import map_over_workers, on_dask_worker
 from tasks.runtime.settings import current_root
 
 __all__ = ["RowMaps", "maps_of", "rows_of"]
@@ -82,7 +85,28 @@ def _apply(features: Floats, mapped: Callable[[Floats], Floats]) -> Floats:
 
 
 def rows_of(shard: ShardRef, maps: RowMaps, dimension: int) -> Rows:
-    """Open a shard, seen through released artefacts in turn; ``dimension`` features come out."""
+    """Open a shard, seen through released artefacts in turn; ``dimension`` features come out.
+
+    On a Dask worker, a shard of several files is summed by all workers, a file at a time.
+    """
     # Nothing is to be made for reading, and this is asked for each of many thousand parties.
-    rows: Rows = open_shard(Layout(current_root()), shard)
-    return _MappedRows(rows, maps, dimension) if maps else rows
+    rows = open_shard(Layout(current_root()), shard)
+
+    def seen(part: Rows) -> Rows:
+        return _MappedRows(part, maps, dimension) if maps else part
+
+    if len(rows.parts or rows.files) > 1 and on_dask_worker():
+        return SpreadRows([seen(part) for part in rows.by_file()], functools.partial(_over_workers, shard))
+    return seen(rows)
+
+
+def _over_workers(shard: ShardRef, contribution: Callable[[Rows], Ints], parts: Sequence[Rows]) -> Iterator[Ints]:
+    return map_over_workers(functools.partial(_contribution, shard, contribution), parts)
+
+
+def _contribution(shard: ShardRef, contribution: Callable[[Rows], Ints], part: Rows) -> Ints:
+    # A worker logs what is raised on it.
+    with redacted(
+        f"{shard.partition}-{shard.party}", f"a sum over rows of {shard.party}", private=shard.dataset.private
+    ):
+        return contribution(part)

@@ -11,8 +11,10 @@ import datetime
 import importlib.util
 import os
 import socket
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 from urllib.parse import urlsplit
 
 from cryptography import x509
@@ -32,10 +34,22 @@ if TYPE_CHECKING:
     from prefect.futures import PrefectFuture
     from prefect.task_runners import TaskRunner
 
-__all__ = ["NO_DASHBOARD", "certificate", "require_scheduler", "security", "task_runner", "threads"]
+__all__ = [
+    "NO_DASHBOARD",
+    "certificate",
+    "map_over_workers",
+    "on_dask_worker",
+    "require_scheduler",
+    "security",
+    "task_runner",
+    "threads",
+]
 
 NO_DASHBOARD = "127.0.0.1:0"
 """Where Dask's HTTP server listens, which cannot be switched off; without pages, see :func:`security`."""
+
+Part = TypeVar("Part")
+Made = TypeVar("Made")
 
 _YEARS = 10
 _ANSWER_SECONDS = 5.0
@@ -174,3 +188,30 @@ def task_runner(layout: Layout, workers: int | None, dask: str | None) -> TaskRu
             cluster_kwargs={**cluster, "protocol": "tls", "security": secured}, client_kwargs={"security": secured}
         )
     return cast("TaskRunner[PrefectFuture[object]]", found)
+
+
+def on_dask_worker() -> bool:
+    """Whether this code runs in a task of a Dask worker."""
+    distributed = sys.modules.get("distributed")
+    if distributed is None:
+        return False
+    try:
+        distributed.get_worker()
+    except ValueError:
+        return False
+    return True
+
+
+def map_over_workers(function: Callable[[Part], Made], parts: Sequence[Part]) -> Iterator[Made]:
+    """Apply a function to each part on the workers of this task's cluster; yield the results as they come.
+
+    A worker reads the parts' files, so it sees the same root; results go over the cluster's TLS.
+    """
+    from distributed import as_completed, worker_client
+
+    with worker_client() as client:
+        # Not remembered by their content: each sum is formed once, and kept nowhere.
+        futures = client.map(function, parts, pure=False)
+        for future in as_completed(futures):
+            yield future.result()
+            future.release()

@@ -1,0 +1,119 @@
+"""The sums of a release over shards of several files, on the workers of a Dask cluster: the bits of one machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from distributed import Client, LocalCluster
+
+from dpalgos.algorithms import fit
+from dpalgos.guarantees import GaussianMu, Setting, Trust
+from dpalgos.keystream import KeyedNoise
+from dpalgos.projections.analyze_gauss import AnalyzeGauss
+from dpalgos.spreading import SpreadRows
+from dpalgos.summation import TrustedSummation
+from dpalgos.trainers.gradient_descent import NoisyGradientDescent
+from storage import rowfiles
+from storage.datasets import write_dataset
+from storage.layout import Layout
+from storage.refs import ShardRef, Visibility
+from storage.shards import write_shards
+from storage.source import Block, Source
+from tasks.release.redaction import RedactedError
+from tasks.release.rows import rows_of
+from tasks.runtime.cluster import security
+from tests.support.untraced import untraced
+
+_MU = GaussianMu(1.0)
+
+
+def released(shards: Sequence[ShardRef]) -> tuple[bool, list[Any]]:
+    """Return whether rows are spread, and what two algorithms make of them, noise included."""
+    parties = [rows_of(shard, [_halved], 6) for shard in shards]
+    setting = Setting(sizes=tuple(shard.rows for shard in shards), dimension=6, classes=2, trust=Trust.CENTRAL)
+    found = []
+    for algorithm in (AnalyzeGauss(budget=_MU, components=2), NoisyGradientDescent(budget=_MU, iterations=2)):
+        noise = KeyedNoise(b"k" * 32, "spread")
+        arrays = fit(algorithm, parties, setting, noise, TrustedSummation(noise)).arrays()
+        found += [arrays[name] for name in sorted(arrays)]
+    return all(isinstance(rows, SpreadRows) for rows in parties), found
+
+
+def failing(shard: ShardRef) -> str:
+    """Return what is raised where a worker's sum fails, with its causes."""
+    rows = rows_of(shard, [_failed], 6)
+    assert isinstance(rows, SpreadRows)
+    try:
+        rows.total(_summed)
+    except RedactedError as error:
+        return f"{error} {error.__cause__}"
+    return "nothing"
+
+
+def _halved(features: Any) -> Any:
+    return features / 2.0
+
+
+def _failed(features: Any) -> Any:
+    raise ValueError(f"a row is {features[0]}")
+
+
+def _summed(rows: Any) -> Any:
+    return sum(features.sum() for features, _ in rows.blocks())
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Layout, tuple[ShardRef, ...]]]:
+    layout = Layout(tmp_path_factory.mktemp("root")).prepare()
+    random = np.random.default_rng(1)
+    block = Block(random.normal(size=(300, 6)), random.integers(0, 2, 300))
+    source = Source(format="made-up", place="made up", dimension=6, parts={"train": [block]}, classes=("0", "1"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rowfiles, "_PART_BYTES", 4 * 6 * 40)
+        patch.setattr(rowfiles, "_BLOCK_ENTRIES", 6 * 40)
+        ref = write_dataset(layout, source, name="spread", account="spread", visibility=Visibility.PRIVATE)
+        dealt = {"a": np.arange(0, 180), "b": np.arange(180, 300)}
+        yield layout, write_shards(layout, ref, dealt, "even")
+
+
+@pytest.fixture(scope="module")
+def cluster(place: tuple[Layout, tuple[ShardRef, ...]]) -> Iterator[Client]:
+    own = security(place[0])
+    with (
+        untraced(),
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        patch.setenv("UNITBALL_ROOT", str(place[0].root))
+        with (
+            LocalCluster(n_workers=2, threads_per_worker=1, protocol="tls", security=own, dashboard_address=None) as on,
+            Client(on, security=own) as client,
+        ):
+            yield client
+
+
+def test_workers_release_what_one_machine_releases(
+    cluster: Client, place: tuple[Layout, tuple[ShardRef, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layout, shards = place
+    monkeypatch.setenv("UNITBALL_ROOT", str(layout.root))
+    spread, over_workers = cluster.submit(released, shards).result(timeout=120)
+    alone, here = released(shards)
+    assert spread
+    assert not alone
+    assert len(here) == len(over_workers) > 2
+    assert all(np.array_equal(one, other) for one, other in zip(here, over_workers, strict=True))
+
+
+def test_what_fails_on_a_worker_is_kept_for_its_owner(
+    cluster: Client, place: tuple[Layout, tuple[ShardRef, ...]]
+) -> None:
+    told = cluster.submit(failing, place[1][0]).result(timeout=120)
+    assert "a row is" not in told
+    assert "a sum over rows of a failed" in told
+    (kept,) = (place[0].private / "errors").iterdir()
+    assert "a row is" in kept.read_text()
+    logs = str(cluster.get_worker_logs())
+    assert "a row is" not in logs
