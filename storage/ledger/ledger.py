@@ -34,6 +34,13 @@ from storage.ledger.charges import (
 )
 from storage.ledger.database import Database
 from storage.ledger.entries import Entries, Entry, Kind, check_chain, lacking, reading, require_name, writing
+from storage.ledger.reservations import (
+    Reservation,
+    find_reservation,
+    open_reservations,
+    require_open,
+    reserve_plan,
+)
 
 __all__ = [
     "ChargeOutcome",
@@ -349,6 +356,93 @@ class Ledger:
             number = _append_plan(entries, plan, new, decision, key_ids, Kind.CHARGE)
             return _outcome(plan, new, number, decision.details)
 
+    def reserve(self, name: str, plan: PlanRequest) -> Decision:
+        """Set aside what a plan will cost, all of it or nothing; asked again for the same, nothing changes.
+
+        Parameters
+        ----------
+        name : str
+            What it is set aside for: the run.
+        plan : PlanRequest
+
+        Returns
+        -------
+        Decision
+            Where the account stands with it.
+
+        Raises
+        ------
+        OverspendError, RefusedError, InputError, StorageError
+            As :meth:`charge` does; nothing was set aside then.
+        """
+        require_name("the run's name", name)
+        _require_plan(plan)
+        with writing(self._database) as entries:
+            account = get_account(entries, plan.account)
+            stands = [one for one in open_reservations(entries, plan.account) if one.name == name]
+            new = () if stands else _unpaid(entries, plan)
+            decision = self._require_admitted(entries, account, plan, new)
+            if new:
+                reserve_plan(entries, name, replace(plan, releases=new), decision)
+            return decision
+
+    def commit(self, account: str, name: str, key_ids: Mapping[str, str]) -> ChargeOutcome:
+        """Charge what was reserved for a run, before any noise exists; done again, nothing changes.
+
+        Parameters
+        ----------
+        account, name : str
+        key_ids : mapping of party to str
+            As for :meth:`charge`.
+
+        Raises
+        ------
+        RefusedError
+            If the reservation was returned.
+        OverspendError
+            If the cap was lowered since, so that it does not fit any more; nothing was charged then.
+        InputError
+            If nothing was reserved for this run.
+        """
+        with writing(self._database) as entries:
+            reservation = find_reservation(entries, account, name)
+            if reservation.end is Kind.COMMITMENT:
+                return _outcome(reservation.plan, (), None)
+            require_open(reservation)
+            new = _unpaid(entries, reservation.plan)
+            entries.append(
+                Kind.COMMITMENT, account=account, subject=name, content={"reservation": reservation.sequence}
+            )
+            if not new:
+                return _outcome(reservation.plan, (), None)
+            decision = self._require_admitted(entries, get_account(entries, account), reservation.plan, new)
+            number = _append_plan(entries, reservation.plan, new, decision, key_ids, Kind.CHARGE)
+            return _outcome(reservation.plan, new, number, decision.details)
+
+    def give_back(self, account: str, name: str, *, why: str) -> None:
+        """Return what was reserved for a run; done again, nothing changes.
+
+        Raises
+        ------
+        RefusedError
+            If it was committed: noise may have been drawn and messages may have left.
+        InputError
+            If nothing was reserved for this run.
+        """
+        with writing(self._database) as entries:
+            reservation = find_reservation(entries, account, name)
+            if reservation.end is Kind.RETURN:
+                return
+            require_open(reservation)
+            content = {"reservation": reservation.sequence, "why": why}
+            entries.append(Kind.RETURN, account=account, subject=name, content=content)
+
+    def reservations(self, account: str) -> list[Reservation]:
+        """Return the account's open reservations, which count as spent, oldest first."""
+        with reading(self._database) as entries:
+            get_account(entries, account)
+            return open_reservations(entries, account)
+
     def require_affordable(self, plan: PlanRequest) -> None:
         """Refuse what :meth:`charge` would refuse now, and write nothing.
 
@@ -448,6 +542,9 @@ class Ledger:
                 )
             policy = policy.for_group(account.group_size)
         history = _history(entries, account.name)
+        # What is set aside counts as if it were charged now, which is the latest that it can have been.
+        pending = [one.record(entries.last().sequence + 1) for one in open_reservations(entries, account.name)]
+        history = (*history, *pending)
         terms = account_terms(entries, account)
         if change is not None:
             terms = replace(terms, changes=(*terms.changes, change))

@@ -366,6 +366,7 @@ class BudgetReport(TypedDict):
     filter: str
     group_size: int
     relation: str
+    reserved: list[str]
     disjoint: list[DisjointLine]
     parties: list[PartyBudget]
 
@@ -383,8 +384,7 @@ def budget_report(dataset: str) -> BudgetReport:
     ledger = open_ledger()
     account = open_catalog().account_of(dataset)
     cap = account.cap
-    plans = [plan.record() for plan in ledger.plans(account.name)]
-    reading = _reading(plans, cap, ledger.terms(account.name))
+    reading = _reading(_records(ledger, account.name), cap, ledger.terms(account.name))
     charges = ledger.charges_by_party(account.name)
     # A joint release is every party's charge; it is described once and shown by all.
     each = {charge.sequence: charge for found in charges.values() for charge in found}
@@ -400,6 +400,7 @@ def budget_report(dataset: str) -> BudgetReport:
         "filter": reading.filter,
         "group_size": account.group_size,
         "relation": account.relation,
+        "reserved": [one.name for one in ledger.reservations(account.name)],
         "disjoint": [
             {"from": list(one.accounts), "reason": one.reason, "recorded_at": one.recorded_at}
             for one in open_catalog().disjoint_from(account.name)
@@ -414,6 +415,14 @@ def budget_report(dataset: str) -> BudgetReport:
             for party, found in charges.items()
         ],
     }
+
+
+def _records(ledger: Ledger, account: str) -> list[PlanRecord]:
+    """Return what an account's plans count as, and after them what is reserved, as if it were charged now."""
+    plans = [plan.record() for plan in ledger.plans(account)]
+    end = plans[-1].sequence + 1 if plans else 0
+    changed = max((change.sequence for change in ledger.terms(account).changes), default=0)
+    return [*plans, *(one.record(max(end, changed)) for one in ledger.reservations(account))]
 
 
 def _charge(charge: ChargeRecord) -> ChargeLine:
@@ -436,9 +445,8 @@ def runs_left(account: str) -> int | None:
     plans = ledger.plans(account)
     if cap is None or not plans:
         return None
-    records = [plan.record() for plan in plans]
-    now = _Standing.of(records, cap, ledger.terms(account))
-    return repeats_left(now.books, _costs(records[-1:])[0], now.limit)
+    now = _Standing.of(_records(ledger, account), cap, ledger.terms(account))
+    return repeats_left(now.books, _costs([plans[-1].record()])[0], now.limit)
 
 
 def low_budget(account: str) -> dict[str, str | float | None]:
