@@ -35,7 +35,7 @@ from tasks.runtime.interrupted import crash_interrupted_runs
 from tasks.runtime.permissions import keep_private
 from tasks.runtime.settings import current_root, webhook_address
 
-__all__ = ["READY", "main", "read_deployments", "scheduled_deployments"]
+__all__ = ["READY", "by_name", "main", "read_deployments", "scheduled_deployments"]
 
 READY = "serving"
 TAG = "unitball"
@@ -161,14 +161,15 @@ def _remove_others(client: SyncPrefectClient, served: set[Any]) -> None:
         client.delete_work_pool(_EARLIER_POOL)
 
 
-def _by_name(flow: Flow[Any, Any]) -> tuple[Any, ...]:
+def by_name(flow: Flow[Any, Any]) -> tuple[Any, ...]:
+    """Pickle a flow by its place in a module: a process that unpickles it imports what is installed there."""
     return load_flow_from_entrypoint, (f"{flow.fn.__module__}.{flow.fn.__name__}", False)
 
 
 def _serve(deployments: Sequence[dict[str, Any]], runs: int) -> None:
     # A run's process imports the flow, as this one did. By value, which is how functions under a decorator are pickled,
     # it would lose the types that its annotations name.
-    copyreg.pickle(Flow, _by_name)
+    copyreg.pickle(Flow, by_name)
     runner = Runner(name="unitball", limit=runs, pause_on_shutdown=False)
     served: dict[UUID, Flow[Any, Any]] = {}
     for spec in deployments:

@@ -199,6 +199,12 @@ class ReleaseStore:
         manifest: dict[str, Any] = body["manifest"]
         return manifest, _require_whole(body, files[_ARRAYS], place / _ARRAYS)
 
+    @staticmethod
+    def decode(files: Mapping[str, bytes], place: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+        """Return manifest and arrays of a release that is given by its files' bytes; raises as :meth:`check` does."""
+        manifest, _ = ReleaseStore.check(files, place)
+        return manifest, _unpacked(files[_ARRAYS])
+
     def _same(self, key: str, digest: str) -> str:
         body = self._manifest(key)
         if body["release"] != digest:
@@ -229,8 +235,7 @@ class ReleaseStore:
         body, data = self._manifest(key), self._place.arrays(key)
         _require_whole(body, data, self._place.shown(key, _ARRAYS))
         manifest = body["manifest"]
-        with np.load(io.BytesIO(data), allow_pickle=False) as archive:
-            return manifest, {name: archive[name] for name in archive.files}
+        return manifest, _unpacked(data)
 
     def remove_damaged(self, *keys: str) -> tuple[str, ...]:
         """Remove those of ``keys`` (all, where none is named) that do not match their digests; return them.
@@ -255,6 +260,11 @@ class ReleaseStore:
 
 
 _WAY_OUT = "restore it from a backup, or remove it and run again: an unchanged secret draws the same noise"
+
+
+def _unpacked(data: bytes) -> dict[str, NDArray[Any]]:
+    with np.load(io.BytesIO(data), allow_pickle=False) as archive:
+        return {name: archive[name] for name in archive.files}
 
 
 def _require_whole(body: Mapping[str, Any], data: bytes, path: Path | str) -> str:

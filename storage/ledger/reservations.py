@@ -8,7 +8,7 @@ is released under a reservation that could come back, and a refusal that it caus
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from storage.errors import InputError, RefusedError
@@ -51,10 +51,7 @@ class Reservation:
 
 def reserve_plan(entries: Entries, name: str, plan: PlanRequest, decision: Decision) -> None:
     """Enter a reservation that the policy has admitted."""
-    releases = [
-        {"key": one.key, "parties": list(one.parties), "guarantee": one.guarantee, "label": one.label}
-        for one in plan.releases
-    ]
+    releases = [asdict(one) for one in plan.releases]
     content = {
         "partition": plan.partition,
         "delta": plan.delta,

@@ -287,6 +287,7 @@ def _prices(contents: _Contents) -> str:
                     key=one["subject"],
                     parties=tuple(one["content"]["parties"]),
                     guarantee=one["content"]["guarantee"],
+                    stream=one["content"].get("stream", ""),
                 )
                 for one in charges
             ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from dpalgos.guarantees import Numerics
 from storage.datasets import dataset_ref
@@ -17,7 +18,7 @@ from tasks.planning.plans import PlannedCombination, PlannedRelease, RunPlan
 from tasks.release.noise import key_identifiers
 from tasks.runtime.settings import current_layout
 
-__all__ = ["admit", "require_admissible", "require_upstream"]
+__all__ = ["admit", "commit", "require_admissible", "require_upstream", "reserve"]
 
 
 def admit(
@@ -98,6 +99,47 @@ def _admissible(
     if private is not None:
         _require_private(readers, private, ledger, run, sound_counterpart)
     return readers
+
+
+def reserve(releases: Sequence[PlannedRelease], shard: ShardRef, *, name: str, run: str) -> None:
+    """Set aside in a party's own account what its part of some releases will cost; nothing is charged yet.
+
+    The party pays for its own rows, whatever the other parties' accounts do: a joint release costs each of its parties
+    the whole guarantee.
+
+    Parameters
+    ----------
+    releases : sequence of PlannedRelease
+    shard : ShardRef
+        The party's own.
+    name : str
+        The run it is for.
+    run : str
+        For people: what runs.
+
+    Raises
+    ------
+    RefusedError, ParameterError
+        As :func:`admit` does; nothing was set aside then.
+    """
+    ledger = open_ledger()
+    _require_stored([shard])
+    readers = _admissible(ledger, releases, [shard], run, None)
+    ledger.reserve(name, _request({release.key: release for release in readers}, run, ledger, only=shard.party))
+
+
+def commit(releases: Sequence[PlannedRelease], shard: ShardRef, *, name: str) -> None:
+    """Charge what a party has reserved, before its noise exists; what is charged already is left as it is.
+
+    Raises
+    ------
+    RefusedError, InputError
+        If it was returned, does not fit any more, or was never reserved.
+    """
+    ledger = open_ledger()
+    unpaid = [release for release in releases if release.reads_rows and not ledger.is_charged(release.key)]
+    if unpaid:
+        ledger.commit(unpaid[0].account, name, key_identifiers(unpaid[0].seed, [shard.party]))
 
 
 def require_upstream(planned: PlannedRelease | PlannedCombination, upstream: Sequence[ReleaseRef]) -> None:
@@ -221,9 +263,13 @@ def _charge(ledger: Ledger, releases: Sequence[PlannedRelease], run: str) -> Jso
     return {"charged": len(outcome.charged), "already_charged": len(outcome.already_charged), **outcome.details}
 
 
-def _request(releases: Mapping[str, PlannedRelease], run: str, ledger: Ledger) -> PlanRequest:
+def _request(
+    releases: Mapping[str, PlannedRelease], run: str, ledger: Ledger, only: str | None = None
+) -> PlanRequest:
     first = next(iter(releases.values()))
-    charges = (charge for release in releases.values() for charge in _charges(release, ledger))
+    charges = [charge for release in releases.values() for charge in _charges(release, ledger)]
+    if only is not None:
+        charges = [replace(charge, parties=(only,)) for charge in charges]
     return PlanRequest(
         account=first.account,
         partition=first.charged_partition,

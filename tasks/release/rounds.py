@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeVar, cast
 
+from dpalgos.models import Artefact
 from dpalgos.rows import Ints
 from dpalgos.secure import one_sum
 from dpalgos.secure.messages import RoundParameters
@@ -34,7 +35,7 @@ from tasks.release.records import StoredRecord
 from tasks.release.storing import is_stored
 from tasks.runtime.settings import current_layout
 
-__all__ = ["PartyRounds", "Rounds", "ServerRounds"]
+__all__ = ["PartyRounds", "Rounds", "ServerRounds", "session_of"]
 
 _W = TypeVar("_W", bound=Wire)
 
@@ -143,10 +144,12 @@ class ServerRounds:
 
     def open(self) -> None:
         """Fix what everybody knows before the session: from public facts, so the release must be charged by now."""
-        planned = self._planned
-        tolerance = _trust(planned).tolerance(len(planned.parties))
-        length = one_sum.length_of(_algorithm(planned), planned.setting)
-        self._server.open(RoundParameters(identity=f"{planned.key}/0", tolerance=tolerance, length=length))
+        self._server.open(session_of(self._planned))
+
+    @property
+    def survivors(self) -> tuple[str, ...]:
+        """Whose vectors the sum holds, once that is decided."""
+        return tuple(self._planned.parties[number] for number in self._server.survivors)
 
     def requests(self, stage: Stage) -> Iterator[tuple[int, bytes]]:
         """Return what each party is asked, with its number."""
@@ -168,9 +171,13 @@ class ServerRounds:
         with open_release(planned) as release:
             if release.stored is not None:
                 return release.stored
-            total = cast(Ints, self.decide(Stage.UNMASK, answers))
-            survivors = self._server.survivors
-            return release.store(one_sum.artefact_of(_algorithm(planned), total, survivors, planned.setting))
+            return release.store(self.artefact(answers))
+
+    def artefact(self, answers: Iterable[bytes]) -> Artefact:
+        """Open the sum and return what is made of it: post-processing of what the parties sent."""
+        planned, total = self._planned, cast(Ints, self.decide(Stage.UNMASK, answers))
+        made = one_sum.artefact_of(_algorithm(planned), total, self._server.survivors, planned.setting)
+        return cast(Artefact, made)
 
 
 class Rounds:
@@ -244,6 +251,13 @@ class Rounds:
 
     def _message(self, name: str) -> MessageRef:
         return MessageRef(key=self._planned.key, name=name)
+
+
+def session_of(planned: PlannedRelease) -> RoundParameters:
+    """Return what everybody knows of a release's session, from public facts."""
+    tolerance = _trust(planned).tolerance(len(planned.parties))
+    length = one_sum.length_of(_algorithm(planned), planned.setting)
+    return RoundParameters(identity=f"{planned.key}/0", tolerance=tolerance, length=length)
 
 
 def _request(stage: Stage, party: int) -> str:

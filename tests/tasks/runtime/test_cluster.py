@@ -131,4 +131,4 @@ def test_the_tasks_of_a_run_go_to_other_machines(machines: str, tracked_root: Pa
     runner = task_runner(Layout(tracked_root), None, machines)
     result = train.with_options(task_runner=runner)(config)
     assert result.releases
-    assert train(config).cached, "what the workers stored is what this process finds"
+    assert train(config).releases == result.releases, "what the workers stored is what this process finds"

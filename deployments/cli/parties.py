@@ -1,0 +1,127 @@
+"""``unitball party`` and ``unitball federate``: rows that stay with their party, and a run over several of them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from deployments.cli.app import app
+from deployments.cli.common import JsonFlag, RootOption, console, print_json, print_root, require_readable, use_root
+from deployments.cli.data import ingest
+from deployments.cli.options import options_of
+from storage.errors import InputError
+from tasks.planning.configuration import TrainingConfig
+from tasks.runtime.settings import current_layout, current_root
+
+party = typer.Typer(
+    name="party",
+    help="A party of its own: its rows, user, root, secrets and account are nobody else's.",
+    no_args_is_help=True,
+)
+app.add_typer(party)
+party.command(epilog="Example: unitball party ingest clinic --party berlin=rows.csv --schema clinic.yaml")(ingest)
+
+_Dataset = Annotated[str, typer.Argument(help="The party's data set, ingested with one --party NAME=FILE.")]
+_Roster = Annotated[Path, typer.Option(help="YAML: parties: {NAME: FINGERPRINT}, brought by each party itself.")]
+_NOT_HERE = ("seed", "features", "public_dataset", "partition", "partition_seed", "sizes", "rows_per_party")
+_NOR = ("parties", "test_fraction", "evaluation", "roc", "projection", "deadline", "overrun")
+_NOR_YET = ("horizon", "participations", "separation", "expected_rows", "bands")
+
+
+@party.command(epilog="Example: unitball party show clinic")
+def show(dataset: _Dataset, root: RootOption = None, json: JsonFlag = False) -> None:
+    """Print this party's line of the roster: its name and the fingerprint of its key."""
+    from storage.secrets import root_secret
+    from tasks.federation.messages import fingerprint, identity_key
+    from tasks.federation.party import own_name
+
+    use_root(root)
+    name, print_of = own_name(dataset), fingerprint(identity_key(root_secret(current_layout())).public_key())
+    if json:
+        print_json({"party": name, "fingerprint": print_of})
+        return
+    console().print(f"{name}: {print_of}", highlight=False, soft_wrap=True)
+    print_root()
+
+
+@party.command(epilog="Example: unitball party serve clinic --roster roster.yaml")
+def serve(dataset: _Dataset, roster: _Roster, root: RootOption = None) -> None:
+    """Answer a coordinator's requests at the Prefect server of PREFECT_API_URL, until Ctrl-C."""
+    use_root(root)
+    current_layout()
+    require_readable(roster, "--roster")
+    if not os.environ.get("PREFECT_API_URL"):
+        raise InputError(
+            "PREFECT_API_URL is not set; name the coordinator's Prefect server (and PREFECT_API_AUTH_STRING)"
+        )
+    os.environ[_ROOT] = str(current_root())
+    # Its log is its own: it is sent to nobody's server.
+    os.environ |= {"PREFECT_LOGGING_TO_API_ENABLED": "false", "PREFECT_HOME": str(current_layout().prefect)}
+    from deployments.federation import serve_party
+
+    serve_party(dataset, roster)
+
+
+_ROOT = "UNITBALL_ROOT"
+
+
+@party.command("return", epilog="Example: unitball party return clinic 3f9a1c2b…")
+def give_back(
+    dataset: _Dataset,
+    run: Annotated[str, typer.Argument(help="A run that was reserved for and never committed (unitball budget).")],
+    root: RootOption = None,
+    json: JsonFlag = False,
+) -> None:
+    """Take back what was reserved for a run whose coordinator does not come back; refused once it was committed."""
+    from tasks.accounts.budget import open_ledger
+    from tasks.datasets.description import find_dataset
+
+    use_root(root)
+    open_ledger().give_back(find_dataset(dataset).account, run, why="by its owner")
+    if json:
+        print_json({"returned": run})
+        return
+    console().print(f"returned what was reserved for run {run}", highlight=False, soft_wrap=True)
+    print_root()
+
+
+@app.command(epilog="Example: unitball federate --roster roster.yaml --trust secagg --epsilon 1")
+@options_of(TrainingConfig, without=[*_NOT_HERE, *_NOR, *_NOR_YET], named={"parameters": "--param"})
+def federate(
+    config: TrainingConfig,
+    roster: _Roster,
+    patience: Annotated[float, typer.Option(min=1, help="Seconds that a party has for an answer.")] = 120.0,
+    root: RootOption = None,
+    json: JsonFlag = False,
+) -> None:
+    """Train one model over parties of their own: all reserve, all commit, and no row leaves its party."""
+    use_root(root)
+    current_layout()
+    from tasks.runtime.credentials import use_own_server
+    from tasks.runtime.settings import recorded_servers
+
+    os.environ.setdefault("PREFECT_API_URL", recorded_servers(current_root()).get("prefect", ""))
+    if not os.environ["PREFECT_API_URL"]:
+        raise InputError("no Prefect server: start `unitball serve` under this root, or name one with PREFECT_API_URL")
+    use_own_server(current_root())
+    from deployments.federation import posting
+    from flows.party import read_roster
+    from tasks.federation.coordinator import federate as run
+
+    out = console()
+    asked = read_roster(require_readable(roster, "--roster"))
+    told = (lambda line: None) if json else (lambda line: out.print(line, highlight=False, markup=False))
+    made = run(config, asked, posting(patience), told=told)
+    if json:
+        print_json(made.model_dump(mode="json"))
+        return
+    out.print(
+        f"{made.algorithm} under trust {made.trust}: model {made.model.key[:12]} of {', '.join(made.took_part)}; each "
+        f"party's account paid for epsilon {made.epsilon:g} at delta {made.delta:g}",
+        highlight=False,
+        soft_wrap=True,
+    )
+    print_root()

@@ -1,0 +1,259 @@
+"""What a coordinator asks and a party answers, what a party signs, and by which keys the others know it.
+
+Why the signatures. Public keys of secure sums travel through the coordinator. One that could exchange them would agree
+on masks with each party itself and see every vector. So each party has a long-term key (Ed25519), everybody keeps the
+fingerprints of all others in a *roster* that was not brought by the coordinator, and what a party says of its rows and
+its public key of a session is signed. What remains assumed of the coordinator is what
+:mod:`dpalgos.trust.secagg` assumes of a server.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from enum import StrEnum
+from typing import Annotated
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from pydantic import BaseModel, ConfigDict, Field
+
+from dpalgos.guarantees import Neighbours
+from storage.errors import InputError, RefusedError
+from storage.secrets import Secret
+from tasks.planning.configuration import TrainingConfig
+from tasks.planning.identity import canonical
+
+__all__ = [
+    "Answer",
+    "Ask",
+    "Description",
+    "Purpose",
+    "Request",
+    "Roster",
+    "Signed",
+    "Status",
+    "fingerprint",
+    "identity_key",
+    "packed",
+    "unpacked",
+]
+
+_MOST_MESSAGE = 64 * 2**20
+Message = Annotated[str, Field(max_length=_MOST_MESSAGE, description="Bytes of the protocol, base64.")]
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Ask(StrEnum):
+    """What a party is asked to do, in this order."""
+
+    DESCRIBE = "describe"
+    """Say, signed, what is public of its rows."""
+    RESERVE = "reserve"
+    """Set aside what the run will cost in its own account, or refuse."""
+    RETURN = "return"
+    """Take back what was set aside: another party has refused."""
+    COMMIT = "commit"
+    """Charge it. Nothing was drawn before."""
+    RELEASE = "release"
+    """Trust ``local``: train on its own rows and send the release."""
+    ADVERTISE = "advertise"
+    SHARE = "share"
+    MASK = "mask"
+    UNMASK = "unmask"
+
+
+class Status(StrEnum):
+    """What became of a request."""
+
+    DONE = "done"
+    REFUSED = "refused"
+    """By what is public, charges included; never by what rows contain."""
+    FAILED = "failed"
+    """Otherwise; why is for the party's own eyes."""
+
+
+class Purpose(StrEnum):
+    """What a signature is for: one made for one purpose says nothing for another."""
+
+    DESCRIPTION = "description"
+    ADVERTISEMENT = "advertisement"
+
+
+class Description(_Model):
+    """What is public of a party's rows.
+
+    Attributes
+    ----------
+    party : str
+    rows, dimension : int
+    classes : tuple of str
+    label_range : (float, float) or None
+    normalisation : str
+        What brings its rows into the unit ball.
+    table : str
+        Digest of the declared schema; empty where there is none.
+    relation : Neighbours
+        Of its account.
+    version : str
+        The random name of its rows' version: new rows, another run.
+    """
+
+    party: str
+    rows: Annotated[int, Field(ge=1)]
+    dimension: Annotated[int, Field(ge=1)]
+    classes: tuple[str, ...]
+    label_range: tuple[float, float] | None
+    normalisation: str
+    table: str
+    relation: Neighbours
+    version: str
+
+
+class Signed(_Model):
+    """Something that a party says, with its signature.
+
+    Attributes
+    ----------
+    party : str
+    body : str
+    key : str
+        The public key, hexadecimal.
+    signature : str
+        Hexadecimal, of purpose, run, party and body.
+    """
+
+    party: str
+    body: Message
+    key: str
+    signature: str
+
+    @classmethod
+    def by(cls, key: Ed25519PrivateKey, purpose: Purpose, run: str, party: str, body: str) -> Signed:
+        """Sign something."""
+        signature = key.sign(_signed(purpose, run, party, body))
+        return cls(party=party, body=body, key=key.public_key().public_bytes_raw().hex(), signature=signature.hex())
+
+
+def _signed(purpose: Purpose, run: str, party: str, body: str) -> bytes:
+    return canonical(["unitball party", purpose, run, party, body]).encode()
+
+
+class Roster(_Model):
+    """Who the parties are, in order: each one's name and the fingerprint of its key.
+
+    Attributes
+    ----------
+    parties : dict of str to str
+        SHA-256 of the public key, hexadecimal, as ``unitball party show`` prints it at the party.
+    """
+
+    parties: Annotated[dict[str, Annotated[str, Field(pattern="^[0-9a-f]{64}$")]], Field(min_length=2)]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The parties in order."""
+        return tuple(self.parties)
+
+    def check(self, said: Signed, purpose: Purpose, run: str) -> str:
+        """Return what a party says, if it is the one in the roster that says so.
+
+        Raises
+        ------
+        RefusedError
+            If it is none of the parties, shows another key, or the signature is not of this.
+        """
+        pinned = self.parties.get(said.party)
+        try:
+            key = Ed25519PublicKey.from_public_bytes(bytes.fromhex(said.key))
+            key.verify(bytes.fromhex(said.signature), _signed(purpose, run, said.party, said.body))
+        except (InvalidSignature, ValueError):
+            raise RefusedError(f"the {purpose} of party {said.party!r} does not bear its signature") from None
+        if pinned != fingerprint(key):
+            raise RefusedError(
+                f"the {purpose} of party {said.party!r} is signed with a key ({fingerprint(key)[:16]}…) that is not "
+                "the roster's; ask that party, not the coordinator, for its fingerprint"
+            )
+        return said.body
+
+
+def fingerprint(key: Ed25519PublicKey) -> str:
+    """Return the SHA-256 of a public key, in hexadecimal."""
+    return hashlib.sha256(key.public_bytes_raw()).hexdigest()
+
+
+def identity_key(secret: Secret) -> Ed25519PrivateKey:
+    """Return the long-term key of a party, derived from its root's secret (HKDF-SHA256)."""
+    seed = HKDF(algorithm=SHA256(), length=32, salt=None, info=b"unitball party identity").derive(secret)
+    return Ed25519PrivateKey.from_private_bytes(seed)
+
+
+class Request(_Model):
+    """What a coordinator asks of a party; the party derives everything else itself.
+
+    Attributes
+    ----------
+    ask : Ask
+    config : TrainingConfig
+        The run: algorithm, budget, trust. Its ``dataset`` names the run's subject for people; each party reads its own.
+    descriptions : tuple of Signed
+        All parties', in the roster's order; none where they are asked for.
+    message : str
+        The server's message of a stage of a secure sum.
+    advertisements : tuple of Signed
+        For ``share``: the parties' public keys of this session.
+    """
+
+    ask: Ask
+    config: TrainingConfig
+    descriptions: tuple[Signed, ...] = ()
+    message: Message = ""
+    advertisements: tuple[Signed, ...] = ()
+
+
+class Answer(_Model):
+    """What a party answers.
+
+    Attributes
+    ----------
+    party : str
+    status : Status
+    reason : str
+        Where it is not done.
+    message : str
+        A message of the protocol, or a release's file.
+    manifest : str
+        With a release: its manifest's file.
+    signed : Signed or None
+    """
+
+    party: str
+    status: Status = Status.DONE
+    reason: str = ""
+    message: Message = ""
+    manifest: Message = ""
+    signed: Signed | None = None
+
+
+def packed(data: bytes) -> str:
+    """Return bytes as text."""
+    return base64.b64encode(data).decode()
+
+
+def unpacked(text: str) -> bytes:
+    """Return text as bytes again.
+
+    Raises
+    ------
+    InputError
+        If it is none.
+    """
+    try:
+        return base64.b64decode(text, validate=True)
+    except ValueError as error:
+        raise InputError(f"a message is not base64: {error}") from None

@@ -1,0 +1,337 @@
+"""Runs over parties of their own, each with a root of its own: who pays, who sees what, and what is refused."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dpalgos.secure import keys
+from dpalgos.secure.errors import TooFewPartiesError
+from dpalgos.secure.messages import Introduction
+from storage.errors import InputError, RefusedError, StorageError
+from storage.refs import Visibility
+from storage.releases import ReleaseStore
+from storage.secrets import root_secret
+from tasks.accounts.budget import budget_report, open_ledger
+from tasks.datasets.registration import ingest
+from tasks.datasets.request import IngestRequest
+from tasks.federation.coordinator import Federated, federate
+from tasks.federation.messages import Answer, Ask, Request, Roster, fingerprint, identity_key, packed, unpacked
+from tasks.federation.party import Party
+from tasks.planning.configuration import TrainingConfig
+from tasks.runtime.settings import current_layout, isolated_root
+from tests.support.private_rows import CLASSES, DIMENSION, PrivateRows, write_rows
+
+NAMES = ("berlin", "lyon", "turin")
+CAP = 1.5
+
+
+@dataclass
+class Federation:
+    """Three parties, each with its root, and the coordinator's."""
+
+    folder: Path
+    rows: dict[str, PrivateRows]
+    roster: Roster
+    lost: set[tuple[str, Ask]] = field(default_factory=set)
+    meddle: Callable[[str, Request], Request] = lambda party, request: request
+    seen: list[tuple[str, Request, Answer]] = field(default_factory=list)
+
+    def root(self, party: str) -> Path:
+        return self.folder / party
+
+    def post(self, party: str, request: Request) -> Answer | None:
+        """Bring a request to a party, as text, and its answer back."""
+        if (party, request.ask) in self.lost:
+            return None
+        asked = Request.model_validate_json(self.meddle(party, request).model_dump_json())
+        with isolated_root(self.root(party)):
+            said = Party("clinic", self.roster).answer(asked)
+        self.seen.append((party, request, said))
+        return Answer.model_validate_json(said.model_dump_json())
+
+    def run(self, **config: Any) -> Federated:
+        given = {"dataset": "study", "epsilon": 1.0, "delta": 1e-5, **config}
+        with isolated_root(self.root("coordinator")):
+            current_layout()
+            return federate(TrainingConfig(**given), self.roster, self.post)
+
+    def at(self, party: str, look: Callable[[], Any]) -> Any:
+        with isolated_root(self.root(party)):
+            return look()
+
+    def spent(self, party: str) -> float:
+        return float(self.at(party, lambda: budget_report("clinic"))["epsilon_spent"])
+
+    def reserved(self, party: str) -> list[str]:
+        return list(self.at(party, lambda: budget_report("clinic"))["reserved"])
+
+    def messages(self, ask: Ask) -> list[str]:
+        return [party for party, request, _ in self.seen if request.ask is ask]
+
+
+@pytest.fixture(scope="module")
+def ingested(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, PrivateRows], Roster]:
+    """Let each party bring its rows in, once."""
+    folder = tmp_path_factory.mktemp("parties")
+    rows, fingerprints = {}, {}
+    for number, name in enumerate(NAMES):
+        rows[name] = write_rows(folder / f"{name}.txt", 120 + 30 * number, seed=number)
+        with isolated_root(folder / name):
+            ingest(
+                IngestRequest(
+                    name="clinic",
+                    format="libsvm",
+                    parties={name: rows[name].path},
+                    visibility=Visibility.PRIVATE,
+                    dimension=DIMENSION,
+                    classes=CLASSES,
+                    epsilon_cap=CAP,
+                    delta_cap=1e-4,
+                )
+            )
+            fingerprints[name] = fingerprint(identity_key(root_secret(current_layout())).public_key())
+    return folder, rows, Roster(parties=fingerprints)
+
+
+@pytest.fixture
+def parties(
+    ingested: tuple[Path, dict[str, PrivateRows], Roster], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Federation:
+    folder, rows, roster = ingested
+    for name in NAMES:
+        for one in (name, f"{name}-marks"):
+            shutil.copytree(folder / one, tmp_path / one, symlinks=True)
+    # One request after another: a root is an environment variable of the whole process here.
+    monkeypatch.setattr("tasks.federation.coordinator.ThreadPoolExecutor", _OneByOne)
+    return Federation(tmp_path, rows, roster)
+
+
+class _OneByOne:
+    def __init__(self, workers: int) -> None:
+        del workers
+
+    def __enter__(self) -> _OneByOne:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    map = staticmethod(map)
+
+
+SECURE = {"algorithm": "secagg-output-perturbation", "trust": "secagg"}
+LOCAL = {"trainer": "output-perturbation", "trust": "local"}
+
+
+@pytest.mark.parametrize("config", [LOCAL, SECURE], ids=["local", "secagg"])
+def test_each_party_pays_for_itself_and_the_model_is_good(parties: Federation, config: dict[str, Any]) -> None:
+    made = parties.run(**config, epsilon=1.0)
+    assert made.took_part == NAMES
+    for name in NAMES:
+        # At the cap's larger delta the run's (1, 1e-5) is a smaller epsilon.
+        assert 0.8 < parties.spent(name) <= 1.0
+        assert parties.reserved(name) == []
+        assert parties.at(name, open_ledger).verify() == []
+    manifest, arrays = parties.at("coordinator", lambda: ReleaseStore(current_layout()).read(made.model.key))
+    assert manifest["took_part"] == list(NAMES)
+    weights = arrays["weights"].reshape(-1, DIMENSION + (arrays["weights"].size % DIMENSION != 0))[-1][:DIMENSION]
+    right = [np.mean(np.sign(rows.features @ weights) == rows.labels) for rows in parties.rows.values()]
+    assert max(np.mean(right), 1 - np.mean(right)) > 0.8
+    # Asked again, everything is found; nobody pays twice, and nobody is asked for rows.
+    before = len(parties.messages(Ask.MASK) + parties.messages(Ask.RELEASE))
+    assert parties.run(**config) == made
+    assert len(parties.messages(Ask.MASK) + parties.messages(Ask.RELEASE)) == before
+    assert parties.spent("berlin") < 0.9
+
+
+@pytest.mark.nightly
+def test_the_coordinator_never_holds_a_row_or_secret_nor_a_party_anothers(parties: Federation) -> None:
+    parties.run(**SECURE)
+    secrets = [path.read_bytes() for name in NAMES for path in (parties.root(name) / "private").rglob("*.key")]
+    assert len(secrets) >= 6
+    said = b"".join(answer.model_dump_json().encode() for _, _, answer in parties.seen)
+    for name in ("coordinator", *NAMES):
+        held = b"".join(path.read_bytes() for path in parties.root(name).rglob("*") if path.is_file())
+        for other, rows in parties.rows.items():
+            if other != name:
+                assert not any(needle in held or needle in said for needle in rows.needles()), (name, other)
+    coordinators = b"".join(p.read_bytes() for p in parties.root("coordinator").rglob("*") if p.is_file())
+    assert not any(secret in coordinators or secret in said for secret in secrets)
+
+
+def test_one_refuses_and_all_get_back_what_they_reserved(parties: Federation) -> None:
+    parties.at("turin", lambda: open_ledger().raise_cap("clinic", _cap(0.4), by="owner", why="less"))
+    with pytest.raises(RefusedError, match="party turin refuses"):
+        parties.run(**SECURE)
+    for name in NAMES:
+        assert parties.spent(name) == 0.0
+        assert parties.reserved(name) == []
+    assert not parties.messages(Ask.COMMIT)
+    assert not parties.messages(Ask.ADVERTISE)
+    # At a budget that turin can pay, all go on.
+    assert parties.run(**SECURE, epsilon=0.3).took_part == NAMES
+
+
+def _cap(epsilon: float) -> Any:
+    from storage.ledger.charges import Cap
+
+    return Cap(epsilon, 1e-4)
+
+
+def test_one_that_does_not_answer_in_time_costs_nobody_anything(parties: Federation) -> None:
+    parties.lost = {("lyon", Ask.RESERVE)}
+    with pytest.raises(StorageError, match=r"lyon did not reserve.*goes on where it stopped"):
+        parties.run(**LOCAL)
+    assert [parties.reserved(name) for name in NAMES] == [[], [], []]
+    parties.lost = set()
+    assert parties.run(**LOCAL).took_part == NAMES
+
+
+def test_what_is_reserved_cannot_be_spent_by_another_run(parties: Federation) -> None:
+    parties.lost = {(name, Ask.COMMIT) for name in NAMES}
+    dear = {**LOCAL, "epsilon": 1.5}
+    with pytest.raises(StorageError):
+        parties.run(**dear)
+    assert all(len(parties.reserved(name)) == 1 for name in NAMES)
+    reserved = parties.spent("berlin")
+    assert 1.0 < reserved < CAP
+    with pytest.raises(RefusedError, match="berlin refuses"):
+        parties.run(**SECURE)
+    parties.lost = set()
+    assert parties.run(**dear).took_part == NAMES
+    assert parties.spent("berlin") == pytest.approx(reserved)
+
+
+@pytest.mark.nightly
+def test_a_party_lost_in_the_middle_is_done_without_as_far_as_is_tolerated(parties: Federation) -> None:
+    parties.lost = {("lyon", Ask.MASK), ("lyon", Ask.UNMASK)}
+    with pytest.raises(TooFewPartiesError):
+        parties.run(**SECURE)
+    parties.lost = {("lyon", Ask.MASK), ("lyon", Ask.UNMASK)}
+    tolerant = {**SECURE, "secure": {"dropouts": 1, "consistent_survivors": True}, "epsilon": 0.4}
+    assert parties.run(**tolerant).took_part == ("berlin", "turin")
+    # It comes back too late: its vector is not opened, and what was made stays.
+    parties.lost = set()
+    assert parties.run(**tolerant).took_part == ("berlin", "turin")
+
+
+def test_a_party_killed_after_it_paid_sends_the_same_when_it_is_back(parties: Federation) -> None:
+    parties.lost = {("lyon", Ask.MASK)}
+    with pytest.raises(TooFewPartiesError):
+        parties.run(**SECURE)
+    parties.lost = set()
+    assert parties.run(**SECURE).took_part == NAMES
+    sent = [answer.message for party, request, answer in parties.seen if party == "berlin" and request.ask is Ask.MASK]
+    assert len(sent) == 2
+    assert len(set(sent)) == 1
+    assert parties.spent("berlin") < 0.9
+
+
+def test_a_coordinator_in_the_middle_is_found_out(parties: Federation) -> None:
+    """It puts its own public keys in the place of the parties'; without the signatures it would see every vector."""
+
+    def other_keys(party: str, request: Request) -> Request:
+        if request.ask is not Ask.SHARE:
+            return request
+        introduction = Introduction.decode(unpacked(request.message))
+        own = keys.public_key(bytes(32), introduction.session, 9)
+        forged = Introduction(
+            session=introduction.session,
+            recipient=introduction.recipient,
+            neighbours=introduction.neighbours,
+            public_keys=own * len(introduction.neighbours),
+        )
+        return request.model_copy(update={"message": packed(forged.encode())})
+
+    parties.meddle = other_keys
+    with pytest.raises(RefusedError, match="somebody stands between"):
+        parties.run(**SECURE)
+    assert not parties.messages(Ask.MASK)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda request: {"descriptions": request.descriptions[:2]}, "roster names"),
+        (lambda request: {"descriptions": (*request.descriptions[:2], request.descriptions[0])}, "roster names"),
+        (
+            lambda request: {
+                "descriptions": tuple(
+                    one.model_copy(update={"body": one.body.replace('"rows":', '"rows":9')})
+                    for one in request.descriptions
+                )
+            },
+            "does not bear its signature",
+        ),
+        (lambda request: {"config": request.config.model_copy(update={"seed": 1})}, "seed"),
+        (lambda request: {"config": request.config.model_copy(update={"evaluation": True})}, "evaluation"),
+        (lambda request: {"config": request.config.model_copy(update={"algorithm": "fed-dpdr-dpml"})}, "basis"),
+        (lambda request: {"config": request.config.model_copy(update={"algorithm": "noisy-gd"})}, "step by step"),
+    ],
+)
+def test_a_party_derives_the_run_itself_and_refuses_what_it_does_not_do(
+    parties: Federation, change: Callable[[Request], dict[str, Any]], reason: str
+) -> None:
+    def changed(party: str, request: Request) -> Request:
+        return request.model_copy(update=change(request)) if request.ask is Ask.RESERVE else request
+
+    parties.meddle = changed
+    with pytest.raises(RefusedError, match=reason):
+        parties.run(**SECURE)
+    assert all(parties.reserved(name) == [] for name in NAMES)
+
+
+def test_nothing_is_drawn_for_what_was_not_committed(parties: Federation) -> None:
+    """A coordinator that leaves reserving or committing out gets no message."""
+    parties.lost = {(name, Ask.COMMIT) for name in NAMES}
+    with pytest.raises(StorageError):
+        parties.run(**SECURE)
+    _, reserved, _ = next(one for one in parties.seen if one[1].ask is Ask.RESERVE)
+    for ask in (Ask.RELEASE, Ask.ADVERTISE, Ask.SHARE, Ask.MASK, Ask.UNMASK):
+        answer = parties.post("berlin", reserved.model_copy(update={"ask": ask}))
+        assert answer is not None
+        assert answer.status == "refused"
+        assert "not charged" in answer.reason
+    assert not list((parties.root("berlin") / "private" / "parties").glob("*/rounds"))
+
+
+@pytest.mark.nightly
+def test_one_party_takes_part_in_one_session_with_the_same_noise(parties: Federation) -> None:
+    """Another partner with other rows of the same size is another session: the same noise must not hide two sums."""
+    parties.run(**SECURE)
+    again = {"config": None}
+
+    def another_session(party: str, request: Request) -> Request:
+        config = request.config.model_copy(update={"dataset": "another"})
+        return request.model_copy(update={**again, "config": config})
+
+    parties.meddle = another_session
+    given = {"dataset": "another", "epsilon": 1.0, **SECURE}
+    with pytest.raises(RefusedError, match="--repetition"):
+        parties.run(**given)
+
+
+def test_who_is_no_party_of_the_roster_does_not_serve(parties: Federation) -> None:
+    strange = Roster(parties={**parties.roster.parties, "turin": "0" * 64})
+    with isolated_root(parties.root("turin")), pytest.raises(InputError, match="its line is: turin: "):
+        Party("clinic", strange)
+    with isolated_root(parties.root("turin")):
+        Party("clinic", parties.roster)
+
+
+def test_what_goes_wrong_inside_is_for_the_party_alone(parties: Federation, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise ValueError("row 17 holds 0.123457")
+
+    monkeypatch.setattr("tasks.federation.party.make_release", broken)
+    with pytest.raises(StorageError, match="its own log says why") as failed:
+        parties.run(**LOCAL)
+    assert "0.123457" not in str(failed.value)
