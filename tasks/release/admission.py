@@ -263,9 +263,7 @@ def _charge(ledger: Ledger, releases: Sequence[PlannedRelease], run: str) -> Jso
     return {"charged": len(outcome.charged), "already_charged": len(outcome.already_charged), **outcome.details}
 
 
-def _request(
-    releases: Mapping[str, PlannedRelease], run: str, ledger: Ledger, only: str | None = None
-) -> PlanRequest:
+def _request(releases: Mapping[str, PlannedRelease], run: str, ledger: Ledger, only: str | None = None) -> PlanRequest:
     first = next(iter(releases.values()))
     charges = [charge for release in releases.values() for charge in _charges(release, ledger)]
     if only is not None:
