@@ -14,7 +14,7 @@ from tests.support.command_line import CommandLine
 REPOSITORY = Path(__file__).parents[2]
 # Minutes of work, and run by tests of their own.
 BUDGET = ("--epsilon", "1", "--delta", "1e-6")
-LONG = ("compare", "frontier", "reproduce", "report", "serve")
+LONG = ("compare", "federate", "frontier", "reproduce", "report", "serve")
 
 
 @pytest.fixture(autouse=True)

@@ -130,7 +130,7 @@ SECURE = {"algorithm": "secagg-output-perturbation", "trust": "secagg"}
 LOCAL = {"trainer": "output-perturbation", "trust": "local"}
 
 
-@pytest.mark.parametrize("config", [LOCAL, SECURE], ids=["local", "secagg"])
+@pytest.mark.parametrize("config", [pytest.param(LOCAL, marks=pytest.mark.nightly), SECURE], ids=["local", "secagg"])
 def test_each_party_pays_for_itself_and_the_model_is_good(parties: Federation, config: dict[str, Any]) -> None:
     made = parties.run(**config, epsilon=1.0)
     assert made.took_part == NAMES
@@ -185,6 +185,7 @@ def _cap(epsilon: float) -> Any:
     return Cap(epsilon, 1e-4)
 
 
+@pytest.mark.nightly
 def test_one_that_does_not_answer_in_time_costs_nobody_anything(parties: Federation) -> None:
     parties.lost = {("lyon", Ask.RESERVE)}
     with pytest.raises(StorageError, match=r"lyon did not reserve.*goes on where it stopped"):
@@ -194,6 +195,7 @@ def test_one_that_does_not_answer_in_time_costs_nobody_anything(parties: Federat
     assert parties.run(**LOCAL).took_part == NAMES
 
 
+@pytest.mark.nightly
 def test_what_is_reserved_cannot_be_spent_by_another_run(parties: Federation) -> None:
     parties.lost = {(name, Ask.COMMIT) for name in NAMES}
     dear = {**LOCAL, "epsilon": 1.5}
@@ -222,6 +224,7 @@ def test_a_party_lost_in_the_middle_is_done_without_as_far_as_is_tolerated(parti
     assert parties.run(**tolerant).took_part == ("berlin", "turin")
 
 
+@pytest.mark.nightly
 def test_a_party_killed_after_it_paid_sends_the_same_when_it_is_back(parties: Federation) -> None:
     parties.lost = {("lyon", Ask.MASK)}
     with pytest.raises(TooFewPartiesError):
