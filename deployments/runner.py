@@ -29,10 +29,11 @@ from pydantic import TypeAdapter, ValidationError
 from deployments.naming import keep_named
 from deployments.webhook import apply_webhook
 from storage.errors import InputError
+from storage.layout import Layout
 from tasks.datasets.schedules import Schedule, schedules
 from tasks.runtime.events import Event, dataset_resource
 from tasks.runtime.interrupted import crash_interrupted_runs
-from tasks.runtime.permissions import keep_private
+from tasks.runtime.permissions import keep_private, use_own_temporary_folder
 from tasks.runtime.settings import current_root, webhook_address
 
 __all__ = ["READY", "by_name", "main", "read_deployments", "scheduled_deployments"]
@@ -167,6 +168,7 @@ def by_name(flow: Flow[Any, Any]) -> tuple[Any, ...]:
 
 
 def _serve(deployments: Sequence[dict[str, Any]], runs: int) -> None:
+    use_own_temporary_folder(Layout(current_root()))
     # A run's process imports the flow, as this one did. By value, which is how functions under a decorator are pickled,
     # it would lose the types that its annotations name.
     copyreg.pickle(Flow, by_name)

@@ -57,15 +57,17 @@ def serve(dataset: _Dataset, roster: _Roster, root: RootOption = None) -> None:
         raise InputError(
             "PREFECT_API_URL is not set; name the coordinator's Prefect server (and PREFECT_API_AUTH_STRING)"
         )
-    os.environ[_ROOT] = str(current_root())
+    from tasks.runtime.engine import keep_quiet
+    from tasks.runtime.permissions import use_own_temporary_folder
+
+    keep_quiet()
+    layout = current_layout()
+    use_own_temporary_folder(layout)
     # Its log is its own: it is sent to nobody's server.
-    os.environ |= {"PREFECT_LOGGING_TO_API_ENABLED": "false", "PREFECT_HOME": str(current_layout().prefect)}
+    os.environ |= {"PREFECT_LOGGING_TO_API_ENABLED": "false", "PREFECT_HOME": str(layout.prefect)}
     from deployments.federation import serve_party
 
     serve_party(dataset, roster)
-
-
-_ROOT = "UNITBALL_ROOT"
 
 
 @party.command("return", epilog="Example: unitball party return clinic 3f9a1c2b…")
@@ -101,11 +103,14 @@ def federate(
     use_root(root)
     current_layout()
     from tasks.runtime.credentials import use_own_server
+    from tasks.runtime.engine import keep_quiet
     from tasks.runtime.settings import recorded_servers
 
     os.environ.setdefault("PREFECT_API_URL", recorded_servers(current_root()).get("prefect", ""))
     if not os.environ["PREFECT_API_URL"]:
         raise InputError("no Prefect server: start `unitball serve` under this root, or name one with PREFECT_API_URL")
+    os.environ.setdefault("PREFECT_HOME", str(current_layout().prefect))
+    keep_quiet()
     use_own_server(current_root())
     from deployments.federation import posting
     from flows.party import read_roster

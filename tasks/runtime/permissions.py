@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 import os
 import stat
+import tempfile
 from pathlib import Path
 
 from storage.errors import InputError
 from storage.layout import Layout
 
-__all__ = ["check_permissions", "keep_private", "take_empty_folder"]
+__all__ = ["check_permissions", "keep_private", "take_empty_folder", "use_own_temporary_folder"]
 
 _warned: set[Path] = set()
 
@@ -18,6 +19,16 @@ _warned: set[Path] = set()
 def keep_private() -> None:
     """Let what this process writes from now on be its user's alone: files 0600, folders 0700."""
     os.umask(0o077)
+
+
+def use_own_temporary_folder(layout: Layout) -> None:
+    """Let this process and its children keep temporary files below the root.
+
+    Prefect's runner works in a folder of one fixed name in the shared one, which the first user that runs one owns.
+    """
+    folder = layout.prefect / "temporary"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    os.environ["TMPDIR"] = tempfile.tempdir = str(folder)
 
 
 def take_empty_folder(root: Path) -> None:
