@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from deployments.cli.app import app
-from deployments.cli.common import JsonFlag, RootOption, console, print_json, print_root, use_root
+from deployments.cli.common import JsonFlag, RootOption, console, print_json, print_root, progress, use_root
 
 models = typer.Typer(help="Registered models.", no_args_is_help=True)
 app.add_typer(models, name="model")
@@ -44,7 +44,7 @@ def promote(
     root: RootOption = None,
     json: JsonFlag = False,
 ) -> None:
-    """Give a version an alias, by which others load it; refused where an audit has refuted its algorithm."""
+    """Give a version an alias. The champion's goes to what is proved, within budget, audited and better."""
     from tasks.runtime.settings import current_root
     from tasks.tracking.models import find_model
     from tasks.tracking.promotion import promote as set_alias
@@ -56,4 +56,55 @@ def promote(
         print_json({"model": found.name, "version": found.version, "alias": alias})
         return
     console().print(f"{found.name} version {found.version} is now {found.name}@{alias}", highlight=False, markup=False)
+    print_root()
+
+
+@models.command(epilog="Example: unitball model compare clinic.noisy-gd/3 --epsilon 0.1 --promote")
+def compare(
+    model: Annotated[str, typer.Argument(help="NAME/VERSION or NAME@ALIAS; a name alone is its newest version.")],
+    epsilon: Annotated[
+        float | None, typer.Option(help="Charge this to private held-out rows; not needed on public ones.")
+    ] = None,
+    promote: Annotated[bool, typer.Option("--promote", help="Make it champion where it is better.")] = False,
+    root: RootOption = None,
+    json: JsonFlag = False,
+) -> None:
+    """Compare a version with the champion of its name on the same held-out rows."""
+    from tasks.runtime.engine import prepare_engine, quick_flows
+    from tasks.runtime.settings import current_root
+    from tasks.tracking.comparison import ComparisonRequest, open_contest
+
+    use_root(root)
+    request = ComparisonRequest(model=model, epsilon=epsilon, promote=promote)
+    # What cannot be compared is said before an engine is started.
+    open_contest(current_root(), model)
+    with progress(f"compare {model}"):
+        prepare_engine(current_root())
+        from flows.champion import champion_comparison
+
+        with quick_flows():
+            compared = champion_comparison(request)
+    if json:
+        print_json({**compared.model_dump(mode="json"), "better": compared.better})
+        return
+    console().print(compared.statement, highlight=False, markup=False, soft_wrap=True)
+    print_root()
+
+
+@models.command(epilog="Example: unitball model rollback clinic.noisy-gd")
+def rollback(
+    name: Annotated[str, typer.Argument(help="A registered model.")],
+    root: RootOption = None,
+    json: JsonFlag = False,
+) -> None:
+    """Give the champion's alias back to the version that had it before."""
+    from tasks.runtime.settings import current_root
+    from tasks.tracking.promotion import roll_back
+
+    use_root(root)
+    version = roll_back(current_root(), name)
+    if json:
+        print_json({"model": name, "version": version, "alias": "champion"})
+        return
+    console().print(f"{name} version {version} is {name}@champion again", highlight=False, markup=False)
     print_root()

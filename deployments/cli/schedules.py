@@ -30,6 +30,13 @@ def schedule(
         Path | None, typer.Option(help="Score these rows after each training, by the champion where there is one.")
     ] = None,
     score_id: Annotated[str | None, typer.Option(help="A column of --score-input that is kept.")] = None,
+    compare_epsilon: Annotated[
+        float | None,
+        typer.Option(help="Charge this to held-out rows, to compare a trained model with the champion."),
+    ] = None,
+    promote: Annotated[
+        bool, typer.Option("--promote", help="A trained model that is better is made champion.")
+    ] = False,
     remove: Annotated[bool, typer.Option("--remove", help="End the data set's schedule.")] = False,
     root: RootOption = None,
     json: JsonFlag = False,
@@ -56,6 +63,8 @@ def schedule(
             if score_input is None
             else str(require_readable(score_input, "--score-input").absolute()),
             scoring_id=score_id,
+            comparison_epsilon=compare_epsilon,
+            promote=promote,
         )
         require_feasible(config)
         set_schedule(made)

@@ -13,10 +13,10 @@ from dpalgos.neighbouring import NeighbouringPair, one_row_apart
 from dpalgos.registry import register
 from dpalgos.rows import Floats, Ints, Rows, null_records
 
-__all__ = ["Discordance", "accuracy_gain"]
+__all__ = ["QUANTILE", "Discordance", "accuracy_gain"]
 
-# Of the normal distribution: one-sided, 95 %.
-_QUANTILE = 1.6448536269514722
+QUANTILE = 1.6448536269514722
+"""Of the normal distribution: one-sided, 95 %."""
 
 
 @register("evaluators", "discordance")
@@ -102,5 +102,5 @@ def accuracy_gain(counts: Floats, rows: int, deviation: float) -> tuple[float, f
     (float, float)
     """
     noise = math.sqrt(2.0) * deviation
-    discordant = min(max(float(counts.sum()) + _QUANTILE * noise, 0.0), float(rows))
-    return float(counts[1] - counts[0]) / rows, _QUANTILE * math.sqrt(noise**2 + discordant) / rows
+    discordant = min(max(float(counts.sum()) + QUANTILE * noise, 0.0), float(rows))
+    return float(counts[1] - counts[0]) / rows, QUANTILE * math.sqrt(noise**2 + discordant) / rows

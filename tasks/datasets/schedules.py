@@ -32,6 +32,11 @@ class Schedule(BaseModel):
     scoring_input: Annotated[
         str | None, Field(description="Rows that are scored after each training, by the champion where there is one.")
     ] = None
+    comparison_epsilon: Annotated[
+        float | None,
+        Field(gt=0, le=1000, allow_inf_nan=False, description="Charged to compare a trained model with the champion."),
+    ] = None
+    promote: Annotated[bool, Field(description="A trained model that is better becomes champion.")] = False
     scoring_id: Annotated[str | None, Field(description="A column of these rows that is kept.")] = None
 
     @model_validator(mode="after")

@@ -26,6 +26,7 @@ __all__ = [
     "STAGES",
     "show_budget",
     "show_budgets",
+    "show_comparison",
     "show_figure",
     "show_result",
     "show_scoring",
@@ -86,6 +87,11 @@ def show_scoring(model: str, file: str) -> None:
     create_markdown_artifact(
         f"Scored with {model}: `private/predictions/{file}` below the root.", key="scoring", description="Scoring"
     )
+
+
+def show_comparison(statement: str) -> None:
+    """Show what a comparison with the champion has found."""
+    create_markdown_artifact(statement, key="comparison", description="Comparison with the champion")
 
 
 def show_result(result: RunResult) -> None:

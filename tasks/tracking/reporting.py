@@ -17,6 +17,7 @@ from tasks.release.storing import read_release
 from tasks.runtime.settings import current_layout, flow_run_page
 from tasks.tracking.cards import model_card
 from tasks.tracking.figures import figure_files
+from tasks.tracking.lineage import LINEAGE, lineage_of
 from tasks.tracking.results import RunResult, epsilon_by_party
 from tasks.tracking.runs import ChildReport, DatasetInput, ModelReport, RunReport
 from tasks.tracking.sklearn_export import NotExportableError, to_sklearn
@@ -98,7 +99,12 @@ def run_report(
         model = _model_report(config, dataset, plan, result, next(iter(models.values())))
     except NotExportableError as reason:
         model, report = None, dataclasses.replace(report, note=f"{report.note}\n\nNo model is logged: {reason}.")
-    files: dict[str, str | bytes] = {"result.json": result.model_dump_json(indent=2), **figure_files(result)}
+    lineage = lineage_of(config, dataset, plan, next(iter(models.values())))
+    files: dict[str, str | bytes] = {
+        "result.json": result.model_dump_json(indent=2),
+        LINEAGE: lineage.model_dump_json(indent=2),
+        **figure_files(result),
+    }
     return dataclasses.replace(report, children=_children(plan, result), model=model, files=files)
 
 

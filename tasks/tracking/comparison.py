@@ -1,0 +1,254 @@
+"""Whether a new version of a model is better than the champion: on public rows, or by what was charged for it."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from dpalgos.accounting.calibration import allocate
+from dpalgos.errors import ParameterError
+from dpalgos.evaluators.discordance import QUANTILE, Discordance, accuracy_gain
+from dpalgos.guarantees import GaussianMu, Setting, Trust
+from dpalgos.registry import AlgorithmSpec, lookup
+from storage.errors import InputError
+from storage.refs import Labels, ShardRef
+from tasks.accounts.budget import relation_of
+from tasks.planning.identity import code_version
+from tasks.planning.plans import FeatureStep, PlannedRelease
+from tasks.release.door import make_release
+from tasks.release.rows import maps_of, rows_of
+from tasks.release.storing import read_release
+from tasks.tracking.client import tracking_client
+from tasks.tracking.lineage import Lineage, read_lineage
+from tasks.tracking.models import CHAMPION, RegisteredModel, find_model
+from tasks.tracking.promotion import COMPARISON_TAG
+
+__all__ = ["Comparison", "ComparisonRequest", "Contest", "compare_models", "open_contest", "record_comparison"]
+
+
+class ComparisonRequest(BaseModel):
+    """Which version to compare with the champion of its name, and what that may cost the held-out rows."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    model: Annotated[
+        str,
+        Field(
+            min_length=1,
+            description="NAME/VERSION or NAME@ALIAS; a name alone is its newest version.",
+            examples=["clinic.noisy-gd/3"],
+        ),
+    ]
+    epsilon: Annotated[
+        float | None,
+        Field(
+            gt=0,
+            le=1000,
+            allow_inf_nan=False,
+            description="Charged to private held-out rows. If empty: what the owner's schedule says, or nothing, where "
+            "both versions were measured on the same rows.",
+            examples=[0.1],
+        ),
+    ] = None
+    promote: Annotated[
+        bool | None, Field(description="Make it champion where it is better; if empty, what the owner's schedule says.")
+    ] = None
+
+
+class Comparison(BaseModel):
+    """The outcome of a comparison.
+
+    Attributes
+    ----------
+    model, version, champion : str
+        The versions that were compared.
+    gain : float
+        By how much the version is more accurate than the champion.
+    margin : float
+        One-sided, 95 %; see :func:`dpalgos.evaluators.discordance.accuracy_gain`.
+    how : str
+    epsilon : float or None
+        What the comparison was charged; None where nothing was.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    model: str
+    version: str
+    champion: str
+    gain: float
+    margin: float
+    how: str
+    epsilon: float | None = None
+
+    @property
+    def better(self) -> bool:
+        """Whether the gain is above its margin."""
+        return self.gain > self.margin
+
+    @property
+    def statement(self) -> str:
+        """The outcome in a line."""
+        verdict = "better than" if self.better else "not shown to be better than"
+        return (
+            f"{self.model} version {self.version} is {verdict} the champion, version {self.champion}: accuracy "
+            f"{self.gain:+.4f}, margin {self.margin:.4f} ({self.how})"
+        )
+
+
+class Contest(BaseModel):
+    """A version and the champion of its name, with what they are made of."""
+
+    model_config = ConfigDict(frozen=True, arbitrary_types_allowed=True)
+
+    challenger: RegisteredModel
+    champion: RegisteredModel
+    lineages: tuple[Lineage, Lineage]
+
+
+def open_contest(root: Path, model: str) -> Contest:
+    """Return a version and the champion it is to be compared with.
+
+    Raises
+    ------
+    InputError
+        If there is no champion, it is this version, or the two take different rows.
+    """
+    challenger = find_model(root, model)
+    if challenger.champion is None:
+        raise InputError(f"{challenger.name} has no champion to compare with: unitball model promote {model}")
+    if challenger.champion == challenger.version:
+        raise InputError(f"version {challenger.version} of {challenger.name} is the champion itself")
+    champion = find_model(root, f"{challenger.name}@{CHAMPION}")
+    new, old = (read_lineage(root, one) for one in (challenger, champion))
+    for what, ours, theirs in (
+        ("data set", new.dataset.name, old.dataset.name),
+        ("classes", new.dataset.classes, old.dataset.classes),
+        ("features", (new.dataset.dimension, new.features), (old.dataset.dimension, old.features)),
+        ("normalisation", new.dataset.normalisation, old.dataset.normalisation),
+    ):
+        if ours != theirs:
+            raise InputError(
+                f"versions {challenger.version} and {champion.version} have another {what}: {ours}, {theirs}"
+            )
+    if new.dataset.labels is Labels.REAL:
+        raise InputError(f"{challenger.name} is a regression; what is compared are right answers of classifiers")
+    return Contest(challenger=challenger, champion=champion, lineages=(new, old))
+
+
+def compare_models(
+    root: Path, contest: Contest, held_out: ShardRef | None, features: list[FeatureStep], epsilon: float | None
+) -> Comparison:
+    """Compare a version with the champion on the same held-out rows.
+
+    On public rows exactly. On private ones by a charged release of their discordant pairs where an epsilon is given
+    (:class:`dpalgos.evaluators.discordance.Discordance`); otherwise by the charged evaluations of both, where these
+    have measured the same rows, which costs nothing more.
+
+    Parameters
+    ----------
+    root : Path
+    contest : Contest
+    held_out : ShardRef or None
+        Of the newest version of the data set.
+    features : list of FeatureStep
+        What these rows have passed through.
+    epsilon : float or None
+        At the delta of the version's own run.
+
+    Raises
+    ------
+    RefusedError
+        If the cap does not admit the charge.
+    InputError
+        If there is nothing to compare on; the message says the way out.
+    """
+    new, old = contest.lineages
+    if epsilon is None and new.dataset.private:
+        return _from_evaluations(root, contest)
+    if held_out is None:
+        raise InputError(f"{new.dataset.name} has no held-out rows; train with --test-fraction")
+    columns = 1 if len(new.dataset.classes) == 2 else len(new.dataset.classes)
+    # In the order of the counts: the champion first.
+    path, branches = (*old.path, *new.path), (len(old.path), len(new.path))
+    setting = Setting(
+        sizes=(held_out.rows,),
+        dimension=2 * columns,
+        classes=len(new.dataset.classes),
+        neighbours=relation_of(new.dataset.name),
+        trust=Trust.CENTRAL,
+    )
+    if not held_out.dataset.private:
+        rows = rows_of(held_out, maps_of(path, branches), setting.dimension)
+        exact = Discordance(budget=GaussianMu(1.0)).statistic(rows, setting)
+        return _outcome(contest, *accuracy_gain(exact, held_out.rows, 0.0), f"{held_out.rows} public rows")
+    if epsilon is None:
+        raise ParameterError("a comparison on private rows is charged: say how much with --epsilon")
+    delta = new.config.delta
+    spec, trust = AlgorithmSpec("evaluators", "discordance"), AlgorithmSpec("trusts", Trust.CENTRAL)
+    planned = PlannedRelease(
+        label="discordant pairs of held-out rows",
+        code=code_version(lookup(spec.kind, spec.name), lookup(trust.kind, trust.name)),
+        dataset=held_out.dataset.version,
+        partition=held_out.partition,
+        repetition=new.config.repetition,
+        seed=None,
+        upstream=tuple(reference.key for reference in path),
+        algorithm=spec,
+        budget=allocate([GaussianMu], [1.0], epsilon, delta).losses[0],
+        setting=setting,
+        trust=trust,
+        parties=(held_out.party,),
+        account=held_out.dataset.account,
+        delta=delta,
+        outside=tuple(step.outside for step in features if step.outside),
+        branches=branches,
+    )
+    counts = read_release(make_release(planned, [held_out], path)).values
+    algorithm = planned.build()
+    assert isinstance(algorithm, Discordance)
+    found = accuracy_gain(counts, held_out.rows, algorithm.deviation(setting))
+    return _outcome(contest, *found, f"{held_out.rows} held-out rows, charged epsilon {epsilon:g}", epsilon)
+
+
+def _outcome(contest: Contest, gain: float, margin: float, how: str, epsilon: float | None = None) -> Comparison:
+    return Comparison(
+        model=contest.challenger.name,
+        version=contest.challenger.version,
+        champion=contest.champion.version,
+        gain=gain,
+        margin=margin,
+        how=how,
+        epsilon=epsilon,
+    )
+
+
+def _from_evaluations(root: Path, contest: Contest) -> Comparison:
+    """Compare the noisy accuracies that both runs have paid for.
+
+    Their noises are independent. The variance of a row's difference is at most the share of rows that either model gets
+    wrong, which is taken at its upper limit.
+    """
+    new, old = contest.lineages
+    if new.measured is None or new.measured != old.measured:
+        raise InputError(
+            f"{contest.challenger.name}: versions {contest.challenger.version} and {contest.champion.version} were not "
+            "measured on the same held-out rows, and another measurement is charged: say how much with --epsilon, or "
+            "unitball schedule … --compare-epsilon"
+        )
+    with tracking_client(root) as client:
+        runs = [client.get_run(one.run_id).data.metrics for one in (contest.challenger, contest.champion)]
+    better, worse = (run["accuracy"] for run in runs)
+    noise = math.hypot(*(run["accuracy_noise"] for run in runs))
+    discordant = min(max(2.0 - better - worse + QUANTILE * noise, 0.0), 1.0)
+    margin = QUANTILE * math.sqrt(noise**2 + discordant / new.measured.rows)
+    return _outcome(contest, better - worse, margin, "both runs' charged evaluations of the same held-out rows")
+
+
+def record_comparison(root: Path, comparison: Comparison) -> None:
+    """Note the outcome on the version, where promotion looks for it."""
+    with tracking_client(root) as client:
+        client.set_model_version_tag(comparison.model, comparison.version, COMPARISON_TAG, comparison.model_dump_json())
