@@ -36,7 +36,7 @@ def test_addresses_are_printed_and_answer(served: Served) -> None:
         with urllib.request.urlopen(address, timeout=30) as answer:
             assert answer.status == 200
     found = {one["name"]: one for one in served.ask("/deployments/filter")}
-    assert set(found) == {"train", "weekly", "daily", "score", "run", "redraw", "arrivals"}
+    assert set(found) == {"train", "weekly", "daily", "score", "run", "redraw", "compare", "arrivals"}
     weekly, arrivals = found["weekly"], found["arrivals"]
     assert {"config"} <= set(found["train"]["parameter_openapi_schema"]["properties"])
     # What a data set's owner has set, and nothing for any other set.
