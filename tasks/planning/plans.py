@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import cast
 
@@ -240,23 +240,22 @@ class PlannedRelease(_Identified):
     @property
     def key(self) -> str:
         """The identity; of a night, by its horizon and number."""
-        return super().key if self.stream is None else self._key_of(self.stream.night)
+        return super().key if self.stream is None else self._keys_of([self.stream.night])[0]
 
-    def _key_of(self, night: int) -> str:
-        assert self.stream is not None
+    def _keys_of(self, nights: Iterable[int]) -> tuple[str, ...]:
         parts = self.model_dump(mode="json", exclude={"label", *self._outside()})
-        parts["stream"] |= {"night": night, "arrived": None}
-        return identity(**parts)
+        stream = {**parts.pop("stream"), "arrived": None}
+        return tuple(identity(**parts, stream={**stream, "night": night}) for night in nights)
 
     @property
     def stream_key(self) -> str:
         """What all nights of the stream have in common."""
-        return self._key_of(0)
+        return self._keys_of([0])[0]
 
     @property
     def night_keys(self) -> tuple[str, ...]:
         """The identities of all nights of the horizon, the first first; empty where this is no night's release."""
-        return () if self.stream is None else tuple(self._key_of(night) for night in range(1, self.stream.nights + 1))
+        return () if self.stream is None else self._keys_of(range(1, self.stream.nights + 1))
 
     @property
     def sizes(self) -> tuple[int, ...]:

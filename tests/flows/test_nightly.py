@@ -10,11 +10,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sklearn.datasets import load_digits
 
 from dpalgos.continual import NightSum
 from dpalgos.errors import ParameterError
 from dpalgos.mechanisms.factorisation import ToeplitzFactor
 from dpalgos.models import Statistic
+from dpalgos.normalisation import UnitNorm
 from dpalgos.rows import Floats, Ints
 from flows.federated_training import chain_inline
 from storage.errors import InputError, OverspendError, RefusedError
@@ -26,6 +28,7 @@ from tasks.datasets.request import IngestRequest
 from tasks.planning.plans import PlannedRelease
 from tasks.release import checkpoints
 from tasks.release.preflight import require_feasible
+from tasks.release.rows import maps_of
 from tasks.runtime.books import open_catalog
 from tasks.runtime.settings import current_layout
 from tests.support.chains import charges, configured, digests
@@ -421,3 +424,43 @@ def test_a_night_is_a_flow_by_command(unitball: CommandLine, tmp_path: Path) -> 
     assert again["releases"] == first["releases"]
     assert again["mlflow_run_id"] == first["mlflow_run_id"]
     unitball("train", "--dataset", "clinic", "--horizon", 9, "--epsilon", 1).refused(2, "ask for that one")
+
+
+@pytest.mark.nightly
+def test_a_year_of_digits(root: Path, tmp_path: Path) -> None:
+    """365 nights of a few private rows each on epsilon 1: none is refused, one charge, and accuracy grows."""
+    digits = load_digits()
+    order = np.random.default_rng(0).permutation(len(digits.data))
+    train, test = order[:1460], order[1460:]
+    told = [
+        f"{digits.target[row]} " + " ".join(f"{place}:{value:g}" for place, value in enumerate(digits.data[row], 1))
+        for row in train
+    ]
+    found, price = [], None
+    for night in range(1, 366):
+        path = tmp_path / "digits.txt"
+        path.write_text("\n".join(told[: 4 * night]) + "\n")
+        ingest(
+            IngestRequest(
+                name="digits-of-a-year",
+                format="libsvm",
+                path=path,
+                dimension=64,
+                classes=tuple("0123456789"),
+                visibility=Visibility.PRIVATE,
+                epsilon_cap=1.0,
+                delta_cap=1e-5,
+                image_shape=(8, 8),
+            )
+        )
+        chained = chain_inline(configured("digits-of-a-year", horizon=365, trust="central", parties=2))
+        price = price or spent("digits-of-a-year")
+        rows = UnitNorm()(digits.data[test].astype(np.float64))
+        for apply in maps_of(chained.models["all"]):
+            rows = apply(rows)
+        found.append(float((rows.argmax(axis=1) == digits.target[test]).mean()))
+    assert spent("digits-of-a-year") == price
+    assert len(open_ledger().plans("digits-of-a-year")) == 1
+    assert len(charges("digits-of-a-year")) == 365
+    early, middle, late = (float(np.mean(found[start : start + 60])) for start in (0, 150, 305))
+    assert early + 0.05 < middle < late - 0.02, (early, middle, late)

@@ -1,0 +1,196 @@
+"""A year of nights on one budget: errors of running sums, and accuracy night by night on MNIST.
+
+    python benchmarks/nights.py errors [--nights 365] [--plot docs/images/nights.svg]
+    UNITBALL_DATA=/path/to/data python benchmarks/nights.py mnist [--nights 100] [--epsilon 1] [--seeds 3]
+        [--keep FOLDER] [--plot docs/images/nights-mnist.svg]
+
+``errors`` draws the standard deviation of the running sum of each night, in units of that of one release of one sum at
+the same cost, in closed form: (a) a new release of all rows every night, (b) fresh noise for each night's rows and sums
+of those, (c) the binary tree, with Honaker's estimates too, (d) the square-root factor on integers, whole and cut to 64
+bands.
+
+``mnist`` deals 50,000 of MNIST's training rows to the nights and releases class sums of the recommended features, on
+one budget for all nights (delta 1e-5, replace-one, one curator), in these ways; the last line has the whole budget each
+night, which nobody has.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+from recommended import DELTA, ROWS, SIDE, Images
+
+from dpalgos.accounting.calibration import allocate
+from dpalgos.continual import decode_running_sum, nightly_budget
+from dpalgos.guarantees import GaussianMu, Neighbours, Setting, Trust
+from dpalgos.keystream import KeyedNoise, public_secret
+from dpalgos.mechanisms.factorisation import ToeplitzFactor
+from dpalgos.rows import ArrayRows, Floats, Ints
+from dpalgos.systems.system import PublicFacts
+from dpalgos.trainers.class_means import ClassMeansDiscriminant
+
+SHOWN = (1, 10, 30, 100, 200, 365)
+
+
+def main() -> None:
+    """Measure what was asked for, print the table, draw the figure."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("errors", "mnist"))
+    parser.add_argument("--nights", type=int)
+    parser.add_argument("--epsilon", type=float, default=1.0)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--keep", type=Path)
+    parser.add_argument("--plot", type=Path)
+    given = parser.parse_args()
+    if given.what == "errors":
+        found, label = errors(given.nights or 365), "standard deviation, one release of all rows = 1"
+    else:
+        place = os.environ.get("UNITBALL_DATA")
+        if not place:
+            parser.error("UNITBALL_DATA is not set: name the folder that holds mnist/")
+        found, label = accuracies(Images(Path(place) / "mnist", given.keep), given), "accuracy on MNIST's test rows"
+    show(found)
+    if given.plot is not None:
+        plot(found, label, given.plot, logarithmic=given.what == "errors")
+
+
+# ── errors ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def tree(nights: int, *, refined: bool) -> Floats:
+    """Return the errors of sums over dyadic intervals, each row in one of every length.
+
+    Each node costs 1/√L of the budget, L lengths up to the horizon; a running sum adds a node for each binary digit of
+    the night. Honaker's estimate of a node from those below it has the variance 1/(2 − 2^(1 − levels)) of a node's own.
+    """
+    levels = nights.bit_length()
+    variance = [1.0 / (2.0 - 2.0**-height) if refined else 1.0 for height in range(levels)]
+    return np.array(
+        [
+            math.sqrt(levels * sum(variance[height] for height in range(levels) if night >> height & 1))
+            for night in range(1, nights + 1)
+        ]
+    )
+
+
+def errors(nights: int) -> dict[str, Floats]:
+    """Return each way's error by night."""
+
+    def of(factor: ToeplitzFactor) -> Floats:
+        return np.array([factor.error_of(night) for night in range(1, nights + 1)])
+
+    return {
+        "(a) retrained each night": np.full(nights, math.sqrt(nights)),
+        "(b) fresh noise per batch": np.sqrt(np.arange(1.0, nights + 1)),
+        "(c) binary tree": tree(nights, refined=False),
+        "(c) binary tree, Honaker": tree(nights, refined=True),
+        "(d) factor, 64 bands": of(ToeplitzFactor(nights=nights, bands=min(64, nights))),
+        "(d) factor": of(ToeplitzFactor(nights=nights)),
+    }
+
+
+# ── accuracy ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def accuracies(images: Images, given: argparse.Namespace) -> dict[str, Floats]:
+    """Return each way's mean accuracy by night."""
+    nights = given.nights or 100
+    factor, budget = ToeplitzFactor(nights=nights), allocate([GaussianMu], [1.0], given.epsilon, DELTA).losses[0]
+    assert isinstance(budget, GaussianMu)
+    facts = PublicFacts(
+        # As a run chooses: as if so many fewer rows were released once.
+        sizes=(math.ceil(ROWS / factor.error_of(nights)),),
+        dimension=SIDE * SIDE,
+        classes=10,
+        epsilon=given.epsilon,
+        delta=DELTA,
+        neighbours=Neighbours.REPLACE_ONE,
+        trust=Trust.CENTRAL,
+        image_shape=(SIDE, SIDE),
+    )
+    train, test = images.through(facts)
+    print(f"{nights} nights of {ROWS // nights} rows, epsilon {given.epsilon:g} for all, {train.shape[1]} directions")
+    shares = {
+        "(a) retrained each night": GaussianMu(budget.mu / math.sqrt(nights)),
+        "(b) fresh noise per batch": budget,
+        "(d) factor": nightly_budget(budget, factor),
+        "the whole budget each night": budget,
+    }
+    made = {name: ClassMeansDiscriminant(budget=share) for name, share in shares.items()}
+    setting = Setting(sizes=(ROWS,), dimension=train.shape[1], classes=10)
+    parts = np.array_split(np.arange(ROWS), nights)
+    # The grid is the same for all: it is as fine as it gets.
+    once = made["(d) factor"]
+    exact = [
+        once.contribution(once.initial(setting), ArrayRows(train[rows], images.labels[rows]), setting) for rows in parts
+    ]
+    arrived = np.cumsum([len(rows) for rows in parts])
+    found = {name: np.zeros(nights) for name in made}
+    for seed in range(given.seeds):
+        for name, sums in made.items():
+            noisy = released(name, exact, sums, setting, factor, seed)
+            for night, (running, times) in enumerate(noisy):
+                now = Setting(sizes=(int(arrived[night]),), dimension=train.shape[1], classes=10, noise_factor=times)
+                model = sums.result(running, now)
+                found[name][night] += float(np.mean(model.predict(test) == images.test_labels)) / given.seeds
+    return found
+
+
+def released(
+    name: str, exact: list[Ints], sums: ClassMeansDiscriminant, setting: Setting, factor: ToeplitzFactor, seed: int
+) -> list[tuple[Ints, float]]:
+    """Return each night's running sum as it is known, and how many times one sum's noise it has."""
+    noise, law = KeyedNoise(public_secret(seed), f"nights/{name}"), sums.law(setting)
+
+    def fresh(night: int) -> Ints:
+        return law.sample(exact[0].size, noise.stream(f"night-{night}", exact[night])).reshape(exact[0].shape)
+
+    nights = range(len(exact))
+    running = np.cumsum(exact, axis=0)
+    if name.startswith("(b)"):
+        return [(running[t] + sum(fresh(s) for s in range(t + 1)), math.sqrt(t + 1)) for t in nights]
+    if name.startswith("(d)"):
+        told = [sum(factor.coefficients[t - s] * exact[s] for s in range(t + 1)) + fresh(t) for t in nights]
+        return [(decode_running_sum(factor, told[: t + 1]), factor.amplification(t + 1)) for t in nights]  # type: ignore[misc]
+    return [(running[t] + fresh(t), 1.0) for t in nights]
+
+
+# ── what is shown ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def show(found: Mapping[str, Floats]) -> None:
+    """Print a table of some nights, and of the root mean square over all."""
+    nights = len(next(iter(found.values())))
+    chosen = [night for night in SHOWN if night < nights] + [nights]
+    print("| | " + " | ".join(f"night {night}" for night in chosen) + " | root mean square |")
+    print("|---" * (len(chosen) + 2) + "|")
+    for name, by_night in found.items():
+        cells = [f"{by_night[night - 1]:.3f}" for night in chosen]
+        print(f"| {name} | " + " | ".join(cells) + f" | {np.sqrt(np.mean(by_night**2)):.3f} |")
+
+
+def plot(found: Mapping[str, Floats], label: str, path: Path, *, logarithmic: bool) -> None:
+    """Draw a line for each way."""
+    import matplotlib as mpl
+
+    mpl.use("svg")
+    mpl.rcParams["svg.hashsalt"] = "unitball"
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(7, 4), layout="constrained")
+    for name, by_night in found.items():
+        axes.plot(np.arange(1, len(by_night) + 1), by_night, label=name)
+    axes.set(xlabel="night", ylabel=label, yscale="log" if logarithmic else "linear")
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize="small")
+    figure.savefig(path, metadata={"Date": None})
+    pyplot.close(figure)
+
+
+if __name__ == "__main__":
+    main()
