@@ -58,9 +58,7 @@ class FitGuarantee:
     def __str__(self) -> str:
         if self.proved is None:
             return "Nothing is proved about this model."
-        text = f"The model is {self.proved.statement()} under {self.proved.neighbours}, {self.proved.numerics} numerics"
-        assumed = "".join(f"; assumed: {one}" for one in self.proved.assumptions)
-        return f"{text}{assumed}. Not covered: {'; '.join(self.not_covered)}."
+        return f"The model is {self.proved}. Not covered: {'; '.join(self.not_covered)}."
 
 
 class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]

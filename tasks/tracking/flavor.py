@@ -80,8 +80,8 @@ def signature_of(pipeline: Pipeline, classes: Sequence[str], dimension: int) -> 
     A model of a table with a declared schema takes its columns by name. Texts are ``string``. Numbers, truth values,
     dates and whatever may be missing are ``any``: MLflow converts nothing (it refuses whole numbers where ``double``
     is declared, and numbers where ``long`` is), while a data frame's own types depend on which rows it holds; the
-    pipeline's encoder holds each cell against its declaration. A served model
-    reads such rows as JSON. What comes out is a data frame, see :class:`Scorer`.
+    pipeline's encoder holds each cell against its declaration. A served model reads such rows as JSON; MLflow's server
+    refuses CSV for them. What comes out is a data frame, see :class:`Scorer`.
     """
     from mlflow.models import ModelSignature
     from mlflow.types import ColSpec, Schema, TensorSpec

@@ -60,6 +60,11 @@ class Proved(BaseModel):
         """Return ``(epsilon, delta)-DP``, rounded up."""
         return f"({rounded_up(self.epsilon, digits):g}, {rounded_up(self.delta, 2):g})-DP"
 
+    def __str__(self) -> str:
+        """Epsilon, delta, the neighbouring relation, the numerics and what is assumed."""
+        assumed = "".join(f"; assumed: {one}" for one in self.assumptions)
+        return f"{self.statement()} under {self.neighbours}, {self.numerics} numerics{assumed}"
+
     def in_words(self) -> str:
         """Return the statement, and mu where every release is Gaussian, rounded up."""
         return self.statement() + ("" if self.mu is None else f", μ = {rounded_up(self.mu, 3):g}")

@@ -83,6 +83,40 @@ def test_a_model_of_a_table_takes_rows_as_they_came(rows: pd.DataFrame, tmp_path
     assert "column age: '300' is not a number in [18, 100]" in answer.text
 
 
+def test_a_served_model_reads_missing_cells_as_json_and_no_csv(rows: pd.DataFrame, tmp_path: Path) -> None:
+    """MLflow's server reads CSV by the types of a signature alone, and ``any`` is none of those."""
+    import mlflow.pyfunc
+    from mlflow.pyfunc.scoring_server import init
+    from starlette.testclient import TestClient
+
+    pipeline = table_pipeline(**GAPS)
+    loaded = mlflow.pyfunc.load_model(saved(tmp_path, pipeline))
+    client = TestClient(init(loaded))
+    some = rows.head(9).astype({"age": object})
+    some.loc[3, "age"] = None
+    expected = pipeline.predict(some).tolist()
+    answer = client.post("/invocations", content=some.to_csv(index=False), headers={"Content-Type": "text/csv"})
+    assert answer.status_code == 400
+    assert "not DataType" in answer.json()["message"]
+    records = some.where(some.notna(), None).to_dict("records")
+    answer = client.post("/invocations", json={"dataframe_records": records})
+    assert [each["prediction"] for each in answer.json()["predictions"]] == expected
+
+
+def test_a_column_declared_double_would_refuse_whole_numbers(rows: pd.DataFrame) -> None:
+    """Why numbers are ``any``: pandas reads a column without gaps as int64, which MLflow does not take for a double."""
+    from mlflow.exceptions import MlflowException
+    from mlflow.models.utils import _enforce_schema
+    from mlflow.types import ColSpec, DataType, Schema
+
+    whole = rows[["age"]].assign(age=rows["age"].round().astype("int64"))
+    for required in (True, False):
+        declared = Schema([ColSpec(DataType.double, "age", required=required)])
+        with pytest.raises(MlflowException, match="Can not safely convert int64 to float64"):
+            _enforce_schema(whole, declared)
+        assert _enforce_schema(whole.astype("float64"), declared)["age"].dtype == "float64"
+
+
 def test_missing_and_odd_cells_are_as_at_ingestion(rows: pd.DataFrame) -> None:
     pipeline = table_pipeline()
     changes: list[tuple[dict[str, Any], str]] = [
