@@ -31,7 +31,7 @@ def compiled_in_order(function: _F) -> _F:
 
 def _compiled(function: _F, **options: object) -> _F:
     try:
-        return numba.njit(cache=True, nogil=True, **options)(function)  # type: ignore[no-any-return]
+        return numba.njit(cache=True, nogil=True, **options)(function)  # type: ignore[no-any-return]  # numba has no types
     except RuntimeError:
         # Neither the package's folder nor the user's cache can be written to: compile in every process.
-        return numba.njit(nogil=True, **options)(function)  # type: ignore[no-any-return]
+        return numba.njit(nogil=True, **options)(function)  # type: ignore[no-any-return]  # numba has no types

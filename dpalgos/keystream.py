@@ -114,7 +114,7 @@ class KeyStream:
         The generator takes its words in blocks of 2048, so words read from the stream itself afterwards continue
         after the last block that was begun. It cannot be pickled.
         """
-        return np.random.Generator(_WordFeed(self))  # type: ignore[arg-type]
+        return np.random.Generator(_WordFeed(self))  # type: ignore[arg-type]  # a bit generator in all but its class
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a keystream cannot be pickled: its key must not leave the process")
@@ -226,7 +226,7 @@ class _WordFeed:
         raise TypeError("a generator fed by a keystream cannot be pickled: its key must not leave the process")
 
 
-@ctypes.CFUNCTYPE(None, ctypes.c_uint64)  # type: ignore[untyped-decorator]
+@ctypes.CFUNCTYPE(None, ctypes.c_uint64)  # type: ignore[untyped-decorator]  # numba has no types
 def _refill(handle: int) -> None:
     _feeds[handle].refill()
 
@@ -243,7 +243,7 @@ def _compiled() -> tuple[Any, ...]:
     refill = _refill
     header = 3
 
-    @njit  # type: ignore[untyped-decorator]
+    @njit  # type: ignore[untyped-decorator]  # numba has no types
     def take(state: Any) -> Any:
         words = carray(state, header + _BLOCK)
         while words[0] >= words[1]:
@@ -253,15 +253,15 @@ def _compiled() -> tuple[Any, ...]:
 
     pointer = types.CPointer(types.uint64)
 
-    @cfunc(types.uint64(pointer))  # type: ignore[untyped-decorator]
+    @cfunc(types.uint64(pointer))  # type: ignore[untyped-decorator]  # numba has no types
     def next_uint64(state: Any) -> Any:
         return take(state)
 
-    @cfunc(types.uint32(pointer))  # type: ignore[untyped-decorator]
+    @cfunc(types.uint32(pointer))  # type: ignore[untyped-decorator]  # numba has no types
     def next_uint32(state: Any) -> Any:
         return np.uint32(take(state) >> np.uint64(32))
 
-    @cfunc(types.float64(pointer))  # type: ignore[untyped-decorator]
+    @cfunc(types.float64(pointer))  # type: ignore[untyped-decorator]  # numba has no types
     def next_double(state: Any) -> Any:
         return np.float64(np.int64(take(state) >> np.uint64(11))) * 2.0**-53
 

@@ -19,18 +19,13 @@ __all__ = [
     "confusion_matrix",
     "curvature",
     "hessian",
-    "iteration_ratio",
-    "laplace_noise_expectation",
     "metrics_of_confusion",
     "metrics_of_noisy_confusion",
     "metrics_of_noisy_errors",
-    "objective_error",
-    "optimality_gap",
     "path_curvature",
     "per_class",
     "recalls",
     "regression_metrics",
-    "relative_accuracy_loss",
     "roc_auc",
 ]
 
@@ -234,31 +229,6 @@ def regression_metrics(targets: Floats, predictions: Floats) -> dict[str, float]
         "mae": float(np.mean(np.abs(errors))) if errors.size else 0.0,
         "r2": 1.0 - mse / variance if variance > 0 else 0.0,
     }
-
-
-def optimality_gap(problem: Problem, weights: Floats, optimum: Floats) -> float:
-    """Return J(θ) − J(θ*) (Owusu-Agyemang et al. 2021, section 5)."""
-    return problem.value(weights) - problem.value(optimum)
-
-
-def relative_accuracy_loss(accuracy: float, reference: float) -> float:
-    """Return how much accuracy is lost against the non-private model (Owusu-Agyemang et al. 2021, section 5)."""
-    return reference - accuracy
-
-
-def objective_error(objective: float, reference: float) -> float:
-    """Return |obj − obj_WSS2| (Sun et al. 2021, eq. (35))."""
-    return abs(objective - reference)
-
-
-def iteration_ratio(iterations: int, reference: int) -> float:
-    """Return iterations over those of WSS 2 (Sun et al. 2021, section "Algorithm performance")."""
-    return iterations / reference
-
-
-def laplace_noise_expectation(scale: float) -> float:
-    """Return E|Z| of Laplace noise: its scale (Huang et al. 2021, eqs. (28)–(31): 2d/(nε) and 2Cnd/ε)."""
-    return scale
 
 
 def hessian(problem: Problem, weights: Floats) -> Floats:

@@ -13,7 +13,17 @@ from dpalgos.errors import ParameterError
 from dpalgos.kernels import GaussianKernel
 from dpalgos.rows import Floats, Ints
 
-__all__ = ["AffineMap", "Artefact", "KernelModel", "LinearModel", "Projection", "Statistic", "decode", "released_kind"]
+__all__ = [
+    "AffineMap",
+    "Artefact",
+    "KernelModel",
+    "LinearModel",
+    "Projection",
+    "RowMap",
+    "Statistic",
+    "decode",
+    "released_kind",
+]
 
 
 class Artefact(Protocol):
@@ -32,6 +42,14 @@ class AffineMap(Protocol):
 
     def before(self, model: LinearModel) -> LinearModel:
         """Return the model of rows before this map that scores them as ``model`` does after it."""
+        ...
+
+
+class RowMap(Artefact, Protocol):
+    """An artefact that rows are seen through."""
+
+    def apply(self, features: Floats) -> Floats:
+        """Map (m, d) to what the next stage sees."""
         ...
 
 

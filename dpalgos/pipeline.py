@@ -19,7 +19,7 @@ from dpalgos.rows import clip_to_unit_ball
 __all__ = ["TRUSTED_TYPES", "ReleasedMap", "UnitBallClipper"]
 
 
-class UnitBallClipper(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
+class UnitBallClipper(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     """Scale each row longer than 1 (l2) onto the unit sphere and leave the others alone; it learns nothing."""
 
     def __sklearn_tags__(self) -> Any:
@@ -48,7 +48,7 @@ class UnitBallClipper(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  #
         return clip_to_unit_ball(X)
 
 
-class ReleasedMap(TransformerMixin, BaseEstimator):  # type: ignore[misc]
+class ReleasedMap(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     """A map of rows that the registry made, by its kind and arrays; it learns nothing.
 
     Parameters

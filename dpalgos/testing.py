@@ -357,7 +357,7 @@ def _has_public_shapes(case: _Case) -> None:
 
 
 def _transformed(artefact: Artefact) -> Floats:
-    transform: Callable[[Floats], Floats] = artefact.transform  # type: ignore[attr-defined]
+    transform: Callable[[Floats], Floats] = artefact.transform  # type: ignore[attr-defined]  # a projection's
     return transform(np.zeros((2, DIMENSION)))
 
 

@@ -38,7 +38,7 @@ class Encoding:
     refusals: tuple[str | None, ...]
 
 
-class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
+class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     """Encode rows of raw columns as the ingestion of a data set did: clipping, categories and missing cells alike.
 
     It learns nothing: everything is declared.

@@ -146,7 +146,7 @@ class ReleaseStore:
 
     def keys(self) -> tuple[str, ...]:
         """Return the keys of all stored releases, sorted."""
-        return tuple(sorted(key for key in self._place.keys() if self.exists(key)))  # noqa: SIM118
+        return tuple(sorted(key for key in self._place.keys() if self.exists(key)))
 
     @staticmethod
     def digest_of(manifest: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> str:

@@ -61,7 +61,7 @@ class FitGuarantee:
         return f"The model is {self.proved}. Not covered: {'; '.join(self.not_covered)}."
 
 
-class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]
+class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     """What classifier and regressor share; each says what its labels are."""
 
     # Where it was made, kept by pickling and lost by cloning, which happens in the process that fits.
@@ -186,7 +186,7 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         return tags
 
 
-class PrivateClassifier(ClassifierMixin, _PrivateEstimator):  # type: ignore[misc]
+class PrivateClassifier(ClassifierMixin, _PrivateEstimator):  # type: ignore[misc]  # scikit-learn has no types
     """A classifier that is differentially private towards the rows it is fitted on.
 
     ``fit`` on private rows declares, charges, draws and stores like any run: the ledger of ``root`` (or this process's
@@ -351,7 +351,7 @@ class PrivateClassifier(ClassifierMixin, _PrivateEstimator):  # type: ignore[mis
         return tags
 
 
-class PrivateRegressor(RegressorMixin, _PrivateEstimator):  # type: ignore[misc]
+class PrivateRegressor(RegressorMixin, _PrivateEstimator):  # type: ignore[misc]  # scikit-learn has no types
     """A linear regression that is differentially private towards the rows it is fitted on.
 
     Parameters are those of :class:`PrivateClassifier`, but for the labels: instead of ``classes`` the range of the

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from deployments.cli.app import app
 from deployments.cli.audit_runs import (
-    print_report,
+    show_audit,
     show_audit_on_public_rows,
     show_chain_audit,
     show_membership,
     show_one_run_audit,
 )
 from deployments.cli.common import JsonFlag, RootOption, use_root
-
-if TYPE_CHECKING:
-    from tasks.auditing.catalogue import Arguments, Subject
 
 
 @app.command(epilog="Example: unitball audit wishart-svm --trials 200")
@@ -65,7 +62,6 @@ def audit(
     json: JsonFlag = False,
 ) -> None:
     """Bound epsilon from below: the code that trains, run many times on rows made up to differ in one."""
-    from dpalgos.audit.releases import USUAL_BUDGET
     from dpalgos.errors import ParameterError
     from dpalgos.guarantees import Neighbours
     from tasks.auditing.catalogue import Arguments, find_subject
@@ -96,43 +92,13 @@ def audit(
 
         show_all_audits(arguments, json=json)
         return
-    asked = USUAL_BUDGET[0] if epsilon is None else epsilon, USUAL_BUDGET[1] if delta is None else delta
-    usual = relation or Neighbours.REPLACE_ONE
     if canaries is not None:
-        show_one_run_audit(
-            name, *asked, canaries=canaries, confidence=confidence, neighbours=usual, seed=seed, json=json
-        )
+        show_one_run_audit(name, arguments, canaries, json=json)
     elif membership is not None:
-        show_membership(
-            name, *asked, dataset=membership, models=trials, neighbours=usual, seed=seed, out=out, json=json
-        )
+        show_membership(name, arguments, membership, out=out, json=json)
     elif dataset is not None:
-        show_audit_on_public_rows(
-            name,
-            *asked,
-            dataset=dataset,
-            trials=trials,
-            confidence=confidence,
-            neighbours=usual,
-            seed=seed,
-            json=json,
-        )
+        show_audit_on_public_rows(name, arguments, dataset, json=json)
     elif chain:
-        show_chain_audit(name, *asked, trials=trials, confidence=confidence, neighbours=usual, json=json)
+        show_chain_audit(name, arguments, json=json)
     else:
-        _show(find_subject(name, kind), arguments, json=json)
-
-
-def _show(subject: Subject, arguments: Arguments, *, json: bool) -> None:
-    from rich.console import Console
-    from rich.progress import Progress
-
-    from tasks.auditing.catalogue import audit_subject
-
-    screen = Console(stderr=True)
-    with Progress(console=screen, transient=True, disable=not screen.is_terminal) as shown:
-        bar = shown.add_task(f"audit of {subject.name}", total=None)
-        report = audit_subject(
-            subject, arguments, progress=lambda done, of: shown.update(bar, completed=done, total=of)
-        )
-    print_report(report, json=json)
+        show_audit(find_subject(name, kind), arguments, json=json)

@@ -16,7 +16,11 @@ from deployments.cli.common import JsonFlag, RootOption, console, print_json, pr
 @app.command(epilog="Example: unitball doctor --clean")
 def doctor(
     clean: Annotated[
-        bool, typer.Option("--clean", help="First remove what killed processes left; make lost fingerprints again.")
+        bool,
+        typer.Option(
+            "--clean",
+            help="First remove what killed processes left and damaged releases; make lost fingerprints again.",
+        ),
     ] = False,
     root: RootOption = None,
     json: JsonFlag = False,

@@ -124,7 +124,7 @@ def options_of(
 
         run.__name__, run.__doc__, run.__module__ = command.__name__, command.__doc__, command.__module__
         signature = inspect.Signature([*derived, *kept])
-        run.__signature__ = signature  # type: ignore[attr-defined]
+        run.__signature__ = signature  # type: ignore[attr-defined]  # Typer reads it
         run.__annotations__ = {name: parameter.annotation for name, parameter in signature.parameters.items()}
         return run
 

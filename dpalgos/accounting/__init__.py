@@ -3,14 +3,14 @@
 - within a plan: :func:`compose`, :func:`calibrate`, :func:`allocate`;
 - a plan's price for each party: :func:`price`, :class:`PlanCost`; :func:`losses_under` puts a guarantee under the
   relation in force first;
-- across plans, parties and partitions: :func:`spent`, :func:`standing`, :func:`admit`, :func:`largest_epsilon`,
+- across plans, parties and partitions: :func:`spent`, :func:`standing`, :func:`admit`,
   :func:`repeats_left`.
 
 All functions take plain values and depend on public facts only.
 """
 
 from dpalgos.accounting.calibration import Allocation, allocate, calibrate
-from dpalgos.accounting.composition import compose, composition_methods
+from dpalgos.accounting.composition import compose
 from dpalgos.accounting.costs import PlanCost, price
 from dpalgos.accounting.profiles import PrivacyProfile
 from dpalgos.accounting.scaling import group_loss, losses_under
@@ -19,7 +19,6 @@ from dpalgos.accounting.spending import (
     Cap,
     Spent,
     admit,
-    largest_epsilon,
     repeats_left,
     spent,
     standing,
@@ -36,9 +35,7 @@ __all__ = [
     "allocate",
     "calibrate",
     "compose",
-    "composition_methods",
     "group_loss",
-    "largest_epsilon",
     "losses_under",
     "price",
     "repeats_left",

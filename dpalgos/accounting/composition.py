@@ -39,7 +39,7 @@ from dpalgos.guarantees import (
     ZeroConcentrated,
 )
 
-__all__ = ["Components", "components", "compose", "composition_methods"]
+__all__ = ["Components", "components", "compose"]
 
 # Above this many values of the summed loss (16 distinct pure epsilons, say) it is put on a grid.
 _MOST_ATOMS = 2**17
@@ -247,11 +247,6 @@ def _basic(parts: Components) -> PrivacyProfile:
     curves: list[PrivacyProfile] = [GaussianProfile(mu) for mu in parts.gaussians]
     curves += [ZeroConcentratedProfile(rho) for rho in parts.rhos]
     return _BasicProfile(parts.epsilon, parts.slack, tuple(curves))
-
-
-def composition_methods() -> tuple[str, ...]:
-    """Return the names that :func:`compose` knows, the tightest first."""
-    return tuple(_METHODS)
 
 
 # Few, since a profile may hold a few megabytes; a decision asks for the same bills again and again.

@@ -32,7 +32,6 @@ from dpalgos.accounting.conversions import require_delta, require_epsilon
 from dpalgos.accounting.costs import PlanCost, additive_costs, closed_form_costs, unproved
 from dpalgos.accounting.filters import Totals, least_epsilon, shares, within_any
 from dpalgos.accounting.scaling import scaled
-from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Loss
 
 __all__ = [
@@ -41,7 +40,6 @@ __all__ = [
     "Cap",
     "Spent",
     "admit",
-    "largest_epsilon",
     "repeats_left",
     "spent",
     "standing",
@@ -547,25 +545,6 @@ def _rounded(value: float, towards: Any) -> str:
     near = round(value / unit)
     digits = near if abs(value / unit - near) < 1e-6 else towards(value / unit)
     return f"{digits * unit:.4g}"
-
-
-def largest_epsilon(history: History | Books, new: tuple[str, Mapping[str, PlanCost]], cap: Cap) -> float:
-    """Return the largest epsilon of a plan of this kind that would be admitted, at the delta the plan states.
-
-    The plan's noise is scaled as a whole, so that the proportions between its releases and between parties stay.
-
-    Raises
-    ------
-    ParameterError
-        If the plan costs nothing, or its epsilon is infinite at its delta with any noise.
-    """
-    costs = {party: cost for party, cost in new[1].items() if not cost.is_zero}
-    fits = _largest_fitting(_books(history), (new[0], costs), cap)
-    if not costs or fits is None:
-        raise ParameterError(
-            "a plan that costs nothing, or whose epsilon is infinite at any noise, has no largest epsilon"
-        )
-    return fits
 
 
 def _largest_fitting(books: Books, new: tuple[str, Mapping[str, PlanCost]], cap: Cap) -> float | None:

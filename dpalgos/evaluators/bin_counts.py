@@ -8,11 +8,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from dpalgos.algorithms import OneSum, PrivateAlgorithm
 from dpalgos.errors import ParameterError
-from dpalgos.guarantees import RELATIONS, Guarantee, Loss, Neighbours, Numerics, PureEpsilon, Setting
-from dpalgos.mechanisms.discrete_laplace import DiscreteLaplace
-from dpalgos.models import Statistic
+from dpalgos.evaluators.noisy_sums import LaplaceSums
+from dpalgos.guarantees import Setting
 from dpalgos.neighbouring import NeighbouringPair, one_row_apart
 from dpalgos.registry import register
 from dpalgos.rows import Floats, Ints, Rows, null_records
@@ -22,7 +20,7 @@ __all__ = ["BinCounts", "occupied"]
 
 @register("evaluators", "bin-counts")
 @dataclass(frozen=True, kw_only=True)
-class BinCounts(PrivateAlgorithm, OneSum):
+class BinCounts(LaplaceSums):
     """Count, for each column, how many rows lie in each of some public bins, and add discrete Laplace noise.
 
     A row's features are the numbers of its bins, one a column; what is no such number is counted nowhere.
@@ -46,14 +44,9 @@ class BinCounts(PrivateAlgorithm, OneSum):
     Dwork, McSherry, Nissim, Smith, "Calibrating noise to sensitivity in private data analysis", TCC 2006, Theorem 1.
     """
 
-    budget: PureEpsilon
     bins: int = 2
     columns: int | None = None
-    source: ClassVar[str] = "Dwork, McSherry, Nissim, Smith 2006, Theorem 1"
-    relations: ClassVar[tuple[Neighbours, ...]] = RELATIONS
-    budgets: ClassVar[tuple[type[Loss], ...]] = (PureEpsilon,)
     measured: ClassVar[str] = "counts, l1"
-    norm: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -69,22 +62,9 @@ class BinCounts(PrivateAlgorithm, OneSum):
     def _columns(self, setting: Setting) -> int:
         return setting.dimension if self.columns is None else self.columns
 
-    def guarantee(self, setting: Setting) -> Guarantee:
-        """Return the budget, exact."""
-        self.check(setting)
-        return Guarantee(losses=(self.budget,), neighbours=setting.neighbours, numerics=Numerics.EXACT)
-
-    def law(self, setting: Setting) -> DiscreteLaplace:
-        """Return the noise of each count."""
-        return DiscreteLaplace.calibrated(self.budget.epsilon, self.sensitivity(setting))
-
     def sensitivity(self, setting: Setting) -> float:
         """Return the number of counts that one record moves by one."""
         return float(setting.neighbours.records * self._columns(setting))
-
-    def statistic(self, rows: Rows, setting: Setting) -> Floats:
-        """Return the party's exact counts."""
-        return self.contribution(self.initial(setting), rows, setting).astype(np.float64)
 
     def sum_shape(self, setting: Setting) -> tuple[int, ...]:
         """Return (columns, bins)."""
@@ -106,10 +86,6 @@ class BinCounts(PrivateAlgorithm, OneSum):
                 found = places[inside[:, column], column]
                 counts[column] += np.bincount(found, minlength=self.bins)
         return counts
-
-    def result(self, state: Ints, setting: Setting) -> Statistic:
-        """Return the noisy counts."""
-        return Statistic(values=state.astype(np.float64))
 
 
 def occupied(counts: Floats, scale: float, *, miss: float = 0.01) -> tuple[int, int] | None:

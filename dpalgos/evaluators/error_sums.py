@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
-from dpalgos.algorithms import OneSum, PrivateAlgorithm
 from dpalgos.errors import ParameterError
-from dpalgos.guarantees import RELATIONS, GaussianMu, Guarantee, Loss, Neighbours, Numerics, PureEpsilon, Setting
-from dpalgos.mechanisms.discrete_laplace import DiscreteLaplace
-from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
-from dpalgos.models import Statistic
+from dpalgos.evaluators.noisy_sums import GaussianSums, LaplaceSums, NoisySums
+from dpalgos.guarantees import Neighbours, Setting
 from dpalgos.neighbouring import NeighbouringPair, one_row_apart
 from dpalgos.registry import register
-from dpalgos.rows import NULL_LABEL, Floats, Ints, Rows, null_records
-from dpalgos.summation import IntegerNoise
+from dpalgos.rows import NULL_LABEL, Ints, Rows, null_records
 
 __all__ = ["SQUARES_WEIGHT", "ErrorSums", "GaussianErrorSums", "LaplaceErrorSums"]
 
@@ -30,7 +25,7 @@ SQUARES_WEIGHT = 2
 
 
 @dataclass(frozen=True, kw_only=True)
-class ErrorSums(PrivateAlgorithm, OneSum):
+class ErrorSums(NoisySums):
     """Five sums over the hold-out rows, with integer noise; subclasses say which noise, in which norm.
 
     The rows' features are the predictions p of a released model, their labels the targets. Both are clipped to the
@@ -62,32 +57,13 @@ class ErrorSums(PrivateAlgorithm, OneSum):
     """
 
     label_range: Sequence[float] = (0.0, 1.0)
-    relations: ClassVar[tuple[Neighbours, ...]] = RELATIONS
+    unit: ClassVar[int] = _UNIT
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if len(self.label_range) != 2 or not -math.inf < self.label_range[0] < self.label_range[1] < math.inf:
             raise ParameterError(f"label_range is {list(self.label_range)}; it must be two finite numbers, low < high")
         object.__setattr__(self, "label_range", tuple(float(end) for end in self.label_range))
-
-    @abstractmethod
-    def law(self, setting: Setting) -> IntegerNoise:
-        """Return the noise of each sum, in units of the grid."""
-        raise NotImplementedError
-
-    @abstractmethod
-    def deviation(self, setting: Setting) -> float:
-        """Return the standard deviation of the noise of each sum, in units of s, public."""
-        raise NotImplementedError
-
-    def guarantee(self, setting: Setting) -> Guarantee:
-        """Return the budget, exact."""
-        self.check(setting)
-        return Guarantee(losses=(self.budget,), neighbours=setting.neighbours, numerics=Numerics.EXACT)
-
-    def statistic(self, rows: Rows, setting: Setting) -> Floats:
-        """Return the party's exact sums."""
-        return self.contribution(self.initial(setting), rows, setting).astype(np.float64) / _UNIT
 
     def sum_shape(self, setting: Setting) -> tuple[int, ...]:
         """Return (5,)."""
@@ -115,10 +91,6 @@ class ErrorSums(PrivateAlgorithm, OneSum):
             ]
         return total
 
-    def result(self, state: Ints, setting: Setting) -> Statistic:
-        """Return the noisy sums (5,) of s."""
-        return Statistic(values=state.astype(np.float64) / _UNIT)
-
     def _worst(self, setting: Setting, *, against_null: bool) -> NeighbouringPair:
         low, high = self.label_range
         null = NULL_LABEL if setting.classes > 1 else math.nan
@@ -128,7 +100,7 @@ class ErrorSums(PrivateAlgorithm, OneSum):
 
 @register("evaluators", "error-sums")
 @dataclass(frozen=True, kw_only=True)
-class GaussianErrorSums(ErrorSums):
+class GaussianErrorSums(ErrorSums, GaussianSums):
     """Sum the errors of a regression over the hold-out rows, with rounded Gaussian noise.
 
     Guarantee
@@ -148,19 +120,7 @@ class GaussianErrorSums(ErrorSums):
     Dong, Roth, Su, "Gaussian differential privacy", JRSS B 84 (2022), Theorem 1.
     """
 
-    budget: GaussianMu
-    source: ClassVar[str] = "Dong, Roth, Su 2022, Theorem 1"
-    budgets: ClassVar[tuple[type[Loss], ...]] = (GaussianMu,)
     measured: ClassVar[str] = "sums of errors, l2"
-    norm: ClassVar[int] = 2
-
-    def law(self, setting: Setting) -> RoundedGaussian:
-        """Return the noise of each sum, in units of the grid."""
-        return RoundedGaussian(_UNIT * self.sensitivity(setting) / self.budget.mu)
-
-    def deviation(self, setting: Setting) -> float:
-        """Return sensitivity / mu; rounding adds nothing that shows."""
-        return self.sensitivity(setting) / self.budget.mu
 
     def sensitivity(self, setting: Setting) -> float:
         """Return how far one record moves the sums."""
@@ -173,7 +133,7 @@ class GaussianErrorSums(ErrorSums):
 
 @register("evaluators", "laplace-error-sums")
 @dataclass(frozen=True, kw_only=True)
-class LaplaceErrorSums(ErrorSums):
+class LaplaceErrorSums(ErrorSums, LaplaceSums):
     """Sum the errors of a regression over the hold-out rows, with discrete Laplace noise.
 
     For models whose training spends a pure epsilon: measuring them spends no delta either.
@@ -194,19 +154,7 @@ class LaplaceErrorSums(ErrorSums):
     Dwork, McSherry, Nissim, Smith, "Calibrating noise to sensitivity in private data analysis", TCC 2006, Theorem 1.
     """
 
-    budget: PureEpsilon
-    source: ClassVar[str] = "Dwork, McSherry, Nissim, Smith 2006, Theorem 1"
-    budgets: ClassVar[tuple[type[Loss], ...]] = (PureEpsilon,)
     measured: ClassVar[str] = "sums of errors, l1"
-    norm: ClassVar[int] = 1
-
-    def law(self, setting: Setting) -> DiscreteLaplace:
-        """Return the noise of each sum, in units of the grid."""
-        return DiscreteLaplace.calibrated(self.budget.epsilon, _UNIT * self.sensitivity(setting))
-
-    def deviation(self, setting: Setting) -> float:
-        """Return sqrt(2) times the scale."""
-        return math.sqrt(2.0) * self.sensitivity(setting) / self.budget.epsilon
 
     def sensitivity(self, setting: Setting) -> float:
         """Return how far one record moves the sums: most against a null record, which occurs under both relations."""

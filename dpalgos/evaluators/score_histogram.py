@@ -8,11 +8,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from dpalgos.algorithms import OneSum, PrivateAlgorithm
 from dpalgos.errors import ParameterError
-from dpalgos.guarantees import RELATIONS, GaussianMu, Guarantee, Loss, Neighbours, Numerics, Setting
-from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
-from dpalgos.models import Statistic
+from dpalgos.evaluators.noisy_sums import GaussianSums
+from dpalgos.guarantees import Setting
 from dpalgos.neighbouring import NeighbouringPair, one_row_apart
 from dpalgos.registry import register
 from dpalgos.rows import Floats, Ints, Rows, null_records
@@ -22,7 +20,7 @@ __all__ = ["ScoreHistogram", "area_under_curve", "curves_of"]
 
 @register("evaluators", "score-histogram")
 @dataclass(frozen=True, kw_only=True)
-class ScoreHistogram(PrivateAlgorithm, OneSum):
+class ScoreHistogram(GaussianSums):
     """Histogram each class's scores apart for rows of the class and rows of the others, with integer noise.
 
     Scores are squashed by the logistic function first, so that bins on [0, 1] need no range learnt from the rows.
@@ -43,39 +41,21 @@ class ScoreHistogram(PrivateAlgorithm, OneSum):
     Dong, Roth, Su, "Gaussian differential privacy", JRSS B 84 (2022), Theorem 1.
     """
 
-    budget: GaussianMu
     bins: int = 32
-    source: ClassVar[str] = "Dong, Roth, Su 2022, Theorem 1"
-    relations: ClassVar[tuple[Neighbours, ...]] = RELATIONS
-    budgets: ClassVar[tuple[type[Loss], ...]] = (GaussianMu,)
     measured: ClassVar[str] = "counts, l2"
-    norm: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.bins < 2:
             raise ParameterError(f"bins is {self.bins}; it must be at least 2")
 
-    def guarantee(self, setting: Setting) -> Guarantee:
-        """Return the budget, exact."""
-        self.check(setting)
-        return Guarantee(losses=(self.budget,), neighbours=setting.neighbours, numerics=Numerics.EXACT)
-
     @staticmethod
     def _histograms(setting: Setting) -> int:
         return 1 if setting.classes <= 2 else setting.classes
 
-    def law(self, setting: Setting) -> RoundedGaussian:
-        """Return the noise of each count."""
-        return RoundedGaussian(self.sensitivity(setting) / self.budget.mu)
-
     def sensitivity(self, setting: Setting) -> float:
         """Return the root of the number of bins that one record moves by one."""
         return math.sqrt(setting.neighbours.records * self._histograms(setting))
-
-    def statistic(self, rows: Rows, setting: Setting) -> Floats:
-        """Return the party's exact counts."""
-        return self.contribution(self.initial(setting), rows, setting).astype(np.float64)
 
     def sum_shape(self, setting: Setting) -> tuple[int, ...]:
         """Return (histograms, 2, bins)."""
@@ -101,10 +81,6 @@ class ScoreHistogram(PrivateAlgorithm, OneSum):
                 for side, chosen in enumerate((~positive, positive)):
                     counts[index, side] += np.bincount(bins[chosen, index], minlength=self.bins)
         return counts
-
-    def result(self, state: Ints, setting: Setting) -> Statistic:
-        """Return the noisy counts."""
-        return Statistic(values=state.astype(np.float64))
 
 
 def area_under_curve(histograms: Floats) -> float:

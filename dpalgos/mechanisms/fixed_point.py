@@ -25,7 +25,6 @@ __all__ = [
     "exact_outer_sum",
     "gram_sensitivity",
     "outer_sensitivity",
-    "require_exact",
     "squared_limit",
     "sum_sensitivity",
 ]
@@ -123,28 +122,6 @@ def decode(integers: Ints, scale: float) -> Floats:
     return integers / scale
 
 
-def require_exact(rows: int, left_radius: float, right_radius: float) -> None:
-    """Check, from public facts, that a sum of outer products of encoded rows cannot overflow 64-bit integers.
-
-    Parameters
-    ----------
-    rows : int
-        Of all parties together.
-    left_radius, right_radius : float
-        In grid units.
-
-    Raises
-    ------
-    ParameterError
-        If rows * left_radius * right_radius reaches 2^62.
-    """
-    if rows * left_radius * right_radius >= _LARGEST_SUM:
-        raise ParameterError(
-            f"{rows} rows of encoded norms {left_radius:g} and {right_radius:g} could overflow 64-bit sums; "
-            f"their product must stay below 2^62: choose coarser grids"
-        )
-
-
 def exact_outer_sum(left: NDArray[np.int64], right: NDArray[np.int64]) -> Ints:
     """Return the sum over rows of the outer products, ``left.T @ right``, exactly.
 
@@ -166,7 +143,7 @@ def exact_outer_sum(left: NDArray[np.int64], right: NDArray[np.int64]) -> Ints:
     Raises
     ------
     ParameterError
-        If m max|left| max|right| reaches 2^62; :func:`require_exact` rules that out from public facts.
+        If m max|left| max|right| reaches 2^62.
     """
     total = np.zeros((left.shape[1], right.shape[1]), dtype=np.int64)
     if total.size == 0 or len(left) == 0:

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Numerics
 from dpalgos.mechanisms.discrete_gaussian import DiscreteGaussian
-from dpalgos.mechanisms.gaussian import GaussianNoise
 from dpalgos.mechanisms.radial import RadialLaplace
 from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
 from dpalgos.noise import RandomStream
@@ -22,11 +21,8 @@ __all__ = [
     "SymmetricDiscreteGaussian",
     "SymmetricRoundedGaussian",
     "SymmetricRoundedRadial",
-    "from_vector",
     "pack",
     "packed_size",
-    "release_gaussian",
-    "release_radial",
     "to_vector",
     "unpack",
 ]
@@ -63,42 +59,38 @@ def to_vector(matrix: Floats) -> Floats:
     return pack(matrix) * _weights(len(matrix))
 
 
-def from_vector(vector: Floats) -> Floats:
-    """Return the symmetric matrix of a vector; the inverse of :func:`to_vector`."""
-    return unpack(vector / _weights(_dimension(len(vector))))
+@dataclass(frozen=True, slots=True)
+class _SymmetricIntegers:
+    """A law of integers on the diagonal, and the same law of sigma / sqrt(2), rounded up, off it."""
 
+    sigma: float
+    dimension: int
+    numerics: ClassVar[Numerics] = Numerics.EXACT
+    law: ClassVar[type[RoundedGaussian] | type[DiscreteGaussian]]
 
-def release_gaussian(matrix: Floats, sigma: float, stream: RandomStream) -> Floats:
-    """Return a symmetric matrix plus symmetric noise: N(0, sigma^2) on the diagonal, N(0, sigma^2/2) off it.
+    def __post_init__(self) -> None:
+        _require_dimension(self.dimension)
+        self._laws()
 
-    Guarantee
-    ---------
-    mu-Gaussian-DP with mu = Delta_F / sigma, for a Frobenius sensitivity Delta_F: the Gaussian mechanism on
-    :func:`to_vector`, followed by its inverse. Independent N(0, sigma^2) on every entry of the upper triangle, the
-    textbook's way, costs the same and is sqrt(2) noisier off the diagonal. Numerics are ``idealised``.
+    def _laws(self) -> tuple[RoundedGaussian | DiscreteGaussian, ...]:
+        return self.law(self.sigma), self.law(math.nextafter(self.sigma / math.sqrt(2.0), math.inf))
 
-    References
-    ----------
-    Dwork, Talwar, Thakurta, Zhang, "Analyze Gauss", STOC 2014, for the textbook's way.
-    """
-    vector = to_vector(matrix)
-    return from_vector(vector + GaussianNoise(sigma).sample(len(vector), stream))
+    def total_variation(self) -> float:
+        """Return an upper bound on the distance of one draw from its stated law."""
+        return max(law.total_variation() for law in self._laws())
 
-
-def release_radial(matrix: Floats, scale: float, stream: RandomStream) -> Floats:
-    """Return a symmetric matrix plus symmetric noise of density proportional to ``exp(-|N|_F / scale)``.
-
-    Guarantee
-    ---------
-    epsilon-DP with epsilon = Delta_F / scale, for a Frobenius sensitivity Delta_F: the radial mechanism on
-    :func:`to_vector` in d (d+1) / 2 dimensions, followed by its inverse. Numerics are ``idealised``.
-    """
-    vector = to_vector(matrix)
-    return from_vector(vector + RadialLaplace(scale).sample(len(vector), stream))
+    def sample(self, count: int, stream: RandomStream) -> Ints:
+        """Return the noise of one packed matrix; ``count`` must be its number of entries."""
+        _require_packed(count, self.dimension)
+        result = np.zeros(count, dtype=np.int64)
+        diagonal, (on, off) = _diagonal(self.dimension), self._laws()
+        result[diagonal] = on.sample(self.dimension, stream)
+        result[~diagonal] = off.sample(count - self.dimension, stream)
+        return result
 
 
 @dataclass(frozen=True, slots=True)
-class SymmetricRoundedGaussian:
+class SymmetricRoundedGaussian(_SymmetricIntegers):
     """Integer noise for the upper triangle of a symmetric integer matrix.
 
     ``RoundedGaussian(sigma)`` on the diagonal, ``RoundedGaussian(sigma / sqrt(2))`` off it.
@@ -123,26 +115,11 @@ class SymmetricRoundedGaussian:
         Rows of the matrix.
     """
 
-    sigma: float
-    dimension: int
-    numerics: ClassVar[Numerics] = Numerics.EXACT
-
-    def __post_init__(self) -> None:
-        _require_dimension(self.dimension)
-        RoundedGaussian(self.sigma)
-        RoundedGaussian(_off_diagonal(self.sigma))
+    law: ClassVar[type[RoundedGaussian]] = RoundedGaussian
 
     def mu(self, sensitivity: float) -> float:
         """Return the Gaussian-DP parameter for a Frobenius sensitivity in grid units, rounded up."""
         return RoundedGaussian(self.sigma).mu(sensitivity)
-
-    def total_variation(self) -> float:
-        """Return an upper bound on the distance of one draw from its stated law."""
-        return max(RoundedGaussian(sigma).total_variation() for sigma in (self.sigma, _off_diagonal(self.sigma)))
-
-    def sample(self, count: int, stream: RandomStream) -> Ints:
-        """Return the noise of one packed matrix; ``count`` must be its number of entries."""
-        return _sample(self.dimension, count, RoundedGaussian, self.sigma, stream)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,8 +129,9 @@ class SymmetricRoundedRadial:
     Guarantee
     ---------
     Added to the packed upper triangle of an integer matrix S of Frobenius sensitivity Delta_F (grid units):
-    epsilon-DP with epsilon = Delta_F / scale. Proof: :func:`release_radial` of S, whose entries are rounded; since S
-    is an integer matrix, S + round(N) = round(S + N). Numerics are ``idealised``, as the radial law's.
+    epsilon-DP with epsilon = Delta_F / scale. Proof: :func:`to_vector` is an isometry, so the radial mechanism on
+    it in d (d+1) / 2 dimensions is epsilon-DP; its inverse and rounding are post-processing, and since S is an integer
+    matrix, S + round(N) = round(S + N). Numerics are ``idealised``, as the radial law's.
 
     Parameters
     ----------
@@ -182,7 +160,7 @@ class SymmetricRoundedRadial:
 
 
 @dataclass(frozen=True, slots=True)
-class SymmetricDiscreteGaussian:
+class SymmetricDiscreteGaussian(_SymmetricIntegers):
     """Integer noise for the upper triangle of a symmetric integer matrix, with a zCDP guarantee.
 
     ``DiscreteGaussian(sigma)`` on the diagonal, ``DiscreteGaussian(sigma / sqrt(2))`` off it.
@@ -205,41 +183,11 @@ class SymmetricDiscreteGaussian:
         Rows of the matrix.
     """
 
-    sigma: float
-    dimension: int
-    numerics: ClassVar[Numerics] = Numerics.EXACT
-
-    def __post_init__(self) -> None:
-        _require_dimension(self.dimension)
-        DiscreteGaussian(self.sigma)
-        DiscreteGaussian(_off_diagonal(self.sigma))
+    law: ClassVar[type[DiscreteGaussian]] = DiscreteGaussian
 
     def rho(self, sensitivity: float) -> float:
         """Return the zCDP parameter for a Frobenius sensitivity in grid units, rounded up."""
         return DiscreteGaussian(self.sigma).rho(sensitivity)
-
-    def total_variation(self) -> float:
-        """Return an upper bound on the distance of one draw from its stated law."""
-        return max(DiscreteGaussian(sigma).total_variation() for sigma in (self.sigma, _off_diagonal(self.sigma)))
-
-    def sample(self, count: int, stream: RandomStream) -> Ints:
-        """Return the noise of one packed matrix; ``count`` must be its number of entries."""
-        return _sample(self.dimension, count, DiscreteGaussian, self.sigma, stream)
-
-
-def _sample(
-    dimension: int,
-    count: int,
-    law: type[RoundedGaussian] | type[DiscreteGaussian],
-    sigma: float,
-    stream: RandomStream,
-) -> Ints:
-    _require_packed(count, dimension)
-    result = np.zeros(count, dtype=np.int64)
-    diagonal = _diagonal(dimension)
-    result[diagonal] = law(sigma).sample(dimension, stream)
-    result[~diagonal] = law(_off_diagonal(sigma)).sample(count - dimension, stream)
-    return result
 
 
 def _require_packed(count: int, dimension: int) -> None:
@@ -248,10 +196,6 @@ def _require_packed(count: int, dimension: int) -> None:
             f"{count} entries were asked of a law for symmetric {dimension} x {dimension} matrices; "
             f"their packed upper triangle has {packed_size(dimension)}"
         )
-
-
-def _off_diagonal(sigma: float) -> float:
-    return math.nextafter(sigma / math.sqrt(2.0), math.inf)
 
 
 def _diagonal(dimension: int) -> NDArray[np.bool_]:

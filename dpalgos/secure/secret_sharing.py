@@ -8,7 +8,7 @@ from math import prod
 
 from dpalgos.errors import ParameterError
 
-__all__ = ["ELEMENT", "PRIME", "element", "lagrange_weights", "reconstruct", "split", "to_bytes"]
+__all__ = ["ELEMENT", "PRIME", "lagrange_weights", "reconstruct", "split", "to_bytes"]
 
 PRIME = 2**256 - 189
 """The largest prime below 2^256; a uniform 256-bit string is a uniform field element up to 2^-248."""
@@ -17,14 +17,6 @@ ELEMENT = 32
 
 # Between reductions an intermediate value grows by the bits of the evaluation point only.
 _REDUCE_EVERY = 16
-
-
-def element(data: bytes) -> int:
-    """Read a field element; raises ParameterError unless it is the canonical 32 bytes of a number below the prime."""
-    value = int.from_bytes(data, "big")
-    if len(data) != ELEMENT or value >= PRIME:
-        raise ParameterError(f"not a field element: {len(data)} bytes; it must be {ELEMENT} bytes below 2^256 - 189")
-    return value
 
 
 def to_bytes(value: int) -> bytes:

@@ -91,8 +91,7 @@ def allotments(sizes: Sequence[int], share: NoiseShare) -> tuple[int, ...]:
     ---------
     The bounds add up to at most 2^62, and the noise of all parties to less than 2^62, so no sum over any set of parties
     leaves (-2^63, 2^63): reduction modulo 2^64 loses nothing. Party i gets the part sizes_i / sum(sizes) of 2^62.
-    Sums to which every row adds at most r, with ``r * rows < 2^62`` (what
-    :func:`dpalgos.mechanisms.fixed_point.require_exact` demands of an algorithm), never reach their bounds.
+    Sums to which every row adds at most r, with ``r * rows < 2^62``, never reach their bounds.
 
     Parameters
     ----------

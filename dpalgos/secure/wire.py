@@ -147,7 +147,7 @@ def _fields(cls: type[Wire]) -> tuple[tuple[str, _Codec], ...]:
     if cls not in _LAYOUTS:
         hints = typing.get_type_hints(cls)
         # Every kind of message is a dataclass; its fields are only known once the class statement is over.
-        names = (field.name for field in dataclasses.fields(cls))  # type: ignore[arg-type]
+        names = (field.name for field in dataclasses.fields(cls))  # type: ignore[arg-type]  # every kind is a dataclass
         _LAYOUTS[cls] = tuple((name, _codec(hints[name])) for name in names)
     return _LAYOUTS[cls]
 

@@ -20,7 +20,7 @@ def extract(database: Database, keys: Sequence[str]) -> list[dict[str, Any]]:
     """Return the entries that speak of releases, in their order, each a mapping of :data:`FIELDS`.
 
     These are the openings of the accounts that paid, the plans that the releases were charged with, all charges of
-    these plans, corrections of their price, and the digests of the releases' outputs.
+    these plans, and the digests of the releases' outputs.
 
     Parameters
     ----------
@@ -36,7 +36,7 @@ def extract(database: Database, keys: Sequence[str]) -> list[dict[str, Any]]:
             numbers |= {entry.sequence for entry in found.find(Kind.ACCOUNT, subject=account)}
             numbers |= {
                 entry.sequence
-                for entry in found.find(Kind.CHARGE, Kind.RECHARGE, Kind.REPRICE, account=account)
+                for entry in found.find(Kind.CHARGE, Kind.RECHARGE, account=account)
                 if int(entry.content["plan"]) in plans
             }
         if keys:

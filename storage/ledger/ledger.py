@@ -554,49 +554,6 @@ class Ledger:
             raise StorageError(f"the accounting gave no price for party {min(unpriced)!r}; nothing was charged")
         return decision
 
-    def reprice(
-        self,
-        account: str,
-        plan: int,
-        costs: Mapping[str, Mapping[str, Any]],
-        *,
-        why: str,
-        loss: Mapping[str, Any] | None = None,
-    ) -> None:
-        """Record other costs for a plan whose guarantee turned out wrong; asked again with the same, nothing changes.
-
-        Parameters
-        ----------
-        account : str
-        plan : int
-            Number of the plan's entry.
-        costs : mapping of party to JSON
-            What every party of the plan pays from now on; the policy's own JSON.
-        why : str
-        loss : mapping, optional
-            The plan's loss as a whole.
-
-        Raises
-        ------
-        InputError
-            If the account has no such plan, or another set of parties would pay.
-        """
-        with writing(self._database) as entries:
-            get_account(entries, account)
-            plans = {found.sequence: found for found in _plans(entries, account)}
-            if plan not in plans or costs.keys() != plans[plan].costs.keys() or not why.strip():
-                raise InputError(
-                    f"plan {plan} of account {account!r} cannot be priced anew; name one of its plans, a cost for each "
-                    "party of it and no other, and why"
-                )
-            if dict(plans[plan].costs) != dict(costs):
-                entries.append(
-                    Kind.REPRICE,
-                    account=account,
-                    subject=str(plan),
-                    content={"plan": plan, "costs": costs, "loss": dict(loss or {}), "why": why},
-                )
-
     def restore(self, *, by: str, why: str, stated: Cap | None = None) -> tuple[str, ...]:
         """Accept a ledger that is older than its high-water marks, by booking what it lacks as spent.
 
@@ -917,12 +874,8 @@ def _plan(entry: Entry) -> StoredPlan:
 
 
 def _plans(entries: Entries, account: str) -> list[StoredPlan]:
-    """Return an account's plans, oldest first, at their costs as corrected."""
-    plans = {entry.sequence: _plan(entry) for entry in entries.find(Kind.PLAN, account=account)}
-    for entry in entries.find(Kind.REPRICE, account=account):
-        number = entry.content["plan"]
-        plans[number] = replace(plans[number], costs=entry.content["costs"], loss=entry.content["loss"])
-    return list(plans.values())
+    """Return an account's plans, oldest first."""
+    return [_plan(entry) for entry in entries.find(Kind.PLAN, account=account)]
 
 
 _histories: dict[tuple[str, str], tuple[Link, tuple[PlanRecord, ...]]] = {}
@@ -939,8 +892,8 @@ def _history(entries: Entries, account: str) -> tuple[PlanRecord, ...]:
     end = entries.last()
     read, before = _histories.get((end.ledger_id, account), (None, ()))
     known = read is not None and entries.untouched and entries.digest_at(read.sequence) == read.digest
-    later = entries.find(Kind.PLAN, Kind.REPRICE, account=account, after=read.sequence) if read and known else []
-    if known and all(entry.kind is Kind.PLAN for entry in later):
+    if read and known:
+        later = entries.find(Kind.PLAN, account=account, after=read.sequence)
         history = before + tuple(_plan(entry).record() for entry in later)
     else:
         fresh = tuple(plan.record() for plan in _plans(entries, account))

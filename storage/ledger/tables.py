@@ -59,5 +59,5 @@ _POSTGRESQL_TRIGGERS = (
 )
 for _dialect, _triggers in (("sqlite", _SQLITE_TRIGGERS), ("postgresql", _POSTGRESQL_TRIGGERS)):
     for _trigger in _triggers:
-        _ddl = DDL(_trigger)  # type: ignore[no-untyped-call]
+        _ddl = DDL(_trigger)  # type: ignore[no-untyped-call]  # SQLAlchemy's DDL has no types
         event.listen(entries, "after_create", _ddl.execute_if(dialect=_dialect))

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import cast
 
 import numpy as np
 
+from dpalgos.aggregators.aggregator import Aggregator
+from dpalgos.algorithms import Algorithm
 from dpalgos.audit.experiment import GAUSSIAN_RATIO, RATIO
 from dpalgos.audit.sums import WatchedRun, run_watched
 from dpalgos.guarantees import Neighbours
 from dpalgos.keystream import KeyedNoise
-from dpalgos.models import AffineMap, LinearModel
-from dpalgos.rows import NULL_LABEL, ArrayRows, Floats, Rows
+from dpalgos.models import AffineMap, Artefact, LinearModel, RowMap
+from dpalgos.rows import NULL_LABEL, ArrayRows, Floats
 from storage.refs import DatasetRef, ShardRef, Visibility
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.planner import plan_run
@@ -52,8 +54,8 @@ class MadeUpRun:
 
     plan: RunPlan
     _keys: dict[int, str] = field(default_factory=dict)
-    _algorithms: dict[str, Any] = field(default_factory=dict)
-    _maps: dict[str, Any] = field(default_factory=dict)
+    _algorithms: dict[str, Algorithm] = field(default_factory=dict)
+    _maps: dict[str, Artefact] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -65,11 +67,18 @@ class MadeUpRun:
         rows: int,
         dimension: int,
         classes: int = 2,
-        **settings: Any,
+        neighbours: Neighbours = Neighbours.REPLACE_ONE,
+        parameters: Mapping[str, object] | None = None,
     ) -> MadeUpRun:
         """Plan a system over two parties (one, where all rows are read together) of ``rows`` rows each."""
         config = TrainingConfig(
-            algorithm=system, dataset="made-up", epsilon=epsilon, delta=delta, dimension=dimension, **settings
+            algorithm=system,
+            dataset="made-up",
+            epsilon=epsilon,
+            delta=delta,
+            dimension=dimension,
+            neighbours=neighbours,
+            parameters=dict(parameters or {}),
         )
         dataset = DatasetRef(
             name="made-up",
@@ -89,7 +98,7 @@ class MadeUpRun:
 
         Observables are every released array, what the server makes of them, and the weights of the rows before a map.
         """
-        made: dict[str, Any] = {}
+        made: dict[str, Artefact] = {}
         ratios: list[WatchedRun] = []
         for release in self.plan.projections:
             self._release(release, (), neighbours, world, secret, trial, made, ratios)
@@ -118,12 +127,12 @@ class MadeUpRun:
     def _release(
         self,
         release: PlannedRelease,
-        maps: Sequence[Any],
+        maps: Sequence[Artefact],
         neighbours: Neighbouring,
         world: bool,
         secret: bytes,
         trial: int,
-        made: dict[str, Any],
+        made: dict[str, Artefact],
         runs: list[WatchedRun],
     ) -> None:
         # The identity is a digest of much; it is worked out once. So is a public map.
@@ -135,8 +144,8 @@ class MadeUpRun:
         ours, theirs = (neighbours.left, neighbours.right) if world else (neighbours.right, neighbours.left)
         differing = [index for index, party in enumerate(release.parties) if ours[party] is not theirs[party]]
         party = differing[0] if differing else 0
-        rows = [_mapped(ours[name], maps, release.setting.dimension) for name in release.parties]
-        other = _mapped(theirs[release.parties[party]], maps, release.setting.dimension)
+        rows = [_mapped(ours[name], maps) for name in release.parties]
+        other = _mapped(theirs[release.parties[party]], maps)
         noise = KeyedNoise(secret, f"{key}/{trial}/{world}")
         run = run_watched(algorithm, release.setting, noise, rows, other, party=party, world=world)
         made[key] = run.artefact
@@ -146,26 +155,17 @@ class MadeUpRun:
             runs.append(run)
 
 
-class _Mapped:
-    """Rows seen through released maps."""
-
-    def __init__(self, rows: ArrayRows, maps: Sequence[Any], dimension: int) -> None:
-        features = rows.features
-        for one in maps:
-            features = one.apply(features)
-        self.features = features
-        self._inner = ArrayRows(features, rows.labels)
-        self.count, self.dimension = rows.count, dimension
-        self.blocks, self.fingerprint = self._inner.blocks, rows.fingerprint
+def _mapped(rows: ArrayRows, maps: Sequence[Artefact]) -> ArrayRows:
+    """Return rows seen through released maps."""
+    features = rows.features
+    for one in maps:
+        features = cast(RowMap, one).apply(features)
+    return ArrayRows(features, rows.labels)
 
 
-def _mapped(rows: ArrayRows, maps: Sequence[Any], dimension: int) -> Rows:
-    return _Mapped(rows, maps, dimension) if maps else rows
-
-
-def _combined(combination: PlannedCombination, made: Mapping[str, Any]) -> Any:
-    artefacts = [made[key] for key in combination.upstream]
-    return combination.algorithm.build().combine(artefacts, np.array(combination.weights))
+def _combined(combination: PlannedCombination, made: Mapping[str, Artefact]) -> Artefact:
+    aggregator = cast(Aggregator[Artefact], combination.algorithm.build())
+    return aggregator.combine([made[key] for key in combination.upstream], np.array(combination.weights))
 
 
 def neighbouring_rows(run: MadeUpRun, rows: int, dimension: int, neighbours: Neighbours) -> list[Neighbouring]:

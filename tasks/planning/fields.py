@@ -21,7 +21,7 @@ def _either(kind: type[_T] | object, read: Callable[[Json], _T]) -> PlainValidat
     def validate(value: object) -> _T:
         if isinstance(value, Mapping):
             return read(dict(value))
-        if not isinstance(value, kind):  # type: ignore[arg-type]
+        if not isinstance(value, kind):  # type: ignore[arg-type]  # from JSON, checked by the class
             raise ValueError(f"{value!r} is no {kind} and no JSON of one")
         return value
 
@@ -42,7 +42,7 @@ def _algorithm_json(spec: AlgorithmSpec) -> Json:
 def _setting(data: Json) -> Setting:
     sizes, neighbours = data.pop("sizes"), data.pop("neighbours")
     assert isinstance(sizes, (list, tuple))
-    return Setting(sizes=tuple(sizes), neighbours=Neighbours(str(neighbours)), **data)  # type: ignore[arg-type]
+    return Setting(sizes=tuple(sizes), neighbours=Neighbours(str(neighbours)), **data)  # type: ignore[arg-type]  # from JSON, checked by the class
 
 
 def _setting_json(setting: Setting) -> Json:
@@ -50,7 +50,7 @@ def _setting_json(setting: Setting) -> Json:
 
 
 def _claim(data: Json) -> Claim:
-    return Claim(**data)  # type: ignore[arg-type]
+    return Claim(**data)  # type: ignore[arg-type]  # from JSON, checked by the class
 
 
 LossField = Annotated[Loss, _either(Loss, loss_from_json), PlainSerializer(loss_to_json)]

@@ -226,7 +226,7 @@ def _changes(config: TrainingConfig) -> dict[str, AlgorithmSpec]:
 
 def _exchanged(config: TrainingConfig, arrangement: Arrangement) -> Arrangement:
     """Return an arrangement with the parts that a configuration names instead of the system's."""
-    return dataclasses.replace(arrangement, **_changes(config))  # type: ignore[arg-type]
+    return dataclasses.replace(arrangement, **_changes(config))  # type: ignore[arg-type]  # fields by name
 
 
 def resolve_normalisation(config: TrainingConfig, declared: str | None) -> str:

@@ -14,7 +14,6 @@ from storage.catalog import Horizon
 from storage.datasets import dataset_ref, origins
 from storage.errors import InputError
 from storage.refs import DatasetRef, ShardRef
-from storage.releases import ReleaseStore
 from storage.shards import write_shards
 from tasks.accounts.budget import relation_of
 from tasks.datasets.horizons import drafted_horizon, find_horizon, positions_of
@@ -25,7 +24,7 @@ from tasks.planning.plans import FeatureStep
 from tasks.preparation.dealing import HELD_OUT, OWN_FILES
 from tasks.preparation.features import featured_ref, plan_features
 from tasks.preparation.mapping import mapped_ref
-from tasks.runtime.books import open_catalog
+from tasks.runtime.books import open_catalog, open_releases
 from tasks.runtime.settings import current_layout
 
 __all__ = ["Night", "Nights", "begin_nights", "deal_night", "deal_test_rows", "preview_nights"]
@@ -109,7 +108,7 @@ def _nights(config: TrainingConfig, horizon: Horizon, normalisation: str, *, fix
             terms = StreamTerms.model_validate(catalog.fix_stream(config.dataset, key, terms.model_dump(mode="json")))
     else:
         terms = StreamTerms.model_validate(kept)
-    store = ReleaseStore(current_layout())
+    store = open_releases()
     stored = [store.exists(one) for one in terms.release.night_keys[:last]]
     pending = [arrival for arrival in horizon.arrivals if arrival.night == last or not stored[arrival.night - 1]]
     each = [_sizes(config, arrival) for arrival in horizon.arrivals]

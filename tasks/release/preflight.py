@@ -153,7 +153,7 @@ def _check_parts(config: TrainingConfig, dataset: DatasetRef, faults: _Faults) -
         faults.of(lambda: _missing_budget(resolved))
     for field, value in config.parameters.items():
         if not field.startswith("partition."):
-            faults.of(lambda field=field, value=value: _check_parameter(bare, dataset, field, value))  # type: ignore[misc]
+            faults.of(lambda field=field, value=value: _check_parameter(bare, dataset, field, value))  # type: ignore[misc]  # bound now
 
 
 def _noisy(resolved: Resolved) -> list[AlgorithmSpec]:

@@ -312,12 +312,12 @@ def prepare_engine(root: Path) -> None:
     os.environ["PREFECT_API_URL"] = os.environ[EMBEDDED_VARIABLE] = f"http://127.0.0.1:{address[1]}/api"
     os.environ["PREFECT_API_AUTH_STRING"] = secret.basic
     # The imports take as long as the server's start and can go beside it; this one walks every module before it.
-    import skops.io  # noqa: F401
+    import skops.io  # noqa: F401 - imported ahead of its use
 
     # isort: split
     import mlflow.sklearn
-    import mlflow.store.tracking.sqlalchemy_store  # noqa: F401
-    import prefect  # noqa: F401
+    import mlflow.store.tracking.sqlalchemy_store  # noqa: F401 - imported ahead of its use
+    import prefect  # noqa: F401 - imported ahead of its use
 
     # At exit the last events are sent within a second or two; that they are still on their way is no warning.
     logging.getLogger("EventsWorker").setLevel(logging.ERROR)

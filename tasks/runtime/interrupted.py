@@ -40,7 +40,7 @@ def marked_runs(root: Path) -> Iterator[None]:
     """Tag the flow runs made in the context with this process, whose life a lock shows that the kernel drops."""
     folder = _folder(root)
     with locked(folder / ".lock"):
-        file = tempfile.NamedTemporaryFile(dir=folder, prefix="")  # noqa: SIM115
+        file = tempfile.NamedTemporaryFile(dir=folder, prefix="")  # noqa: SIM115 - open for as long as the process lives
         fcntl.flock(file, fcntl.LOCK_EX)
     with file, tags(_TAG + Path(file.name).name):
         yield

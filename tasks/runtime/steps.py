@@ -105,19 +105,19 @@ class Step(Task[P, R]):
         super().__init__(fn, **options)
         self._is_stored, self._is_whole = stored, whole
 
-    def __call__(self, *args: Any) -> R:  # type: ignore[override]
+    def __call__(self, *args: Any) -> R:  # type: ignore[override]  # no keywords: arguments are the cache's key
         """Run the step and wait for it."""
         answer: R
         if is_inline():
             answer = self._now(*args).value
         else:
-            answer = super().__call__(*args)  # type: ignore[call-overload]
+            answer = super().__call__(*args)  # type: ignore[call-overload]  # Prefect overloads by sync and async
             if self._is_whole is not None and not self._is_whole(answer):
-                answer = self.with_options(refresh_cache=True)(*args)  # type: ignore[call-overload]
+                answer = self.with_options(refresh_cache=True)(*args)  # type: ignore[call-overload]  # Prefect overloads by sync and async
         _OBSERVER.get()(self.name)
         return answer
 
-    def submit(self, *args: Any) -> Future[R]:  # type: ignore[override]
+    def submit(self, *args: Any) -> Future[R]:  # type: ignore[override]  # no keywords: arguments are the cache's key
         """Begin the step; arguments may be what other steps' ``submit`` returned."""
         if is_inline():
             return self._now(*args)
@@ -131,7 +131,7 @@ class Step(Task[P, R]):
         with _LOCKS[identity(step=self.name, arguments=given)]:
             known = None if self._is_stored is None else self._is_stored(*given)
             started = time.monotonic()
-            value = self.fn(*given)  # type: ignore[call-arg]
+            value = self.fn(*given)  # type: ignore[call-arg]  # P is *args alone
             return Done(value, known, time.monotonic() - started)
 
 

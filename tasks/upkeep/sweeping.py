@@ -1,4 +1,4 @@
-"""What killed processes left behind, copies of private rows among it, is removed; what can be made again is."""
+"""What killed processes left behind and what is damaged is removed; what can be made again from stored rows is."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from storage.ledger.entries import reading, writing
 from storage.ledger.material import adopt_material, missing_material
 from storage.orphans import remove_orphans
 from tasks.datasets.registration import sweep_unregistered
-from tasks.runtime.books import open_books, open_catalog
+from tasks.runtime.books import open_books, open_catalog, open_releases
 from tasks.runtime.settings import ledger_url
 
 __all__ = ["sweep_everything"]
 
 
 def sweep_everything(layout: Layout) -> list[str]:
-    """Remove what killed processes left anywhere in a root and make lost fingerprints again from stored rows.
+    """Remove what killed processes left and damaged releases; make lost fingerprints again from stored rows.
 
     Returns
     -------
@@ -34,6 +34,11 @@ def sweep_everything(layout: Layout) -> list[str]:
         done.append(f"removed {versions} copies of rows that were never registered")
     if objects := remove_orphans(layout):
         done.append(f"removed {objects} objects of rows that no stored version names")
+    if damaged := open_releases().remove_damaged():
+        done.append(
+            f"removed {len(damaged)} damaged releases: whoever needs one makes it again, with the same noise and no "
+            "new charge while the secrets are the same"
+        )
     with reading(open_books()) as entries:
         lacking = missing_material(layout, entries, shared=ledger_url() is not None)
     for version in filter(partial(remake_fingerprints, layout), lacking):

@@ -267,7 +267,7 @@ def test_add_remove_is_no_relation_to_account_under(proved: Neighbours) -> None:
         losses_under(Guarantee(losses=(GaussianMu(0.1),), neighbours=proved), Neighbours.ADD_REMOVE_ONE)
 
 
-@pytest.mark.parametrize("act", [lambda: group_loss(0.5, 2), lambda: scaled(0.5, 2.0)])  # type: ignore[arg-type]
+@pytest.mark.parametrize("act", [lambda: group_loss(0.5, 2), lambda: scaled(0.5, 2.0)])  # type: ignore[arg-type]  # no loss
 def test_unknown_losses_are_refused(act: Any) -> None:
     with pytest.raises(ParameterError, match="no known loss type"):
         act()

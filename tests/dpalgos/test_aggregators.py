@@ -43,11 +43,11 @@ def test_models_are_averaged_with_their_weights_intercepts_too() -> None:
 @pytest.mark.parametrize("aggregator", [ProjectorMean(), Procrustes(), SumOfCovariances()])
 def test_mean_subspaces_are_orthonormal_near_their_parts_and_blind_to_rotations(aggregator: object) -> None:
     parts = bases()
-    mean = aggregator.combine(parts, WEIGHTS)  # type: ignore[attr-defined]
+    mean = aggregator.combine(parts, WEIGHTS)  # type: ignore[attr-defined]  # an aggregator's
     np.testing.assert_allclose(mean.basis.T @ mean.basis, np.eye(3), atol=1e-12)
     for part in parts:
         assert np.linalg.norm(projector(part.basis) - projector(mean.basis)) < 0.3
-    again = aggregator.combine(turned(parts), WEIGHTS)  # type: ignore[attr-defined]
+    again = aggregator.combine(turned(parts), WEIGHTS)  # type: ignore[attr-defined]  # an aggregator's
     np.testing.assert_allclose(projector(again.basis), projector(mean.basis), atol=1e-10)
 
 

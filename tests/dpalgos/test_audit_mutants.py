@@ -86,7 +86,7 @@ class ZeroOutUnderReplaceOne(NoisyGradientDescent):
 class GradientsClippedAfterNoise(NoisyGradientDescent):
     """Gradients enter as long as they are, and the noisy sum is clipped."""
 
-    def contribution(self, state: DescentState, rows: Rows, setting: Setting) -> Ints:  # type: ignore[override]
+    def contribution(self, state: DescentState, rows: Rows, setting: Setting) -> Ints:  # type: ignore[override]  # a mutant
         sums = self.sums(setting)
         unclipped = replace(sums, clip=8.0 * self.clip)
         return unclipped.total(state.weights, unclipped.prepare(rows, setting), setting) * 8

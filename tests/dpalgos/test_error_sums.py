@@ -43,7 +43,7 @@ def test_no_two_records_are_farther_apart_and_two_are_as_far(algorithm: ErrorSum
     gaps = among[:, None] - (null[None, None] if relation is Neighbours.REPLACE_SPECIAL else among[None])
     most = np.linalg.norm(gaps, ord=norm, axis=2).max()
     setting = setting_of(4, relation)
-    assert most == pytest.approx(algorithm.sensitivity(setting), rel=1e-12)  # type: ignore[attr-defined]
+    assert most == pytest.approx(algorithm.sensitivity(setting), rel=1e-12)
     pair = algorithm.neighbouring_pair(setting)
     moved = algorithm.statistic(pair.left, setting) - algorithm.statistic(pair.right, setting)
     assert np.linalg.norm(moved, ord=norm) == pytest.approx(most, rel=1e-12)

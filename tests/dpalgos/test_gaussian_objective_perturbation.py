@@ -257,7 +257,7 @@ def test_released_noise_has_the_stated_deviation() -> None:
 
 def test_parameters_are_validated() -> None:
     for make in (
-        lambda: GaussianObjectivePerturbation(budget=GaussianMu(1.0)),  # type: ignore[arg-type]
+        lambda: GaussianObjectivePerturbation(budget=GaussianMu(1.0)),  # type: ignore[arg-type]  # the wrong kind
         lambda: GaussianObjectivePerturbation(budget=ApproximateDP(1.0, 0.0)),
         lambda: GaussianObjectivePerturbation(budget=BUDGET, loss="softmax"),
         lambda: ApproximateMinimaPerturbation(budget=BUDGET, tolerance=0.0),

@@ -223,6 +223,6 @@ class TestGenerator:
         monkeypatch.setattr(sys, "unraisablehook", lambda _: None)
         expected = source().stream("step", VALUE).generator().random(10_000)
         interrupted = Interrupted(source().stream("step", VALUE))
-        generator = np.random.Generator(_WordFeed(interrupted))  # type: ignore[arg-type]
+        generator = np.random.Generator(_WordFeed(interrupted))  # type: ignore[arg-type]  # a bit generator in all but its class
         assert np.array_equal(generator.random(10_000), expected)
         assert interrupted.calls > 5

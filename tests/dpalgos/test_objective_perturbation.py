@@ -60,7 +60,7 @@ def largest_loss(algorithm: Any, calibration: Calibration, count: int = 3) -> tu
             second = log_density(algorithm, np.vstack([common, two]), np.append(labels, ends[1]), grid, calibration)
             from_noise, from_jacobian = first[0] - second[0], first[1] - second[1]
             found = (from_noise + from_jacobian, from_noise, from_jacobian)
-            best = tuple(max(old, float(np.abs(new).max())) for old, new in zip(best, found, strict=True))  # type: ignore[assignment]
+            best = tuple(max(old, float(np.abs(new).max())) for old, new in zip(best, found, strict=True))  # type: ignore[assignment]  # as many
     return best
 
 
@@ -186,7 +186,7 @@ def test_noise_belongs_to_the_rows() -> None:
 def test_parameters_are_validated() -> None:
     rows = blobs(10, 4, 2, 5)
     for make in (
-        lambda: ObjectivePerturbation(budget=GaussianMu(1.0)),  # type: ignore[arg-type]
+        lambda: ObjectivePerturbation(budget=GaussianMu(1.0)),  # type: ignore[arg-type]  # the wrong kind
         lambda: ObjectivePerturbation(budget=PureEpsilon(0.0)),
         lambda: ObjectivePerturbation(budget=BUDGET, regularisation=0.0),
         lambda: ObjectivePerturbation(budget=BUDGET, loss="softmax"),

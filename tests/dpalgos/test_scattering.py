@@ -22,7 +22,7 @@ SETTING = Setting(sizes=(1,), dimension=SIDE * SIDE, classes=2, trust=Trust.CENT
 
 def scattering(**parameters: float) -> ScatteringFeatures:
     given = {"places": 2, "power": 1.0, **parameters}
-    return Scattering(**given).fit([], SETTING, noise())  # type: ignore[arg-type]
+    return Scattering(**given).fit([], SETTING, noise())  # type: ignore[arg-type]  # by name
 
 
 def waves(frequency: int, count: int = 1) -> Floats:
@@ -103,7 +103,7 @@ def whitened() -> WhitenedFeatures:
 
 def _whitening(**more: int) -> PublicWhitening:
     parameters = {"scales": 2, "angles": 4, "places": 2}
-    return PublicWhitening(feature_parameters=parameters, components=12, images=300, **more)  # type: ignore[arg-type]
+    return PublicWhitening(feature_parameters=parameters, components=12, images=300, **more)  # type: ignore[arg-type]  # by name
 
 
 def test_the_map_is_the_seeds(whitened: WhitenedFeatures) -> None:

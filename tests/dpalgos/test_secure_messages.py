@@ -246,7 +246,7 @@ def test_a_party_meets_any_message_with_an_error_of_the_protocol(message: Wire) 
     }
     for session in {bytes(32), PARAMETERS.session}:
         if type(message) in handlers:
-            sent = dataclasses.replace(message, session=session, recipient=0)  # type: ignore[type-var]
+            sent = dataclasses.replace(message, session=session, recipient=0)  # type: ignore[type-var]  # a dataclass
             with pytest.raises(SecureAggregationError):
                 handlers[type(message)](state, sent)
         if isinstance(message, messages.Advertisement):
@@ -304,8 +304,8 @@ def test_in_the_middle_of_a_session_any_message_meets_an_error_of_the_protocol(m
     if fitting:
         known = {"session": PARAMETERS.session, "step": 0, "survivor_set": SURVIVORS.digest, "bits": 64, "recipient": 0}
         known["numbers"] = SURVIVORS.numbers
-        names = {field.name for field in dataclasses.fields(message)}  # type: ignore[arg-type]
-        message = dataclasses.replace(message, **{k: v for k, v in known.items() if k in names})  # type: ignore[type-var]
+        names = {field.name for field in dataclasses.fields(message)}  # type: ignore[arg-type]  # a dataclass
+        message = dataclasses.replace(message, **{k: v for k, v in known.items() if k in names})  # type: ignore[type-var]  # a dataclass
     if isinstance(message, RoundParameters | PartyState | MaskedBlock | SurvivorSet):
         return
     sent: Any = message

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from dpalgos.errors import ParameterError
 from dpalgos.secure import keys, masking
 from dpalgos.secure.errors import ViolationError
-from dpalgos.secure.secret_sharing import PRIME, element, lagrange_weights, reconstruct, split, to_bytes
+from dpalgos.secure.secret_sharing import PRIME, lagrange_weights, reconstruct, split, to_bytes
 
 SESSION = bytes(range(32))
 
@@ -90,13 +90,6 @@ def test_fewer_shares_than_the_threshold_fit_every_secret() -> None:
 def test_split_validates(secret: int, threshold: int, points: list[int], randomness: bytes, named: str) -> None:
     with pytest.raises(ParameterError, match=named):
         split(secret, threshold, points, randomness)
-
-
-def test_elements_have_one_encoding() -> None:
-    assert element(to_bytes(PRIME - 1)) == PRIME - 1
-    for bad in (PRIME.to_bytes(32, "big"), bytes(31), bytes(33)):
-        with pytest.raises(ParameterError, match="field element"):
-            element(bad)
 
 
 def _hkdf(secret: bytes, salt: bytes, info: bytes) -> bytes:

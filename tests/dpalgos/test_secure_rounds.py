@@ -335,7 +335,7 @@ def unmasking() -> tuple[Session, SurvivorSet, MaskedBlock, dict[int, UnmaskResp
 def expect_named(party: int, words: str, change: Mapping[str, object]) -> None:
     """Check that the party's changed response is refused, that it is named and that nobody else is."""
     session, survivors, block, answers = unmasking()
-    answers[party] = replace(answers[party], **change)  # type: ignore[arg-type]
+    answers[party] = replace(answers[party], **change)  # type: ignore[arg-type]  # fields by name
     with pytest.raises(ViolationError, match=words) as caught:
         at_server.unmask_sum(session.agreement, survivors, block, answers.values())
     assert caught.value.party == party
@@ -438,7 +438,7 @@ def test_the_named_party_can_be_left_out_like_a_lost_one() -> None:
 def test_a_wrong_masked_vector_is_detected_and_named(change: dict[str, object], words: str) -> None:
     session, vectors, _ = ready()
     messages = masked(session, 0, vectors)
-    messages[1] = replace(messages[1], **change)  # type: ignore[arg-type]
+    messages[1] = replace(messages[1], **change)  # type: ignore[arg-type]  # fields by name
     with pytest.raises(ViolationError, match=f"party 1: .*{words}"):
         at_server.add_masked(session.agreement, 0, messages)
 
@@ -498,7 +498,7 @@ def dealing() -> tuple[RoundParameters, dict[int, PartyState], at_server.Roster,
 )
 def test_a_bundle_of_the_wrong_form_is_named(change: dict[str, object], words: str) -> None:
     _, _, roster, bundles = dealing()
-    bundles[2] = replace(bundles[2], **change)  # type: ignore[arg-type]
+    bundles[2] = replace(bundles[2], **change)  # type: ignore[arg-type]  # fields by name
     with pytest.raises(ViolationError, match=f"party 2: .*{words}"):
         at_server.collect_shares(roster, bundles.values())
 
@@ -582,7 +582,7 @@ def test_a_party_refuses_requests_that_do_not_fit(change: dict[str, object], wor
     survivors = at_server.fix_survivors(session.agreement, block)
     request = at_server.request_unmasking(session.agreement, survivors, 0)
     with pytest.raises(ViolationError, match=f"server: .*{words}"):
-        at_party.unmask(session.states[0], replace(request, **change))  # type: ignore[arg-type]
+        at_party.unmask(session.states[0], replace(request, **change))  # type: ignore[arg-type]  # fields by name
 
 
 def test_a_party_refuses_survivor_sets_below_the_quorum() -> None:
@@ -651,7 +651,7 @@ def test_masking_validates_step_length_and_type() -> None:
         (0, vectors[0].astype(np.float64), "float64"),
     ):
         with pytest.raises(ParameterError, match=named):
-            at_party.mask(state, step, vector)  # type: ignore[arg-type]
+            at_party.mask(state, step, vector)  # type: ignore[arg-type]  # fields by name
 
 
 def test_joining_validates_number_and_seed() -> None:

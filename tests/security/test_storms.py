@@ -54,7 +54,7 @@ def _storm_of_kills(tmp_path: Path, kills: int, random: np.random.Generator) -> 
     assert said <= set(store.keys()) <= set(charged)
     assert len(set(charged)) == len(charged)
     assert spent(ledger) == len(charged)
-    assert ledger.verify({key: store.digest_of(*store.read(key)) for key in store.keys()}) == []  # noqa: SIM118
+    assert ledger.verify({key: store.digest_of(*store.read(key)) for key in store.keys()}) == []
 
 
 def test_a_few_kills_lose_nothing(tmp_path: Path, random: np.random.Generator) -> None:

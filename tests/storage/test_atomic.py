@@ -62,7 +62,7 @@ def test_a_kill_before_the_rename_leaves_the_old_and_the_next_writer_sweeps(tmp_
     write_bytes(path, b"first")
 
     def body() -> None:
-        Path.replace = die  # type: ignore[method-assign]
+        Path.replace = die  # type: ignore[method-assign]  # in a child
         write_bytes(path, b"second")
 
     killed(body)

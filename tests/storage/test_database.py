@@ -69,9 +69,9 @@ def test_a_kill_while_it_is_made_leaves_nothing_half_made(tmp_path: Path, point:
 
     def body() -> None:
         if point == "before the rename":
-            Path.replace = die  # type: ignore[method-assign]
+            Path.replace = die  # type: ignore[method-assign]  # in a child
         else:
-            module._create_schema = create_and_die  # type: ignore[assignment]
+            module._create_schema = create_and_die  # type: ignore[assignment]  # in a child
         opened(path)
 
     killed(body)

@@ -40,7 +40,7 @@ def _die_after_appending(count: int) -> Callable[[], None]:
             left[0] -= 1
             return die() if left[0] == 0 else added
 
-        Entries.extend = extend_and_die  # type: ignore[method-assign]
+        Entries.extend = extend_and_die  # type: ignore[method-assign]  # in a child
 
     return arrange
 
@@ -51,7 +51,7 @@ def _die_before_the_mark() -> None:
 
 def _die_while_the_mark_is_written() -> None:
     os.replace = die
-    Path.replace = die  # type: ignore[method-assign]
+    Path.replace = die  # type: ignore[method-assign]  # in a child
 
 
 class _DiesOnCommit:

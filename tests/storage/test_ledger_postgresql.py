@@ -84,7 +84,7 @@ def test_two_first_processes_make_one_schema(url: str) -> None:
 
 def test_a_kill_while_it_is_made_leaves_nothing(url: str) -> None:
     def body() -> None:
-        module.insert = die  # type: ignore[attr-defined]
+        module.insert = die  # type: ignore[attr-defined]  # in a child
         opened(url)
 
     killed(body)

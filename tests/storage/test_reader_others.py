@@ -247,7 +247,7 @@ def test_a_pickle_that_calls_something_is_refused(
             stored(layout, read_source("cifar10", tmp_path / "cifar"))
     assert not (tmp_path / "evil-was-here").exists()
     # The peer is not so careful: the payload is real.
-    pickle.Unpickler(io.BytesIO(pickle.dumps([_Evil()], protocol=2))).load()  # noqa: S301
+    pickle.Unpickler(io.BytesIO(pickle.dumps([_Evil()], protocol=2))).load()  # noqa: S301 - made a line above
     assert (tmp_path / "evil-was-here").exists()
     assert list(layout.datasets.iterdir()) == []
 
@@ -418,7 +418,7 @@ def test_openml_without_a_network_says_so(monkeypatch: pytest.MonkeyPatch) -> No
         read_source("openml", "iris", PUBLIC)
 
     def absent(address: str, **_options: object) -> None:
-        raise urllib.error.HTTPError(address, 412, "Precondition Failed", {}, None)  # type: ignore[arg-type]
+        raise urllib.error.HTTPError(address, 412, "Precondition Failed", {}, None)  # type: ignore[arg-type]  # headers are not read
 
     monkeypatch.setattr(urllib.request, "urlopen", absent)
     with pytest.raises(InputError, match="answers 412"):

@@ -111,5 +111,5 @@ def digests() -> dict[str, str]:
     layout = current_layout()
     return {
         key: hashlib.sha256(b"".join(path.read_bytes() for path in sorted(layout.release(key).iterdir()))).hexdigest()
-        for key in ReleaseStore(layout).keys()  # noqa: SIM118
+        for key in ReleaseStore(layout).keys()
     }

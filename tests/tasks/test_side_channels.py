@@ -206,7 +206,7 @@ def test_times_and_iterations_of_private_training_are_null_everywhere(clinic: Cl
         logged = {name for (name,) in connection.execute("SELECT key FROM metrics")}
         assert {"epsilon_spent", "accuracy"} <= logged
         assert not [name for name in logged if TELLING.search(name)]
-    for key in ReleaseStore(layout).keys():  # noqa: SIM118
+    for key in ReleaseStore(layout).keys():
         assert ReleaseStore(layout).manifest(key).get("diagnostics", {}) == {}
 
 

@@ -94,7 +94,7 @@ def test_private_rows_go_through_the_door(rows: tuple[Any, Any]) -> None:
 def test_clones_pickles_and_pipelines_spend_from_one_account(rows: tuple[Any, Any]) -> None:
     unitball.open_account("clinic", epsilon=1.6, delta=1e-6)
     private().fit(*rows)
-    make_pipeline(FunctionTransformer(), pickle.loads(pickle.dumps(private(repetition=1)))).fit(*rows)  # noqa: S301
+    make_pipeline(FunctionTransformer(), pickle.loads(pickle.dumps(private(repetition=1)))).fit(*rows)  # noqa: S301 - our own
     with pytest.raises(BudgetError):
         clone(private(repetition=2)).fit(*rows)
 
@@ -124,7 +124,7 @@ def test_what_comes_from_another_process_needs_a_root(rows: tuple[Any, Any], mon
     stored = pickle.dumps(private())
     monkeypatch.setattr("unitball.estimators.PROCESS", "another")
     with pytest.raises(BudgetError, match="root=FOLDER"):
-        pickle.loads(stored).fit(*rows)  # noqa: S301
+        pickle.loads(stored).fit(*rows)  # noqa: S301 - our own
 
 
 def test_a_roots_ledger_is_charged(rows: tuple[Any, Any], tmp_path: Path) -> None:

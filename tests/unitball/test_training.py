@@ -24,7 +24,7 @@ def test_names_are_imported_when_they_are_used() -> None:
     assert set(unitball.__all__) == set(dir(unitball))
     assert all(getattr(unitball, name) is not None for name in unitball.__all__)
     with pytest.raises(AttributeError, match="nothing_here"):
-        getattr(unitball, "nothing_here")  # noqa: B009
+        getattr(unitball, "nothing_here")  # noqa: B009 - what a typo does
 
 
 def test_a_private_run_from_a_notebook(tracked_root: Path, tmp_path: Path) -> None:

@@ -94,7 +94,7 @@ def test_what_is_made_of_other_releases_is_refused(root: Path) -> None:
     assert charges() == before
     assert first.plan.model is not None
     with pytest.raises(RefusedError, match="planned to be made of"):
-        aggregate.fn(first.plan.model, [others[key] for key in second.plan.model.upstream])  # type: ignore[union-attr]
+        aggregate.fn(first.plan.model, [others[key] for key in second.plan.model.upstream])  # type: ignore[union-attr]  # it has one
 
 
 @pytest.mark.parametrize(

@@ -110,7 +110,7 @@ def test_a_step_that_was_opened_is_not_opened_with_another_value(
 
     def run() -> None:
         counted = dies_before(3 * opened + 1)
-        records.StoredRecord.open = counted(records.StoredRecord.open)  # type: ignore[method-assign]
+        records.StoredRecord.open = counted(records.StoredRecord.open)  # type: ignore[method-assign]  # in a child
         made(prepared)
 
     killed(run)

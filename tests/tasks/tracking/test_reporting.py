@@ -203,7 +203,7 @@ def test_charges_and_releases_are_views(root: Path, tmp_path: Path) -> None:
     mus = query_results("SELECT kind, mu FROM releases WHERE reads_rows ORDER BY kind, key")
     assert [one["mu"] is not None for one in mus] == [True, True, False, False], "covariances are Gaussian, models pure"
     store = ReleaseStore(current_layout())
-    manifests = [store.manifest(key) for key in store.keys()]  # noqa: SIM118
+    manifests = [store.manifest(key) for key in store.keys()]
     for manifest in (one for one in manifests if one.get("reads_rows")):
         losses = Guarantee.from_json(manifest["guarantee"]).losses
         assert [missed for _, missed in manifest["trade_off"]] == trade_off([losses]).tolist()

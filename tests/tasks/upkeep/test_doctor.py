@@ -137,6 +137,18 @@ def test_a_killed_ingestion_leaves_no_copy_of_private_rows(
     assert not list(layout.datasets.glob("*/unregistered"))
 
 
+def test_doctor_removes_damaged_releases_alone(root: Path, commands: CommandLine) -> None:
+    ingest(IngestRequest(name="wine", visibility="public"))
+    for key in ("damaged", "sound"):
+        ReleaseStore(current_layout()).write(key, {"kind": "model", "reads_rows": False}, {"x": np.ones(3)})
+    flip(current_layout().release("damaged") / "arrays.npz")
+    assert "damaged" in problems(commands)["releases"]
+    cleaned = commands("doctor", "--clean", "--json").json
+    assert any("removed 1 damaged releases" in done for done in cleaned["cleaned"])
+    assert ReleaseStore(current_layout()).keys() == ("sound",)
+    assert problems(commands) == {}
+
+
 def test_doctor_cleans_too_and_leaves_what_is_registered(root: Path, rows: PrivateRows, commands: CommandLine) -> None:
     def body() -> None:
         registration._register = die
