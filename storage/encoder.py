@@ -47,7 +47,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sc
     ----------
     schema : mapping
         The document of a :class:`storage.schema.Schema`.
-    on_violation : {"refuse", "clip", "drop"}
+    on_violation : {"refuse", "clip", "drop", "clip-or-drop"}
         What happened at ingestion to rows outside the schema. Under ``"clip"`` numbers go to the nearest end of their
         range and an unknown category is none; otherwise such a row is refused, as is one with a missing cell unless the
         schema says ``indicator`` or ``constant``.
@@ -143,7 +143,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sc
 
     def _refused(self, found: Examined) -> NDArray[np.bool_]:
         rule: MissingRows = self.declared.rule(found.column)
-        clipped = self.on_violation == OnViolation.CLIP
+        clipped = OnViolation(self.on_violation).clips
         wrong = found.encoded.hopeless if clipped else found.encoded.outside
         return wrong if rule.keeps else wrong | found.missing
 

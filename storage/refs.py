@@ -34,6 +34,18 @@ class OnViolation(StrEnum):
     """A number goes to the nearest end of its range; an unknown category becomes all zeros."""
     DROP = "drop"
     """The row is left out; of private rows, it becomes a null record, which is counted and contributes nothing."""
+    CLIP_OR_DROP = "clip-or-drop"
+    """What can be clipped is; a row with a cell that cannot be, or with another number of cells, is dropped."""
+
+    @property
+    def clips(self) -> bool:
+        """Whether what can be clipped is."""
+        return self in (OnViolation.CLIP, OnViolation.CLIP_OR_DROP)
+
+    @property
+    def drops(self) -> bool:
+        """Whether what cannot be taken is dropped instead of refused."""
+        return self in (OnViolation.DROP, OnViolation.CLIP_OR_DROP)
 
 
 class Scaling(StrEnum):

@@ -301,12 +301,10 @@ class Schema:
             elif rule is MissingRows.REFUSE:
                 refused.append((found, found.missing & alive))
         outside = np.logical_or.reduce([found.encoded.outside for found in examined]) & left
-        good = left & ~outside if on_violation is OnViolation.DROP else left
-        if on_violation is not OnViolation.DROP:
-            strict = on_violation is OnViolation.REFUSE
-            refused += [
-                (found, (found.encoded.outside if strict else found.encoded.hopeless) & left) for found in examined
-            ]
+        amiss = [found.encoded.hopeless if on_violation.clips else found.encoded.outside for found in examined]
+        good = left & ~np.logical_or.reduce(amiss) if on_violation.drops else left
+        if not on_violation.drops:
+            refused += [(found, wrong & left) for found, wrong in zip(examined, amiss, strict=True)]
         self._refuse(table, refused)
         tally.read += len(alive)
         tally.incomplete += int((np.logical_or.reduce([found.missing for found in examined]) & alive).sum())

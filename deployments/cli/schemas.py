@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 # What a release of pure epsilon states its cost at, where no cap says a delta; none of it is spent.
 _DELTA = 1e-12
+_DROPPED = "--on-violation drop or clip-or-drop"
 
 schema = typer.Typer(help="Draft a table's schema, and check it against the rows.", no_args_is_help=True)
 app.add_typer(schema, name="schema")
@@ -168,14 +169,17 @@ def _lines(report: SchemaReport) -> Iterator[str]:
     yield f"{report.rows} rows"
     if report.broken_rows:
         first = ", ".join(f"line {line}: {fault}" for line, fault in report.broken.items())
-        yield f"- {report.broken_rows} have too many or too few cells ({first}): refused; null with --on-violation drop"
+        yield f"- {report.broken_rows} have too many or too few cells ({first}): refused; null with {_DROPPED}"
     if report.missing_rows:
         yield f"- {report.missing_rows} lack a cell whose rule is refuse or drop"
     clippable = report.outside_rows - report.hopeless_rows
     if clippable:
-        yield f"- {clippable} have a cell outside the schema: refused, clipped with --on-violation clip, null with drop"
+        yield (
+            f"- {clippable} have a cell outside the schema: refused; clipped with --on-violation clip or clip-or-drop, "
+            "null with drop"
+        )
     if report.hopeless_rows:
-        yield f"- {report.hopeless_rows} have a cell that cannot be clipped: refused, or null with --on-violation drop"
+        yield f"- {report.hopeless_rows} have a cell that cannot be clipped: refused, or null with {_DROPPED}"
     if not report.broken_rows + report.missing_rows + report.outside_rows:
         yield "- all of them are taken as they are"
     if report.duplicates.rows:

@@ -116,7 +116,7 @@ class _Rows:
                 )
             elif len(cells) == len(names):
                 yield line, cells
-            elif self.on_violation is OnViolation.DROP:
+            elif self.on_violation.drops:
                 yield line, []
             else:
                 raise InputError(

@@ -278,7 +278,7 @@ def read_openml(path: str | Path, options: ReadOptions) -> Source:
         target = str(description["default_target_attribute"])
     except (KeyError, TypeError) as error:
         raise _odd(f"set {identity}", error) from error
-    schema = _schema(identity, target, drop=options.on_violation is OnViolation.DROP)
+    schema = _schema(identity, target, drop=options.on_violation.drops)
     schema = replace(schema, keeps_rows=not options.discover)
     label = schema.label
     found: frozenset[str] = frozenset()

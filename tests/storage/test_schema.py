@@ -117,6 +117,10 @@ def test_rows_outside_are_refused_clipped_or_dropped(
         ref = stored(layout, source, private=True)
         assert gathered(open_dataset(layout, ref))[0][1].tolist() == clipped
         assert ingestion_report(layout, ref).counts["train"] == counts(3, outside=1, clipped=1)
+    either = stored(layout, read_source("csv", path, _options(tmp_path, OnViolation.CLIP_OR_DROP)), private=True)
+    assert gathered(open_dataset(layout, either))[0][1].tolist() == (clipped or [0, 0, 0, 0])
+    told = counts(3, outside=1, null=1) if clipped is None else counts(3, outside=1, clipped=1)
+    assert ingestion_report(layout, either).counts["train"] == told
     assert not temporaries(layout.root)
 
 
@@ -127,6 +131,8 @@ def test_a_line_of_other_width_is_named(tmp_path: Path, layout: Layout) -> None:
     ref = stored(layout, read_source("csv", path, _options(tmp_path, OnViolation.DROP)), private=True)
     assert (ref.rows, ingestion_report(layout, ref).counts["train"]) == (2, counts(2, outside=1, null=1))
     assert gathered(open_dataset(layout, ref))[1].tolist() == [0, NULL_CLASS]
+    either = stored(layout, read_source("csv", path, _options(tmp_path, OnViolation.CLIP_OR_DROP)), private=True)
+    assert gathered(open_dataset(layout, either))[1].tolist() == [0, NULL_CLASS]
     assert NULL_CLASS == NULL_LABEL, "what is stored is what algorithms know"
     real = SCHEMA.replace('classes: ["no", "yes"], suffix: "."', "range: [0, 1]")
     ref = stored(
