@@ -44,8 +44,8 @@ _LONGER_FROM = 250.0
 _CENTRED_FROM, _CENTRED_FROM_SIGNAL = 23.0, 8.0
 # Below this signal a model is no better than guessing: of digits' classes at most one and a half times as often right.
 _GUESSING = 2.0
-# ... of two classes of a table, one of which is as a rule the larger by far: Adult's larger one is three quarters.
-_GUESSING_OF_TWO = 30.0
+# ... of two classes of a table, as many rows of each or three times as many of the one (Adult's are three quarters).
+_GUESSING_OF_TWO, _GUESSING_OF_UNEQUAL = 5.0, 30.0
 
 _EXACT = {"loss": "softmax", "regularisation": 1e-6, "intercept_scaling": 0.25}
 
@@ -210,12 +210,14 @@ def _warning(facts: PublicFacts, strength: float) -> str | None:
     if facts.public_head:
         # It is the public head's at least, whatever the budget.
         return None
-    table = facts.image_shape is None and not facts.encoded
-    least = _GUESSING_OF_TWO if table and facts.classes == 2 else _GUESSING
+    two = facts.classes == 2 and facts.image_shape is None and not facts.encoded
+    least, where = (_GUESSING_OF_TWO if two else _GUESSING), ""
+    if two and strength >= least:
+        least, where = _GUESSING_OF_UNEQUAL, " if one class has three quarters of the rows"
     if strength >= least:
         return None
     return (
-        f"expected to be no better than guessing at this budget: n = {facts.rows}, epsilon = {facts.epsilon:g}, "
+        f"expected to be no better than guessing at this budget{where}: n = {facts.rows}, epsilon = {facts.epsilon:g}, "
         f"K = {facts.classes}; about {least / strength:.2g} times as many rows, or as much epsilon, would be needed"
     )
 

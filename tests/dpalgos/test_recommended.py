@@ -73,6 +73,11 @@ def test_a_public_head_is_where_training_starts_and_no_guess() -> None:
     choice = recommend(dataclasses.replace(FACTS, image_shape=None, encoded=True, public_head=True, epsilon=1e-4))
     assert choice.arrangement.trainer.parameters["public_start"] == 16.0
     assert choice.warning is None
+    shards = shards_of(dataset_of(classes=3, dimension=20, rows=900))
+    given: dict[str, Any] = {"algorithm": "unitball", "public_dataset": "others"}
+    plan = planned(shards, parameters={"public.head": 0.7}, **given)
+    assert plan.models[0].algorithm.parameters["public_start"] == 16.0
+    assert "public_start" not in planned(shards, **given).models[0].algorithm.parameters
 
 
 def test_tables_are_centred_where_the_mean_can_be_afforded() -> None:
@@ -129,6 +134,18 @@ def test_no_better_than_guessing_is_said_where_it_is_so() -> None:
         found[times] = np.mean([(model.predict(seen[1437:]) == labels[1437:]).mean() for model in models])
     assert found[0.5] < 0.15
     assert found[6.0] > 0.2
+
+
+def test_two_classes_of_a_table_may_be_guessed_by_naming_the_larger() -> None:
+    table = dataclasses.replace(FACTS, sizes=(1000,), dimension=20, classes=2, image_shape=None)
+    a_unit = table.epsilon / signal(table)
+
+    def said(strength: float) -> str:
+        return recommend(dataclasses.replace(table, epsilon=strength * a_unit)).warning or ""
+
+    assert "at this budget: n = 1000" in said(1.0)
+    assert "if one class has three quarters of the rows: n = 1000" in said(12.0)
+    assert not said(60.0)
 
 
 def _digits() -> tuple[Any, Any]:
