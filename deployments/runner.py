@@ -11,6 +11,8 @@ import argparse
 import asyncio
 import contextlib
 import copyreg
+import hashlib
+import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -20,6 +22,7 @@ import yaml
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.actions import DeploymentScheduleCreate
 from prefect.client.schemas.filters import DeploymentFilter, DeploymentFilterTags
+from prefect.client.schemas.responses import DeploymentResponse
 from prefect.events import DeploymentTriggerTypes
 from prefect.exceptions import ObjectNotFound
 from prefect.flows import Flow, load_flow_from_entrypoint
@@ -27,6 +30,7 @@ from prefect.runner import Runner
 from pydantic import TypeAdapter, ValidationError
 
 from deployments.naming import keep_named
+from deployments.settling import keep_settled
 from deployments.webhook import apply_webhook
 from storage.errors import InputError
 from storage.layout import Layout
@@ -36,7 +40,7 @@ from tasks.runtime.interrupted import crash_interrupted_runs
 from tasks.runtime.permissions import keep_private, use_own_temporary_folder
 from tasks.runtime.settings import current_root, webhook_address
 
-__all__ = ["READY", "by_name", "main", "read_deployments", "scheduled_deployments"]
+__all__ = ["READY", "by_name", "main", "read_deployments", "root_tag", "scheduled_deployments"]
 
 READY = "serving"
 TAG = "unitball"
@@ -152,14 +156,31 @@ def _algorithm(schedule: Schedule) -> str:
     return schedule.config.algorithm or schedule.config.trainer or "…"
 
 
-def _remove_others(client: SyncPrefectClient, served: set[Any]) -> None:
-    """Delete deployments of an earlier file and the pool of earlier versions: nobody would run their runs."""
+def root_tag(root: Path) -> str:
+    """Return the tag of a root's deployments: a server may know those of several roots and machines."""
+    return f"{TAG}.root.{hashlib.sha256(f'{socket.gethostname()} {root}'.encode()).hexdigest()[:16]}"
+
+
+def _own_deployments(client: SyncPrefectClient, root: Path, *, shared: bool) -> list[DeploymentResponse]:
+    """Return the deployments of this root, those that an earlier version tagged on the root's own server included."""
     tagged = DeploymentFilter(tags=DeploymentFilterTags(all_=[TAG]))
-    for deployment in client.read_deployments(deployment_filter=tagged):
-        if deployment.id not in served:
-            client.delete_deployment(deployment.id)
-    with contextlib.suppress(ObjectNotFound):
-        client.delete_work_pool(_EARLIER_POOL)
+    mine = root_tag(root)
+    return [
+        deployment
+        for deployment in client.read_deployments(deployment_filter=tagged)
+        if mine in deployment.tags or not shared
+    ]
+
+
+def _require_free_names(client: SyncPrefectClient, specs: Sequence[dict[str, Any]], root: Path) -> None:
+    """Refuse to take over another root's deployments: runs meant for its rows would run on these."""
+    tagged = DeploymentFilter(tags=DeploymentFilterTags(all_=[TAG]))
+    others = {one.name for one in client.read_deployments(deployment_filter=tagged) if root_tag(root) not in one.tags}
+    if taken := sorted(others & {spec["name"] for spec in specs}):
+        raise InputError(
+            f"the Prefect server has deployments of another root named {', '.join(taken)}: give these other names in a "
+            "file of your own (--prefect-file)"
+        )
 
 
 def by_name(flow: Flow[Any, Any]) -> tuple[Any, ...]:
@@ -167,8 +188,12 @@ def by_name(flow: Flow[Any, Any]) -> tuple[Any, ...]:
     return load_flow_from_entrypoint, (f"{flow.fn.__module__}.{flow.fn.__name__}", False)
 
 
-def _serve(deployments: Sequence[dict[str, Any]], runs: int) -> None:
-    use_own_temporary_folder(Layout(current_root()))
+def _serve(deployments: Sequence[dict[str, Any]], runs: int, *, shared: bool) -> None:
+    root = current_root()
+    use_own_temporary_folder(Layout(root))
+    if shared:
+        with get_client(sync_client=True) as client:
+            _require_free_names(client, deployments, root)
     # A run's process imports the flow, as this one did. By value, which is how functions under a decorator are pickled,
     # it would lose the types that its annotations name.
     copyreg.pickle(Flow, by_name)
@@ -176,23 +201,32 @@ def _serve(deployments: Sequence[dict[str, Any]], runs: int) -> None:
     served: dict[UUID, Flow[Any, Any]] = {}
     for spec in deployments:
         options = {name: value for name, value in spec.items() if name != "entrypoint"}
+        options["tags"] = [*spec["tags"], root_tag(root)]
         # Not a deployment object: a runner loads the flow of such a one from what the server says.
         flow: Flow[Any, Any] = load_flow_from_entrypoint(spec["entrypoint"], use_placeholder_flow=False)
         served[cast(UUID, runner.add_flow(flow, **options))] = flow
     with get_client(sync_client=True) as client:
-        _remove_others(client, set(served))
-        apply_webhook(client, webhook_address())
-        crash_interrupted_runs(client, current_root(), of_deployments=True)
+        known = _own_deployments(client, root, shared=shared)
+        # Before any is deleted, since its runs would no longer say whose they were.
+        crash_interrupted_runs(client, root, {*served, *(one.id for one in known)})
+        for deployment in known:
+            if deployment.id not in served:
+                client.delete_deployment(deployment.id)
+        if not shared:
+            with contextlib.suppress(ObjectNotFound):
+                client.delete_work_pool(_EARLIER_POOL)
+            apply_webhook(client, webhook_address())
     print(READY, flush=True)
     asyncio.run(_run(runner, served))
 
 
 async def _run(runner: Runner, served: Mapping[UUID, Flow[Any, Any]]) -> None:
-    naming = asyncio.create_task(keep_named(served))
+    beside = [asyncio.create_task(keep_named(served)), asyncio.create_task(keep_settled(runner, list(served)))]
     try:
         await runner.start()
     finally:
-        naming.cancel()
+        for task in beside:
+            task.cancel()
 
 
 def main() -> None:
@@ -201,8 +235,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m deployments.runner", description=__doc__)
     parser.add_argument("--prefect-file", type=Path, required=True, help="deployments to serve")
     parser.add_argument("--runs", type=int, required=True, help="flow runs at once")
+    parser.add_argument("--shared", action="store_true", help="the server is not the root's own")
     arguments = parser.parse_args()
-    _serve([*read_deployments(arguments.prefect_file), *scheduled_deployments()], arguments.runs)
+    deployments = [*read_deployments(arguments.prefect_file), *scheduled_deployments()]
+    _serve(deployments, arguments.runs, shared=arguments.shared)
 
 
 if __name__ == "__main__":

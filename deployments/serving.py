@@ -19,7 +19,8 @@ from storage.atomic import writing
 from storage.layout import Layout
 from tasks.runtime.credentials import credentials, credentials_file
 from tasks.runtime.databases import DatabaseServer, recorded_server
-from tasks.runtime.engine import EngineError, prepare_databases, start_server, wait_for_server
+from tasks.runtime.engine import EngineError, prepare_databases, prepare_engine, start_server, wait_for_server
+from tasks.runtime.event_log import log_event
 from tasks.runtime.processes import LeashedProcess
 from tasks.runtime.relocation import use_database_server
 from tasks.runtime.running_server import being_served
@@ -30,6 +31,7 @@ __all__ = ["DEPLOYMENTS", "ServeError", "Serving", "run", "serve"]
 DEPLOYMENTS = Path(__file__).with_name("prefect.yaml")
 HOST = "127.0.0.1"
 _START_SECONDS = 120.0
+_DAY_SECONDS = 24 * 3600.0
 # A part that dies is started again, unless it keeps dying.
 _LIVES, _LIVES_SECONDS = 5, 300.0
 
@@ -53,6 +55,10 @@ class Serving:
         Deployments to apply.
     database : DatabaseServer or None
         A PostgreSQL server that is to hold the root's databases from now on; None leaves them where they are.
+    runner_only : bool
+        The flows alone, on the Prefect server that ``PREFECT_API_URL`` names.
+    keep_days : int
+        How long flow runs, cached results and deleted MLflow runs are kept. What was charged and released stays.
     """
 
     root: Path
@@ -61,6 +67,8 @@ class Serving:
     runs: int = 2
     prefect_file: Path = DEPLOYMENTS
     database: DatabaseServer | None = None
+    runner_only: bool = False
+    keep_days: int = 30
 
     def __post_init__(self) -> None:
         for name in ("prefect_port", "mlflow_port"):
@@ -70,6 +78,8 @@ class Serving:
             raise ServeError(f"Prefect and MLflow cannot share port {self.prefect_port}; give them different ones")
         if self.runs < 1:
             raise ServeError(f"runs is {self.runs}; at least 1 is needed")
+        if self.keep_days < 1:
+            raise ServeError(f"keep days is {self.keep_days}; at least 1 is needed")
         if not self.prefect_file.is_file():
             raise ServeError(f"no file {self.prefect_file}; the deployments come from a prefect.yaml")
 
@@ -93,6 +103,10 @@ class Serving:
             "PREFECT_SERVER_API_CORS_ALLOWED_ORIGINS": f"{self.prefect_url},http://localhost:{self.prefect_port}",
             # In memory, which is the default, a slot that a killed run held would stay taken for ever.
             "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem",
+            # Flow runs that ended long ago go, with their logs and artifacts; so do events.
+            "PREFECT_SERVER_SERVICES_DB_VACUUM_ENABLED": "events,flow_runs",
+            "PREFECT_SERVER_SERVICES_DB_VACUUM_RETENTION_PERIOD": str(self.keep_days * int(_DAY_SECONDS)),
+            "PREFECT_SERVER_EVENTS_RETENTION_PERIOD": str(min(self.keep_days, 7) * int(_DAY_SECONDS)),
         }
 
 
@@ -115,8 +129,10 @@ class _Part:
         """
         code = self.process.exit_code()
         if code is None:
+            self.process.trim_log()
             return None
         log = self.process.log
+        log_event("unitball.part.ended", details={"part": self.name, "code": code})
         if len(self._begun) > _LIVES and time.monotonic() - self._begun[-_LIVES] < _LIVES_SECONDS:
             raise ServeError(f"the {self.name} ended {_LIVES} times in a few minutes, the last with {code}; see {log}")
         self._begun.append(time.monotonic())
@@ -161,6 +177,48 @@ def _answers(url: str) -> bool:
         return False
 
 
+def _part(stack: contextlib.ExitStack, root: Path, name: str, module: str, *arguments: str) -> _Part:
+    """Start one of our own modules as a part that ends with the stack."""
+    command = [sys.executable, "-P", "-m", f"deployments.{module}", *arguments]
+    logs = root / "logs"
+    with writing(logs):
+        logs.mkdir(mode=0o700, exist_ok=True)
+    started = _Part(name, lambda: LeashedProcess(command, logs / f"{module}.log", os.environ))
+    stack.callback(started.stop)
+    return started
+
+
+def _runner(stack: contextlib.ExitStack, serving: Serving, root: Path, *arguments: str) -> _Part:
+    file = str(serving.prefect_file.absolute())
+    runner = _part(stack, root, "runner", "runner", "--prefect-file", file, "--runs", str(serving.runs), *arguments)
+    runner.wait_until(lambda: "serving" in runner.process.logged())
+    return runner
+
+
+@contextlib.contextmanager
+def serve_runner(serving: Serving) -> Iterator[list[_Part]]:
+    """Start the runner alone, on the Prefect server that ``PREFECT_API_URL`` names, and stop it at the end.
+
+    Raises
+    ------
+    ServeError
+        If no server is named, or the runner does not start: with what the server said.
+    storage.errors.StorageError
+        If the root cannot be written, or a named MLflow server refuses.
+    """
+    if not os.environ.get("PREFECT_API_URL"):
+        raise ServeError(
+            "the runner alone works for a Prefect server that is there already: name it by PREFECT_API_URL, and its "
+            "password by PREFECT_API_AUTH_STRING"
+        )
+    root = Layout(serving.root).root
+    os.environ[ROOT_VARIABLE] = str(root)
+    prepare_engine(root)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(being_served(root))
+        yield [_runner(stack, serving, root, "--shared")]
+
+
 @contextlib.contextmanager
 def serve(serving: Serving) -> Iterator[list[_Part]]:
     """Start everything, yield the processes to watch, and stop everything: runner, MLflow, then the server.
@@ -190,31 +248,49 @@ def serve(serving: Serving) -> Iterator[list[_Part]]:
         prepare_databases(root)
         stack.enter_context(being_served(root))
         secret = credentials(root)
-        logs = root / "logs"
-        with writing(logs):
-            logs.mkdir(mode=0o700, exist_ok=True)
-
-        def part(name: str, module: str, *arguments: str) -> _Part:
-            command = [sys.executable, "-P", "-m", f"deployments.{module}", *arguments]
-            started = _Part(name, lambda: LeashedProcess(command, logs / f"{module}.log", os.environ))
-            stack.callback(started.stop)
-            return started
-
         server = _Part("Prefect server", lambda: start_server(root, listener, serving.prefect_settings()))
         stack.callback(server.stop)
-        mlflow = part("MLflow server", "mlflow_server", "--root", str(root), "--port", str(serving.mlflow_port))
+        where = ("--root", str(root), "--port", str(serving.mlflow_port))
+        mlflow = _part(stack, root, "MLflow server", "mlflow_server", *where)
         wait_for_server((HOST, serving.prefect_port), server.process)
         os.environ["PREFECT_API_URL"] = f"{serving.prefect_url}/api"
         os.environ["PREFECT_API_AUTH_STRING"] = secret.basic
         # Runs link to their pages there.
         os.environ[MLFLOW_VARIABLE] = serving.mlflow_url
-        file = str(serving.prefect_file.absolute())
-        runner = part("runner", "runner", "--prefect-file", file, "--runs", str(serving.runs))
-        runner.wait_until(lambda: "serving" in runner.process.logged())
+        runner = _runner(stack, serving, root)
         mlflow.wait_until(lambda: _answers(f"{serving.mlflow_url}/health"))
         record_servers(root, {"prefect": f"{serving.prefect_url}/api", "mlflow": serving.mlflow_url})
         stack.callback(record_servers, root, {})
         yield [server, mlflow, runner]
+
+
+def _described(serving: Serving, root: Path) -> Iterator[tuple[str, str]]:
+    """Yield what to know of what is being served."""
+    if serving.runner_only:
+        yield "Prefect", os.environ["PREFECT_API_URL"]
+    else:
+        yield "Prefect", f"{serving.prefect_url}   (export PREFECT_API_URL={serving.prefect_url}/api)"
+        yield "MLflow", f"{serving.mlflow_url}/#/experiments?workflowType=machine_learning"
+        yield "secret", f"{credentials_file(root)}   (its line for Prefect's page; name:password for MLflow's)"
+    if server := recorded_server(root):
+        yield "databases", server.shown
+    yield "logs", str(root / "logs")
+
+
+class _Tidying:
+    """What is older than its time goes, once a day, in a process of its own."""
+
+    def __init__(self, root: Path, days: int) -> None:
+        self._command = [sys.executable, "-P", "-m", "deployments.tidying", "--days", str(days)]
+        self._log = root / "logs" / "tidying.log"
+        self._due = time.monotonic()
+        self._process: LeashedProcess | None = None
+
+    def begin_if_due(self) -> None:
+        """Begin if a day has passed, or the serving has begun."""
+        if time.monotonic() >= self._due and (self._process is None or self._process.exit_code() is not None):
+            self._due += _DAY_SECONDS
+            self._process = LeashedProcess(self._command, self._log, os.environ)
 
 
 class _Interrupted(BaseException):
@@ -246,23 +322,23 @@ def run(serving: Serving) -> int:
         If a part does not start, or keeps ending; everything is stopped then.
     """
     signals = _Signals()
-    print("starting Prefect, MLflow and the runner …", flush=True)
+    print(f"starting {'' if serving.runner_only else 'Prefect, MLflow and '}the runner …", flush=True)
     try:
-        with serve(serving) as parts:
+        with (serve_runner if serving.runner_only else serve)(serving) as parts:
             signals.starting = False
             root = Layout(serving.root).root
-            print(f"Prefect   {serving.prefect_url}   (export PREFECT_API_URL={serving.prefect_url}/api)")
-            print(f"MLflow    {serving.mlflow_url}/#/experiments?workflowType=machine_learning")
-            print(f"secret    {credentials_file(root)}   (its line for Prefect's page; name:password for MLflow's)")
-            if server := recorded_server(root):
-                print(f"databases {server.shown}")
-            print(f"logs      {root / 'logs'}")
+            for name, value in _described(serving, root):
+                print(f"{name:<10}{value}")
             print("ready; Ctrl-C stops everything", flush=True)
+            log_event("unitball.serving.started")
+            tidying = _Tidying(root, serving.keep_days)
             while not signals.end.wait(0.5):
                 for part in parts:
                     if news := part.keep_alive():
                         print(news, flush=True)
-            print("stopping: runner, MLflow, Prefect …", flush=True)
+                tidying.begin_if_due()
+            print(f"stopping: runner{'' if serving.runner_only else ', MLflow, Prefect'} …", flush=True)
+            log_event("unitball.serving.stopped")
     except _Interrupted:
         print("interrupted before all was ready; stopped", flush=True)
         return 1

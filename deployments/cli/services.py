@@ -45,14 +45,27 @@ def serve(
             help="A PostgreSQL server that holds the root's databases from now on: postgresql://user@host/prefix.",
         ),
     ] = None,
+    runner_only: Annotated[
+        bool, typer.Option("--runner-only", help="Serve the flows alone, on the Prefect that PREFECT_API_URL names.")
+    ] = False,
+    keep_days: Annotated[
+        int, typer.Option(help="Days that flow runs, cached results and deleted MLflow runs are kept.")
+    ] = 30,
+    systemd_unit: Annotated[
+        bool, typer.Option("--systemd-unit", help="Print a systemd user unit that serves this root, and end.")
+    ] = False,
     root: RootOption = None,
 ) -> None:
     """Serve Prefect, MLflow and the deployed flows on this machine until Ctrl-C."""
     from deployments.serving import DEPLOYMENTS, Serving, run
+    from deployments.systemd import unit_of
     from tasks.runtime.databases import DatabaseServer
     from tasks.runtime.settings import current_root
 
     use_root(root)
+    if systemd_unit:
+        typer.echo(unit_of(current_root()), nl=False)
+        raise typer.Exit
     raise typer.Exit(
         run(
             Serving(
@@ -62,6 +75,8 @@ def serve(
                 runs=runs,
                 prefect_file=prefect_file or DEPLOYMENTS,
                 database=DatabaseServer(database) if database else None,
+                runner_only=runner_only,
+                keep_days=keep_days,
             )
         )
     )

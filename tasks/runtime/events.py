@@ -9,6 +9,7 @@ from enum import StrEnum
 from types import MappingProxyType
 
 from tasks.runtime.credentials import use_own_server
+from tasks.runtime.event_log import log_event
 from tasks.runtime.running_server import running_servers
 from tasks.runtime.settings import EMBEDDED_VARIABLE, current_root
 
@@ -55,11 +56,17 @@ def account_resource(account: str) -> str:
 def announce(
     event: Event, resource: str, payload: Mapping[str, str | float | None], *, labels: Mapping[str, str] = NO_LABELS
 ) -> None:
-    """Tell a Prefect server that something happened; public words only, in labels (which triggers match) too.
+    """Log that something happened, and tell a Prefect server; public words only, in labels (which triggers match) too.
 
     The server is the one of ``PREFECT_API_URL``, or else the one by which ``unitball serve`` serves this root. Without
     either there is nobody to tell.
     """
+    subject = {prefix: resource.removeprefix(f"unitball.{prefix}.") for prefix in ("dataset", "account")}
+    log_event(
+        str(event),
+        **{name: value for name, value in subject.items() if value != resource},
+        details={name: value for name, value in payload.items() if name not in subject},
+    )
     if not os.environ.get("PREFECT_API_URL"):
         served = running_servers(current_root()).get("prefect")
         # Prefect reads its settings when it is imported.

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import fcntl
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from uuid import UUID
 
 from prefect import tags
 from prefect.client.orchestration import SyncPrefectClient
@@ -64,7 +65,7 @@ def has_dead_processes(root: Path) -> bool:
     return any(True for _ in _dead(root))
 
 
-def crash_interrupted_runs(client: SyncPrefectClient, root: Path, *, of_deployments: bool = False) -> int:
+def crash_interrupted_runs(client: SyncPrefectClient, root: Path, deployments: Collection[UUID] = ()) -> int:
     """Mark unfinished flow runs of dead processes as crashed; return how many.
 
     Parameters
@@ -72,8 +73,9 @@ def crash_interrupted_runs(client: SyncPrefectClient, root: Path, *, of_deployme
     client : SyncPrefectClient
         Of the server that knows the root's runs.
     root : Path
-    of_deployments : bool
-        Deployed runs too: only the one runner of a root, before it starts runs of its own, knows that theirs have died.
+    deployments : collection of UUID
+        Whose runs have died too: only the one runner of a root, before it starts runs of its own, knows that of the
+        root's deployments. Those of others on the same server are not looked at.
     """
     unfinished = FlowRunFilterState(type=FlowRunFilterStateType(any_=_UNFINISHED))
     count = 0
@@ -81,8 +83,8 @@ def crash_interrupted_runs(client: SyncPrefectClient, root: Path, *, of_deployme
         tagged = FlowRunFilterTags(all_=[_TAG + path.name])
         count += _crash(client, FlowRunFilter(state=unfinished, tags=tagged))
         path.unlink()
-    if of_deployments:
-        deployed = FlowRunFilterDeploymentId(is_null_=False)
+    if deployments:
+        deployed = FlowRunFilterDeploymentId(any_=list(deployments))
         count += _crash(client, FlowRunFilter(state=unfinished, deployment_id=deployed))
     return count
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -75,6 +76,17 @@ class LeashedProcess:
         with self.log.open("rb") as file:
             file.seek(self._logged_from)
             return [line for line in file.read().decode(errors="replace").splitlines() if line.strip()]
+
+    def trim_log(self) -> None:
+        """Put a log aside that has grown beyond the limit, the one that was aside before it going.
+
+        It is copied and cut, not renamed: the command has it open for appending.
+        """
+        with contextlib.suppress(OSError):
+            if self.log.stat().st_size > _LOG_LIMIT:
+                shutil.copyfile(self.log, self.log.with_name(f"{self.log.name}.1"))
+                os.truncate(self.log, 0)
+                self._logged_from = 0
 
     def stop(self) -> None:
         """End it, as the end of this process would: SIGTERM, and after a while SIGKILL to its group."""

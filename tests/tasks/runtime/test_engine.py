@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
+from uuid import UUID, uuid4
 
 import pytest
 from prefect.client.orchestration import SyncPrefectClient
@@ -241,13 +242,15 @@ def test_a_killed_command_leaves_no_server_and_no_run_that_runs_for_ever(made: P
 class Client:
     """Stands for Prefect's client: unfinished runs by tag, and which were called crashed."""
 
-    def __init__(self, runs: dict[str, str], deployed: tuple[str, ...] = ()) -> None:
-        self.runs, self.deployed = runs, list(deployed)
+    def __init__(self, runs: dict[str, str], deployed: dict[str, UUID] | None = None) -> None:
+        self.runs, self.deployed = runs, deployed or {}
         self.crashed: list[str] = []
 
     def read_flow_runs(self, flow_run_filter: Any) -> list[Any]:
         if flow_run_filter.deployment_id is not None:
-            found = self.deployed
+            found = [
+                run for run, deployment in self.deployed.items() if deployment in flow_run_filter.deployment_id.any_
+            ]
         else:
             (tag,) = flow_run_filter.tags.all_
             found = [run for run, its in self.runs.items() if its == tag]
@@ -268,14 +271,13 @@ def test_only_runs_of_dead_processes_are_called_crashed(tmp_path: Path) -> None:
         (folder / "dead").touch()
         runs = {"a": f"unitball.process.{living}", "b": "unitball.process.dead"}
         assert interrupted.has_dead_processes(layout.root)
-        client = Client(runs, deployed=("c",))
+        ours = uuid4()
+        client = Client(runs, deployed={"c": ours, "somebody else's": uuid4()})
         assert interrupted.crash_interrupted_runs(cast(SyncPrefectClient, client), layout.root) == 1
         assert client.crashed == ["b"]
         assert not (folder / "dead").exists()
         assert not interrupted.has_dead_processes(layout.root)
-        assert (
-            interrupted.crash_interrupted_runs(cast(SyncPrefectClient, client), layout.root, of_deployments=True) == 1
-        )
+        assert interrupted.crash_interrupted_runs(cast(SyncPrefectClient, client), layout.root, [ours]) == 1
         assert client.crashed == ["b", "c"]
     assert not list(folder.glob("[!.]*")), "a clean end leaves no mark"
 

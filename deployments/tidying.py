@@ -1,0 +1,51 @@
+"""Remove what is older than its time: cached results, and runs that were deleted in MLflow; once a day."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+
+from storage.layout import Layout
+from tasks.runtime.permissions import keep_private
+from tasks.runtime.settings import current_root
+from tasks.runtime.tracking_server import has_own_database, own_database
+
+__all__ = ["main", "remove_deleted_runs", "remove_old_results"]
+
+
+def remove_old_results(root: Path, days: float) -> int:
+    """Remove what Prefect cached of tasks long ago; return how many files.
+
+    What is asked for again is made again: releases are found by their keys, and cost nothing.
+    """
+    before, count = time.time() - days * 24 * 3600, 0
+    for path in (Layout(root).prefect / "results").rglob("*"):
+        if path.is_file() and path.stat().st_mtime < before:
+            path.unlink(missing_ok=True)
+            count += 1
+    return count
+
+
+def remove_deleted_runs(root: Path, days: float) -> None:
+    """Remove runs that somebody deleted in MLflow long ago, with their artifacts, from the root's own database."""
+    if not has_own_database(root):
+        return
+    from mlflow.cli import gc
+
+    where = ["--backend-store-uri", own_database(root), "--tracking-uri", own_database(root)]
+    gc([*where, "--older-than", f"{int(days * 24 * 3600)}s"], standalone_mode=False)
+
+
+def main() -> None:
+    """Tidy the current root once."""
+    keep_private()
+    parser = argparse.ArgumentParser(prog="python -m deployments.tidying", description=__doc__)
+    parser.add_argument("--days", type=float, required=True)
+    days = parser.parse_args().days
+    remove_old_results(current_root(), days)
+    remove_deleted_runs(current_root(), days)
+
+
+if __name__ == "__main__":
+    main()

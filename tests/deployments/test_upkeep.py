@@ -1,0 +1,89 @@
+"""A unit for systemd, logs of parts that stay small, and what goes after its time."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from deployments.systemd import unit_of
+from deployments.tidying import remove_deleted_runs, remove_old_results
+from storage.layout import Layout
+from tasks.runtime import processes
+from tasks.runtime.processes import LeashedProcess
+from tasks.runtime.tracking_server import own_database
+from tests.support.command_line import CommandLine
+from tests.support.serving import wait_for
+
+
+def complaints(unit: Path) -> str:
+    """Return what systemd says of a unit."""
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--user", "--man=no", unit],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "XDG_RUNTIME_DIR": str(unit.parent)},
+    )
+    return "\n".join(line for line in done.stderr.splitlines() if unit.name in line or done.returncode)
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
+@pytest.mark.parametrize("name", ["root", 'a "quoted" 100% $root\\'])
+def test_the_unit_is_one_that_systemd_takes(name: str, tmp_path: Path) -> None:
+    unit = tmp_path / "unitball.service"
+    unit.write_text(unit_of(tmp_path / name))
+    assert complaints(unit) == ""
+    unit.write_text(unit_of(tmp_path / name).replace("KillMode=mixed", "KillMode=some"))
+    assert "some" in complaints(unit), "a wrong unit is noticed"
+
+
+def test_serve_prints_the_unit(commands: CommandLine) -> None:
+    done = commands("serve", "--systemd-unit")
+    assert done.code == 0
+    assert f"UNITBALL_ROOT={commands.root}" in done.out
+    assert sys.executable in done.out
+
+
+def test_the_log_of_a_part_is_cut_while_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "_LOG_LIMIT", 50_000)
+    code = "import time\nfor n in range(10**6): print(f'{n:08d}', flush=True); time.sleep(0.0001)"
+    log = tmp_path / "log"
+    part = LeashedProcess([sys.executable, "-c", code], log, os.environ)
+    try:
+        for _ in range(3):
+            wait_for("a full log", lambda: log.stat().st_size > 50_000, 60, 0.02)
+            part.trim_log()
+            assert log.stat().st_size < 50_000
+        assert (tmp_path / "log.1").stat().st_size > 50_000
+        assert part.exit_code() is None
+        assert len(list(tmp_path.iterdir())) == 2
+    finally:
+        part.stop()
+
+
+def test_old_results_and_deleted_runs_go(tracked_root: Path) -> None:
+    from mlflow import MlflowClient
+    from mlflow.entities import ViewType
+
+    client = MlflowClient(tracking_uri=own_database(tracked_root))
+    kept, deleted = (client.create_run("0") for _ in range(2))
+    for run in (kept, deleted):
+        client.log_param(run.info.run_id, "a", 1)
+    client.delete_run(deleted.info.run_id)
+    results = Layout(tracked_root).prefect / "results"
+    results.mkdir(parents=True)
+    for name, days in (("old", 40), ("new", 1)):
+        (results / name).write_text("{}")
+        os.utime(results / name, (time.time() - days * 86400,) * 2)
+    assert remove_old_results(tracked_root, 30) == 1
+    assert [path.name for path in results.iterdir()] == ["new"]
+    remove_deleted_runs(tracked_root, 30)
+    assert client.get_run(deleted.info.run_id).info.lifecycle_stage == "deleted"
+    remove_deleted_runs(tracked_root, 0)
+    assert [run.info.run_id for run in client.search_runs(["0"], run_view_type=ViewType.ALL)] == [kept.info.run_id]
