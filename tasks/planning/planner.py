@@ -73,6 +73,11 @@ def plan_run(
     InputError
         For a target dimension above the data's.
     """
+    if config.horizon is not None:
+        raise ParameterError(
+            "a horizon is released night by night by `unitball train` and `unitball schedule`, and by nothing else: "
+            "leave --horizon out here"
+        )
     neighbours = config.neighbours or relation
     resolved = resolve(config, shards[0].dataset, [shard.rows for shard in shards], neighbours)
     trust = resolve_trust(config, resolved.trust)
