@@ -25,8 +25,9 @@ from dpalgos.validation import require_count, require_positive
 
 __all__ = ["Scattering", "ScatteringFeatures"]
 
-# Images of one pass: about 16 MB of work space a thread. Fixed, so that a row's features do not depend on the machine.
-_BATCH = 64
+# Images of one pass: about 4 MB of work space a thread, which caches hold. Fixed, so that a row's features do not
+# depend on the machine.
+_BATCH = 16
 # Gaussian envelopes and centre frequencies as in Bruna and Mallat's and Kymatio's filter banks.
 _ENVELOPE, _FREQUENCY = 0.8, 0.75 * np.pi
 
