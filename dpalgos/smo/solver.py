@@ -153,7 +153,7 @@ def solve(
 
     n = len(y)
     # The mirrored problem has the same pairs, but begins each with what violates most on the other side. That is how
-    # LIBSVM does it, whose first class is its +1, and takes up to a third fewer iterations where -1 is the larger class.
+    # LIBSVM does it, whose first class is its +1; it takes up to a third fewer iterations where -1 is the larger class.
     state = _State(kernel, features, -np.asarray(y, dtype=np.float64), cost)
     select = rule.selector(n, tolerance)
     limit = max(_FEWEST_LIMIT, 100 * n)
