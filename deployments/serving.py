@@ -202,15 +202,10 @@ def serve_runner(serving: Serving) -> Iterator[list[_Part]]:
     Raises
     ------
     ServeError
-        If no server is named, or the runner does not start: with what the server said.
+        If the runner does not start: with what the server said.
     storage.errors.StorageError
         If the root cannot be written, or a named MLflow server refuses.
     """
-    if not os.environ.get("PREFECT_API_URL"):
-        raise ServeError(
-            "the runner alone works for a Prefect server that is there already: name it by PREFECT_API_URL, and its "
-            "password by PREFECT_API_AUTH_STRING"
-        )
     root = Layout(serving.root).root
     os.environ[ROOT_VARIABLE] = str(root)
     prepare_engine(root)
@@ -321,6 +316,11 @@ def run(serving: Serving) -> int:
     ServeError, tasks.runtime.engine.EngineError, storage.errors.StorageError
         If a part does not start, or keeps ending; everything is stopped then.
     """
+    if serving.runner_only and not os.environ.get("PREFECT_API_URL"):
+        raise ServeError(
+            "the runner alone works for a Prefect server that is there already: name it by PREFECT_API_URL, and its "
+            "password by PREFECT_API_AUTH_STRING"
+        )
     signals = _Signals()
     print(f"starting {'' if serving.runner_only else 'Prefect, MLflow and '}the runner …", flush=True)
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import typer
@@ -46,7 +47,25 @@ def explain(error: BaseException) -> tuple[int, str]:
     for classes, code in codes:
         if isinstance(error, classes):
             return code, _one_line(error)
+    if (refusal := _prefects_refusal(error)) is not None:
+        return FAILED, refusal
     return FAILED, f"{type(error).__name__}: {_one_line(error)} (UNITBALL_DEBUG=1 shows where)"
+
+
+def _prefects_refusal(error: BaseException) -> str | None:
+    """Return what there is to say where a Prefect server that the user named refuses or does not answer."""
+    address = os.environ.get("PREFECT_API_URL")
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    if address and status in (401, 403):
+        said = f"refuses ({status})"
+    elif address and "Failed to reach API at" in str(error):
+        said = "does not answer"
+    else:
+        return None
+    return printable(
+        f"Prefect at {address} {said}: check PREFECT_API_URL and PREFECT_API_AUTH_STRING, or unset PREFECT_API_URL for "
+        "a server of this command's own"
+    )
 
 
 def _one_line(error: BaseException) -> str:
