@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from functools import lru_cache
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,7 +17,7 @@ from dpalgos.features.public_map import PublicMap, RowFeatures, image_shape
 from dpalgos.features.random_images import deformed, random_strokes
 from dpalgos.guarantees import Setting
 from dpalgos.models import decode, released_kind
-from dpalgos.noise import NoiseSource
+from dpalgos.noise import NoiseSource, RandomStream
 from dpalgos.registry import AlgorithmSpec, register
 from dpalgos.rows import Floats, Rows
 from dpalgos.validation import require_components, require_count, require_positive
@@ -145,10 +147,15 @@ class PublicWhitening(PublicMap):
         return AlgorithmSpec("projections", self.features, parameters)
 
     def fit(self, parties: Sequence[Rows], setting: Setting, noise: NoiseSource) -> WhitenedFeatures:
-        """Return the map."""
+        """Return the map, made once in a process: neither rows nor noise have a part in it."""
         self.output_dimension(setting.dimension)
-        inner = self._inner().build().fit(parties, setting, noise)
-        first, second = (inner.transform(images) for images in self._pairs(setting.dimension))
+        return _made(json.dumps(asdict(self), sort_keys=True), setting.dimension)
+
+    def make(self, dimension: int) -> WhitenedFeatures:
+        """Return the map of rows of so many features, made anew."""
+        setting = Setting(sizes=(), dimension=dimension, classes=1)
+        inner = self._inner().build().fit([], setting, _NoNoise())
+        first, second = (inner.transform(images) for images in self._pairs(dimension))
         return WhitenedFeatures.of(inner, *self._directions(first, second))
 
     def _pairs(self, dimension: int) -> tuple[Floats, Floats]:
@@ -176,3 +183,16 @@ class PublicWhitening(PublicMap):
         # Single precision is enough and halves the file.
         basis = (whitener @ turned[:, ::-1][:, : self.components]).astype(np.float32).astype(np.float64)
         return mean, basis
+
+
+# A map takes seconds to make and some megabytes to keep.
+@lru_cache(maxsize=2)
+def _made(parameters: str, dimension: int) -> WhitenedFeatures:
+    return PublicWhitening(**json.loads(parameters)).make(dimension)
+
+
+class _NoNoise:
+    """What a public map is given for noise."""
+
+    def stream(self, step: str, value: object) -> RandomStream:
+        raise ParameterError(f"a public map draws no noise, and one asks for it ({step!r})")

@@ -107,9 +107,15 @@ def _whitening(**more: int) -> PublicWhitening:
 
 
 def test_the_map_is_the_seeds(whitened: WhitenedFeatures) -> None:
-    again, other = _whitening().fit([], SETTING, noise(1)), _whitening(seed=1).fit([], SETTING, noise())
+    again, other = _whitening().make(SIDE * SIDE), _whitening(seed=1).fit([], SETTING, noise())
+    assert again is not whitened
     np.testing.assert_array_equal(again.basis, whitened.basis)
     assert not np.allclose(other.basis, whitened.basis)
+
+
+def test_a_map_is_made_once_in_a_process(whitened: WhitenedFeatures, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PublicWhitening, "make", lambda *_: pytest.fail("made again"))
+    assert _whitening().fit([], SETTING, noise(1)) is whitened
 
 
 def test_rows_come_to_the_unit_sphere_and_survive_being_stored(
