@@ -150,7 +150,7 @@ def audited(algorithm: Algorithm, confidence: float, noise: type = KeyedNoise) -
         delta=DELTA,
         confidence=confidence,
         # The noise of a matrix is drawn run by run.
-        trials=20_000 if isinstance(algorithm, AnalyzeGauss) else None,
+        trials=8_000 if isinstance(algorithm, AnalyzeGauss) else None,
         effort=EFFORT,
         noise=noise,
     )
