@@ -80,8 +80,8 @@ class _Rows:
                         if block is None:
                             return
                         row += len(piece)
-        except pa.ArrowInvalid:
-            # Cells of another number, a line longer than a block, bytes that are not UTF-8.
+        except (pa.ArrowInvalid, UnicodeDecodeError):
+            # Cells of another number, a line longer than a block, bytes that are not UTF-8; in names, Python says so.
             yield None
 
     def _line_by_line(self, done: int) -> Iterator[Block]:

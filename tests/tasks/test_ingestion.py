@@ -219,3 +219,59 @@ def test_no_row_survives_unmapped(root: Path, tmp_path: Path) -> None:
     stored, _ = gathered(open_dataset(current_layout(), dataset))
     norms = np.linalg.norm(rows.features, axis=1, keepdims=True)
     np.testing.assert_allclose(stored, rows.features / np.maximum(norms, 1.0), atol=1e-6)
+
+
+TABLE = """\
+columns:
+  - {name: age, type: numeric, range: [18, 100]}
+  - {name: ward, type: category, values: [north, south]}
+  - {name: y, type: label, classes: [ill, well, gone]}
+"""
+BAD_TABLES = {
+    "a cell too many": ("age,ward,y\n50,north,ill,no\n", r"line 2: 4 cells, the schema has 3 columns"),
+    "a name twice": ("age,ward,y,age\n50,north,ill,51\n", r"line 1: column 'age' is named twice"),
+    "a column missing": ("age,y\n50,ill\n", r"'ward' is missing"),
+    "an unseen category": ("age,ward,y\n50,moon,ill\n", r"column ward: 'moon' is outside .* north, south"),
+    "no such label": ("age,ward,y\n50,north,dead\n", r"column y: 'dead' is outside .* ill, well, gone"),
+    "always missing": ("age,ward,y\n,north,ill\n,south,well\n", r"line 2, column age: the value is missing"),
+    "another delimiter": ("age;ward;y\n50;north;ill\n", r"line 1 should name the columns"),
+    "another decimal": ('age,ward,y\n"50,5",north,ill\n', r"column age: '50,5' is outside"),
+    "another encoding": ("age,ward,y\n50,nörth,ill\n", r"line 2: byte 0xf6 is not UTF-8; let the schema declare"),
+    "names in another encoding": ("age,größe,y\n50,2,ill\n", r"line 1: byte 0xf6 is not UTF-8; let the schema declare"),
+    "no rows": ("age,ward,y\n", r"no rows"),
+}
+
+
+@pytest.mark.parametrize("bad", BAD_TABLES)
+def test_a_bad_table_is_named_and_nothing_is_half_registered(bad: str, root: Path, tmp_path: Path) -> None:
+    text, message = BAD_TABLES[bad]
+    (tmp_path / "table.yaml").write_text(TABLE)
+    (tmp_path / "rows.csv").write_bytes(text.encode("latin-1"))
+    given: dict[str, Any] = {
+        "name": "clinic",
+        "format": "csv",
+        "path": tmp_path / "rows.csv",
+        "schema_path": tmp_path / "table.yaml",
+        "epsilon_cap": 1.0,
+        "delta_cap": 1e-4,
+    }
+    with pytest.raises(InputError, match=message):
+        ingest(IngestRequest(**given))
+    assert versions() == []
+    assert temporaries(current_layout().root) == []
+    assert open_ledger().accounts() == []
+    assert not open_catalog().has("clinic")
+
+
+def test_a_column_that_is_always_missing_and_a_class_that_never_occurs_are_data(root: Path, tmp_path: Path) -> None:
+    """With a mark at the file's beginning, by the rule that the schema declares: the features are the schema's."""
+    (tmp_path / "table.yaml").write_text('missing: {marker: "", rows: indicator}\n' + TABLE)
+    rows = "".join(f",{('north', 'south')[row % 2]},{('ill', 'well')[row % 2]}\n" for row in range(200))
+    (tmp_path / "rows.csv").write_bytes(("age,ward,y\n" + rows).encode("utf-8-sig"))
+    given: dict[str, Any] = {"format": "csv", "path": tmp_path / "rows.csv", "schema_path": tmp_path / "table.yaml"}
+    stored = ingest(IngestRequest(name="clinic", epsilon_cap=1.0, delta_cap=1e-4, **given))
+    assert stored.classes == ("ill", "well", "gone")
+    features, labels = gathered(open_dataset(current_layout(), stored))
+    assert set(np.asarray(labels).tolist()) == {0, 1}
+    assert np.isfinite(features).all()
+    assert stored.dimension == features.shape[1]
