@@ -11,7 +11,7 @@ from dpalgos.algorithms import OneSum, PrivateAlgorithm, ProjectionAlgorithm
 from dpalgos.arrays import Array
 from dpalgos.features.public_map import RowFeatures
 from dpalgos.gaussian_sums import GAUSSIAN_BUDGETS, gaussian_guarantee, gaussian_law, grid
-from dpalgos.guarantees import RELATIONS, Guarantee, Loss, Neighbours, Setting
+from dpalgos.guarantees import RELATIONS, Guarantee, Loss, Neighbours, Setting, Trust
 from dpalgos.mechanisms.fixed_point import encode_rows, encoded_radius, sum_sensitivity
 from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
 from dpalgos.models import LinearModel, released_kind
@@ -85,6 +85,8 @@ class PrivateCentring(PrivateAlgorithm, OneSum, ProjectionAlgorithm):
     """
 
     source: ClassVar[str] = "Sun, Suresh, Menon 2023, section 4: features centred privately"
+    # Of all parties' rows together, by a curator or by sums: no aggregation of parties' own means is registered.
+    trusts: ClassVar[tuple[Trust, ...]] = (Trust.CENTRAL,)
     relations: ClassVar[tuple[Neighbours, ...]] = RELATIONS
     budgets: ClassVar[tuple[type[Loss], ...]] = GAUSSIAN_BUDGETS
     measured: ClassVar[str] = "sum of the rows, l2"
