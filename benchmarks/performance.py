@@ -208,6 +208,56 @@ def _hog(folder: Path) -> Pair:
     return Pair(lambda: made.transform(images), other, "scikit-image")
 
 
+@row("smo", "SMO, 5,000 rows of 22 features, one in ten of the class, Gaussian kernel")
+def _smo(folder: Path) -> Pair:
+    from sklearn.svm import SVC
+
+    from dpalgos.kernels import GaussianKernel
+    from dpalgos.smo.solver import solve
+    from dpalgos.smo.working_sets import SecondOrder
+
+    random = np.random.default_rng(12)
+    signs = np.where(random.random(5_000) < 0.1, 1.0, -1.0)
+    features = random.normal(size=(5_000, 22)) + 0.4 * signs[:, None]
+    kernel, rule = GaussianKernel(1 / 22), SecondOrder()
+    return Pair(
+        lambda: solve(kernel, features, signs, cost=1.0, tolerance=1e-3, rule=rule, shrinking=True),
+        lambda: SVC(C=1.0, gamma=1 / 22, tol=1e-3, cache_size=200).fit(features, signs),
+        "LIBSVM (scikit-learn's SVC)",
+    )
+
+
+@row("charge", "a charge of ten releases, high-water marks included")
+def _charge(folder: Path) -> Pair:
+    import itertools
+    import sqlite3
+
+    from dpalgos.guarantees import GaussianMu, Guarantee, Neighbours, Numerics
+    from storage.ledger.charges import Cap, PlanRequest, ReleaseCharge
+    from storage.ledger.database import open_database
+    from storage.ledger.ledger import Ledger
+    from tasks.accounts.budget import AccountingPolicy
+
+    (folder / "private").mkdir()
+    ledger = Ledger(open_database(folder / "ledger.sqlite", marks=folder / "marks"), AccountingPolicy())
+    ledger.open_account("a", Cap(5.0, 1e-5))
+    losses = (GaussianMu(0.001),)
+    proved = Guarantee(losses=losses, neighbours=Neighbours.REPLACE_ONE, numerics=Numerics.EXACT).to_json()
+    plain, numbers = sqlite3.connect(folder / "plain.sqlite"), itertools.count()
+    plain.execute("CREATE TABLE entries (content TEXT)")
+
+    def ours() -> None:
+        number = next(numbers)
+        releases = tuple(ReleaseCharge(f"{number}-{party}", (str(party),), proved) for party in range(10))
+        ledger.charge(PlanRequest("a", "even", releases, 1e-7), {str(party): "key" for party in range(10)})
+
+    def other() -> None:
+        with plain:
+            plain.execute("INSERT INTO entries VALUES ('x')")
+
+    return Pair(ours, other, "one commit of SQLite")
+
+
 @row("gaussian", "300,000 rounded Gaussians")
 def _gaussian(folder: Path) -> Pair:
     from dpalgos.keystream import KeyedNoise
