@@ -1,12 +1,15 @@
 """Which rows of a version arrived with it: fingerprints of rows and labels, compared with those of the version before.
 
-A row's fingerprint is an 8-byte BLAKE2b value of its features and its label, keyed with the root's secret. They are
-kept in the order of the rows, in private files of their own, so that an earlier version may be deleted. Equal rows are
-counted: of a row that was there twice and is there three times, one has arrived.
+A row's fingerprint is an 8-byte BLAKE2b value of its features, its label and the party that brought it, keyed with the
+root's secret. They are kept in the order of the rows, in private files of their own, so that an earlier version may be
+deleted. Equal rows are counted: of a row that was there twice and is there three times, one has arrived. So how many
+arrive, in all and with each party's file, depends on no row's content: where one row is another from its night on, as
+many are new in every version.
 """
 
 from __future__ import annotations
 
+import hashlib
 import io
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from storage.atomic import write_bytes, writing
-from storage.datasets import open_dataset
+from storage.datasets import open_dataset, origins
 from storage.errors import StorageError
 from storage.fingerprints import row_fingerprints
 from storage.layout import Layout
@@ -137,8 +140,13 @@ def _prints_of(layout: Layout, ref: DatasetRef) -> tuple[_Prints, NDArray[np.boo
             marked = np.hstack([features, np.asarray(labels, dtype=np.float32)[:, None] + np.float32(2.0)])
             prints.append(row_fingerprints(marked, key))
             null.append(np.asarray(labels == NULL_CLASS))
+        # Of equal rows of two parties, each is its own party's, whichever arrived first.
+        whose = [hashlib.blake2b(name.encode(), key=key, digest_size=8).digest() for name, _ in origins(layout, ref)]
+        sizes = [rows for _, rows in origins(layout, ref)] or [0]
+        brought = np.repeat(np.frombuffer(b"".join(whose) or bytes(8), dtype="<u8").astype(np.uint64), sizes)
+        every = np.concatenate(prints)
         data = io.BytesIO()
-        np.savez(data, prints=np.concatenate(prints), null=np.concatenate(null))
+        np.savez(data, prints=every ^ brought if len(brought) else every, null=np.concatenate(null))
         with writing(layout.arrivals):
             layout.arrivals.mkdir(mode=0o700, exist_ok=True)
             write_bytes(path, data.getvalue(), mode=0o600)

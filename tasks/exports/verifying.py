@@ -21,7 +21,7 @@ from storage.releases import ReleaseStore
 from tasks.accounts.budget import AccountingPolicy
 from tasks.exports.archive import Archive, read
 from tasks.exports.collecting import AUDIT, CHARGES, ENVIRONMENT, PROOF, RUN, installed, release_member
-from tasks.planning.plans import PlannedCombination, PlannedRelease
+from tasks.planning.plans import PlannedCombination, PlannedRelease, combination_of
 from tasks.runtime.books import open_books
 
 __all__ = ["Check", "Verified", "verify"]
@@ -229,7 +229,7 @@ def _digests(contents: _Contents) -> str:
 def _identities(contents: _Contents) -> str:
     for key, (manifest, _) in contents.releases.items():
         if "post_processing" in manifest:
-            planned: PlannedRelease | PlannedCombination = PlannedCombination.model_validate(
+            planned: PlannedRelease | PlannedCombination = combination_of(
                 {**manifest["post_processing"], "label": manifest["label"], "code": manifest["code"]}
             )
         else:
@@ -312,8 +312,14 @@ def _equal(one: Any, other: Any) -> bool:
 def _epsilon(contents: _Contents) -> str:
     proved = contents.run.get("proved")
     bills: dict[str, list[Loss]] = {}
+    streams: set[str] = set()
     for key, manifest in contents.readers():
-        losses = Guarantee.from_json(contents.charge(key)["content"]["guarantee"]).losses
+        charged = contents.charge(key)["content"]
+        if (stream := charged.get("stream")) in streams:
+            # The guarantee of one night is that of all.
+            continue
+        streams |= {stream} if stream else set()
+        losses = Guarantee.from_json(charged["guarantee"]).losses
         for party in manifest["parties"]:
             bills.setdefault(party, []).extend(losses)
     if proved is None:

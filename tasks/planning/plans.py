@@ -32,6 +32,7 @@ __all__ = [
     "RunPlan",
     "Shards",
     "Stream",
+    "combination_of",
     "one_night",
 ]
 
@@ -401,6 +402,17 @@ class PlannedNightModel(PlannedCombination):
         )
 
 
+def combination_of(said: Json) -> PlannedCombination:
+    """Return the combination that a manifest describes.
+
+    Raises
+    ------
+    pydantic.ValidationError
+        If it describes none.
+    """
+    return (PlannedNightModel if "stream" in said else PlannedCombination).model_validate(said)
+
+
 class RunPlan(_Planned):
     """Everything a run will release.
 
@@ -452,6 +464,12 @@ class RunPlan(_Planned):
     def proved(self) -> bool:
         """Whether something is proved of every release that reads rows."""
         return all(release.guarantee().proved for release in self.releases if release.reads_rows)
+
+    def rows(self) -> dict[str, int]:
+        """Return how many rows of each party the models are trained on."""
+        if isinstance(self.model, PlannedNightModel):
+            return dict(zip(self.models[0].parties, self.model.arrived, strict=True))
+        return {party: rows for one in self.models for party, rows in zip(one.parties, one.setting.sizes, strict=True)}
 
     def bills(self) -> dict[str, tuple[Loss, ...]]:
         """Return what each party pays: the losses of all releases that read its rows, joint ones included."""

@@ -47,7 +47,7 @@ def model_card(config: TrainingConfig, dataset: DatasetRef, plan: RunPlan, resul
 
 
 def _trained_on(config: TrainingConfig, dataset: DatasetRef, plan: RunPlan) -> str:
-    sizes = {party: rows for one in plan.models for party, rows in zip(one.parties, one.setting.sizes, strict=True)}
+    sizes = plan.rows()
     kind = "" if config.partition == "own" else "simulated "
     parties = "1 party" if len(sizes) == 1 else f"{len(sizes)} {kind}parties"
     kept = f"{'private' if dataset.private else 'public'} data set {dataset.name} (account {dataset.account})"

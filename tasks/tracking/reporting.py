@@ -111,11 +111,7 @@ def run_report(
 def _children(plan: RunPlan, result: RunResult) -> tuple[ChildReport, ...]:
     """Return one child a party: its rows, what it has paid, and how its own model does where it has one."""
     params = {"epsilon": plan.epsilon, "delta": plan.delta}
-    sizes = {
-        party: rows
-        for release in plan.models
-        for party, rows in zip(release.parties, release.setting.sizes, strict=True)
-    }
+    sizes = plan.rows()
     if len(sizes) > _MOST_CHILDREN:
         return (ChildReport(name="all parties", params=params, metrics={"rows": float(sum(sizes.values()))}),)
     spent = epsilon_by_party(plan) or {}

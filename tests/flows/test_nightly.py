@@ -370,7 +370,8 @@ def test_parties_bring_files_of_their_own_and_one_may_bring_nothing(root: Path, 
 
     bring(rows[:20], rows[40:50])
     assert tonight()[0].parties == ("north", "south")
-    bring(rows[:35], rows[40:50])
+    # A row that is equal to one of the other party's is its own party's all the same.
+    bring([*rows[:34], rows[40]], rows[40:50])
     release, _ = tonight()
     assert release.stream is not None
     assert release.stream.arrived == (15, 0)
@@ -424,6 +425,10 @@ def test_a_night_is_a_flow_by_command(unitball: CommandLine, tmp_path: Path) -> 
     assert again["releases"] == first["releases"]
     assert again["mlflow_run_id"] == first["mlflow_run_id"]
     unitball("train", "--dataset", "clinic", "--horizon", 9, "--epsilon", 1).refused(2, "ask for that one")
+    archive = tmp_path / "night.zip"
+    unitball.succeeds("export", first["run_key"], "-o", archive)
+    verified = unitball("verify", archive)
+    assert verified.code == 0, verified
 
 
 @pytest.mark.nightly

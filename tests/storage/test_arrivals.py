@@ -64,3 +64,17 @@ def test_fingerprints_outlive_the_rows_and_are_the_owners_alone(root: Path, tmp_
     for path in layout.dataset(first.version).rglob("*.parquet"):
         path.unlink()
     np.testing.assert_array_equal(difference(layout, second, first, ()).positions, [2])
+
+
+def test_how_many_arrive_depends_on_no_rows_content(root: Path, tmp_path: Path) -> None:
+    """Where one row is another in every version, a copy of an earlier or a later one included, as many are new."""
+    layout = Layout(root).prepare()
+    rows = [(place % 2, place / 8.0) for place in range(8)]
+    for other in (rows[3], rows[0], rows[7], (1, 0.99)):
+        replaced = [*rows[:3], other, *rows[4:]]
+        versions = [stored(layout, tmp_path, replaced[:count][::order]) for count, order in ((3, 1), (5, -1), (8, 1))]
+        counts = [
+            len(difference(layout, now, before, ()).positions)
+            for before, now in zip([None, *versions], versions, strict=False)
+        ]
+        assert counts == [3, 2, 3]
