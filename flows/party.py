@@ -50,4 +50,4 @@ def answer_request(request: Request) -> None:
     """
     keep_private()
     party = Party(os.environ[DATASET_VARIABLE], read_roster(Path(os.environ[ROSTER_VARIABLE])))
-    Artifact(type=ANSWER, data=party.answer(request).model_dump_json()).create()
+    Artifact(type=ANSWER, data=party.answer(request).model_dump(mode="json")).create()

@@ -140,6 +140,8 @@ def _show(report: BudgetReport) -> None:
         out.print(_charges(charges))
     for one in report["disjoint"]:
         out.print(f"declared disjoint from {', '.join(one['from'])} on {one['recorded_at'][:10]}: {one['reason']}")
+    for run in report["reserved"]:
+        out.print(f"reserved, and counted as spent, for run {run}", soft_wrap=True)
     if cap:
         out.print(f"neighbouring relation: {report['relation']}")
         how = f" (composed over runs and partitions: {report['filter']})" if each else "; nothing was charged yet"

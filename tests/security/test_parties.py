@@ -16,6 +16,7 @@ import pytest
 import yaml
 
 from tests.security.test_services import attacks
+from tests.support.command_line import Outcome, start_command
 from tests.support.private_rows import CLASSES, DIMENSION, write_rows
 from tests.support.serving import PATIENCE, REPOSITORY, UNITBALL, Served, wait_for
 
@@ -149,10 +150,17 @@ def federation(sites: dict[str, Site], served: Served) -> dict[str, Site]:
     return sites
 
 
-def federate(served: Served, sites: dict[str, Site], *arguments: object) -> subprocess.CompletedProcess[str]:
+def federating(served: Served, sites: dict[str, Site], *arguments: object) -> subprocess.Popen[str]:
+    """Begin a run as the coordinator; each of its up to seven requests starts a process at every party."""
     roster = str(next(iter(sites.values())).home.parent / "roster.yaml")
-    given = ["federate", "--roster", roster, "--dataset", "study", "--patience", "90", *map(str, arguments)]
-    return served.command(*UNITBALL, *given, "--root", str(served.root), "--json")
+    given = ["--roster", roster, "--dataset", "study", "--patience", "240", *map(str, arguments)]
+    return start_command(served.root, "federate", *given, "--json")
+
+
+def federate(served: Served, sites: dict[str, Site], *arguments: object) -> Outcome:
+    process = federating(served, sites, *arguments)
+    out, err = process.communicate(timeout=7 * PATIENCE)
+    return Outcome(process.returncode, out, err)
 
 
 SECURE = ("--algorithm", "secagg-output-perturbation", "--trust", "secagg")
@@ -173,8 +181,8 @@ def test_no_user_opens_what_is_anothers(sites: dict[str, Site]) -> None:
 
 def test_one_refuses_and_nobody_pays(federation: dict[str, Site], served: Served) -> None:
     done = federate(served, federation, *SECURE, "--epsilon", 2)
-    assert done.returncode == 3, (done.stdout, done.stderr)
-    assert "party turin refuses" in done.stderr
+    assert done.code == 3, done
+    assert "party turin refuses" in done.err
     for site in federation.values():
         report = json.loads(site.unitball("budget", "clinic", "--json"))
         assert report["epsilon_spent"] == 0
@@ -185,8 +193,8 @@ def test_one_refuses_and_nobody_pays(federation: dict[str, Site], served: Served
 def test_each_pays_for_its_own_part(federation: dict[str, Site], served: Served, trust: tuple[str, ...]) -> None:
     before = {name: spent(site) for name, site in federation.items()}
     done = federate(served, federation, *trust, "--epsilon", 0.3)
-    assert done.returncode == 0, done.stderr
-    made = json.loads(done.stdout)
+    assert done.code == 0, done
+    made = done.json
     assert made["took_part"] == list(USERS)
     assert all(spent(site) > before[name] for name, site in federation.items())
     # What the coordinator keeps holds nobody's rows.
@@ -205,33 +213,16 @@ def test_one_is_killed_in_the_middle_and_goes_on_when_it_is_back(federation: dic
         return all(spent(site) > before[name] for name, site in federation.items())
 
     before = {name: spent(site) for name, site in federation.items()}
-    command = subprocess.Popen(
-        [
-            sys.executable,
-            *UNITBALL,
-            "federate",
-            "--roster",
-            str(roster),
-            "--dataset",
-            "study",
-            "--patience",
-            "40",
-            *given,
-        ],
-        env={**os.environ, "UNITBALL_ROOT": str(served.root)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    wait_for("all have paid", paid, every=1.0)
+    command = federating(served, federation, *given)
+    wait_for("all have paid", paid, 4 * PATIENCE, every=1.0)
     lyon.stop()
-    _, error = command.communicate(timeout=PATIENCE)
+    _, error = command.communicate(timeout=4 * PATIENCE)
     assert command.returncode == 1, error
     after = {name: spent(site) for name, site in federation.items()}
     lyon.serve(roster)
     done = federate(served, federation, *given)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["took_part"] == list(USERS)
+    assert done.code == 0, done
+    assert done.json["took_part"] == list(USERS)
     assert {name: spent(site) for name, site in federation.items()} == after
 
 
@@ -253,5 +244,5 @@ def test_the_coordinators_password_does_not_choose_what_a_party_runs(
         run = served.call("POST", f"/deployments/{deployment['id']}/create_flow_run", body)
         assert served.finished(run["id"])["state_type"] in ("FAILED", "CRASHED")
     done = federate(served, federation, "--trainer", "output-perturbation", "--trust", "local", "--epsilon", 0.05)
-    assert done.returncode == 0, done.stderr
+    assert done.code == 0, done
     assert not canary.exists()
