@@ -35,6 +35,7 @@ from deployments.webhook import apply_webhook
 from storage.errors import InputError
 from storage.layout import Layout
 from tasks.datasets.schedules import Schedule, schedules
+from tasks.runtime.concurrency import AT_WORK
 from tasks.runtime.events import Event, dataset_resource
 from tasks.runtime.interrupted import crash_interrupted_runs
 from tasks.runtime.permissions import keep_private, use_own_temporary_folder
@@ -48,6 +49,8 @@ _SCHEDULE_OPTIONS = ("active", "max_scheduled_runs", "parameters", "slug")
 _KEYS = frozenset(
     ("name", "description", "tags", "entrypoint", "parameters", "schedules", "triggers", "concurrency_limit", "version")
 )
+# Processes for runs that wait for another one of their data set, beside those that work.
+_WAITING = 4
 # The pool that a worker served in earlier versions; its template let runs choose their command.
 _EARLIER_POOL = "unitball"
 
@@ -197,7 +200,7 @@ def _serve(deployments: Sequence[dict[str, Any]], runs: int, *, shared: bool) ->
     # A run's process imports the flow, as this one did. By value, which is how functions under a decorator are pickled,
     # it would lose the types that its annotations name.
     copyreg.pickle(Flow, by_name)
-    runner = Runner(name="unitball", limit=runs, pause_on_shutdown=False)
+    runner = Runner(name="unitball", limit=runs if shared else runs + _WAITING, pause_on_shutdown=False)
     served: dict[UUID, Flow[Any, Any]] = {}
     for spec in deployments:
         options = {name: value for name, value in spec.items() if name != "entrypoint"}
@@ -216,6 +219,7 @@ def _serve(deployments: Sequence[dict[str, Any]], runs: int, *, shared: bool) ->
             with contextlib.suppress(ObjectNotFound):
                 client.delete_work_pool(_EARLIER_POOL)
             apply_webhook(client, webhook_address())
+            client.upsert_global_concurrency_limit_by_name(AT_WORK, runs)
     print(READY, flush=True)
     asyncio.run(_run(runner, served))
 

@@ -36,7 +36,7 @@ def rotate(root: RootOption = None, json: JsonFlag = False) -> None:
 def serve(
     prefect_port: Annotated[int, typer.Option(envvar="UNITBALL_PREFECT_PORT", help="Of Prefect's pages.")] = 4210,
     mlflow_port: Annotated[int, typer.Option(envvar="UNITBALL_MLFLOW_PORT", help="Of MLflow's pages.")] = 5000,
-    runs: Annotated[int, typer.Option(help="Flow runs at once.")] = 2,
+    runs: Annotated[int, typer.Option(help="Trainings at once; up to four more runs may wait.")] = 2,
     prefect_file: Annotated[Path | None, typer.Option(help="Deployments to serve instead of the usual ones.")] = None,
     database: Annotated[
         str | None,

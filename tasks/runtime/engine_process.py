@@ -259,7 +259,12 @@ def serve(descriptor: int, *, whole: bool) -> None:
             async with super().begin_transaction(session, with_for_update=True) as transaction:
                 yield transaction
 
-    server = uvicorn.Server(uvicorn.Config(create_app(ephemeral=not whole), log_level="error", lifespan="on"))
+    # Prefect's page asks an analytics service for its configuration, whatever the settings say, and shows pictures from
+    # elsewhere: browsers are told to fetch from this server alone.
+    policy = "default-src 'self' 'unsafe-inline' 'unsafe-eval' data: blob:"
+    headers = [("Content-Security-Policy", policy)]
+    config = uvicorn.Config(create_app(ephemeral=not whole), log_level="error", lifespan="on", headers=headers)
+    server = uvicorn.Server(config)
     url = get_current_settings().server.database.connection_url
     assert url is not None
     address = url.get_secret_value()

@@ -16,6 +16,7 @@ from flows.federated_training import train
 from storage.datasets import MANIFEST
 from storage.errors import RefusedError
 from storage.layout import Layout
+from tasks.accounts.history import budget_history
 from tasks.planning.configuration import TrainingConfig
 from tasks.runtime.progress import listen
 from tasks.tracking.results import RunResult
@@ -156,3 +157,31 @@ def test_the_published_method_is_near_chance_on_so_few_rows(root: Path) -> None:
     exact = followed("digits", algorithm="non-private", epsilon=None, parties=5)
     assert exact.accuracy is not None
     assert exact.accuracy > 0.8
+
+
+def test_some_thirty_nights_end_on_the_night_that_was_forecast(
+    engine: Engine, tracked_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fresh noise every night until the cap: the first night says how many more fit; then the event is sent."""
+    import prefect.events
+
+    sent: list[dict[str, Any]] = []
+    monkeypatch.setattr(prefect.events, "emit_event", lambda **event: sent.append(event))
+    ingest_private(tmp_path / "input", epsilon_cap=1.0)
+    nightly: dict[str, Any] = {"algorithm": "noisy-gd", "epsilon": 0.182, "parties": 1, "dimension": 2}
+    followed(**nightly, repetition=0)
+    left = budget_history("clinic").runs_left
+    assert left is not None
+    assert 25 <= left <= 35, "as many nights as the title says"
+    for night in range(1, left + 1):
+        followed(**nightly, repetition=night)
+    nights = len({key for key, _ in charges()})
+    assert nights == left + 1
+    monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")
+    state = train(TrainingConfig(dataset="clinic", evaluation=False, **nightly, repetition=nights), return_state=True)
+    assert (str(state.type.value), state.name) == ("FAILED", "BudgetExhausted")
+    assert len(charges()) == nights
+    (event,) = sent
+    assert event["event"] == "unitball.run.refused"
+    assert event["resource"]["prefect.resource.id"] == "unitball.dataset.clinic"
+    assert event["payload"]["reason"] in str(state.message)

@@ -10,11 +10,13 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 from base64 import b64encode
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +62,8 @@ class Served:
     mlflow: str
     process: subprocess.Popen[str]
     output: Path
+    alerts: list[dict[str, Any]] = field(default_factory=list)
+    """What the webhook has received."""
 
     def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         variables = {"UNITBALL_ROOT": str(self.root), "PREFECT_API_URL": self.api, "DO_NOT_TRACK": "1"}
@@ -171,6 +175,26 @@ def processes_of(root: Path) -> list[tuple[int, str]]:
 
 
 @contextlib.contextmanager
+def receiving() -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """Listen on loopback for a webhook; yield its address and what it receives."""
+    received: list[dict[str, Any]] = []
+
+    class Receiver(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            received.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            return None
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Receiver) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}/alerts", received
+        server.shutdown()
+
+
+@contextlib.contextmanager
 def started(folder: Path, expected: signal.Signals | None = None, *arguments: str) -> Iterator[Served]:
     """Serve the root below a folder until the context is left, or until a signal that the caller sends.
 
@@ -190,43 +214,46 @@ def started(folder: Path, expected: signal.Signals | None = None, *arguments: st
     rows = rows_file(folder / "arrivals.libsvm", 200)
     _prepare(root, "ingest", "arrivals", "--format", "libsvm", "--path", rows, "--public")
     _prepare(root, "schedule", "arrivals", "--nightly", "--on-new-version", "--algorithm", "noisy-gd", "--epsilon", "1")
-    with output.open("w") as file:
-        process = subprocess.Popen(
-            [
-                sys.executable,
-                *UNITBALL,
-                "serve",
-                "--root",
-                str(root),
-                "--prefect-port",
-                str(ports[0]),
-                "--mlflow-port",
-                str(ports[1]),
-                "--prefect-file",
-                str(deployments),
-                *arguments,
-            ],
-            stdout=file,
-            stderr=subprocess.STDOUT,
-            text=True,
-            env=environment(),
+    with receiving() as (webhook, alerts):
+        with output.open("w") as file:
+            process = subprocess.Popen(
+                [
+                    sys.executable,
+                    *UNITBALL,
+                    "serve",
+                    "--root",
+                    str(root),
+                    "--prefect-port",
+                    str(ports[0]),
+                    "--mlflow-port",
+                    str(ports[1]),
+                    "--prefect-file",
+                    str(deployments),
+                    *arguments,
+                ],
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                text=True,
+                env=environment(UNITBALL_WEBHOOK=webhook),
+            )
+        served = Served(
+            root, f"http://127.0.0.1:{ports[0]}/api", f"http://127.0.0.1:{ports[1]}", process, output, alerts
         )
-    served = Served(root, f"http://127.0.0.1:{ports[0]}/api", f"http://127.0.0.1:{ports[1]}", process, output)
-    try:
-        wait_for("ready", lambda: "ready;" in output.read_text() or process.poll() is not None)
-        assert process.poll() is None, output.read_text()
-        yield served
-        if expected is not None:
-            return
-        process.send_signal(signal.SIGINT)
-        assert process.wait(90) == 0
-        assert output.read_text().rstrip().endswith("stopped")
-        assert "stopping: runner, MLflow, Prefect" in output.read_text()
-        assert not processes_of(root)
-    finally:
-        if process.poll() is None:
-            process.terminate()
-            process.wait(90)
+        try:
+            wait_for("ready", lambda: "ready;" in output.read_text() or process.poll() is not None)
+            assert process.poll() is None, output.read_text()
+            yield served
+            if expected is not None:
+                return
+            process.send_signal(signal.SIGINT)
+            assert process.wait(90) == 0
+            assert output.read_text().rstrip().endswith("stopped")
+            assert "stopping: runner, MLflow, Prefect" in output.read_text()
+            assert not processes_of(root)
+        finally:
+            if process.poll() is None:
+                process.terminate()
+                process.wait(90)
 
 
 def _prepare(root: Path, *arguments: str) -> None:

@@ -10,7 +10,7 @@ import pytest
 from prefect.exceptions import ObjectAlreadyExists, PrefectHTTPStatusError
 
 from tasks.runtime import concurrency as deployed
-from tasks.runtime.concurrency import LEASE_SECONDS, limit_name, one_run_a_dataset
+from tasks.runtime.concurrency import AT_WORK, LEASE_SECONDS, limit_name, one_run_a_dataset
 
 
 class Server:
@@ -38,7 +38,8 @@ class Server:
 def use(monkeypatch: pytest.MonkeyPatch, server: Server, deployment_id: str | None) -> None:
     @contextmanager
     def concurrency(name: str, **settings: Any) -> Any:
-        server.asked.append(("enter", name, settings["lease_duration"]))
+        assert settings["lease_duration"] == LEASE_SECONDS
+        server.asked.append(("enter", name))
         yield
         server.asked.append(("leave", name))
 
@@ -53,7 +54,8 @@ def test_a_run_of_a_deployment_waits_for_its_turn(monkeypatch: pytest.MonkeyPatc
     with one_run_a_dataset("digits"):
         server.asked.append("work")
     name = limit_name("digits")
-    assert server.asked == [(name, 1), ("enter", name, LEASE_SECONDS), "work", ("leave", name)]
+    entered = [("enter", name), ("enter", AT_WORK)]
+    assert server.asked == [(name, 1), *entered, "work", ("leave", AT_WORK), ("leave", name)]
     assert limit_name("wine") != name
 
 
