@@ -1,10 +1,13 @@
-"""Serving ended or killed in the middle of a run: after the next start no run runs for ever and no slot stays taken."""
+"""Serving ended, killed or out of disk in the middle of a run: no run runs for ever, no slot stays taken."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
+import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
@@ -69,3 +72,64 @@ def test_a_part_is_killed_in_the_middle_of_a_run(part: str, served: Served) -> N
     wait_for("its end", lambda: not set(killed) & set(served.processes(part)), 60)
     wait_for("the run's end", lambda: served.run(dead)["state_type"] in ENDS, 240 + LEASE_SECONDS)
     goes_on(served, dead)
+
+
+@pytest.mark.parametrize("restarted", [True, False])
+def test_the_disk_full_in_the_middle_of_a_run(restarted: bool, engine: Engine, tmp_path: Path) -> None:
+    """Room comes back after a while, with serving started again or not."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=150m", "none", str(disk)]
+    if subprocess.run(mount, capture_output=True).returncode != 0:
+        pytest.skip("a disk of its own needs the right to mount one")
+    try:
+        engine.prepare_served(disk / "root")
+        with started(disk) as served:
+            dead = served.start_run(**CONFIG)
+            wait_for("the run", lambda: served.run(dead)["state_type"] == "RUNNING", every=0.1)
+            time.sleep(1)
+            ballast = disk / "ballast"
+            with contextlib.suppress(OSError), ballast.open("wb", buffering=0) as file:
+                while True:
+                    file.write(bytes(1 << 16))
+            time.sleep(20)
+            ballast.unlink()
+            if not restarted:
+                wait_for("the run's end", lambda: served.run(dead)["state_type"] in ENDS, 400)
+                goes_on(served, dead)
+        if restarted:
+            with started(disk) as served:
+                wait_for("the run's end", lambda: served.run(dead)["state_type"] in ENDS, 60)
+                goes_on(served, dead)
+    finally:
+        subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
+def test_two_schedules_at_once(served: Served) -> None:
+    """Both runs end, one after the other; what both ask for is charged once."""
+    (train,) = (one["id"] for one in served.ask("/deployments/filter") if one["name"] == "train")
+    soon = time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime(time.time() + 30))
+    config = {"dataset": "iris", "algorithm": "noisy-gd", "epsilon": 0.7}
+    schedules = [
+        {
+            "schedule": {"interval": 24 * 3600, "anchor_date": soon, "timezone": "UTC"},
+            "parameters": {"config": config},
+            "slug": slug,
+            "active": True,
+        }
+        for slug in ("one", "two")
+    ]
+    served.call("POST", f"/deployments/{train}/schedules", schedules)
+
+    def both() -> list[dict[str, Any]]:
+        found = [run for run in served.runs() if run["parameters"].get("config") == config]
+        return found if len(found) == 2 else []
+
+    for run in wait_for("both runs", both):
+        finished = served.finished(run["id"])
+        assert finished["auto_scheduled"]
+        assert finished["state_type"] == "COMPLETED", finished["state"]["message"]
+    for party in json.loads(served.unitball("budget", "iris", "--json"))["parties"]:
+        keys = [charge["key"] for charge in party["charges"]]
+        assert len(set(keys)) == len(keys)
+        assert party["epsilon_spent"] <= 0.7
