@@ -61,6 +61,7 @@ def test_the_card_of_a_published_method_says_its_flaw(root: Path) -> None:
         {"epsilon": 1.0, "trust": "secagg", "secure": {"dropouts": 1}, "roc": True},
         {"epsilon": 2.0, "algorithm": None, "trainer": "noisy-gd", "parameters": {"iterations": 5, "loss": "huber"}},
         {"algorithm": "non-private", "test_fraction": 0.25, "neighbours": "replace-special"},
+        {"epsilon": 1.0, "horizon": 30, "participations": 2, "separation": 7, "bands": 9, "expected_rows": 900},
     ],
 )
 def test_the_command_asks_for_the_same_run(config: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,7 +70,7 @@ def test_the_command_asks_for_the_same_run(config: dict[str, Any], monkeypatch: 
     asked = TrainingConfig(**{"dataset": "clinic", **config})
     seen: list[TrainingConfig] = []
 
-    def ran(configs: list[TrainingConfig], title: str) -> list[None]:
+    def ran(configs: list[TrainingConfig], title: str, *_: object) -> list[None]:
         seen.extend(configs)
         return [None]
 
