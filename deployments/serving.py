@@ -103,10 +103,9 @@ class Serving:
             "PREFECT_SERVER_API_CORS_ALLOWED_ORIGINS": f"{self.prefect_url},http://localhost:{self.prefect_port}",
             # In memory, which is the default, a slot that a killed run held would stay taken for ever.
             "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem",
-            # Flow runs that ended long ago go, with their logs and artifacts; so do events.
+            # Flow runs that ended long ago go, with their logs and artifacts; events go after a week anyway.
             "PREFECT_SERVER_SERVICES_DB_VACUUM_ENABLED": "events,flow_runs",
             "PREFECT_SERVER_SERVICES_DB_VACUUM_RETENTION_PERIOD": str(self.keep_days * int(_DAY_SECONDS)),
-            "PREFECT_SERVER_EVENTS_RETENTION_PERIOD": str(min(self.keep_days, 7) * int(_DAY_SECONDS)),
         }
 
 

@@ -14,7 +14,8 @@ from storage.layout import Layout
 from tests.security.test_services import answer
 from tests.support.engines import Engine
 from tests.support.postgresql import PostgreSQL
-from tests.support.serving import UNITBALL, Served, rows_file, started, wait_for
+from tests.support.private_rows import PrivateRows, write_rows
+from tests.support.serving import UNITBALL, Served, started, wait_for
 
 pytestmark = [pytest.mark.nightly, pytest.mark.postgresql]
 
@@ -42,7 +43,8 @@ def test_a_year_with_postgresql(engine: Engine, tmp_path: Path) -> None:
     engine.prepare_served(root)
     with PostgreSQL.running() as postgresql:
         server = ("--database", postgresql.url("clinic"))
-        unserved = _before(root, tmp_path)
+        rows = write_rows(tmp_path / "clinic.libsvm", 200, seed=4, dimension=5)
+        unserved = _before(root, rows)
         paid = charges(unserved)
 
         with started(tmp_path, None, *server) as served:
@@ -77,6 +79,14 @@ def test_a_year_with_postgresql(engine: Engine, tmp_path: Path) -> None:
 
             backup = postgresql.place / "backup"
             postgresql.run("pg_basebackup", "-h", str(postgresql.place), "-U", "unitball", "-D", str(backup))
+            # Neither rows nor secrets are in any of the four databases.
+            dump = postgresql.run("pg_dumpall", "-h", str(postgresql.place), "-U", "unitball").encode()
+            layout = Layout(root)
+            secrets = [layout.root_secret, layout.shared_ledger_key, *layout.parties.glob("*/secret.key")]
+            hidden = [form for path in secrets for form in (path.read_bytes(), path.read_bytes().hex().encode())]
+            hidden += [served.secret.password.encode(), *rows.needles()]
+            assert b"clinic" in dump
+            assert not [needle for needle in hidden if needle in dump]
             known = charges(served)
             trained(served, 0.8)
             assert len(charges(served)) > len(known)
@@ -112,10 +122,9 @@ def _options(epsilon: float) -> list[str]:
     return ["--dataset", "clinic", "--algorithm", "noisy-gd", "--epsilon", str(epsilon), "--delta", "1e-6"]
 
 
-def _before(root: Path, folder: Path) -> Served:
+def _before(root: Path, rows: PrivateRows) -> Served:
     """Ingest and train while all is in files."""
-    unserved = Served(root, "", "", None, folder / "none")  # type: ignore[arg-type]
-    rows = rows_file(folder / "clinic.libsvm", 200, seed=4)
-    unserved.unitball("ingest", "clinic", "--format", "libsvm", "--path", rows, *DECLARED)
+    unserved = Served(root, "", "", None, root.with_name("none"))  # type: ignore[arg-type]
+    unserved.unitball("ingest", "clinic", "--format", "libsvm", "--path", str(rows.path), *DECLARED)
     unserved.unitball("train", *_options(0.5))
     return unserved

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from deployments.serving import Serving
 from deployments.systemd import unit_of
 from deployments.tidying import remove_deleted_runs, remove_old_results
 from storage.layout import Layout
@@ -65,6 +66,20 @@ def test_the_log_of_a_part_is_cut_while_it_runs(tmp_path: Path, monkeypatch: pyt
         assert len(list(tmp_path.iterdir())) == 2
     finally:
         part.stop()
+
+
+def test_prefect_takes_the_settings_of_its_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from datetime import timedelta
+
+    from prefect.settings import Settings
+
+    for name, value in Serving(root=tmp_path, keep_days=9).prefect_settings().items():
+        monkeypatch.setenv(name, value)
+    vacuum = Settings().server.services.db_vacuum
+    assert vacuum.enabled_vacuum_types >= {"events", "flow_runs"}
+    assert vacuum.retention_period == timedelta(days=9)
+    assert Settings().server.events.retention_period == timedelta(days=7)
+    assert "filesystem" in Settings().server.concurrency.lease_storage
 
 
 def test_old_results_and_deleted_runs_go(tracked_root: Path) -> None:
