@@ -190,6 +190,8 @@ class GradientSums:
         slopes = np.asarray(self.task.loss.slope(scores, np.asarray(targets, dtype=np.float64)) * norms)
         if self.smallest_party is not None:
             slopes = clip_to_unit_ball(slopes, self.clip) * weights
+        # A row's norm is rounded by the order in which its entries lie.
+        slopes = np.ascontiguousarray(slopes)
         return encode_into(np.empty(slopes.shape), slopes, self.clip, self.scale / self.clip)
 
     def _compiled(self, rows: int, setting: Setting) -> bool:
@@ -203,7 +205,8 @@ class GradientSums:
         count = len(labels)
         weight = 1.0 if self.smallest_party is None else min(1.0, self.smallest_party / max(party, 1))
         # At most 16 bits and a sign: float32 holds them exactly in half the memory.
-        encoded = EncodedBlock(*(np.empty((count, size), np.float32) for size in (width, 1, classes, 1)))
+        units, norms, targets, weights = (np.empty((count, size), np.float32) for size in (width, 1, classes, 1))
+        encoded = EncodedBlock(units, norms, np.asfortranarray(targets), weights)
         encoded.weights[:] = weight
         if features.dtype == np.float32 and self._compiled(party, setting):
             from dpalgos.mechanisms import _compiled_encoding

@@ -37,6 +37,8 @@ def on_weight_grid(weights: Floats, radius: float) -> tuple[Floats, float]:
 def inner_products(rows: NDArray[np.float32], weights: Floats, *, compiled: bool) -> Floats:
     """Return the exact ``rows @ weights.T``, (m, K), of whole numbers whose partial sums stay below 2^53.
 
+    Compiled, column after column in memory: what is done to each class's scores then runs over many rows at once.
+
     Parameters
     ----------
     rows : array (m, p) of float32
@@ -50,7 +52,7 @@ def inner_products(rows: NDArray[np.float32], weights: Floats, *, compiled: bool
         return rows.astype(np.float64) @ weights.T
     from dpalgos.mechanisms import _compiled_products
 
-    out = np.empty((len(rows), len(weights)))
+    out = np.empty((len(weights), len(rows))).T
     _compiled_products.inner_products(rows, weights, out)
     return out
 
