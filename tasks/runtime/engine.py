@@ -11,9 +11,11 @@ import http.client
 import importlib.metadata
 import logging
 import os
+import select
 import socket
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -165,6 +167,13 @@ def wait_for_server(address: tuple[str, int], process: LeashedProcess) -> None:
     connection = http.client.HTTPConnection(*address, timeout=STARTUP_SECONDS)
     try:
         connection.request("GET", "/api/health")
+        deadline = time.monotonic() + STARTUP_SECONDS
+        # Where the port stays open in this process, a connection to a server that has ended would wait for ever.
+        while not select.select([connection.sock], [], [], 0.2)[0]:
+            if process.exit_code() is not None:
+                raise EngineError(_reason(process))
+            if time.monotonic() > deadline:
+                raise TimeoutError
         status = connection.getresponse().status
     except TimeoutError:
         process.stop()

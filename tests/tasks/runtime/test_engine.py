@@ -22,7 +22,15 @@ from prefect.client.orchestration import SyncPrefectClient
 from storage.errors import StorageError
 from storage.layout import Layout
 from tasks.runtime import engine, engine_process, interrupted
-from tasks.runtime.engine import EngineError, prefect_database, prepare_databases, prepare_engine, prepare_tracking
+from tasks.runtime.engine import (
+    EngineError,
+    prefect_database,
+    prepare_databases,
+    prepare_engine,
+    prepare_tracking,
+    wait_for_server,
+)
+from tasks.runtime.processes import LeashedProcess
 from tests.support.untraced import quickest
 
 # Installed in every process of a run: nothing but loopback may be contacted or even looked up.
@@ -397,3 +405,14 @@ def test_a_damaged_database_is_said_to_be_one(made: Path, tmp_path: Path, enviro
         prepare_tracking(root)
     assert "\n" not in str(caught.value)
     assert database.read_bytes().startswith(b"no database"), "what was there is still there"
+
+
+def test_a_server_that_ends_at_once_is_known_to_have(tmp_path: Path) -> None:
+    """Also where the port stays open for its next start."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        code = "import sys; sys.exit('a setting is wrong')"
+        process = LeashedProcess([sys.executable, "-c", code], tmp_path / "log", os.environ)
+        began = time.monotonic()
+        with pytest.raises(EngineError, match="a setting is wrong"):
+            wait_for_server(listener.getsockname()[:2], process)
+        assert time.monotonic() - began < 60
