@@ -67,6 +67,33 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
     # Where it was made, kept by pickling and lost by cloning, which happens in the process that fits.
     _process = PROCESS
 
+    # What scikit-learn reads is the signature of each class itself; only the assignments can be shared.
+    def __init__(
+        self,
+        epsilon: float,
+        delta: float,
+        algorithm: str | None,
+        account: str | None,
+        schema: Mapping[str, Any] | str | os.PathLike[str] | None,
+        bounds: Sequence[Any] | None,
+        public: bool,
+        root: str | os.PathLike[str] | None,
+        parameters: Mapping[str, Any] | None,
+        repetition: int,
+        random_state: Any,
+    ) -> None:
+        self.epsilon = epsilon
+        self.delta = delta
+        self.algorithm = algorithm
+        self.account = account
+        self.schema = schema
+        self.bounds = bounds
+        self.public = public
+        self.root = root
+        self.parameters = parameters
+        self.repetition = repetition
+        self.random_state = random_state
+
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_process": self._process}
 
@@ -140,7 +167,9 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
         return X, np.asarray(y).ravel()
 
     def _table(self) -> TableEncoder:
-        document = self.schema if isinstance(self.schema, Mapping) else yaml.safe_load(Path(self.schema).read_text())
+        document = (
+            self.schema if isinstance(self.schema, Mapping) else yaml.safe_load(Path(str(self.schema)).read_text())
+        )
         return TableEncoder(dict(document), on_violation="clip")
 
     def _encoder(self, rows: Any) -> Any:
@@ -275,18 +304,9 @@ class PrivateClassifier(ClassifierMixin, _PrivateEstimator):  # type: ignore[mis
         repetition: int = 0,
         random_state: Any = None,
     ) -> None:
-        self.epsilon = epsilon
-        self.delta = delta
-        self.algorithm = algorithm
-        self.account = account
-        self.schema = schema
-        self.bounds = bounds
+        common = (algorithm, account, schema, bounds, public, root, parameters, repetition, random_state)
+        super().__init__(epsilon, delta, *common)
         self.classes = classes
-        self.public = public
-        self.root = root
-        self.parameters = parameters
-        self.repetition = repetition
-        self.random_state = random_state
 
     @property
     def _algorithm(self) -> str:
@@ -396,18 +416,9 @@ class PrivateRegressor(RegressorMixin, _PrivateEstimator):  # type: ignore[misc]
         repetition: int = 0,
         random_state: Any = None,
     ) -> None:
-        self.epsilon = epsilon
-        self.delta = delta
-        self.algorithm = algorithm
-        self.account = account
-        self.schema = schema
-        self.bounds = bounds
+        common = (algorithm, account, schema, bounds, public, root, parameters, repetition, random_state)
+        super().__init__(epsilon, delta, *common)
         self.label_range = label_range
-        self.public = public
-        self.root = root
-        self.parameters = parameters
-        self.repetition = repetition
-        self.random_state = random_state
 
     @property
     def _algorithm(self) -> str:

@@ -11,6 +11,7 @@ import numpy as np
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Numerics
 from dpalgos.mechanisms import _precise
+from dpalgos.mechanisms.pure_scale import PureScale
 from dpalgos.noise import RandomStream
 from dpalgos.rows import Ints
 
@@ -23,7 +24,7 @@ _LOGARITHM_ERROR = 2.0**-44
 
 
 @dataclass(frozen=True, slots=True)
-class DiscreteLaplace:
+class DiscreteLaplace(PureScale):
     """Independent integers k with probability proportional to ``exp(-|k| / scale)``.
 
     Guarantee
@@ -53,7 +54,6 @@ class DiscreteLaplace:
     Ghosh, Roughgarden, Sundararajan, "Universally utility-maximizing privacy mechanisms", STOC 2009.
     """
 
-    scale: float
     numerics: ClassVar[Numerics] = Numerics.EXACT
 
     def __post_init__(self) -> None:
@@ -62,17 +62,6 @@ class DiscreteLaplace:
                 f"scale is {self.scale!r} grid units; it must lie between 2^-10 and 2^32: "
                 "choose a finer grid for a smaller and a coarser grid for a larger one"
             )
-
-    @classmethod
-    def calibrated(cls, epsilon: float, sensitivity: float) -> DiscreteLaplace:
-        """Return the law that gives epsilon-DP for an l1 sensitivity in grid units, its scale rounded up."""
-        if not (math.isfinite(epsilon) and epsilon > 0):
-            raise ParameterError(f"epsilon is {epsilon!r}; it must be a finite number above 0")
-        return cls(math.nextafter(sensitivity / epsilon, math.inf))
-
-    def epsilon(self, sensitivity: float) -> float:
-        """Return epsilon for an l1 sensitivity in grid units, rounded up."""
-        return math.nextafter(sensitivity / self.scale, math.inf) if sensitivity > 0 else 0.0
 
     def sample(self, count: int, stream: RandomStream) -> Ints:
         """Return ``count`` independent draws."""

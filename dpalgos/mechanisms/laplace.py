@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Numerics
+from dpalgos.mechanisms.pure_scale import PureScale
 from dpalgos.noise import RandomStream
 from dpalgos.rows import Floats
 
@@ -15,7 +14,7 @@ __all__ = ["Laplace"]
 
 
 @dataclass(frozen=True, slots=True)
-class Laplace:
+class Laplace(PureScale):
     """Independent numbers with density ``exp(-|x| / scale) / (2 scale)``.
 
     Guarantee
@@ -36,23 +35,7 @@ class Laplace:
     on floating point: Mironov, "On significance of the least significant bits for differential privacy", CCS 2012.
     """
 
-    scale: float
     numerics: ClassVar[Numerics] = Numerics.IDEALISED
-
-    def __post_init__(self) -> None:
-        if not (math.isfinite(self.scale) and self.scale > 0):
-            raise ParameterError(f"scale is {self.scale!r}; it must be a finite number above 0: sensitivity / epsilon")
-
-    @classmethod
-    def calibrated(cls, epsilon: float, sensitivity: float) -> Laplace:
-        """Return the law that gives epsilon-DP for an l1 sensitivity, its scale rounded up."""
-        if not (math.isfinite(epsilon) and epsilon > 0):
-            raise ParameterError(f"epsilon is {epsilon!r}; it must be a finite number above 0")
-        return cls(math.nextafter(sensitivity / epsilon, math.inf))
-
-    def epsilon(self, sensitivity: float) -> float:
-        """Return epsilon for an l1 sensitivity, rounded up."""
-        return math.nextafter(sensitivity / self.scale, math.inf) if sensitivity > 0 else 0.0
 
     def sample(self, count: int, stream: RandomStream) -> Floats:
         """Return ``count`` independent draws."""

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
-from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Numerics
+from dpalgos.mechanisms.pure_scale import PureScale
 from dpalgos.noise import RandomStream
 from dpalgos.rows import Floats
 
@@ -17,7 +16,7 @@ __all__ = ["RadialLaplace"]
 
 
 @dataclass(frozen=True, slots=True)
-class RadialLaplace:
+class RadialLaplace(PureScale):
     """One vector with density proportional to ``exp(-|eta|_2 / scale)``.
 
     Guarantee
@@ -41,23 +40,7 @@ class RadialLaplace:
     Chaudhuri, Monteleoni, Sarwate, JMLR 12 (2011), Algorithm 1.
     """
 
-    scale: float
     numerics: ClassVar[Numerics] = Numerics.IDEALISED
-
-    def __post_init__(self) -> None:
-        if not (math.isfinite(self.scale) and self.scale > 0):
-            raise ParameterError(f"scale is {self.scale!r}; it must be a finite number above 0: sensitivity / epsilon")
-
-    @classmethod
-    def calibrated(cls, epsilon: float, sensitivity: float) -> RadialLaplace:
-        """Return the law that gives epsilon-DP for an l2 sensitivity, its scale rounded up."""
-        if not (math.isfinite(epsilon) and epsilon > 0):
-            raise ParameterError(f"epsilon is {epsilon!r}; it must be a finite number above 0")
-        return cls(math.nextafter(sensitivity / epsilon, math.inf))
-
-    def epsilon(self, sensitivity: float) -> float:
-        """Return epsilon for an l2 sensitivity, rounded up."""
-        return math.nextafter(sensitivity / self.scale, math.inf) if sensitivity > 0 else 0.0
 
     def sample(self, count: int, stream: RandomStream) -> Floats:
         """Return one draw: a vector of ``count`` coordinates, which are not independent of each other."""

@@ -6,14 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from dpalgos.algorithms import PureAlgorithm, Unproved
+from dpalgos.algorithms import PureAlgorithm
 from dpalgos.guarantees import Claim, Setting
 from dpalgos.models import KernelModel, LinearModel
 from dpalgos.noise import NoiseSource
 from dpalgos.registry import register
 from dpalgos.rows import Rows
-from dpalgos.smo.machine import MachineOptions, fingerprints, train
+from dpalgos.smo.machine import fingerprints, train
 from dpalgos.smo.working_sets import PrivateSelection, require_sigma
+from dpalgos.trainers.smo import MachineTrainer
 
 __all__ = ["DpWss"]
 
@@ -25,7 +26,7 @@ _FLAW = (
 
 @register("trainers", "dpwss")
 @dataclass(frozen=True, kw_only=True)
-class DpWss(Unproved, PureAlgorithm):
+class DpWss(MachineTrainer, PureAlgorithm):
     """Train the C-SVM by SMO with private working set selection, as published; rows are taken as they are.
 
     The options are those of :class:`dpalgos.trainers.smo.Smo`; the selection is
@@ -59,11 +60,6 @@ class DpWss(Unproved, PureAlgorithm):
     """
 
     sigma: float = 0.7
-    C: float = 1.0
-    kernel: str = "linear"
-    gamma: float | None = None
-    tolerance: float = 1e-3
-    shrinking: bool = True
 
     source: ClassVar[str] = "Sun et al. 2021, Algorithms 1 and 2"
     claim: ClassVar[Claim | None] = Claim("epsilon-DP", "Sun et al. 2021, Theorem 1", _FLAW)
@@ -71,17 +67,7 @@ class DpWss(Unproved, PureAlgorithm):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._options()
         require_sigma(self.sigma, below_one=True)
-
-    def _options(self) -> MachineOptions:
-        return MachineOptions(
-            C=self.C, kernel=self.kernel, gamma=self.gamma, tolerance=self.tolerance, shrinking=self.shrinking
-        )
-
-    def fit(self, parties: Sequence[Rows], setting: Setting, noise: NoiseSource) -> LinearModel | KernelModel:
-        """Return the machine trained on all parties' rows together."""
-        return self.diagnostics(parties, setting, noise)[0]
 
     def diagnostics(
         self, parties: Sequence[Rows], setting: Setting, noise: NoiseSource

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -16,12 +17,49 @@ from dpalgos.rows import Rows
 from dpalgos.smo.machine import MachineOptions, train
 from dpalgos.smo.working_sets import RULES
 
-__all__ = ["Smo"]
+__all__ = ["MachineTrainer", "Smo"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MachineTrainer(Unproved):
+    """What trains a C-SVM by sequential minimal optimisation; a subclass chooses the working sets.
+
+    Parameters
+    ----------
+    C, kernel, gamma, tolerance, shrinking
+        See :class:`Smo`.
+    """
+
+    C: float = 1.0
+    kernel: str = "linear"
+    gamma: float | None = None
+    tolerance: float = 1e-3
+    shrinking: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._options()
+
+    def _options(self) -> MachineOptions:
+        return MachineOptions(
+            C=self.C, kernel=self.kernel, gamma=self.gamma, tolerance=self.tolerance, shrinking=self.shrinking
+        )
+
+    def fit(self, parties: Sequence[Rows], setting: Setting, noise: NoiseSource) -> LinearModel | KernelModel:
+        """Return the machine trained on all parties' rows together."""
+        return self.diagnostics(parties, setting, noise)[0]
+
+    @abstractmethod
+    def diagnostics(
+        self, parties: Sequence[Rows], setting: Setting, noise: NoiseSource
+    ) -> tuple[LinearModel | KernelModel, dict[str, float]]:
+        """Return the machine and the numbers of its training (:func:`dpalgos.smo.machine.train`)."""
+        raise NotImplementedError
 
 
 @register("trainers", "smo")
 @dataclass(frozen=True, kw_only=True)
-class Smo(Unproved):
+class Smo(MachineTrainer):
     """Train the C-SVM with bias, min ½‖w‖² + C Σ hinge, by SMO; one-vs-rest for three classes and more.
 
     Rows are taken as they are. The dual that is solved is LIBSVM's: min ½ αᵀQα − Σα, 0 ≤ α ≤ C, yᵀα = 0; with two
@@ -54,32 +92,17 @@ class Smo(Unproved):
     JMLR 6 (2005); Chang, Lin, "LIBSVM: a library for support vector machines", ACM TIST 2 (2011).
     """
 
-    C: float = 1.0
-    kernel: str = "linear"
-    gamma: float | None = None
-    tolerance: float = 1e-3
     selection: str = "wss2"
     sigma: float = 0.7
-    shrinking: bool = True
 
     source: ClassVar[str] = "Fan, Chen, Lin 2005, Algorithm 2 (WSS 1–3); Sun et al. 2021 (WSS 4)"
     sound_counterpart: ClassVar[str | None] = "smo-output-perturbation"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._options()
         if self.selection not in RULES:
             raise ParameterError(f"selection is {self.selection!r}; it must be one of {', '.join(sorted(RULES))}")
         RULES[self.selection](self.sigma)
-
-    def _options(self) -> MachineOptions:
-        return MachineOptions(
-            C=self.C, kernel=self.kernel, gamma=self.gamma, tolerance=self.tolerance, shrinking=self.shrinking
-        )
-
-    def fit(self, parties: Sequence[Rows], setting: Setting, noise: NoiseSource) -> LinearModel | KernelModel:
-        """Return the machine trained on all parties' rows together."""
-        return self.diagnostics(parties, setting, noise)[0]
 
     def diagnostics(
         self, parties: Sequence[Rows], setting: Setting, noise: NoiseSource
