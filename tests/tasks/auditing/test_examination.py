@@ -26,7 +26,7 @@ def examined(name: str, request: AuditRequest = QUICK) -> Examined:
 
 @pytest.fixture(scope="module")
 def broken() -> Examined:
-    return examined("wishart-svm", QUICK.model_copy(update={"trials": 100, "canaries": 400}))
+    return examined("wishart-svm", QUICK.model_copy(update={"trials": 100, "canaries": 200}))
 
 
 def test_what_is_broken_is_a_violation_at_one_in_a_thousand_million(broken: Examined) -> None:
