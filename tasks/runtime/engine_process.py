@@ -260,8 +260,9 @@ def serve(descriptor: int, *, whole: bool) -> None:
                 yield transaction
 
     # Prefect's page asks an analytics service for its configuration, whatever the settings say, and shows pictures from
-    # elsewhere: browsers are told to fetch from this server alone.
-    policy = "default-src 'self' 'unsafe-inline' 'unsafe-eval' data: blob:"
+    # elsewhere: browsers are told to fetch from this machine alone, under either of its names.
+    here = " ".join(f"{scheme}://{name}:*" for scheme in ("http", "ws") for name in ("127.0.0.1", "localhost"))
+    policy = f"default-src 'self' {here} 'unsafe-inline' 'unsafe-eval' data: blob:"
     headers = [("Content-Security-Policy", policy)]
     config = uvicorn.Config(create_app(ephemeral=not whole), log_level="error", lifespan="on", headers=headers)
     server = uvicorn.Server(config)
