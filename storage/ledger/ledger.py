@@ -359,6 +359,8 @@ class Ledger:
     def reserve(self, name: str, plan: PlanRequest) -> Decision:
         """Set aside what a plan will cost, all of it or nothing; asked again for the same, nothing changes.
 
+        Other releases under the same name take the place of those that were set aside and never committed.
+
         Parameters
         ----------
         name : str
@@ -379,8 +381,14 @@ class Ledger:
         _require_plan(plan)
         with writing(self._database) as entries:
             account = get_account(entries, plan.account)
-            stands = [one for one in open_reservations(entries, plan.account) if one.name == name]
-            new = () if stands else _unpaid(entries, plan)
+            new = _unpaid(entries, plan)
+            for one in open_reservations(entries, plan.account):
+                if one.name == name and one.plan.releases == new:
+                    new = ()
+                elif one.name == name:
+                    # Nothing was drawn under it: another version of the code asks for other releases.
+                    content = {"reservation": one.sequence, "why": "reserved anew for other releases"}
+                    entries.append(Kind.RETURN, account=plan.account, subject=name, content=content)
             decision = self._require_admitted(entries, account, plan, new)
             if new:
                 reserve_plan(entries, name, replace(plan, releases=new), decision)

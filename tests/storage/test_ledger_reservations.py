@@ -65,3 +65,13 @@ def test_what_was_paid_before_is_not_reserved_again(ledger: Ledger) -> None:
     ledger.charge(request(release("a", 0.6)), KEYS)
     ledger.reserve("run", request(release("a", 0.6)))
     assert ledger.reservations("clinic") == []
+
+
+def test_other_releases_under_one_name_take_the_place_of_what_was_never_committed(ledger: Ledger) -> None:
+    """A party that was upgraded between reserving and committing asks for its releases under other identities."""
+    ledger.reserve("run", request(release("a", 0.6)))
+    ledger.reserve("run", request(release("b", 0.7)))
+    assert spent(ledger) == pytest.approx(0.7)
+    assert ledger.commit("clinic", "run", KEYS).charged == ("b",)
+    assert not ledger.is_charged("a")
+    assert spent(ledger) == pytest.approx(0.7)
