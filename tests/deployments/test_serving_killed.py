@@ -98,33 +98,3 @@ def test_the_disk_full_in_the_middle_of_a_run(engine: Engine, tmp_path: Path) ->
             goes_on(served, dead)
     finally:
         subprocess.run(["umount", "-l", str(disk)], check=True)
-
-
-def test_two_schedules_at_once(served: Served) -> None:
-    """Both runs end, one after the other; what both ask for is charged once."""
-    (train,) = (one["id"] for one in served.ask("/deployments/filter") if one["name"] == "train")
-    soon = time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime(time.time() + 30))
-    config = {"dataset": "iris", "algorithm": "noisy-gd", "epsilon": 0.7}
-    schedules = [
-        {
-            "schedule": {"interval": 24 * 3600, "anchor_date": soon, "timezone": "UTC"},
-            "parameters": {"config": config},
-            "slug": slug,
-            "active": True,
-        }
-        for slug in ("one", "two")
-    ]
-    served.call("POST", f"/deployments/{train}/schedules", schedules)
-
-    def both() -> list[dict[str, Any]]:
-        found = [run for run in served.runs() if run["parameters"].get("config") == config]
-        return found if len(found) == 2 else []
-
-    for run in wait_for("both runs", both):
-        finished = served.finished(run["id"])
-        assert finished["auto_scheduled"]
-        assert finished["state_type"] == "COMPLETED", finished["state"]["message"]
-    for party in json.loads(served.unitball("budget", "iris", "--json"))["parties"]:
-        keys = [charge["key"] for charge in party["charges"]]
-        assert len(set(keys)) == len(keys)
-        assert party["epsilon_spent"] <= 0.7
