@@ -17,8 +17,8 @@ def test_from_schedule_event_and_form_at_once(served: Served, tmp_path: Path) ->
     """The second and the third wait, and find all they need in the cache; a run of another set works meanwhile."""
     (deployment,) = [one for one in served.ask("/deployments/filter") if one["name"] == "arrivals"]
     before, earlier = plans(served), {run["id"] for run in served.runs()}
-    # Another number of rows is another version, whose event starts a run.
-    path = rows_file(tmp_path / "rows.libsvm", 260)
+    # Other rows are another version, whose event starts a run.
+    path = rows_file(tmp_path / "rows.libsvm", 260, seed=4)
     served.unitball("ingest", "arrivals", "--format", "libsvm", "--path", path, "--public")
     served.ask(f"/deployments/{deployment['id']}/create_flow_run", parameters=deployment["parameters"])
     served.start_run(**deployment["parameters"]["config"])
