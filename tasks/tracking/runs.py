@@ -16,7 +16,6 @@ import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
@@ -282,7 +281,7 @@ def _write(client: MlflowClient, experiment: str, root: Path, report: RunReport)
             experiment, name="model", source_run_id=run_id, tags=facts, params=params, model_type=kind
         ).model_id
         _log_model(client, run_id, model_id, report.model, facts, report.note)
-    _log_numbers(client, run_id, report.metrics, curves=report.curves, model_id=model_id)
+    _log_metrics(client, run_id, report.metrics, report.curves, model_id)
     inputs = [_opaque(item) for item in report.inputs]
     if inputs:
         client.log_inputs(run_id, inputs)
@@ -317,24 +316,28 @@ def log_run(
     metrics: Mapping[str, float] | None = None,
 ) -> str:
     """Make a run, found by its key tags from its first moment on, with all its entries; return its id."""
-    told = {key: str(value) for key, value in tags.items()}
-    run = client.create_run(experiment, run_name=name, tags={**told, **keys, "mlflow.source.name": "unitball"})
+    from mlflow.entities import Param, RunTag
+
+    run = client.create_run(experiment, run_name=name, tags={**keys, "mlflow.source.name": "unitball"})
     run_id = str(run.info.run_id)
-    _log_numbers(client, run_id, metrics or {}, params=params)
+    client.log_batch(
+        run_id,
+        params=[Param(key, str(value)) for key, value in params.items()],
+        tags=[RunTag(key, str(value)) for key, value in tags.items()],
+    )
+    if metrics:
+        _log_metrics(client, run_id, metrics)
     return run_id
 
 
-def _log_numbers(
+def _log_metrics(
     client: MlflowClient,
     run_id: str,
     metrics: Mapping[str, float],
-    *,
     curves: Mapping[str, Mapping[int, float]] | None = None,
     model_id: str | None = None,
-    params: Mapping[str, object] | None = None,
 ) -> None:
-    """Log metrics, curves and parameters in one transaction: they cost the same one by one as all together."""
-    from mlflow.entities import Metric, Param, RunTag
+    from mlflow.entities import Metric, RunTag
 
     now = int(time.time() * 1000)
     of_model = {} if model_id is None else {"model_id": model_id, "run_id": run_id}
@@ -342,8 +345,7 @@ def _log_numbers(
     found += [Metric(name, value, now, step) for name, curve in (curves or {}).items() for step, value in curve.items()]
     # MLflow would show a large number instead.
     infinite = [RunTag(name, str(value)) for name, value in metrics.items() if not math.isfinite(value)]
-    of_run = [Param(key, str(value)) for key, value in (params or {}).items()]
-    client.log_batch(run_id, metrics=found, params=of_run, tags=infinite)
+    client.log_batch(run_id, metrics=found, tags=infinite)
 
 
 def _opaque(item: DatasetInput) -> object:
@@ -366,7 +368,6 @@ def log_files(client: MlflowClient, run_id: str, files: Mapping[str, str | bytes
         client.log_artifacts(run_id, folder)
 
 
-@cache
 def _requirements(more: tuple[str, ...] = ()) -> list[str]:
     """Return what a fresh process needs beside Unitball, pinned; MLflow's own inference would take ten seconds."""
     packages = ("mlflow", "numpy", "pandas", "pyarrow", "scikit-learn", "scipy", "skops", *more)
