@@ -13,10 +13,10 @@ from tasks.runtime.steps import step
 from tasks.tracking.artifacts import show_budgets
 from tasks.tracking.runs import RunReport, track_run
 
-__all__ = ["BUDGETS", "record_budgets"]
+__all__ = ["record_budgets"]
 
-BUDGETS = "budgets"
-"""MLflow's experiment of budget reports."""
+# MLflow's experiment of budget reports.
+_BUDGETS = "budgets"
 
 
 @step(task_run_name="record the budgets", cached=False)
@@ -28,7 +28,7 @@ def record_budgets() -> list[BudgetHistory]:
     track_run(
         current_root(),
         RunReport(
-            experiment=BUDGETS,
+            experiment=_BUDGETS,
             run_key=f"budgets-{now.isoformat()}",
             name=f"budgets on {now:%Y-%m-%d}",
             params={"accounts": len(histories)},

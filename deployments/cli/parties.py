@@ -90,7 +90,7 @@ def give_back(
     print_root()
 
 
-@app.command(epilog="Example: unitball federate --roster roster.yaml --trust secagg --epsilon 1")
+@app.command(epilog="Example: unitball federate --roster docs/examples/roster.yaml --trust secagg --epsilon 1")
 @options_of(TrainingConfig, without=[*_NOT_HERE, *_NOR, *_NOR_YET], named={"parameters": "--param"})
 def federate(
     config: TrainingConfig,
@@ -104,9 +104,9 @@ def federate(
     current_layout()
     from tasks.runtime.credentials import use_own_server
     from tasks.runtime.engine import keep_quiet
-    from tasks.runtime.settings import recorded_servers
+    from tasks.runtime.running_server import running_servers
 
-    os.environ.setdefault("PREFECT_API_URL", recorded_servers(current_root()).get("prefect", ""))
+    os.environ.setdefault("PREFECT_API_URL", running_servers(current_root()).get("prefect", ""))
     if not os.environ["PREFECT_API_URL"]:
         raise InputError("no Prefect server: start `unitball serve` under this root, or name one with PREFECT_API_URL")
     os.environ.setdefault("PREFECT_HOME", str(current_layout().prefect))

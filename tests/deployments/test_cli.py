@@ -314,7 +314,7 @@ def test_every_option_reaches_the_run(
 ) -> None:
     taken: list[TrainingConfig] = []
 
-    def run(configs: list[TrainingConfig], title: str) -> Any:
+    def run(configs: list[TrainingConfig], title: str, dask: str | None) -> Any:
         taken.extend(configs)
         raise KeyboardInterrupt
 
@@ -342,7 +342,7 @@ def test_a_plan_says_what_a_run_would_ask_and_runs_nothing(commands: CommandLine
 def test_every_option_of_train_is_tested_or_named_elsewhere() -> None:
     """A new option must not go untested: this list is to be extended together with the tests."""
     fields = {*TrainingConfig.model_fields, *SecureSettings.model_fields} - {"parameters", "secure"}
-    tested = {"path", "format", "public", "root", "json", "param", "explain", "plan"} | fields
+    tested = {"path", "format", "public", "root", "json", "param", "explain", "plan", "dask"} | fields
     (command,) = [one for one in app.registered_commands if one.callback is training.train]
     assert command.callback is not None
     assert set(command.callback.__annotations__) - {"return"} <= tested
