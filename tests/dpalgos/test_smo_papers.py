@@ -21,7 +21,12 @@ from tests.support.training import noise
 
 @dataclass(frozen=True)
 class Row:
-    """One data set of Table 3: WSS 2's objective and accuracy, and the iteration ratio of DPWSS at σ = 0.7, ε = 1."""
+    """One data set of Table 3: WSS 2's objective and accuracy, and the iteration ratio of DPWSS at σ = 0.7, ε = 1.
+
+    The paper's program makes the label +1 its +1, ours the class 0, which is therefore the file's +1 here: iterations
+    are another number where the two are exchanged (WSS 2 on breast-cancer 440 instead of 214, paper 212; on heart 2166
+    instead of 1000, paper 1010).
+    """
 
     file: str
     objective: float
@@ -56,7 +61,7 @@ def _read(row: Row, path: Path) -> tuple[ArrayRows, Setting]:
     if row.scaled:
         low, high = dense.min(axis=0), dense.max(axis=0)
         dense = np.where(high > low, 2.0 * (dense - low) / np.where(high > low, high - low, 1.0) - 1.0, 0.0)
-    labels = (y < 0 if row.reversed_labels else y > 0).astype(np.int64)
+    labels = (y > 0 if row.reversed_labels else y < 0).astype(np.int64)
     return ArrayRows(dense, labels), Setting(sizes=(len(labels),), dimension=dense.shape[1], classes=2)
 
 
@@ -75,6 +80,15 @@ def test_objective_and_accuracy_of_the_paper(
 ) -> None:
     rows, setting = load(TABLE[name], real_data)
     check(TABLE[name], Smo(selection=selection, shrinking=shrinking).diagnostics([rows], setting, noise())[1])
+
+
+@pytest.mark.parametrize(
+    ("name", "iterations"), [("australian", 10727), ("breast-cancer", 212), ("diabetes", 680), ("heart", 1010)]
+)
+def test_iterations_of_the_paper(name: str, iterations: int, real_data: Callable[..., Path]) -> None:
+    """WSS 2's of Table 3 within 2 %. On a1a (8,649) and splice shrinking decides, which is another schedule here."""
+    rows, setting = load(TABLE[name], real_data)
+    assert Smo().diagnostics([rows], setting, noise())[1]["iterations"] == pytest.approx(iterations, rel=0.02)
 
 
 @pytest.mark.parametrize("name", SMALL)
