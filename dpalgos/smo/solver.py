@@ -153,9 +153,9 @@ def solve(
 
     n = len(y)
     # The mirrored problem has the same pairs, but begins each with what violates most on the other side. That is how
-    # scikit-learn's LIBSVM does it, whose +1 is the first class, and is mostly fewer iterations where that is the larger
-    # one: of Sun et al.'s sets 0.8 to 0.9 times as many on a1a, australian, diabetes and splice, but twice as many on
-    # heart and breast-cancer. (LIBSVM's own program makes a label +1 its +1: for its iterations that is class 0 here.)
+    # scikit-learn's LIBSVM does it, whose +1 is the first class. Of Sun et al.'s sets it takes 0.8 to 0.9 times as many
+    # iterations on a1a, australian, diabetes and splice, but twice as many on heart and breast-cancer. (LIBSVM's own
+    # program makes a label +1 its +1: for its iterations that label is class 0 here.)
     state = _State(kernel, features, -np.asarray(y, dtype=np.float64), cost)
     select = rule.selector(n, tolerance)
     limit = max(_FEWEST_LIMIT, 100 * n)
