@@ -6,7 +6,7 @@ import io
 import json
 import secrets as randomness
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
@@ -162,11 +162,14 @@ def _answer(connection: Any, sql: str, names: Sequence[str], folder: Path | None
 def _interruptible(connection: Any, ask: Callable[[], Any]) -> Any:
     """Ask in a thread of its own: DuckDB does not always notice Ctrl-C while it computes in the main thread."""
     with ThreadPoolExecutor(1) as pool:
-        answer = pool.submit(ask)
         try:
-            return answer.result()
+            return pool.submit(ask).result()
         except KeyboardInterrupt:
-            connection.interrupt()
+            # DuckDB forgets an interrupt that comes before the query begins: again, until the only thread is free.
+            free = pool.submit(int)
+            while not free.done():
+                connection.interrupt()
+                wait([free], 0.1)
             raise
 
 

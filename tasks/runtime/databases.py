@@ -103,7 +103,8 @@ def recorded_server(root: Path) -> DatabaseServer | None:
     """
     try:
         return DatabaseServer(_file(root).read_text().strip())
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
+        # A root that cannot be there has no record either; whoever writes there says so.
         return None
     except OSError as error:
         raise StorageError(f"cannot read {_file(root)}: {error.strerror}; its owner must be able to read it") from error

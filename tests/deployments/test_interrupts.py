@@ -2,31 +2,61 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import signal
-import sys
-import time
+import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tasks.runtime.engine import prefect_database
 from tests.support.command_line import Outcome, start_command
+from tests.support.serving import processes_of, wait_for
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="signals and /proc of Linux")
 
 
-def _interrupted(root: Path, seconds: float, *arguments: object) -> Outcome:
+def _interrupted(root: Path, when: Callable[[subprocess.Popen[str]], object], *arguments: object) -> Outcome:
+    """Interrupt a command once something is the case; it is killed where it does not end."""
     process = start_command(root, *arguments)
-    time.sleep(seconds)
-    assert process.poll() is None, process.communicate()
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    try:
+        wait_for("the moment", lambda: process.poll() is not None or when(process), 60, every=0.02)
+        assert process.poll() is None, process.communicate()
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+        process.wait()
     return Outcome(process.returncode, out, err)
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+def _computes_in_a_thread(process: subprocess.Popen[str]) -> bool:
+    """Whether a thread besides the main one has used a second of processor time."""
+    used = []
+    for thread in Path(f"/proc/{process.pid}/task").glob("[0-9]*"):
+        if int(thread.name) != process.pid:
+            # Threads end while they are read.
+            with contextlib.suppress(OSError):
+                user, system = (thread / "stat").read_text().rpartition(")")[2].split()[11:13]
+                used.append(int(user) + int(system))
+    return any(ticks >= os.sysconf("SC_CLK_TCK") for ticks in used)
+
+
 def test_a_query_that_would_run_for_ever(tmp_path: Path) -> None:
     """DuckDB turns the signal into an error of its own."""
     endless = "SELECT count(*) FROM range(10000000000) a, range(10000) b"
-    _interrupted(tmp_path / "root", 8, "datasets", "iris", "--sql", endless).refused(130, "interrupted")
+    ended = _interrupted(tmp_path / "root", _computes_in_a_thread, "datasets", "iris", "--sql", endless)
+    ended.refused(130, "interrupted")
 
 
 def test_a_run_while_the_engine_starts(tmp_path: Path) -> None:
-    _interrupted(tmp_path / "root", 5, "train", "--epsilon", 1).refused(130, "interrupted")
+    root = tmp_path / "root"
+
+    def starts(_: object) -> bool:
+        return any("engine_process" in line for _, line in processes_of(root))
+
+    _interrupted(root, starts, "train", "--epsilon", 1).refused(130, "interrupted")
+    assert not prefect_database(root).exists(), "the interrupt came too late"
+    wait_for("the end of the engine", lambda: not processes_of(root), 30)

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import signal
+import threading
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -14,7 +20,7 @@ from scipy import sparse
 from storage.errors import DamagedError, FormatVersionError, InputError, RefusedError, StorageError
 from storage.layout import Layout
 from storage.readers import read_source
-from storage.results import append, query, query_dataset
+from storage.results import _interruptible, append, query, query_dataset
 from tests.support.data import flip, made_up, source_of, stored, temporaries
 
 
@@ -217,3 +223,35 @@ def test_sql_over_private_rows_is_refused(layout: Layout) -> None:
     ref = stored(layout, source_of(made_up(10, 3, seed=145)), private=True)
     with pytest.raises(RefusedError, match="is private"):
         query_dataset(layout, ref, "SELECT count(*) FROM train")
+
+
+@contextlib.contextmanager
+def _after(seconds: float, act: Any) -> Iterator[None]:
+    timer = threading.Timer(seconds, act)
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def test_an_interrupt_before_a_query_begins_ends_it() -> None:
+    """DuckDB forgets an interrupt of an idle connection; the query that follows must not run for ever."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    begun = time.monotonic()
+    try:
+        with duckdb.connect() as connection:
+
+            def ask() -> Any:
+                time.sleep(0.5)
+                return connection.sql("SELECT count(*) FROM range(10000000000) a, range(10000) b").fetchall()
+
+            with (
+                _after(0.2, lambda: signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)),
+                _after(10, connection.interrupt),
+                pytest.raises(KeyboardInterrupt),
+            ):
+                _interruptible(connection, ask)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert time.monotonic() - begun < 9

@@ -13,7 +13,10 @@ import pytest
 
 from tests.support.processes import clean_environment
 
-_MAIN = "from deployments.cli import main; main()"
+# A test run in the background of a script has SIGINT ignored, and so would have its processes.
+_MAIN = (
+    "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from deployments.cli import main; main()"
+)
 
 
 @dataclass(frozen=True)
