@@ -28,6 +28,8 @@ _VARIABLE = "MLFLOW_TRACKING_URI"
 # Once, without MLflow's minutes of trying again: somebody waits for an answer.
 _AT_ONCE = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0", "MLFLOW_HTTP_REQUEST_TIMEOUT": "20"}
 _GLOBAL = threading.RLock()
+# Where MLflow's own functions point, and pointed before, while one root is worked on within another.
+_POINTED: list[str] = []
 
 
 class TrackingError(StorageError):
@@ -42,7 +44,7 @@ def own_database(root: Path) -> str:
 
 def tracking_uri(root: Path) -> str:
     """Return where the runs of a root go: ``MLFLOW_TRACKING_URI``, or the root's own database."""
-    # Not while a client is at work: MLflow itself sets the variable then.
+    # Not while MLflow is pointed elsewhere: it sets the variable itself for that moment.
     with _GLOBAL:
         return os.environ.get(_VARIABLE) or own_database(root)
 
@@ -63,16 +65,32 @@ def server_address() -> str | None:
 @contextmanager
 def use_tracking_uri(root: Path) -> Iterator[None]:
     """Point MLflow's own functions to where the runs of a root go, for this thread alone, and back afterwards."""
-    import mlflow
-
     with _GLOBAL:
-        before = os.environ.get(_VARIABLE)
-        mlflow.set_tracking_uri(tracking_uri(root))
+        _POINTED.append(tracking_uri(root))
         try:
+            _point(_POINTED[-1])
             yield
         finally:
-            # A None takes the variable out of the environment, where MLflow has put it.
-            mlflow.set_tracking_uri(before)
+            _POINTED.pop()
+            _point(_POINTED[-1] if _POINTED else os.environ.get(_VARIABLE))
+
+
+def _point(uri: str | None) -> None:
+    """Point MLflow's own functions to an address, or nowhere, and keep ``MLFLOW_TRACKING_URI`` as the user has it.
+
+    MLflow puts the address into its variable, too, where whoever looks meanwhile (another root that is worked on
+    within, another thread, a process that starts) would take it for the user's choice, and might put it back for good.
+    """
+    import mlflow
+
+    before = os.environ.get(_VARIABLE)
+    try:
+        mlflow.set_tracking_uri(uri)
+    finally:
+        if before is None:
+            os.environ.pop(_VARIABLE, None)
+        else:
+            os.environ[_VARIABLE] = before
 
 
 @contextmanager

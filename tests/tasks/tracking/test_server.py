@@ -17,7 +17,8 @@ import pytest
 
 from storage.layout import Layout
 from tasks.runtime.engine import prepare_tracking
-from tasks.runtime.tracking_server import TrackingError, server_address
+from tasks.runtime.settings import isolated_root
+from tasks.runtime.tracking_server import TrackingError, own_database, server_address, use_tracking_uri
 from tasks.tracking.runs import comparison_path, track_run
 from tasks.tracking.sweeps import SweepTracker, TrackedPoint
 from tests.support.engines import Engine
@@ -165,3 +166,20 @@ def test_a_server_that_does_not_answer_is_said_at_once(root: Path, monkeypatch: 
     with pytest.raises(TrackingError, match=f"MLflow at http://127.0.0.1:{port} refuses"):
         prepare_tracking(root)
     assert time.monotonic() - started < 20
+
+
+def test_where_runs_go_never_shows_in_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another root that is worked on within, as an audit does, leaves MLflow pointed to where it was: nowhere."""
+    import mlflow
+
+    monkeypatch.delenv(NAMES[0], raising=False)
+    mlflow.set_tracking_uri(None)
+    outer, inner = (Layout(tmp_path / name).prepare().root for name in ("outer", "inner"))
+    with use_tracking_uri(outer):
+        assert NAMES[0] not in os.environ
+        assert mlflow.get_tracking_uri() == own_database(outer)
+        with isolated_root(inner), use_tracking_uri(inner):
+            assert mlflow.get_tracking_uri() == own_database(inner)
+        assert mlflow.get_tracking_uri() == own_database(outer)
+    assert NAMES[0] not in os.environ
+    assert not mlflow.is_tracking_uri_set()
