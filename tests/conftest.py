@@ -89,3 +89,17 @@ def served(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     engine.prepare_served(folder / "root")
     with started(folder) as served:
         yield served
+
+
+def _kept_tracking_uri() -> Iterator[None]:
+    before = os.environ.get("MLFLOW_TRACKING_URI")
+    yield
+    if before is None:
+        os.environ.pop("MLFLOW_TRACKING_URI", None)
+    else:
+        os.environ["MLFLOW_TRACKING_URI"] = before
+
+
+# MLflow writes where it is pointed into the environment, where the next test's root would take it for a user's wish.
+_of_a_test = pytest.fixture(autouse=True, name="kept_tracking_uri")(_kept_tracking_uri)
+_of_a_module = pytest.fixture(autouse=True, scope="module", name="kept_tracking_uri_of_module")(_kept_tracking_uri)
