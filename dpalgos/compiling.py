@@ -30,6 +30,8 @@ def compiled_in_order(function: _F) -> _F:
 
 
 def _compiled(function: _F, **options: object) -> _F:
+    # A division by zero gives what it gives in NumPy, and does not keep a loop from being vectorised.
+    options["error_model"] = "numpy"
     try:
         return numba.njit(cache=True, nogil=True, **options)(function)  # type: ignore[no-any-return]  # numba has no types
     except RuntimeError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,7 @@ from dpalgos.mechanisms.integer_products import inner_products, on_weight_grid, 
 from dpalgos.memory import Reserved, reserve
 from dpalgos.parallel import accumulate, pieces
 from dpalgos.rows import Floats, Ints, Rows, clip_to_unit_ball, null_labels
+from dpalgos.slopes import write_slopes
 from dpalgos.work import Work
 
 __all__ = ["EncodedBlock", "EncodedRows", "GradientSums"]
@@ -24,14 +26,21 @@ __all__ = ["EncodedBlock", "EncodedRows", "GradientSums"]
 # From this many products a sum on, the compiled ones are worth the start of the compiler.
 _COMPILED_FROM = 2**23
 # Rows that stay in a core's cache between their scores and their sum.
-_PIECE_ENTRIES = 2**18
+_PIECE_ENTRIES = 2**17
+# Rows that a core takes at a time: enough of them to be worth handing over, few enough for all cores to end together.
+_SHARE_ENTRIES = 2**20
+# Up to this width rows are kept column after column: loops are then long, whatever the width.
+_NARROW = 128
 # Parties' blocks are joined up to this many rows.
 _JOINED_ROWS = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class EncodedBlock:
-    """Some rows: unit vectors x/‖x‖ as integers (b, p), norms, targets (b, m), and the party's weight in [0, 1]."""
+    """Some rows: unit vectors x/‖x‖ as integers (b, p), norms, targets (b, m), and the party's weight in [0, 1].
+
+    Targets lie column after column in memory, and so do narrow rows' units.
+    """
 
     units: NDArray[np.float32]
     norms: NDArray[np.float32]
@@ -41,17 +50,19 @@ class EncodedBlock:
     @classmethod
     def joined(cls, blocks: Sequence[EncodedBlock]) -> EncodedBlock:
         """Return some blocks as one."""
+        units = np.concatenate([block.units for block in blocks])
         return cls(
-            units=np.concatenate([block.units for block in blocks]),
+            units=np.asarray(units, order=_order(units.shape[1])),
             norms=np.concatenate([block.norms for block in blocks]),
-            targets=np.concatenate([block.targets for block in blocks]),
+            targets=np.asfortranarray(np.concatenate([block.targets for block in blocks])),
             weights=np.concatenate([block.weights for block in blocks]),
         )
 
     def where(self, chosen: NDArray[np.bool_]) -> EncodedBlock:
         """Return some of the rows: those marked among the first of ``chosen``."""
         own = chosen[: len(self.units)]
-        return EncodedBlock(self.units[own], self.norms[own], self.targets[own], self.weights[own])
+        units = np.asarray(self.units[own], order=_order(self.units.shape[1]))
+        return EncodedBlock(units, self.norms[own], np.asfortranarray(self.targets[own]), self.weights[own])
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +76,13 @@ class EncodedRows:
     def count(self) -> int:
         """Number of rows."""
         return sum(len(block.units) for block in self.blocks)
+
+    def shares(self, entries: int) -> Iterator[tuple[EncodedBlock, slice[int, int, None]]]:
+        """Yield blocks and slices of them of at most about so many numbers."""
+        for block in self.blocks:
+            rows, width = block.units.shape
+            for part in pieces(rows, width, entries):
+                yield block, slice(part.start, min(part.stop, rows))
 
     def where(self, chosen: NDArray[np.bool_]) -> EncodedRows:
         """Return some of the rows, (count,) of them marked."""
@@ -160,43 +178,55 @@ class GradientSums:
         kept, and how many cores add them up.
         """
         scored, unit = on_weight_grid(weights, encoded_radius(1.0, self.scale))
-        compiled = self._compiled(rows.count, setting)
+        compiled = self._compiled(setting)
 
-        def add(total: Ints, block: EncodedBlock) -> None:
-            for part in pieces(len(block.units), weights.shape[1], _PIECE_ENTRIES):
-                units, norms = block.units[part], block.norms[part]
-                scores = inner_products(units, scored, compiled=compiled) * (norms / np.float64(self.scale * unit))
-                slopes = self.encoded_slopes(scores, norms, block.targets[part], block.weights[part])
-                total += outer_products(slopes, units, compiled=compiled)
+        def add(total: Ints, share: tuple[EncodedBlock, slice[int, int, None]]) -> None:
+            block, own = share
+            for piece in pieces(own.stop - own.start, weights.shape[1], _PIECE_ENTRIES):
+                part = slice(own.start + piece.start, min(own.start + piece.stop, own.stop))
+                scores = inner_products(scored, block.units, part, compiled=compiled)
+                scores *= (block.norms[part] / np.float64(self.scale * unit)).T
+                slopes = self.encoded_slopes(scores, block, part, compiled=compiled)
+                total += outer_products(slopes, block.units, part, compiled=compiled)
 
         def read(total: Ints, block: tuple[Features, Array]) -> None:
-            add(total, self._encoded(block, rows.count, setting))
+            encoded = self._encoded(block, rows.count, setting)
+            add(total, (encoded, slice(0, len(encoded.units))))
 
         def zero() -> Ints:
             return np.zeros(weights.shape, dtype=np.int64)
 
         if isinstance(rows, EncodedRows):
-            return np.asarray(sum(accumulate(zero, add, rows.blocks)))
+            return np.asarray(sum(accumulate(zero, add, rows.shares(_SHARE_ENTRIES))))
         return np.asarray(sum(accumulate(zero, read, rows.blocks())))
 
     def encoded_slopes(
-        self, scores: Floats, norms: NDArray[np.float32], targets: NDArray[np.float32], weights: NDArray[np.float32]
+        self, scores: Floats, block: EncodedBlock, part: slice[int, int, None], *, compiled: bool
     ) -> Floats:
-        """Return the rows' (r‖x‖), clipped and encoded, (b, m).
+        """Return the (r‖x‖) of some rows of a block, clipped and encoded, (m, b); their scores are overwritten.
 
         Entries are whole numbers of at most 2¹⁶, as those of the units are, so a block's products and all their partial
         sums stay below 2⁵³ (for up to 2²¹ rows) and are exact in float64.
         """
-        slopes = np.asarray(self.task.loss.slope(scores, np.asarray(targets, dtype=np.float64)) * norms)
+        norms, targets, weights = block.norms[part], block.targets[part], block.weights[part]
+        grid = self.scale / self.clip
+        if compiled:
+            from dpalgos.mechanisms import _compiled_encoding
+
+            write_slopes(self.task.loss, scores, block.targets.T, part.start)
+            limit = squared_limit(self.clip, grid)
+            _compiled_encoding.encode_columns(scores, norms[:, 0], weights[:, 0], self.clip, grid, limit)
+            return scores
+        slopes = np.asarray(self.task.loss.slope(scores.T, targets.astype(np.float64)) * norms)
         if self.smallest_party is not None:
             slopes = clip_to_unit_ball(slopes, self.clip) * weights
         # A row's norm is rounded by the order in which its entries lie.
         slopes = np.ascontiguousarray(slopes)
-        return encode_into(np.empty(slopes.shape), slopes, self.clip, self.scale / self.clip)
+        return encode_into(np.empty(slopes.shape), slopes, self.clip, grid).T
 
-    def _compiled(self, rows: int, setting: Setting) -> bool:
-        """Whether a sum over some rows is worth the start of the compiler."""
-        return rows * math.prod(self.task.shape(setting)) >= _COMPILED_FROM
+    def _compiled(self, setting: Setting) -> bool:
+        """Whether all parties' sum is worth the start of the compiler; public, as what is compiled rounds otherwise."""
+        return setting.rows * math.prod(self.task.shape(setting)) >= _COMPILED_FROM
 
     def _encoded(self, block: tuple[Features, Array], party: int, setting: Setting) -> EncodedBlock:
         """Encode a block of a party of ``party`` rows."""
@@ -205,10 +235,13 @@ class GradientSums:
         count = len(labels)
         weight = 1.0 if self.smallest_party is None else min(1.0, self.smallest_party / max(party, 1))
         # At most 16 bits and a sign: float32 holds them exactly in half the memory.
-        units, norms, targets, weights = (np.empty((count, size), np.float32) for size in (width, 1, classes, 1))
-        encoded = EncodedBlock(units, norms, np.asfortranarray(targets), weights)
+        units, targets = (
+            np.empty((count, width), np.float32, _order(width)),
+            np.empty((count, classes), np.float32, "F"),
+        )
+        encoded = EncodedBlock(units, np.empty((count, 1), np.float32), targets, np.empty((count, 1), np.float32))
         encoded.weights[:] = weight
-        if features.dtype == np.float32 and self._compiled(party, setting):
+        if features.dtype == np.float32 and self._compiled(setting):
             from dpalgos.mechanisms import _compiled_encoding
 
             null = null_labels(labels, setting.classes)
@@ -225,6 +258,11 @@ class GradientSums:
             encoded.norms[part] = norms
             encode_into(encoded.units[part], clean / np.where(norms > 0, norms, 1.0), 1.0, self.scale)
         return encoded
+
+
+def _order(width: int) -> Literal["C", "F"]:
+    """Return how units of this width lie in memory: row after row, or column after column."""
+    return "F" if width <= _NARROW else "C"
 
 
 def _joined(blocks: Iterator[EncodedBlock]) -> Iterator[EncodedBlock]:

@@ -14,7 +14,10 @@ from numpy.typing import NDArray
 from dpalgos.arrays import Features, Floats, Ints
 from dpalgos.compiling import compiled, compiled_in_order
 
-__all__ = ["encode", "encode_units"]
+__all__ = ["encode", "encode_columns", "encode_units"]
+
+# Rows whose numbers stay in the nearest cache while a step of theirs is done to all of them.
+_TILE = 256
 
 Numbers: TypeAlias = "NDArray[np.float32] | Floats | Ints"
 
@@ -137,3 +140,75 @@ def encode_units(
         # Rounded, a unit vector's length is checked in whole numbers.
         row *= scale / norm if norm > 0.0 else 0.0
         _write(row, limit, out[r])
+
+
+@compiled_in_order
+def encode_columns(
+    columns: Floats,
+    norms: NDArray[np.float32],
+    weights: NDArray[np.float32],
+    radius: float,
+    scale: float,
+    limit: float,
+) -> None:
+    """Replace columns (K, m), a row's K numbers below each other, by what :func:`encode` writes of the rows.
+
+    Each row is multiplied by its entry of ``norms`` (m,), clipped to the radius and multiplied by its entry of
+    ``weights`` (m,), at most 1, before it is rounded. Every step runs over many rows at once, class after class, so
+    that it is vectorised and yet rounds in one order.
+    """
+    outputs, m = columns.shape
+    held, row, whole = np.empty((outputs, _TILE)), np.empty(outputs), np.empty(outputs)
+    squares, factors = np.empty(_TILE), np.empty(_TILE)
+    for first in range(0, m, _TILE):
+        size = min(_TILE, m - first)
+        # Slices, whose places need no look at the sign: otherwise nothing is vectorised.
+        own_norms, own_weights = norms[first : first + size], weights[first : first + size]
+        squares[:] = 0.0
+        for k in range(outputs):
+            numbers, column = held[k, :size], columns[k, first : first + size]
+            for i in range(size):
+                value = column[i] * own_norms[i]
+                numbers[i] = value
+                squares[i] += value * value
+        odd = 0
+        for i in range(size):
+            usual = (squares[i] > 2.0**-900) & (squares[i] < 2.0**900)
+            odd += 0 if usual | (squares[i] == 0.0) else 1
+            factor = min(1.0, radius / math.sqrt(squares[i])) * own_weights[i]
+            factors[i] = factor * scale if usual else 0.0
+        if odd:
+            # Squares beyond float64's range, or of what is no number, are taken with care.
+            for i in range(size):
+                if not ((squares[i] > 2.0**-900) & (squares[i] < 2.0**900)):
+                    row[:] = held[:, i]
+                    _clip(row, _norm(row), radius)
+                    held[:, i] = row
+                    factors[i] = own_weights[i] * scale
+        squares[:] = 0.0
+        for k in range(outputs):
+            numbers, column = held[k, :size], columns[k, first : first + size]
+            for i in range(size):
+                numbers[i] *= factors[i]
+                rounded = np.rint(numbers[i])
+                column[i] = rounded
+                squares[i] += rounded * rounded
+        over = 0
+        for i in range(size):
+            over += 0 if squares[i] <= limit else 1
+        if over:
+            # Where rounding has left the ball, entries are truncated towards zero, as in encode.
+            factors[:size] = squares[:size]
+            squares[:] = 0.0
+            for k in range(outputs):
+                numbers, column = held[k, :size], columns[k, first : first + size]
+                for i in range(size):
+                    truncated = np.trunc(numbers[i] * (1.0 - 2.0**-48))
+                    value = column[i] if factors[i] <= limit else truncated
+                    column[i] = value
+                    squares[i] += value * value
+            for i in range(size):
+                if not squares[i] <= limit:
+                    row[:] = held[:, i]
+                    _write(row, limit, whole)
+                    columns[:, first + i] = whole

@@ -34,44 +34,63 @@ def on_weight_grid(weights: Floats, radius: float) -> tuple[Floats, float]:
     return np.rint(np.ldexp(weights, exponent)), math.ldexp(1.0, exponent)
 
 
-def inner_products(rows: NDArray[np.float32], weights: Floats, *, compiled: bool) -> Floats:
-    """Return the exact ``rows @ weights.T``, (m, K), of whole numbers whose partial sums stay below 2^53.
+def inner_products(
+    weights: Floats, rows: NDArray[np.float32], part: slice[int, int, None], *, compiled: bool
+) -> Floats:
+    """Return the exact ``weights @ rows[part].T``, (K, m), of whole numbers whose partial sums stay below 2^53.
 
-    Compiled, column after column in memory: what is done to each class's scores then runs over many rows at once.
+    Class after class in memory: what is done to each class's scores then runs over many rows at once.
 
     Parameters
     ----------
-    rows : array (m, p) of float32
-        Whole numbers below 2^24.
     weights : array (K, p) of float64
         Whole numbers, see :func:`on_weight_grid`.
+    rows : array (b, p) of float32
+        Whole numbers below 2^24, row after row or column after column in memory.
+    part : slice
+        The m rows that are meant.
     compiled : bool
         Whether the work is worth the compiler's start; the result is the same.
     """
     if not compiled:
-        return rows.astype(np.float64) @ weights.T
+        return np.asarray(weights @ rows[part].T.astype(np.float64))
     from dpalgos.mechanisms import _compiled_products
 
-    out = np.empty((len(weights), len(rows))).T
-    _compiled_products.inner_products(rows, weights, out)
+    start, stop, _ = part.indices(len(rows))
+    weights = np.ascontiguousarray(weights)
+    if rows.flags.c_contiguous:
+        out = np.empty((len(weights), stop - start))
+        _compiled_products.write_dots(weights, rows, start, stop, 0, out)
+    else:
+        out = np.zeros((len(weights), stop - start))
+        _compiled_products.add_combinations(weights, np.ascontiguousarray(rows.T), 0, rows.shape[1], start, out)
     return out
 
 
-def outer_products(left: Floats, rows: NDArray[np.float32], *, compiled: bool) -> NDArray[np.int64]:
-    """Return the exact sum over rows of the outer products, ``left.T @ rows``, (K, p).
+def outer_products(
+    left: Floats, rows: NDArray[np.float32], part: slice[int, int, None], *, compiled: bool
+) -> NDArray[np.int64]:
+    """Return the exact sum of outer products, ``left @ rows[part]``, (K, p).
 
     Parameters
     ----------
-    left : array (m, K) of float64
-    rows : array (m, p) of float32
+    left : array (K, m) of float64
+    rows : array (b, p) of float32
         Whole numbers; m max|left| max|rows| is at most 2^53.
+    part : slice
+        The m rows that are meant.
     compiled : bool
         As in :func:`inner_products`.
     """
     if not compiled:
-        return (left.T @ rows.astype(np.float64)).astype(np.int64)
+        return (left @ rows[part].astype(np.float64)).astype(np.int64)
     from dpalgos.mechanisms import _compiled_products
 
-    total = np.zeros((left.shape[1], rows.shape[1]))
-    _compiled_products.add_outer_products(left, rows, total)
+    start, stop, _ = part.indices(len(rows))
+    if rows.flags.c_contiguous:
+        total = np.zeros((len(left), rows.shape[1]))
+        _compiled_products.add_combinations(left, rows, start, stop, 0, total)
+    else:
+        total = np.empty((len(left), rows.shape[1]))
+        _compiled_products.write_dots(left, np.ascontiguousarray(rows.T), 0, rows.shape[1], start, total)
     return total.astype(np.int64)

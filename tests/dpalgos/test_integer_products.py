@@ -20,17 +20,17 @@ def integers(seed: int, shape: tuple[int, int], largest: int) -> Any:
 
 
 @pytest.mark.parametrize("compiled", [False, True])
-@pytest.mark.parametrize(("rows", "width", "outputs"), [(1, 1, 1), (7, 5, 3), (21, 33, 4), (0, 3, 2)])
-def test_products_are_those_of_integers(rows: int, width: int, outputs: int, compiled: bool) -> None:
-    units, weights = integers(1, (rows, width), 2**16), integers(2, (outputs, width), 2**30)
-    slopes = integers(3, (rows, outputs), 2**16)
-    single = units.astype(np.float32)
-    found = inner_products(single, weights.astype(np.float64), compiled=compiled)
-    assert np.array_equal(
-        found, (units.astype(object) @ weights.T.astype(object)).astype(np.float64).reshape(found.shape)
-    )
-    total = outer_products(slopes.astype(np.float64), single, compiled=compiled)
-    assert np.array_equal(total, slopes.T @ units)
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize(("rows", "width", "outputs"), [(1, 1, 1), (7, 5, 3), (21, 33, 4), (0, 3, 2), (18, 9, 7)])
+def test_products_are_those_of_integers(rows: int, width: int, outputs: int, order: Any, compiled: bool) -> None:
+    units, weights = integers(1, (rows + 5, width), 2**16), integers(2, (outputs, width), 2**30)
+    slopes, part = integers(3, (outputs, rows), 2**16), slice(3, 3 + rows)
+    single, chosen = np.asarray(units, dtype=np.float32, order=order), units[part]
+    found = inner_products(weights.astype(np.float64), single, part, compiled=compiled)
+    exact = weights.astype(object) @ chosen.T.astype(object)
+    assert np.array_equal(found, exact.astype(np.float64).reshape(found.shape))
+    total = outer_products(slopes.astype(np.float64), single, part, compiled=compiled)
+    assert np.array_equal(total, slopes @ chosen)
 
 
 @pytest.mark.parametrize("size", [0.0, 1e-310, 1e-9, 1.0, 3.0, 1e200, 1e308])

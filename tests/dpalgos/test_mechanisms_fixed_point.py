@@ -28,6 +28,8 @@ from dpalgos.mechanisms.fixed_point import (
     squared_limit,
     sum_sensitivity,
 )
+from dpalgos.rows import clip_to_unit_ball
+from dpalgos.slopes import write_slopes
 
 ANY_FLOATS = st.floats(allow_nan=True, allow_infinity=True, width=64)
 GRIDS = st.sampled_from([(1.0, 1.0), (1.0, 7.0), (1.0, 1000.0), (0.3, 2.0**16), (2.5, 2.0**20), (1.0, 2.0**26 - 1)])
@@ -258,3 +260,41 @@ def test_compiled_unit_rows_are_those_of_numpy(constant: float, mean_weight: flo
     assert all(
         np.array_equal(one.units[0], made.units[at]) for one, at in zip(alone, range(0, len(rows), 97), strict=True)
     )
+
+
+@pytest.mark.parametrize(("radius", "scale"), [(1.0, 2.0**14), (0.5, 2.0**15), (0.3, 7.0001), (1.0, 1.0)])
+def test_compiled_columns_keep_the_bound_and_are_total(radius: float, scale: float) -> None:
+    """Rows below each other, most of them clipped, so that rounding alone leaves the ball for about half of them."""
+    from dpalgos.mechanisms import _compiled_encoding
+
+    drawn = np.random.default_rng(10).normal(size=(700, 4))
+    rows = np.vstack([HARD.astype(np.float64), drawn, drawn * 1e-3, [[1e200, 0, 0, 1e-200]], [[1e-300] * 4]])
+    norms = np.random.default_rng(11).uniform(0, 1, len(rows)).astype(np.float32)
+    weights = np.where(np.arange(len(rows)) % 3 == 0, np.float32(0.4), np.float32(1.0))
+    columns, limit = np.ascontiguousarray(rows.T), squared_limit(radius, scale)
+    _compiled_encoding.encode_columns(columns, norms, weights, radius, scale, limit)
+    made = columns.T
+    assert np.array_equal(made, np.rint(made))
+    assert max(squared_norms(made.astype(np.int64))) <= limit
+    scaled = clip_to_unit_ball(rows * norms[:, None], radius) * weights[:, None]
+    assert np.abs(made - encode_rows(scaled, radius, scale)).max() <= 1
+    alone = np.ascontiguousarray(rows[100:101].T)
+    _compiled_encoding.encode_columns(alone, norms[100:101], weights[100:101], radius, scale, limit)
+    assert np.array_equal(alone.T[0], made[100])
+    # The mutant that only rounds leaves the ball.
+    if scale > 100:
+        assert max(squared_norms(np.rint(scaled * scale).astype(np.int64))) > limit
+
+
+def test_compiled_slopes_of_softmax_are_the_losss_own() -> None:
+    """To within a few units in the last place, for scores of any size; rows by themselves give the same bits."""
+    random, loss = np.random.default_rng(12), Softmax()
+    scores = random.normal(size=(600, 5)) * 10.0 ** random.uniform(-3, 4, (600, 1))
+    targets = np.asfortranarray(np.eye(5, dtype=np.float32)[random.integers(0, 5, 603)])
+    made = np.ascontiguousarray(scores.T)
+    write_slopes(loss, made, targets.T, 3)
+    np.testing.assert_allclose(made.T, loss.slope(scores, targets[3:].astype(np.float64)), rtol=1e-14, atol=1e-15)
+    for at in range(0, 600, 97):
+        alone = np.ascontiguousarray(scores[at : at + 1].T)
+        write_slopes(loss, alone, targets.T, 3 + at)
+        assert np.array_equal(alone[:, 0], made[:, at])

@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from dpalgos.errors import ParameterError
-from dpalgos.gradient_sums import EncodedRows, GradientSums
+from dpalgos.gradient_sums import EncodedBlock, EncodedRows, GradientSums
 from dpalgos.guarantees import GaussianMu, Neighbours, Numerics, PureEpsilon, Setting, Trust, ZeroConcentrated
 from dpalgos.losses import Softmax
 from dpalgos.mechanisms.fixed_point import encode_rows
@@ -58,10 +58,10 @@ def largest_spent(algorithm: NoisyGradientDescent, neighbours: Neighbours = Neig
 class LooseSums(GradientSums):
     """Clip each class's gradient instead of the joint one."""
 
-    def encoded_slopes(self, scores: Array, norms: Any, targets: Any, weights: Any) -> Array:
-        residuals = self.task.loss.slope(scores, targets) * norms
+    def encoded_slopes(self, scores: Array, block: EncodedBlock, part: Any, *, compiled: bool) -> Array:
+        residuals = self.task.loss.slope(scores.T, block.targets[part].astype(np.float64)) * block.norms[part]
         encoded = [encode_rows(column[:, None], self.clip, self.scale / self.clip) for column in residuals.T]
-        return np.hstack(encoded).astype(np.float64)
+        return np.hstack(encoded).astype(np.float64).T
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
