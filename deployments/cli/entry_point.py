@@ -17,6 +17,9 @@ from deployments.cli.exits import DONE, explain
 
 __all__ = ["main"]
 
+# Seconds after which an interrupt that Python ignored is sent again: a finaliser has ended by then.
+_A_MOMENT = 0.05
+
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and leave: 0 done, 2 bad arguments or input, 3 refused for privacy, 130 Ctrl-C, 1 otherwise.
@@ -49,18 +52,36 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 @contextmanager
 def _noticing_interrupts() -> Iterator[threading.Event]:
-    """Remember that Ctrl-C was pressed, besides interrupting what runs."""
+    """Remember that Ctrl-C was pressed, besides interrupting what runs.
+
+    Python ignores what is raised while an object is finalised, and a whole run would go on after it: then the signal
+    is sent once more, a moment later.
+    """
     pressed = threading.Event()
 
     def interrupt(*_: object) -> None:
         pressed.set()
         raise KeyboardInterrupt
 
+    def ignored(what: sys.UnraisableHookArgs) -> None:
+        if isinstance(what.exc_value, KeyboardInterrupt):
+            threading.Timer(_A_MOMENT, again).start()
+        else:
+            hook(what)
+
+    def again() -> None:
+        if signal.getsignal(signal.SIGINT) is interrupt:
+            # To the main thread, which may wait for something.
+            signal.pthread_kill(main, signal.SIGINT)
+
+    main = threading.get_ident()
     if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         yield pressed
         return
-    before = signal.signal(signal.SIGINT, interrupt)
+    before, hook = signal.signal(signal.SIGINT, interrupt), sys.unraisablehook
+    sys.unraisablehook = ignored
     try:
         yield pressed
     finally:
+        sys.unraisablehook = hook
         signal.signal(signal.SIGINT, before)

@@ -6,11 +6,14 @@ import contextlib
 import os
 import signal
 import subprocess
+import time
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from deployments.cli import entry_point
 from tasks.runtime.engine import prefect_database
 from tests.support.command_line import Outcome, start_command
 from tests.support.serving import processes_of, wait_for
@@ -60,3 +63,32 @@ def test_a_run_while_the_engine_starts(tmp_path: Path) -> None:
     _interrupted(root, starts, "train", "--epsilon", 1).refused(130, "interrupted")
     assert not prefect_database(root).exists(), "the interrupt came too late"
     wait_for("the end of the engine", lambda: not processes_of(root), 30)
+
+
+def test_an_interrupt_that_meets_a_finaliser_is_not_lost(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Python ignores what is raised there; the command ends all the same, a moment later, and prints no traceback."""
+
+    class Thing:
+        pass
+
+    def command(**_: object) -> int:
+        thing = Thing()
+        dropped = weakref.ref(thing, lambda _: signal.raise_signal(signal.SIGINT))
+        del thing
+        assert dropped() is None
+        deadline = time.monotonic() + 20
+        while time.monotonic() < deadline:
+            time.sleep(0.01)
+        return 0
+
+    monkeypatch.setattr(entry_point, "app", command)
+    before, began = signal.signal(signal.SIGINT, signal.default_int_handler), time.monotonic()
+    try:
+        with pytest.raises(SystemExit, match="130"):
+            entry_point.main([])
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert time.monotonic() < began + 15, "it went on"
+    assert capfd.readouterr() == ("", "unitball: interrupted\n")
