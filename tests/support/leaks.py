@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import re
 import zipfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -14,6 +15,8 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 __all__ = ["found_in", "needles_of"]
+
+_DECIMAL = re.compile(rb"\d+\.\d+")
 
 
 def needles_of(features: NDArray[np.float64], every: int = 7) -> list[bytes]:
@@ -58,9 +61,18 @@ def _buffers(array: pa.Array) -> Iterator[bytes]:
 
 
 def found_in(files: Iterable[Path], needles: list[bytes]) -> list[tuple[str, bytes]]:
-    """Return where any of the needles lies, opened as far as files can be opened."""
+    """Return where any of the needles lies, opened as far as files can be opened.
+
+    A decimal number is not found at the end of another one: the seconds of a time, 30.462163, are not 0.462163.
+    """
     hits = []
     for path in files:
         for name, data in _opened(str(path), path.read_bytes()):
-            hits += [(name, needle) for needle in needles if needle in data]
+            hits += [(name, needle) for needle in needles if needle in data and _is_whole(needle, data)]
     return hits
+
+
+def _is_whole(needle: bytes, data: bytes) -> bool:
+    if not _DECIMAL.fullmatch(needle):
+        return True
+    return re.search(rb"(?<!\d)" + re.escape(needle), data) is not None

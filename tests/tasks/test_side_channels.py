@@ -131,6 +131,14 @@ def test_the_search_finds_what_is_there(clinic: Clinic, tmp_path: Path) -> None:
         assert found_in([path], needles), name
 
 
+def test_the_seconds_of_a_time_are_no_number_of_a_row(tmp_path: Path) -> None:
+    """A server notes thousands of times with six decimals: now and then one ends like a number of a row."""
+    path = tmp_path / "file"
+    for text, found in (("09:20:30.462163", 0), ("[0.462163, 1]", 1), ("[-0.462163]", 1), ("30.462163 0.462163", 1)):
+        path.write_text(text)
+        assert len(found_in([path], [b"0.462163"])) == found, text
+
+
 def test_no_private_value_leaves_the_private_folder(clinic: Clinic) -> None:
     files = clinic.public_files()
     names = {path.name for path in files}
