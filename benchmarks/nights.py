@@ -156,7 +156,7 @@ def released(
         return [(running[t] + sum(fresh(s) for s in range(t + 1)), math.sqrt(t + 1)) for t in nights]
     if name.startswith("(d)"):
         told = [sum(factor.coefficients[t - s] * exact[s] for s in range(t + 1)) + fresh(t) for t in nights]
-        return [(decode_running_sum(factor, told[: t + 1]), factor.amplification(t + 1)) for t in nights]  # type: ignore[misc]
+        return [(decode_running_sum(factor, told[: t + 1]), factor.amplification(t + 1)) for t in nights]
     return [(running[t] + fresh(t), 1.0) for t in nights]
 
 

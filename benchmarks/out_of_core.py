@@ -89,7 +89,7 @@ def arithmetic(rows: int, features: int) -> tuple[float, float]:
         seconds = []
         for _ in range(4):
             started = time.process_time()
-            work()  # type: ignore[operator]
+            work()
             seconds.append(time.process_time() - started)
         return min(seconds) * rows / len(single)
 

@@ -211,7 +211,7 @@ def many(largest: int, plot: Path | None) -> None:
             tolerance,
             length,
             1,
-            lambda party, step, fixed=fixed: fixed + party,  # type: ignore[misc]  # bound now
+            lambda party, step, fixed=fixed: fixed + party,  # bound now
             mask=range(0, size, 20),
             unmask=range(1, size, 20),
             now=time.process_time,

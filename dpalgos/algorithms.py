@@ -75,7 +75,7 @@ class Algorithm(ABC):
     reads_rows: ClassVar[bool] = True
     """False for maps made from public parameters alone: those are no releases and cost nothing."""
 
-    def __post_init__(self) -> None:  # noqa: B027 (the end of the chain: nothing to validate here)
+    def __post_init__(self) -> None:  # noqa: B027 - the end of the chain: nothing to validate here
         """Validate the parameters; subclasses call this first."""
 
     def check(self, setting: Setting) -> None:

@@ -269,7 +269,7 @@ class RunningSumModel(Aggregator[Statistic]):
     source: ClassVar[str] = NightSum.source
     combines: ClassVar[str] = Statistic.kind
 
-    def combine(self, artefacts: Sequence[Statistic], weights: Floats) -> Artefact:  # type: ignore[override]
+    def combine(self, artefacts: Sequence[Statistic], weights: Floats) -> Artefact:  # type: ignore[override]  # of sums alone
         """Return the model of the last night; weights are the factor's own."""
         del weights
         return model_of(self.inner, self.factor, [one.values for one in artefacts], self.setting, self.sizes)

@@ -37,7 +37,7 @@ def visit(number: int, draw: random.Random) -> dict[str, str]:
 
 def write(path: str, rows: list[dict[str, str]], encoding: str = "cp1252") -> None:
     """Write semicolons, decimal commas and an encoding of the last century."""
-    with open(path, "w", encoding=encoding, newline="") as file:  # noqa: PTH123
+    with open(path, "w", encoding=encoding, newline="") as file:  # noqa: PTH123 - a script for whoever reads it
         writer = csv.DictWriter(file, list(rows[0]), delimiter=";")
         writer.writeheader()
         writer.writerows(rows)

@@ -58,7 +58,7 @@ def export_run(run: str) -> tuple[bytes, str, str]:
         If one of its releases does not match its digests.
     """
     layout, found = current_layout(), _find(run)
-    keys = [*found["releases"], *found["evaluations"]]  # type: ignore[misc]
+    keys = [*found["releases"], *found["evaluations"]]  # type: ignore[misc]  # both are lists
     store, members = open_releases(), {RUN: canonical(found)}
     manifests = {}
     for key in keys:

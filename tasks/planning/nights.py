@@ -115,7 +115,7 @@ def fix_terms(
     budget = allocate([GaussianMu], [1.0], config.epsilon, config.delta).losses[0]
     projection, dimension = _projection(config, resolved, shards), dataset.dimension
     if projection is not None:
-        dimension = int(projection.build().output_dimension(dimension))  # type: ignore[attr-defined]
+        dimension = int(projection.build().output_dimension(dimension))  # type: ignore[attr-defined]  # a projection's
     setting = Setting(
         sizes=sizes,
         dimension=dimension,

@@ -124,7 +124,7 @@ def _options(epsilon: float) -> list[str]:
 
 def _before(root: Path, rows: PrivateRows) -> Served:
     """Ingest and train while all is in files."""
-    unserved = Served(root, "", "", None, root.with_name("none"))  # type: ignore[arg-type]
+    unserved = Served(root, "", "", None, root.with_name("none"))  # type: ignore[arg-type]  # no process
     unserved.unitball("ingest", "clinic", "--format", "libsvm", "--path", str(rows.path), *DECLARED)
     unserved.unitball("train", *_options(0.5))
     return unserved

@@ -202,7 +202,7 @@ def test_night_by_night_is_what_the_whole_horizon_is_at_once() -> None:
         tonight = NightSum(inner=once, budget=MU, factor=factor, night=night)
         assert tonight.guarantee(setting).losses == (MU,)
         assert tonight.law(setting) == whole.law(setting)
-        contributed = tonight.contribution(tonight.initial(setting), party, setting)  # type: ignore[arg-type]
+        contributed = tonight.contribution(tonight.initial(setting), party, setting)  # type: ignore[arg-type]  # its own state
         np.testing.assert_array_equal(contributed, whole.contribution(state, rows, setting))
         state = whole.update(state, contributed, setting)
     # Without noise the last night's model is that of the running sum.
@@ -223,7 +223,7 @@ def test_bands_forget_nights() -> None:
     party = Remembered([rows] * 6)
     tonight = NightSum(inner=once, budget=MU, factor=factor, night=5)
     setting = setting_of([rows], 3)
-    tonight.contribution(tonight.initial(setting), party, setting)  # type: ignore[arg-type]
+    tonight.contribution(tonight.initial(setting), party, setting)  # type: ignore[arg-type]  # its own state
     assert sorted(party.kept) == [4, 5]
 
 
@@ -260,7 +260,7 @@ def test_more_rows_and_the_same_noise_make_a_better_model() -> None:
         def update(self, state: tuple[Ints, ...], noisy_sum: Ints, setting: Setting) -> tuple[Ints, ...]:
             released = (*state, noisy_sum)
             model = model_of(once, factor, released, setting, (200 * len(released),))
-            found.append(float((model.predict(held.features) == held.labels).mean()))  # type: ignore[attr-defined]
+            found.append(float((model.predict(held.features) == held.labels).mean()))  # type: ignore[attr-defined]  # a model's
             return released
 
     fit(Watching(budget=whole.budget, nights=20), [rows], setting, noise(3))

@@ -23,10 +23,8 @@ from dpalgos.secure.laplace_share import LaplaceShare, _table
 from dpalgos.secure.noise_shares import share_law
 from dpalgos.secure.summation import allotments
 from dpalgos.secure.tolerance import Tolerance
-from tests.support.statistics import rejects_law
+from tests.support.statistics import fits, rejects_law
 from tests.support.streams import ChosenWords, seeded
-
-FALSE_ALARM = 1e-9
 
 
 def polya_difference(scale: float, shape: float, reach: int) -> Floats:
@@ -98,19 +96,6 @@ def test_the_candidates_kept_are_the_jumps_of_the_law() -> None:
 
 
 # --- the sampler ------------------------------------------------------------------------------------------------------
-
-
-def fits(draws: Ints, law: Floats) -> bool:
-    """Chi-square of integers against a law on -reach … reach; cells expected below 20 are joined at each end."""
-    reach = len(law) // 2
-    counts = np.bincount(np.clip(draws, -reach, reach) + reach, minlength=len(law)).astype(float)
-    expected = law * len(draws)
-    low = int(np.searchsorted(np.cumsum(expected), 20.0))
-    high = len(law) - int(np.searchsorted(np.cumsum(expected[::-1]), 20.0))
-    edges = np.concatenate([[0], np.arange(low + 1, high)])
-    counts, expected = np.add.reduceat(counts, edges), np.add.reduceat(expected, edges)
-    statistic = float(((counts - expected) ** 2 / expected).sum())
-    return bool(statistic < stats.chi2.isf(FALSE_ALARM, len(expected) - 1))
 
 
 COUNT, SCALE, SHARES, REACH = 40_000, 2.5, 3, 110

@@ -37,12 +37,16 @@ digests = st.binary(min_size=32, max_size=32)
 small = st.integers(0, 5)
 parties = st.lists(small, unique=True, max_size=5).map(lambda some: tuple(sorted(some)))
 blobs = st.binary(max_size=200)
+# What stands in a field of a message, by its name.
+FIELDS: dict[str, st.SearchStrategy[Any]] = {
+    **dict.fromkeys(("session", "public_key", "survivor_set", "numbers"), digests),
+    **dict.fromkeys(("sender", "recipient", "step", "bits", "count"), small),
+    **dict.fromkeys(("recipients", "owners", "survivors", "dropped", "senders"), parties),
+    **dict.fromkeys(("ciphertexts", "commitments", "escrow", "words"), blobs),
+}
 
 
 def _messages() -> st.SearchStrategy[Wire]:
-    def build(cls: type[Any], **fields: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-        return st.builds(cls, **fields)
-
     def introduction(session: bytes, recipient: int, neighbours: tuple[int, ...], key: bytes) -> messages.Introduction:
         return messages.Introduction(
             session=session, recipient=recipient, neighbours=neighbours, public_keys=key * len(neighbours)
@@ -62,55 +66,27 @@ def _messages() -> st.SearchStrategy[Wire]:
             shares=data[: 32 * count],
         )
 
+    def build(cls: type[Any], **special: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+        """Build a message whose fields are what their names say, but for some."""
+        names = [field.name for field in dataclasses.fields(cls) if field.name not in special]
+        return st.builds(cls, **{name: FIELDS[name] for name in names}, **special)
+
+    delivery = build(messages.Delivery)
     return st.one_of(
         st.sampled_from([PARAMETERS, SPARSE]),
-        build(messages.Advertisement, session=digests, sender=small, public_key=digests),
+        build(messages.Advertisement),
         st.builds(introduction, digests, small, parties, digests),
-        build(
-            messages.ShareBundle,
-            session=digests,
-            sender=small,
-            recipients=parties,
-            ciphertexts=blobs,
-            commitments=blobs,
-            escrow=blobs,
-        ),
-        build(
-            messages.Delivery, session=digests, recipient=small, owners=parties, ciphertexts=blobs, commitments=blobs
-        ),
-        build(
-            messages.MaskRequest,
-            session=digests,
-            recipient=small,
-            step=small,
-            delivery=st.none()
-            | build(
-                messages.Delivery,
-                session=digests,
-                recipient=small,
-                owners=parties,
-                ciphertexts=blobs,
-                commitments=blobs,
-            ),
-        ),
-        build(messages.MaskedVector, session=digests, sender=small, step=small, bits=small, words=blobs),
-        build(
-            messages.UnmaskRequest,
-            session=digests,
-            recipient=small,
-            step=small,
-            survivor_set=digests,
-            count=small,
-            numbers=digests,
-            survivors=parties,
-            dropped=parties,
-        ),
+        build(messages.ShareBundle),
+        delivery,
+        build(messages.MaskRequest, delivery=st.none() | delivery),
+        build(messages.MaskedVector),
+        build(messages.UnmaskRequest),
         st.builds(response, digests, small, small, digests, st.lists(small, max_size=5), blobs, blobs),
-        build(MaskedBlock, session=digests, step=small, senders=parties, digests=blobs, words=blobs),
-        build(SurvivorSet, session=digests, step=small, survivors=parties, vectors=digests),
-        build(
+        build(MaskedBlock, digests=blobs),
+        build(SurvivorSet, vectors=digests),
+        st.builds(
             PartyState,
-            parameters=st.sampled_from([PARAMETERS]),
+            parameters=st.just(PARAMETERS),
             party=st.integers(0, 3),
             seed=digests,
             neighbours=parties,

@@ -33,8 +33,7 @@ from dpalgos.secure.noise_shares import (
     share_sigma_for,
 )
 from dpalgos.secure.tolerance import Tolerance
-
-FALSE_ALARM = 1e-9
+from tests.support.statistics import ERROR, fits
 
 
 def discrete_gaussian(sigma: float, reach: int) -> Floats:
@@ -225,19 +224,6 @@ def test_truex_split_is_ours_with_all_others_colluding_but_for_the_published_var
 # --- laws of sums -----------------------------------------------------------------------------------------------------
 
 
-def fits(draws: Ints, law: Floats) -> bool:
-    """Chi-square of integers against a law on -reach … reach; cells expected below 20 are joined at each end."""
-    reach = len(law) // 2
-    counts = np.bincount(np.clip(draws, -reach, reach) + reach, minlength=len(law)).astype(float)
-    expected = law * len(draws)
-    low = int(np.searchsorted(np.cumsum(expected), 20.0))
-    high = len(law) - int(np.searchsorted(np.cumsum(expected[::-1]), 20.0))
-    edges = np.concatenate([[0], np.arange(low + 1, high)])
-    counts, expected = np.add.reduceat(counts, edges), np.add.reduceat(expected, edges)
-    statistic = float(((counts - expected) ** 2 / expected).sum())
-    return bool(statistic < stats.chi2.isf(FALSE_ALARM, len(expected) - 1))
-
-
 COUNT, SHARES = 40_000, 3
 
 
@@ -316,7 +302,7 @@ def is_radial_laplace(vectors: Floats) -> bool:
     """Kolmogorov–Smirnov: the length is Gamma(d, scale), the angle uniform; 10^-9 each."""
     length = stats.kstest(np.linalg.norm(vectors, axis=1), stats.gamma(RADIAL_DIMENSION, scale=RADIAL_SCALE).cdf)
     angle = stats.kstest(np.arctan2(vectors[:, 1], vectors[:, 0]), stats.uniform(-math.pi, 2 * math.pi).cdf)
-    return bool(length.pvalue > FALSE_ALARM and angle.pvalue > FALSE_ALARM)
+    return bool(length.pvalue > ERROR and angle.pvalue > ERROR)
 
 
 def test_radial_shares_sum_to_the_radial_law() -> None:

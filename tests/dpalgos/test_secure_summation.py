@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from scipy import stats
 
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import ApproximateDP, GaussianMu, Guarantee, Setting, Trust, nothing_proved
@@ -36,9 +35,9 @@ from dpalgos.secure.tolerance import Tolerance
 from dpalgos.summation import TrustedSummation, run_sums
 from dpalgos.trainers.gradient_descent import NoisyGradientDescent
 from dpalgos.trainers.output_perturbation import OutputPerturbation
+from tests.support.statistics import fits
 from tests.support.training import fit
 
-FALSE_ALARM = 1e-9
 LAW = RoundedGaussian(5.0)
 
 
@@ -278,18 +277,6 @@ def convolution(sigma: float, shares: int) -> Floats:
     for _ in range(shares - 1):
         total = np.convolve(total, one)
     return np.asarray(total)
-
-
-def fits(draws: Ints, law: Floats) -> bool:
-    """Chi-square against an integer law, false alarm 10^-9; cells expected below 20 are joined at each end."""
-    reach = len(law) // 2
-    counts = np.bincount(np.clip(draws, -reach, reach) + reach, minlength=len(law)).astype(float)
-    expected = law * len(draws)
-    low = int(np.searchsorted(np.cumsum(expected), 20.0))
-    high = len(law) - int(np.searchsorted(np.cumsum(expected[::-1]), 20.0))
-    edges = np.concatenate([[0], np.arange(low + 1, high)])
-    counts, expected = np.add.reduceat(counts, edges), np.add.reduceat(expected, edges)
-    return bool(((counts - expected) ** 2 / expected).sum() < stats.chi2.isf(FALSE_ALARM, len(expected) - 1))
 
 
 def unknown_noise(

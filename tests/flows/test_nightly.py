@@ -103,7 +103,7 @@ def test_a_horizon_is_one_charge_and_a_night_is_one_release(root: Path, tmp_path
     assert len(open_ledger().plans("clinic")) == 1
     assert check_releases() == []
     # Noise is fresh each night, of the stated size: 4 · 14 numbers miss it by half once in 10⁹.
-    law = release.build().law(release.setting)  # type: ignore[attr-defined]
+    law = release.build().law(release.setting)  # type: ignore[attr-defined]  # a sum's
     factor = ToeplitzFactor(nights=NIGHTS)
     sums = [frozen(release, "0", night) + frozen(release, "1", night) for night in range(1, NIGHTS + 1)]
     noise: list[Floats] = []
@@ -143,7 +143,7 @@ def test_rows_that_come_back_or_were_edited_are_refused_where_their_owner_looks(
     assert open_catalog().versions("clinic") == known
     # Rows alone may go; they are still in the frozen sums, and may not come back.
     arrive(rows[10:40], tmp_path)
-    assert tonight()[0].stream.night == 1  # type: ignore[union-attr]
+    assert tonight()[0].stream.night == 1  # type: ignore[union-attr]  # nights have one
     with pytest.raises(RefusedError, match="there in an earlier night"):
         arrive(rows[:41], tmp_path)
     with pytest.raises(RefusedError, match="there in an earlier night"):
@@ -166,7 +166,7 @@ def test_declared_participations_are_priced(root: Path, tmp_path: Path) -> None:
     # The same price: more noise.
     assert night.inner.law(release.setting).sigma / _sigma_of_one(release) == pytest.approx(twice / once, rel=1e-9)
     arrive([rows[0].replace(":0.", ":0.9"), *rows[1:60]], tmp_path)
-    assert tonight(participations=2, separation=2)[0].stream.arrived == (11, 10)  # type: ignore[union-attr]
+    assert tonight(participations=2, separation=2)[0].stream.arrived == (11, 10)  # type: ignore[union-attr]  # nights have one
     with pytest.raises(InputError, match="ask for that one"):
         tonight()
 
@@ -196,7 +196,7 @@ def test_the_next_horizon_reads_new_rows_and_costs_a_maximum(root: Path, tmp_pat
     assert [line["party"] for line in budget_report("clinic")["parties"]] == ["horizon 1", "horizon 2"]
     assert spent() == price
     # Of the frozen sums, each row's constant says how many rows there are: those of the new horizon are 90.
-    unit = release.build().inner.class_sums(release.setting).unit  # type: ignore[attr-defined]
+    unit = release.build().inner.class_sums(release.setting).unit  # type: ignore[attr-defined]  # of running sums
     assert sum(frozen(release, party, 1)[:, -1].sum() for party in ("0", "1")) == 90 * unit
     # Another stream over the same rows adds up.
     tonight(horizon=2, repetition=1)
@@ -289,7 +289,7 @@ def test_a_killed_night_is_the_same_night(
     for shards in current_layout().parties.glob("*/shards"):
         shutil.rmtree(shards)
     arrive(lines(90, tmp_path / "rows"), tmp_path)
-    assert tonight(trust=trust, parties=3)[0].stream.night == 3  # type: ignore[union-attr]
+    assert tonight(trust=trust, parties=3)[0].stream.night == 3  # type: ignore[union-attr]  # nights have one
 
 
 def test_a_party_that_missed_a_night_brings_its_rows_the_next(root: Path, tmp_path: Path) -> None:
@@ -309,7 +309,7 @@ def test_a_party_that_missed_a_night_brings_its_rows_the_next(root: Path, tmp_pa
     first, second = (sum(part) for part in parts)
     coefficients = ToeplitzFactor(nights=NIGHTS).coefficients
     error = released(release)[1] - (coefficients[1] * first + coefficients[0] * second)
-    assert np.abs(error).max() < 10 * release.setting.noise_factor * release.build().law(release.setting).sigma  # type: ignore[attr-defined]
+    assert np.abs(error).max() < 10 * release.setting.noise_factor * release.build().law(release.setting).sigma  # type: ignore[attr-defined]  # a sum's
 
 
 @pytest.mark.nightly
@@ -324,7 +324,7 @@ def test_secure_sums_of_a_night_are_those_of_a_curator(root: Path, tmp_path: Pat
             release, _ = tonight(dataset=name, trust=trust, parties=3, epsilon=800.0)
         weights = ToeplitzFactor(nights=NIGHTS).decoder(2)
         decoded = sum(weight * one for weight, one in zip(weights, released(release), strict=True))
-        found.append(decoded / release.build().inner.class_sums(release.setting).scale)  # type: ignore[attr-defined]
+        found.append(decoded / release.build().inner.class_sums(release.setting).scale)  # type: ignore[attr-defined]  # of running sums
     assert np.abs(found[0] - found[1]).max() < 2.0
     assert np.abs(found[0]).max() > 10.0
 
@@ -404,7 +404,7 @@ def test_running_sums_decode_to_what_arrived(root: Path, tmp_path: Path) -> None
         arrive(rows[:count], tmp_path, epsilon_cap=300.0)
         release, _ = tonight(epsilon=200.0)
     decoded = ToeplitzFactor(nights=NIGHTS).decoder(3) @ np.stack([one[:, -1] for one in released(release)])
-    inner = release.build().inner  # type: ignore[attr-defined]
+    inner = release.build().inner  # type: ignore[attr-defined]  # of running sums
     counts = decoded / inner.class_sums(release.setting).unit
     noise = inner.law(release.setting).sigma / inner.class_sums(release.setting).unit
     assert abs(counts.sum() - 90) < 7 * noise * math.sqrt(2) * ToeplitzFactor(nights=NIGHTS).amplification(3)

@@ -90,7 +90,7 @@ class Site:
 
     def run(self, *arguments: object) -> subprocess.CompletedProcess[str]:
         command = [self.python, *map(str, arguments)]
-        return subprocess.run(command, capture_output=True, timeout=PATIENCE, **self._options())  # type: ignore[call-overload,no-any-return]
+        return subprocess.run(command, capture_output=True, timeout=PATIENCE, **self._options())  # type: ignore[call-overload,no-any-return]  # by name
 
     def unitball(self, *arguments: object) -> str:
         done = self.run(*UNITBALL, *arguments)
@@ -101,7 +101,7 @@ class Site:
         output = (self.home.parent / f"{self.name}.log").open("w")
         command = [self.python, *UNITBALL, "party", "serve", "clinic", "--roster", str(roster)]
         options = {"stdout": output, "stderr": subprocess.STDOUT, **self._options()}
-        process = self.process = subprocess.Popen(command, **options)  # type: ignore[call-overload]
+        process = self.process = subprocess.Popen(command, **options)  # type: ignore[call-overload]  # by name
         log = self.home.parent / f"{self.name}.log"
         wait_for(f"{self.name} serves", lambda: "serving" in log.read_text() or process.poll() is not None)
         assert process.poll() is None, log.read_text()

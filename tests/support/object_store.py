@@ -24,7 +24,6 @@ BUCKET = "unitball-tests"
 @contextlib.contextmanager
 def running_object_store(log: Path) -> Iterator[str]:
     """Start a store with an empty bucket; yield its endpoint."""
-    pytest.importorskip("moto", reason="the object store of tests is moto's (pip install 'moto[s3]')")
     port = free_port()
     endpoint = f"http://127.0.0.1:{port}"
     with log.open("w") as output:

@@ -1,4 +1,4 @@
-"""Statistical decisions with a stated false-alarm rate, each a rigorous bound at any sample size, no asymptotics."""
+"""Statistical decisions with a stated false-alarm rate, each but the chi-square test a bound at any sample size."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import stats
 
 from dpalgos.audit.clopper_pearson import probability_lower_bound, probability_upper_bound
 
-__all__ = ["ERROR", "differs", "rejects_independence", "rejects_law", "rejects_probability"]
+__all__ = ["ERROR", "differs", "fits", "rejects_independence", "rejects_law", "rejects_probability"]
 
 ERROR = 1e-9
 """False-alarm rate of every statistical assertion in the tests."""
@@ -55,3 +56,16 @@ def rejects_independence(first: Samples, second: Samples, error: float = ERROR) 
     """
     product = np.sign(first) * np.sign(second)
     return rejects_probability(int((product > 0).sum()), int((product != 0).sum()), 0.5, error)
+
+
+def fits(draws: NDArray[np.int64], law: NDArray[np.float64], error: float = ERROR) -> bool:
+    """Whether integers may come from a law on -reach … reach: chi-square, with cells below 20 joined at each end."""
+    reach = len(law) // 2
+    counts = np.bincount(np.clip(draws, -reach, reach) + reach, minlength=len(law)).astype(float)
+    expected = law * len(draws)
+    low = int(np.searchsorted(np.cumsum(expected), 20.0))
+    high = len(law) - int(np.searchsorted(np.cumsum(expected[::-1]), 20.0))
+    edges = np.concatenate([[0], np.arange(low + 1, high)])
+    counts, expected = np.add.reduceat(counts, edges), np.add.reduceat(expected, edges)
+    statistic = float(((counts - expected) ** 2 / expected).sum())
+    return bool(statistic < stats.chi2.isf(error, len(expected) - 1))

@@ -32,7 +32,6 @@ NAMES = ("MLFLOW_TRACKING_URI", "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PAS
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory, engine: Engine) -> Iterator[tuple[str, Path]]:
     """Start a server as its documentation says; return its address and folder."""
-    pytest.importorskip("flask_wtf", reason="needs MLflow's authentication: pip install 'mlflow[auth]'")
     folder = tmp_path_factory.mktemp("server")
     engine.prepare(folder / "made")
     settings = folder / "auth.ini"
