@@ -14,6 +14,7 @@ from storage.refs import Visibility
 from tasks.datasets.checking import check_schema
 from tasks.datasets.registration import ingest
 from tasks.datasets.request import IngestRequest
+from tasks.release.deadlines import DeadlineClock
 from tasks.runtime.progress import listen, say
 from tests.support.chains import followed
 
@@ -38,7 +39,11 @@ def test_how_many_rows_there_will_be(table: tuple[Path, Path], tmp_path: Path) -
     assert expected_rows(tmp_path / "bad.parquet") is None
 
 
-def test_reading_checking_and_training_say_their_share(root: Path, table: tuple[Path, Path]) -> None:
+def test_reading_checking_and_training_say_their_share(
+    root: Path, table: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Until it has passed there is nothing to be told; that it is waited for is tested with deadlines.
+    monkeypatch.setattr(DeadlineClock, "wait", lambda clock: None)
     schema, rows = table
     heard: Heard = []
     with listen(lambda *said: heard.append(said)):
@@ -63,7 +68,7 @@ def test_reading_checking_and_training_say_their_share(root: Path, table: tuple[
             delta=1e-7,
             evaluation=True,
             repetition=1,
-            deadline=5.0,
+            deadline=60.0,
             parameters={"iterations": 5},
         )
     for stage in ("checking", "reading train", "steps", "releases"):
