@@ -173,6 +173,18 @@ class AlgorithmSpec:
         """
         return construct(lookup(self.kind, self.name), self.name, self.parameters)
 
+    def classes(self) -> tuple[type, ...]:
+        """Return the class and, where it is made of other registered ones (``composed_of``), theirs: whose code it is.
+
+        Raises
+        ------
+        UnknownNameError
+            If a name is not registered.
+        """
+        cls = lookup(self.kind, self.name)
+        composed_of = getattr(cls, "composed_of", None)
+        return (cls, *(composed_of(self.parameters) if composed_of is not None else ()))
+
     def with_parameters(self, **parameters: object) -> AlgorithmSpec:
         """Return a copy in which the given parameters are set or replaced."""
         return dataclasses.replace(self, parameters=MappingProxyType({**self.parameters, **parameters}))

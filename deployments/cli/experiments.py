@@ -112,6 +112,7 @@ def sweep(
         "roc",
         "deadline",
         "overrun",
+        "tune",
         "parameters",
         "secure",
         "sizes",

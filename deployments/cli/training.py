@@ -118,9 +118,10 @@ def _show_expectation(config: TrainingConfig, json: bool) -> None:
         print_json(expected.to_json())
         return
     budget = "none" if expected.epsilon is None else f"epsilon {expected.epsilon:g} at delta {expected.delta:.2g}"
+    tuned = f", the best of {expected.candidates} private candidates" if expected.candidates > 1 else ""
     lines = {
         "rows": f"{expected.rows:,} × {expected.dimension} over {expected.parties} parties",
-        "releases": f"{expected.releases}, budget {budget}",
+        "releases": f"{expected.releases}{tuned}, budget {budget}",
         "passes": f"{expected.passes} over {'rows read from disk' if expected.streamed else 'rows kept in memory'}",
         "operations": f"{expected.operations:.2g} floating-point operations in matrix products",
         "reading": f"{expected.read_bytes / 2**20:,.0f} MiB of rows",
@@ -140,7 +141,7 @@ def _warn(plan: RunPlan | None) -> None:
 @app.command(epilog="Example: unitball compare --dataset digits --epsilon 1")
 @options_of(
     TrainingConfig,
-    without=["algorithm", "projection", "trainer", "aggregation"],
+    without=["algorithm", "projection", "trainer", "aggregation", "tune"],
     named={"parameters": "--param"},
     defaults={"epsilon": 1.0},
 )

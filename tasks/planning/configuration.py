@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import json
 from typing import Annotated
 
 from pydantic import (
@@ -93,6 +94,19 @@ def split_features(given: str) -> tuple[str, str | None]:
     if name not in encoders and colon:
         raise ParameterError(f"{name} takes no file; leave {colon}{file} out")
     return name, file or None
+
+
+def _values(given: object) -> object:
+    """Return the values that a text separates by commas, each as JSON where it is JSON; anything else as it is."""
+    if not isinstance(given, str):
+        return given if isinstance(given, list | tuple) else (given,)
+    found: list[object] = []
+    for text in given.split(","):
+        try:
+            found.append(json.loads(text))
+        except ValueError:
+            found.append(text)
+    return tuple(found)
 
 
 class SecureSettings(BaseModel):
@@ -279,6 +293,14 @@ class TrainingConfig(BaseModel):
             ge=1, description="With --horizon: nights whose sums each party keeps, fewer at more noise; if empty all."
         ),
     ] = None
+    tune: Annotated[
+        dict[str, tuple[object, ...]],
+        Field(
+            description="Values of a trainer's parameter to choose from on the private rows (NAME=A,B,C, under --trust "
+            "central): by private selection, within the run's budget.",
+            examples=[{"clip": [0.5, 0.25]}],
+        ),
+    ] = {}
     parameters: Annotated[
         dict[str, object],
         Field(description="Fields of the parts, dotted where ambiguous.", examples=[{"trainer.regularisation": 0.01}]),
@@ -288,6 +310,13 @@ class TrainingConfig(BaseModel):
     @classmethod
     def _relation_in_force(cls, neighbours: Neighbours | None) -> Neighbours | None:
         return neighbours and neighbours.in_force()
+
+    @field_validator("tune", mode="before")
+    @classmethod
+    def _lists_of_values(cls, given: object) -> object:
+        if not isinstance(given, dict):
+            return given
+        return {name: _values(values) for name, values in given.items()}
 
     @field_validator("features")
     @classmethod
@@ -333,6 +362,8 @@ class TrainingConfig(BaseModel):
             None,
         ):
             faults.append("`participations`, `separation`, `expected_rows` and `bands` are of a `horizon`: give one")
+        if self.horizon is not None and self.tune:
+            faults.append("`tune` is not for a `horizon`, whose sums are released every night: leave it out")
         if self.horizon is not None and (self.roc or self.deadline is not None):
             faults.append("`roc` and `deadline` are not for a `horizon`, of which no rows are held out: leave them out")
         if faults:

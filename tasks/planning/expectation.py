@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from dpalgos.parallel import cores
+from dpalgos.trainers.tuned import Tuned
 from dpalgos.work import Work
 from storage.refs import DatasetRef
 from tasks.planning.fields import Json
@@ -79,6 +80,8 @@ class Expectation:
     rows, dimension, parties : int
     releases : int
         That read rows.
+    candidates : int
+        Trainings of which the best is released, where parameters are tuned on private rows; else 1.
     passes : int
         Looks at every row, of the release that has most.
     operations : float
@@ -98,6 +101,7 @@ class Expectation:
     dimension: int
     parties: int
     releases: int
+    candidates: int
     passes: int
     operations: float
     read_bytes: int
@@ -143,6 +147,7 @@ def expect(plan: RunPlan, dataset: DatasetRef, speeds: Speeds, *, to_store: int,
         dimension=dataset.dimension,
         parties=len({party for release in releases for party in release.parties}),
         releases=len(releases),
+        candidates=max((_candidates(release) for release in releases), default=1),
         passes=max((work.passes for _, work in works), default=0),
         operations=sum(work.operations for _, work in works),
         read_bytes=_BYTES * read,
@@ -152,6 +157,11 @@ def expect(plan: RunPlan, dataset: DatasetRef, speeds: Speeds, *, to_store: int,
         delta=plan.delta,
         seconds=round(seconds, 1),
     )
+
+
+def _candidates(release: PlannedRelease) -> int:
+    algorithm = release.build()
+    return algorithm.count if isinstance(algorithm, Tuned) else 1
 
 
 def _numbers(release: PlannedRelease) -> int:

@@ -222,7 +222,7 @@ class _Draft:
         trust = self._trust(setting.trust if lookup(spec.kind, spec.name).reads_rows else Trust.CENTRAL)
         return PlannedRelease(
             **self._common(),
-            code=code_version(lookup(spec.kind, spec.name), lookup(trust.kind, trust.name)),
+            code=code_version(*spec.classes(), lookup(trust.kind, trust.name)),
             label=label,
             algorithm=spec,
             budget=budget,

@@ -7,9 +7,11 @@ import difflib
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
+from dpalgos.accounting.profiles import gaussian_epsilon
 from dpalgos.algorithms import Algorithm
 from dpalgos.errors import ParameterError
-from dpalgos.guarantees import Claim, Neighbours
+from dpalgos.guarantees import ApproximateDP, Claim, Neighbours, Trust
+from dpalgos.mechanisms.gaussian import mu_from_epsilon_delta
 from dpalgos.normalisation import Normalisation
 from dpalgos.registry import AlgorithmSpec, lookup, names
 from dpalgos.systems.system import Arrangement, PublicFacts, Scope, System
@@ -108,6 +110,11 @@ def resolve(
         parts["trainer"] = parts["trainer"].with_parameters(
             **{"label_range": list(label_range), **parts["trainer"].parameters}
         )
+    reasons = choice.reasons if choice is not None else ()
+    if config.tune:
+        parts["trainer"], reason = _tuned(config, parts, trust)
+        # What a paper says of its system is not said of the best of several.
+        name, system, reasons = f"{name}+tuned", system and dataclasses.replace(system, claim=None), (*reasons, reason)
     trainer = lookup("trainers", parts["trainer"].name)
     return Resolved(
         name=name,
@@ -117,8 +124,55 @@ def resolve(
         trust=trust,
         arrangement=arrangement,
         parts=parts,
-        reasons=choice.reasons if choice is not None else (),
+        reasons=reasons,
         warning=choice.warning if choice is not None else None,
+    )
+
+
+def _tuned(config: TrainingConfig, parts: Mapping[str, AlgorithmSpec], trust: str) -> tuple[AlgorithmSpec, str]:
+    """Return private selection among the trainers of a grid, and what it costs in words.
+
+    Raises
+    ------
+    ParameterError
+        Where every candidate would be seen, and so charged; where another part draws noise too; for a parameter that
+        the trainer does not have.
+    """
+    grid = {name.removeprefix("trainer."): list(values) for name, values in config.tune.items()}
+    count, trainer = math.prod(len(values) for values in grid.values()), parts["trainer"]
+    if config.epsilon is None or not lookup(trainer.kind, trainer.name).budgets:
+        raise ParameterError(f"{trainer.name} draws no noise here; only trainers with a budget are tuned privately")
+    alone = mu_from_epsilon_delta(config.epsilon, config.delta) if config.delta > 0 else 0.0
+    if trust != Trust.CENTRAL:
+        each = gaussian_epsilon(alone / math.sqrt(count), config.delta) if alone else config.epsilon / count
+        raise ParameterError(
+            f"under trust {trust} the losers are seen too, so each of the {count} candidates is a release of its own "
+            f"and is charged: `unitball sweep` trains them, and within epsilon {config.epsilon:g} in all each may have "
+            f"about {each:.2g}; or choose --trust central, where the best is chosen by private selection and one "
+            f"budget pays for all"
+        )
+    others = [spec for part, spec in parts.items() if part == "projection"]
+    noisy = [spec.name for spec in others if lookup(spec.kind, spec.name).budgets]
+    if noisy:
+        raise ParameterError(
+            f"{noisy[0]} draws noise as well, and what is tuned is one release: choose a trainer without "
+            "it, for example --trainer noisy-gd"
+        )
+    unknown = sorted(set(grid) - _fields(trainer))
+    if unknown:
+        near = difflib.get_close_matches(unknown[0], sorted(_fields(trainer)), n=4, cutoff=0.3) or sorted(
+            _fields(trainer)
+        )
+        raise ParameterError(f"{trainer.name} has no parameter {unknown[0]!r} to tune; nearest: {', '.join(near)}")
+    fixed = {name: value for name, value in trainer.parameters.items() if name not in grid}
+    spec = AlgorithmSpec("trainers", "tuned", {"trainer": trainer.name, "parameters": fixed, "grid": grid})
+    tuned = spec.with_parameters(budget=ApproximateDP(config.epsilon, config.delta)).build()
+    values = "; ".join(f"{name} {', '.join(map(str, given))}" for name, given in grid.items())
+    return spec, (
+        f"tuned on private rows: {count} candidates of {trainer.name} ({values}), each trained with the noise of "
+        f"mu = {tuned.mu:.3g} on {1 - tuned.held_out:.0%} of the rows and scored on the others; secret coins say "
+        f"which compete, the best is released, and all is charged as ({config.epsilon:g}, {config.delta:g}); one "
+        f"training untuned has mu = {alone:.3g}, and {count} that are all charged {alone / math.sqrt(count):.3g} each"
     )
 
 

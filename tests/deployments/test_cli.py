@@ -298,6 +298,7 @@ def test_equal_results_in_two_roots_with_a_seed(
         (["--roc"], "roc", True),
         (["--deadline", "30"], "deadline", 30.0),
         (["--overrun", "1e-8"], "overrun", 1e-8),
+        (["--tune", "clip=0.5,1", "--tune", "loss=huber"], "tune", {"clip": (0.5, 1), "loss": ("huber",)}),
         (["--projection", "pca"], "projection", "pca"),
         (["--trainer", "noisy-gd"], "trainer", "noisy-gd"),
         (["--trainer", "noisy-gd"], "algorithm", None),

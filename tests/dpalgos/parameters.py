@@ -105,6 +105,10 @@ PARAMETERS: dict[tuple[str, str], list[dict[str, Any]]] = {
     ("trainers", "smo-output-perturbation-laplace"): [{"budget": EPSILON}],
     ("trainers", "sufficient-statistics"): [{"budget": MU}, {"budget": MU, "intercept_scaling": 1.0}],
     ("trainers", "svm-laplace-published"): [{"budget": EPSILON}],
+    ("trainers", "tuned"): [
+        {"budget": APPROXIMATE},
+        {"budget": APPROXIMATE, "trainer": "noisy-gd", "parameters": {"iterations": 2}, "grid": {"clip": [0.5, 0.25]}},
+    ],
     ("trainers", "truex"): [{"budget": MU, "iterations": 5}, {"budget": MU, "iterations": 4, "honest": 2}],
 }
 

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from dpalgos.accounting.composition import compose
 from dpalgos.errors import ParameterError
-from dpalgos.guarantees import Guarantee, Neighbours, PureEpsilon, Trust
+from dpalgos.guarantees import ApproximateDP, Guarantee, Neighbours, PureEpsilon, Trust
 from dpalgos.registry import lookup, names
 from storage.errors import InputError
 from storage.refs import ShardRef, Visibility
@@ -290,6 +290,46 @@ def test_an_exchanged_part_no_longer_carries_the_papers_claim() -> None:
     changed = planned(algorithm="fed-dpdr-dpml", projection="identity")
     assert changed.system == "fed-dpdr-dpml+identity"
     assert [release.name for release in changed.releases if release.reads_rows] == ["objective-perturbation"] * 3
+
+
+def test_what_is_tuned_is_one_release_at_the_runs_budget() -> None:
+    asked: dict[str, Any] = {
+        "algorithm": None,
+        "trainer": "noisy-gd",
+        "tune": {"clip": "0.5,0.25", "momentum": [0, 0.9]},
+    }
+    plan = planned(**asked, trust=Trust.CENTRAL)
+    (model,) = plan.models
+    assert plan.system == "noisy-gd+tuned"
+    assert model.algorithm.parameters["grid"] == {"clip": [0.5, 0.25], "momentum": [0, 0.9]}
+    assert model.guarantee().losses == (ApproximateDP(1.0, 1e-5),)
+    assert "4 candidates of noisy-gd" in plan.reasons[-1]
+    assert RunPlan.model_validate_json(plan.model_dump_json()) == plan
+    other = planned(**{**asked, "tune": {"clip": [0.5, 0.25]}}, trust=Trust.CENTRAL)
+    assert not keys_of(other) & keys_of(plan)
+    # A rule's own value gives way to the grid.
+    images = shards_of(dataset_of(rows=90_000, image_shape=(8, 8)), (30_000,) * 3)
+    chosen = planned(images, trust=Trust.CENTRAL, tune={"step_size": [1, 4]})
+    assert chosen.system == "unitball+tuned"
+    fixed = chosen.models[0].algorithm.parameters["parameters"]
+    assert isinstance(fixed, dict)
+    assert "iterations" in fixed
+    assert "step_size" not in fixed
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"trust": "secagg"}, "each of the 2 candidates is a release of its own .* about 0.68"),
+        ({"trust": "central", "trainer": "objective-perturbation-gaussian"}, "no parameter 'clip' to tune"),
+        ({"trust": "central", "projection": "private-centring"}, "private-centring draws noise as well"),
+        ({"trust": "central", "trainer": "erm"}, "draws no noise"),
+        ({"trust": "central", "tune": {"klip": "1"}}, "nearest: clip"),
+    ],
+)
+def test_what_cannot_be_tuned_is_refused_with_the_way_out(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ParameterError, match=message):
+        planned(**{"algorithm": None, "trainer": "noisy-gd", "tune": {"clip": "0.5,0.25"}, **given})
 
 
 def test_a_release_with_an_unknown_field_is_refused() -> None:

@@ -1,0 +1,136 @@
+"""Every registered proved trainer that a curator can run, beside the recommended system, on small two-class sets.
+
+    UNITBALL_DATA=/path/to/data python benchmarks/small_sets.py [--seeds 20] [--epsilons 0.5,1] [--sets heart_scale,…]
+
+Sets in LIBSVM's format (``$UNITBALL_DATA/libsvm``), rows brought to norm 1, four fifths to train and one to measure by
+another random partition each seed; where the set has test rows of its own (``NAME.t``) those. One curator, replace-one,
+delta 1e-5; each trainer with its defaults and the whole budget, the recommended system by its rules. One line a set and
+budget: mean accuracy of the system, and of each trainer with its difference, paired by seed, ± the standard error of
+the mean. Left out is what cannot run there (other relations, nights) and what is proved nothing about.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+import numpy as np
+from sklearn.datasets import load_svmlight_file
+
+from dpalgos.accounting.calibration import allocate
+from dpalgos.algorithms import fit, is_sum_algorithm
+from dpalgos.errors import ParameterError
+from dpalgos.guarantees import Neighbours, Setting, Trust
+from dpalgos.keystream import KeyedNoise, public_secret
+from dpalgos.registry import AlgorithmSpec, lookup, names
+from dpalgos.rows import ArrayRows
+from dpalgos.systems.recommended import recommend
+from dpalgos.systems.system import PublicFacts
+
+DELTA = 1e-5
+SETS = "heart_scale,australian_scale,breast-cancer_scale,diabetes,splice,a1a"
+
+
+def main() -> None:
+    """Measure every set and print a line each."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument("--epsilons", default="0.5,1")
+    parser.add_argument("--sets", default=SETS)
+    given = parser.parse_args()
+    place = os.environ.get("UNITBALL_DATA")
+    if not place:
+        parser.error("UNITBALL_DATA is not set: name the folder that holds libsvm/")
+    for name in given.sets.split(","):
+        for epsilon in map(float, given.epsilons.split(",")):
+            measure(name, Path(place) / "libsvm", epsilon, given.seeds)
+
+
+def measure(name: str, folder: Path, epsilon: float, seeds: int) -> None:
+    found: dict[str, list[float]] = {}
+    for seed in range(seeds):
+        (rows, labels), (test_rows, test_labels) = split(folder / name, seed)
+        setting = Setting(sizes=(len(rows),), dimension=rows.shape[1], classes=2, trust=Trust.CENTRAL)
+        facts = PublicFacts(
+            sizes=setting.sizes,
+            dimension=setting.dimension,
+            classes=2,
+            epsilon=epsilon,
+            delta=DELTA,
+            neighbours=Neighbours.REPLACE_ONE,
+            trust=Trust.CENTRAL,
+        )
+        chosen = recommend(facts).arrangement
+        systems = {"unitball": ((chosen.projection, chosen.trainer), chosen.projection_share)}
+        for trainer in names("trainers"):
+            if runs(trainer, setting, epsilon):
+                systems[trainer] = ((None, AlgorithmSpec("trainers", trainer)), 0.5)
+        for system, (parts, share) in systems.items():
+            predict = train(parts, share, ArrayRows(rows, labels), setting, epsilon, seed)
+            found.setdefault(system, []).append(float((predict(test_rows) == test_labels).mean()))
+    ours = np.array(found.pop("unitball"))
+    error = ours.std(ddof=1) / np.sqrt(seeds)
+    print(f"{name} ({len(rows)} rows, guessing {guessing(test_labels):.3f}), epsilon {epsilon:g}, {seeds} seeds")
+    print(f"  {'unitball':<34}{ours.mean():.3f} ± {error:.3f}")
+    for system, accuracies in sorted(found.items(), key=lambda item: -np.mean(item[1])):
+        behind = np.array(accuracies) - ours
+        error = behind.std(ddof=1) / np.sqrt(seeds)
+        print(f"  {system:<34}{np.mean(accuracies):.3f}   {behind.mean():+.3f} ± {error:.3f}", flush=True)
+
+
+def guessing(labels):
+    return max(labels.mean(), 1 - labels.mean())
+
+
+def split(path: Path, seed: int):
+    def read(file, features=None):
+        rows, labels = load_svmlight_file(str(file), n_features=features)
+        rows = rows.toarray()
+        norms = np.linalg.norm(rows, axis=1, keepdims=True)
+        return rows / np.where(norms > 0, norms, 1.0), (labels == labels.max()).astype(int)
+
+    rows, labels = read(path)
+    own = path.with_name(path.name + ".t")
+    if own.exists():
+        return (rows, labels), read(own, rows.shape[1])
+    order = np.random.default_rng(seed).permutation(len(rows))
+    test, training = np.split(order, [len(order) // 5])
+    return (rows[training], labels[training]), (rows[test], labels[test])
+
+
+def runs(name: str, setting: Setting, epsilon: float) -> bool:
+    cls = lookup("trainers", name)
+    if not cls.budgets or cls.reads_rows is False or hasattr(cls, "nights"):
+        return False
+    if Trust.CENTRAL not in cls.trusts and not is_sum_algorithm(cls):
+        return False
+    try:
+        (budget,) = allocate([cls.budgets[0]], [1.0], epsilon, DELTA).losses
+        return AlgorithmSpec("trainers", name, {"budget": budget}).build().guarantee(setting).proved
+    except (ParameterError, TypeError):
+        return False
+
+
+def train(parts, share, rows, setting, epsilon, seed):
+    noisy = [spec for spec in parts if spec is not None]
+    shares = [share, 1.0 - share] if len(noisy) == 2 else [1.0]
+    kinds = [lookup(spec.kind, spec.name).budgets[0] for spec in noisy]
+    seen, maps = rows, []
+    for spec, budget in zip(noisy, allocate(kinds, shares, epsilon, DELTA).losses, strict=True):
+        algorithm = spec.with_parameters(budget=budget).build()
+        artefact = fit(algorithm, [seen], setting, KeyedNoise(public_secret(seed), spec.name))
+        maps.append(artefact)
+        if spec.kind == "projections":
+            seen = ArrayRows(artefact.apply(seen.features), seen.labels)
+
+    def predict(features):
+        for mapped in maps[:-1]:
+            features = mapped.apply(features)
+        return maps[-1].predict(features)
+
+    return predict
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,173 @@
+"""Private selection: what the best of several private candidates costs, where who competes is decided by secret coins.
+
+The mechanism
+-------------
+There are N candidates, fixed in public. Each is a mechanism that makes a model and a noisy score of it; their noise is
+independent. All are run. A secret coin a candidate, heads with probability p, says whether it *enters*; the best score
+among those that entered is released with its model, ties to the earlier one; if none entered, the first candidate. The
+coins, their number, and the losers never leave.
+
+Guarantee
+---------
+For two neighbours let δ be a function such that every candidate is (ε, δ(ε))-DP for every ε ≥ 0. With
+
+- ε₁ ≥ 0 such that p δ(ε₁) ≤ (1 − p)(e^ε₁ − 1),
+- c = (N − 1) ε₁ and W = p N + (1 − p)^N,
+
+the release is (ε + c, W δ(ε))-DP for every ε ≥ 0. For N = 1 that is δ itself.
+
+Proof. Let q_i be the density of candidate i's output y = (model, score), and F_i(y) the probability that candidate i's
+score loses against y's (is smaller, or equal and i is later): an event of candidate i's output. Primes mark the other
+neighbour. The output is candidate i's y with density
+
+    A_i(y) = p q_i(y) Π_{l≠i} (1 − p + p F_l(y)),  and in addition (1 − p)^N q_1(y) for i = 1.
+
+*A factor changes little.* F_l ≤ e^ε₁ F_l' + δ(ε₁), so
+
+    1 − p + p F_l ≤ 1 − p + p e^ε₁ F_l' + p δ(ε₁) ≤ e^ε₁ (1 − p + p F_l'),
+
+where the last step is the condition on ε₁. So the product of N − 1 factors changes by at most e^c. *The rest is one
+candidate.* With t = e^(ε + c) and H the hockey-stick divergence,
+
+    Σ_i ∫ max(0, A_i − t A_i') ≤ Σ_i ∫ p Π(1 − p + p F_l) max(0, q_i − t e^(−c) q_i') + (1 − p)^N H_t(q_1 ‖ q_1')
+                               ≤ (p N + (1 − p)^N) δ(ε),
+
+since the product is at most 1 and t e^(−c) = e^ε. What is released is a function of i and y. ∎
+
+Without coins (p = 1) there is no ε₁: the best of all N candidates can cost N times as much, and so can a release that
+tells how many entered. Random stopping (Liu, Talwar 2019; Papernot, Steinke 2022; Koskela, Redberg, Wang 2024) hides
+the number of candidates too and costs about as much for a few of them, but its running time tells that number; here
+all candidates are run, always.
+
+References
+----------
+Liu, Talwar, "Private selection from private candidates", STOC 2019; Papernot, Steinke, "Hyperparameter tuning with
+Rényi differential privacy", ICLR 2022; Cohen, Lyu, Nelson, Sarlós, Stemmer, "Generalized private selection and testing
+with high confidence", ITCS 2023; Koskela, Redberg, Wang, "Privacy profiles for private selection", ICML 2024 (the
+argument by hockey-stick divergences).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import lru_cache
+
+import scipy
+
+from dpalgos.accounting.conversions import require_delta, require_epsilon
+from dpalgos.accounting.profiles import GaussianProfile
+from dpalgos.errors import ParameterError
+from dpalgos.mechanisms.gaussian import mu_from_epsilon_delta
+from dpalgos.validation import require_count
+
+__all__ = ["candidate_mu", "entry_epsilon", "selection_delta"]
+
+Curve = Callable[[float], float]
+
+# Relative error granted to a few operations in float64, always against us.
+_ROUNDING = 1e-12
+# Natural logarithms below a single candidate's mu at which the search for a smaller one ends.
+_LEAST = 60.0
+
+
+def require_chance(probability: float) -> None:
+    """Raise ParameterError unless the probability of entering lies strictly between 0 and 1."""
+    if not 0.0 < probability < 1.0:
+        raise ParameterError(
+            f"the probability that a candidate enters is {probability!r}; it must lie between 0 and 1: where every "
+            "candidate enters, the best of them may cost as much as all"
+        )
+
+
+def entry_epsilon(delta: Curve, probability: float) -> float:
+    """Return ε₁ with p δ(ε₁) ≤ (1 − p)(e^ε₁ − 1), nearly the least, rounded up.
+
+    Parameters
+    ----------
+    delta : callable
+        Upper bounds on a candidate's δ at each ε ≥ 0; falling.
+    probability : float
+        p, in (0, 1).
+    """
+    require_chance(probability)
+
+    def excess(epsilon: float) -> float:
+        allowed = (1.0 - probability) * math.expm1(epsilon) * (1.0 - _ROUNDING)
+        return probability * delta(epsilon) * (1.0 + _ROUNDING) - allowed
+
+    # No delta is above 1, so the condition holds here.
+    high = -math.log1p(-probability) * (1.0 + 1e-9) + 1e-9
+    if excess(0.0) <= 0.0:
+        return 0.0
+    found, step = float(scipy.optimize.brentq(excess, 0.0, high, xtol=1e-12, rtol=1e-9)), 1e-10
+    while excess(found) > 0.0:
+        found, step = found * (1.0 + step) + 1e-12, 2.0 * step
+    return min(found, high)
+
+
+def selection_delta(delta: Curve, epsilon: float, candidates: int, probability: float) -> float:
+    """Return an upper bound on the selection's δ at ε, rounded up; 1 where nothing is proved.
+
+    Parameters
+    ----------
+    delta : callable
+        Upper bounds on the δ of every candidate at each ε ≥ 0.
+    epsilon : float
+    candidates : int
+        N.
+    probability : float
+        p with which a candidate enters, in (0, 1).
+
+    Raises
+    ------
+    ParameterError
+        For numbers out of range.
+    """
+    require_epsilon(epsilon)
+    require_count("candidates", candidates)
+    require_chance(probability)
+    if candidates == 1:
+        return delta(epsilon)
+    left = epsilon - (candidates - 1) * entry_epsilon(delta, probability) * (1.0 + _ROUNDING)
+    if left < 0.0:
+        return 1.0
+    weight = (probability * candidates + (1.0 - probability) ** candidates) * (1.0 + _ROUNDING)
+    return min(1.0, weight * delta(left))
+
+
+@lru_cache(maxsize=256)
+def candidate_mu(epsilon: float, delta: float, candidates: int, probability: float) -> float:
+    """Return the largest μ, from below, of which the selection among μ-Gaussian-DP candidates is (ε, δ)-DP.
+
+    Raises
+    ------
+    ParameterError
+        For numbers out of range, δ = 0 among them, which no Gaussian noise has.
+    """
+    require_epsilon(epsilon)
+    require_delta(delta)
+    if epsilon == 0.0 or delta == 0.0:
+        raise ParameterError(
+            f"epsilon is {epsilon!r} and delta {delta!r}; candidates with Gaussian noise need both above 0"
+        )
+
+    def short(log_mu: float) -> float:
+        """Return how far the logarithm of the selection's delta is above that of the budget."""
+        found = selection_delta(GaussianProfile(math.exp(log_mu)).delta, epsilon, candidates, probability)
+        return math.log(max(found, 1e-320)) - math.log(delta)
+
+    # A single candidate may cost most.
+    high = math.log(mu_from_epsilon_delta(epsilon, delta)) + 1e-6
+    low = high - 1.0
+    while short(low) > 0.0:
+        low -= 1.0
+        if low < high - _LEAST:
+            raise ParameterError(
+                f"epsilon {epsilon:g} and delta {delta:g} are too little for {candidates} candidates: try fewer"
+            )
+    found = float(scipy.optimize.brentq(short, low, high, xtol=1e-10, rtol=1e-12)) if short(high) > 0.0 else high
+    step = 1e-10
+    while short(found) > 0.0:
+        found, step = found - step, 2.0 * step
+    return math.exp(found)

@@ -1,0 +1,251 @@
+"""Private selection: its price against the exact law of small mechanisms, and the trainer that pays it."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from dpalgos.accounting.profiles import GaussianProfile
+from dpalgos.accounting.selection import candidate_mu, entry_epsilon, selection_delta
+from dpalgos.algorithms import fit
+from dpalgos.arrays import Array
+from dpalgos.errors import ParameterError
+from dpalgos.guarantees import ApproximateDP, GaussianMu, Neighbours, Setting, Trust
+from dpalgos.keystream import KeyedNoise, public_secret
+from dpalgos.mechanisms.gaussian import mu_from_epsilon_delta
+from dpalgos.models import LinearModel
+from dpalgos.noise import NoiseSource, RandomStream
+from dpalgos.registry import AlgorithmSpec
+from dpalgos.testing import blobs
+from dpalgos.trainers import tuned
+from dpalgos.trainers.class_means import ClassMeansDiscriminant
+from dpalgos.trainers.tuned import Tuned, best_entered
+from tasks.planning.code_version import code_version
+
+BUDGET = ApproximateDP(1.0, 1e-5)
+SETTING = Setting(sizes=(400, 200), dimension=6, classes=3, trust=Trust.CENTRAL)
+EPSILONS = np.linspace(0.0, 6.0, 61)
+
+# A candidate's law: probabilities of (model, score), by score.
+Law = np.ndarray[tuple[int, int], np.dtype[np.float64]]
+Released = dict[tuple[int, ...], float]
+
+
+def hockey_stick(left: Released, right: Released, epsilon: float) -> float:
+    return math.fsum(max(0.0, chance - math.exp(epsilon) * right.get(seen, 0.0)) for seen, chance in left.items())
+
+
+def either_way(left: Released, right: Released, epsilon: float) -> float:
+    return max(hockey_stick(left, right, epsilon), hockey_stick(right, left, epsilon))
+
+
+def released(
+    law: Law, candidates: int, probability: float, *, everyone: bool = False, telling: bool = False
+) -> Released:
+    """Enumerate what is released: every output of every candidate, every coin; mutants by name."""
+    found: Released = {}
+    outputs = list(np.ndindex(*law.shape))
+    for made in itertools.product(outputs, repeat=candidates):
+        chance = math.prod(float(law[output]) for output in made)
+        for entered in itertools.product((False, True), repeat=candidates):
+            coins = math.prod(probability if enters else 1.0 - probability for enters in entered)
+            winner = best_entered([score for _, score in made], [True] * candidates if everyone else entered)
+            seen = (winner, *made[winner], *((sum(entered),) if telling else ()))
+            found[seen] = found.get(seen, 0.0) + chance * coins
+    return found
+
+
+def randomised_score(epsilon: float) -> tuple[Law, Law]:
+    """A score of 0 or 1, more often 1 on the left: where nobody has 1, nobody had it of all who entered."""
+    more = 1.0 / (1.0 + math.exp(-epsilon))
+    return np.array([[1.0 - more, more]]), np.array([[more, 1.0 - more]])
+
+
+def drawn(seed: int) -> tuple[Law, Law]:
+    """Two models and three scores, with an output that one side never makes."""
+    random = np.random.default_rng(seed)
+    left, right = random.dirichlet(np.ones(6), size=2).reshape(2, 2, 3)
+    left[0, 2] += right[0, 2] / 2.0
+    right[1, 0] = 0.0
+    return left / left.sum(), right / right.sum()
+
+
+PAIRS = {"randomised score": randomised_score(1.0), **{f"drawn {seed}": drawn(seed) for seed in range(4)}}
+
+
+def excess(left: Law, right: Law, candidates: int, probability: float, **mutant: bool) -> float:
+    """Return by how much the exact law exceeds the stated price, over both directions and a range of epsilon."""
+    sides: list[Released] = [{place: float(law[place]) for place in np.ndindex(*law.shape)} for law in (left, right)]
+
+    def delta(epsilon: float) -> float:
+        return either_way(sides[0], sides[1], epsilon)
+
+    made = [released(law, candidates, probability, **mutant) for law in (left, right)]
+    return max(
+        either_way(made[0], made[1], epsilon) - selection_delta(delta, epsilon, candidates, probability)
+        for epsilon in EPSILONS
+    )
+
+
+@pytest.mark.parametrize("pair", sorted(PAIRS))
+@pytest.mark.parametrize(("candidates", "probability"), [(1, 0.5), (2, 0.5), (3, 0.25), (3, 0.75)])
+def test_the_price_covers_the_exact_law(pair: str, candidates: int, probability: float) -> None:
+    assert excess(*PAIRS[pair], candidates, probability) <= 1e-12
+
+
+@pytest.mark.parametrize("mutant", ["everyone", "telling"])
+def test_without_secret_coins_it_would_not(mutant: str) -> None:
+    """All candidates enter, or their number is told: the best of them then costs nearly what all of them do."""
+    left, right = PAIRS["randomised score"]
+    assert excess(left, right, 4, 0.5) <= 1e-12
+    assert excess(left, right, 4, 0.5, **{mutant: True}) > 1e-3
+
+
+def test_a_factor_less_would_not_cover_it() -> None:
+    """The number of candidates and the entry's own price are both needed."""
+    left, right = PAIRS["randomised score"]
+    exact = max(
+        math.log(chance / other[seen])
+        for one, other in itertools.permutations([released(law, 4, 0.75) for law in (left, right)])
+        for seen, chance in one.items()
+    )
+    assert exact > 1.0 + 1e-3
+    assert exact <= 1.0 + 3 * entry_epsilon(lambda epsilon: _randomised_delta(1.0, epsilon), 0.75)
+
+
+def _randomised_delta(of: float, epsilon: float) -> float:
+    return max(0.0, (math.exp(of) - math.exp(epsilon)) / (1.0 + math.exp(of)))
+
+
+def test_what_a_candidate_may_cost() -> None:
+    alone = mu_from_epsilon_delta(1.0, 1e-5)
+    assert candidate_mu(1.0, 1e-5, 1, 0.5) == pytest.approx(alone, rel=1e-8)
+    found = [candidate_mu(1.0, 1e-5, count, 0.5) for count in (1, 2, 4, 9)]
+    assert found == sorted(found, reverse=True)
+    for count, mu in zip((2, 4, 9), found[1:], strict=True):
+        assert selection_delta(GaussianProfile(mu).delta, 1.0, count, 0.5) <= 1e-5
+        assert selection_delta(GaussianProfile(mu * (1 + 1e-6)).delta, 1.0, count, 0.5) > 1e-5
+        # More than an equal share of mu squared, which is what charging every candidate would leave.
+        assert mu > 1.3 * alone / math.sqrt(count)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"enters": 1.0}, "enters is 1.0"),
+        ({"held_out": 0.6}, "held_out"),
+        ({"grid": {}}, "name a parameter"),
+        ({"grid": {"count_weight": 0.5}}, "a list of values"),
+        ({"grid": {"count_weight": [2.0]}}, "count_weight is 2.0"),
+        ({"grid": {"weight": [1.0]}}, "class-means has no parameter 'weight'"),
+        ({"grid": {"count_weight": [0.5] * 65}}, "65 candidates"),
+        ({"parameters": {"count_weight": 0.5}}, "both given and tuned"),
+        ({"trainer": "tuned"}, "cannot be tuned"),
+        ({"trainer": "dpwss"}, "cannot be tuned"),
+    ],
+)
+def test_parameters_are_refused_by_name(given: dict[str, object], message: str) -> None:
+    with pytest.raises(ParameterError, match=message):
+        Tuned(budget=BUDGET, **given)  # type: ignore[arg-type]  # wrong on purpose
+
+
+def test_a_candidate_that_costs_more_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = ClassMeansDiscriminant.guarantee
+
+    def doubled(self: ClassMeansDiscriminant, setting: Setting) -> object:
+        given = honest(self, setting)
+        return dataclasses.replace(given, losses=given.losses * 2)
+
+    assert Tuned(budget=BUDGET).guarantee(SETTING).losses == (BUDGET,)
+    monkeypatch.setattr(ClassMeansDiscriminant, "guarantee", doubled)
+    with pytest.raises(ParameterError, match="costs a delta of"):
+        Tuned(budget=BUDGET).guarantee(SETTING)
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 7, 400, 3000])
+def test_rows_train_or_score_by_their_position(count: int) -> None:
+    rows = blobs(count, 6, 3, 0)
+    parts = [tuned._Part(rows, 0.2, scoring=scoring) for scoring in (False, True)]
+    seen = [sum(len(labels) for _, labels in part.blocks()) for part in parts]
+    assert seen == [part.count for part in parts]
+    assert sum(seen) == count
+    assert abs(seen[1] - 0.2 * count) <= 2.0
+    assert not tuned._scoring(0, 1, 0.5).any()
+    # In any order of the rows, and in any period of it.
+    for period in (2, 5, 10):
+        scored = tuned._scoring(0, 3000, 0.2).reshape(-1, period).sum(axis=0)
+        assert scored.min() > 0.7 * scored.mean()
+
+
+@dataclass(frozen=True)
+class _FixedCoins:
+    """Noise in which the coins fall as they are told."""
+
+    entering: tuple[bool, ...]
+    real: NoiseSource = dataclasses.field(default_factory=lambda: KeyedNoise(public_secret(0), "tuned"))
+
+    def stream(self, step: str, value: Array) -> RandomStream:
+        return _Words(self.entering) if step == "coins" else self.real.stream(step, value)
+
+
+@dataclass(frozen=True)
+class _Words:
+    entering: tuple[bool, ...]
+
+    def words(self, count: int) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
+        assert count == len(self.entering)
+        return np.where(self.entering, 0, 2**64 - 1).astype(np.uint64)
+
+    def generator(self) -> np.random.Generator:
+        raise AssertionError("coins are whole numbers")
+
+
+def _trained(entering: tuple[bool, ...], grid: dict[str, list[object]]) -> LinearModel:
+    rows = blobs(600, 6, 3, 0)
+    parties = [dataclasses.replace(rows, features=rows.features[part], labels=rows.labels[part]) for part in PARTS]
+    algorithm = Tuned(budget=ApproximateDP(8.0, 1e-5), trainer="noisy-gd", parameters={"iterations": 3}, grid=grid)
+    model = fit(algorithm, parties, SETTING, _FixedCoins(entering))
+    assert isinstance(model, LinearModel)
+    return model
+
+
+PARTS = (slice(400), slice(400, 600))
+
+
+def test_the_best_of_those_that_entered_is_released(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Short weights classify as well as long ones do, so scores are made to go by length.
+    monkeypatch.setattr(tuned, "_right", lambda model, rows, classes: 100 if np.abs(model.weights).max() > 0.1 else 0)
+    grid: dict[str, list[object]] = {"step_size": [1e-9, 2.0, 1e-8]}
+    lengths = {
+        entering: float(np.abs(_trained(entering, grid).weights).max())
+        for entering in [(False,) * 3, (True, False, False), (True, True, False), (False, True, False), (True,) * 3]
+    }
+    assert lengths[False, False, False] == lengths[True, False, False] < 1e-6
+    assert lengths[True, True, False] == lengths[False, True, False] > 0.1
+    assert lengths[True, True, True] == lengths[True, True, False]
+
+
+def test_null_records_are_never_right() -> None:
+    rows = blobs(50, 2, 2, 0)
+    labels = np.where(np.arange(50) < 30, 1, -1)
+    model = LinearModel(weights=np.zeros((1, 2)), intercept=np.ones(1))
+    assert tuned._right(model, dataclasses.replace(rows, labels=labels), 2) == 30
+
+
+def test_which_code_makes_a_candidate_is_its_identity() -> None:
+    def version(trainer: str) -> str:
+        return code_version(*AlgorithmSpec("trainers", "tuned", {"trainer": trainer}).classes())
+
+    assert version("class-means") != version("noisy-gd")
+    assert AlgorithmSpec("trainers", "noisy-gd").classes() != AlgorithmSpec("trainers", "tuned").classes()
+
+
+def test_one_curator_alone() -> None:
+    assert Tuned.trusts == (Trust.CENTRAL,)
+    assert Tuned.relations == (Neighbours.REPLACE_ONE, Neighbours.REPLACE_SPECIAL)
+    assert Tuned(budget=BUDGET).candidates()[0].budget == GaussianMu(Tuned(budget=BUDGET).mu)  # type: ignore[attr-defined]  # of a PrivateAlgorithm
