@@ -146,7 +146,7 @@ def frontier(
 
         spec = frontier_sweep(config, algorithms.split(","), budgets, seeds)
         result = run_sweep(spec, workers=workers, dask=None)
-        words = ["frontier", "--dataset", config.dataset, "--epsilons", epsilons, "--seeds", str(seeds)]
+        words = _frontier_words(config, algorithms, epsilons, seeds)
         where = out.absolute() if out else None
         experiment = report_sweep(spec, result, _command(words), plot=FRONTIER_PLOT, scale="frontier", out=where)
     if json:
@@ -156,6 +156,15 @@ def frontier(
         print_root()
     if experiment.failed:
         raise typer.Exit(1)
+
+
+def _frontier_words(config: TrainingConfig, algorithms: str, epsilons: str, seeds: int) -> list[str]:
+    """Return the words of the command that draws the same frontier."""
+    words = ["frontier", "--dataset", config.dataset, "--algorithms", algorithms, "--epsilons", epsilons]
+    words += ["--seeds", str(seeds)]
+    # Whatever else is an option of this command is one value.
+    given = config.model_dump(mode="json", exclude_defaults=True, exclude={"dataset", "algorithm"})
+    return words + [word for name, value in given.items() for word in (f"--{name.replace('_', '-')}", str(value))]
 
 
 def _numbers(text: str) -> list[float]:
