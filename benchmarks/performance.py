@@ -1,14 +1,20 @@
 """How fast each piece of work is beside what others need for it: one table, alternating, medians, ratios.
 
 ``python benchmarks/performance.py [rows …] [--repeat 5]``. Both sides of a row run in turn in one
-process after one warm-up, so that a busy machine slows both; what counts is the ratio. Rows are made up; the
-environment's ``OMP_NUM_THREADS`` applies to both.
+process after one warm-up, so that a busy machine slows both; what counts is the ratio. What is a process of its own is
+run beside an empty one, its children included, with the peak of its memory. Rows are made up, or scikit-learn's digits;
+the environment's ``OMP_NUM_THREADS`` applies to both.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
+import os
+import resource
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -22,11 +28,12 @@ Work = Callable[[], object]
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Our work and another's."""
+    """Our work and another's; with ``once``, each is done a single time and nothing before it."""
 
     ours: Work
     other: Work
     name: str
+    once: bool = False
 
 
 _ROWS: dict[str, tuple[str, Callable[[Path], Pair]]] = {}
@@ -272,27 +279,129 @@ def _gaussian(folder: Path) -> Pair:
     )
 
 
+def _unitball(*arguments: str, root: Path | None = None) -> int:
+    """Run the command line as a process of its own; return the peak of its memory in bytes."""
+    environment = {**os.environ, **({} if root is None else {"UNITBALL_ROOT": str(root)})}
+    command = [sys.executable, "-c", "from deployments.cli import main; main()", *arguments]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, env=environment)
+    _, status, used = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode != 0:
+        raise RuntimeError(f"unitball {' '.join(arguments)} ended with {process.returncode}")
+    return used.ru_maxrss * 1024
+
+
+def _nothing() -> None:
+    subprocess.run([sys.executable, "-c", "pass"], check=True)
+
+
+_EMPTY = "an empty process"
+_TRAIN = ("train", "--dataset", "digits", "--algorithm", "noisy-gd")
+
+
+@row("help", "unitball --help")
+def _help(folder: Path) -> Pair:
+    return Pair(lambda: _unitball("--help"), _nothing, _EMPTY)
+
+
+@row("algorithms", "unitball algorithms")
+def _algorithms(folder: Path) -> Pair:
+    return Pair(lambda: _unitball("algorithms", root=folder), _nothing, _EMPTY)
+
+
+@row("train-new", "unitball train on digits in a new root, engine included")
+def _train_new(folder: Path) -> Pair:
+    def ours() -> int:
+        with tempfile.TemporaryDirectory(dir=folder) as root:
+            return _unitball(*_TRAIN, "--epsilon", "1", root=Path(root))
+
+    return Pair(ours, _nothing, _EMPTY)
+
+
+@row("train", "unitball train on digits in a used root, engine included")
+def _train(folder: Path) -> Pair:
+    import itertools
+
+    budgets = itertools.count(1)
+    return Pair(lambda: _unitball(*_TRAIN, "--epsilon", str(next(budgets)), root=folder), _nothing, _EMPTY)
+
+
+@row("million", "noisy-gd on 1,000,000 × 50, process and engine included, rows ingested before")
+def _million(folder: Path) -> Pair:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    random = np.random.default_rng(13)
+    kind = pa.list_(pa.float32(), 50)
+    columns = pa.schema([("features", kind), ("label", pa.string())])
+    with pq.ParquetWriter(folder / "made.parquet", columns) as writer:
+        for _ in range(10):
+            features = random.standard_normal((100_000, 50), dtype=np.float32)
+            labels = np.where(features[:, 0] + 0.5 * random.standard_normal(100_000) > 0, "a", "b")
+            listed = pa.FixedSizeListArray.from_arrays(pa.array(features.reshape(-1)), 50)
+            writer.write_table(pa.table([listed, pa.array(labels)], schema=columns))
+    root, made = folder / "root", str(folder / "made.parquet")
+    _unitball("ingest", "made", "--path", made, "--public", "--format", "parquet", root=root)
+    asked = ("train", "--dataset", "made", "--algorithm", "noisy-gd", "--epsilon", "1")
+    return Pair(lambda: _unitball(*asked, root=root), _nothing, _EMPTY, once=True)
+
+
+@row("flow", "a further flow in a warm process, digits")
+def _flow(folder: Path) -> Pair:
+    import itertools
+
+    os.environ["UNITBALL_ROOT"] = str(folder)
+    from tasks.runtime.engine import prepare_engine
+
+    prepare_engine(folder)
+    from flows.federated_training import train
+    from tasks.planning.configuration import TrainingConfig
+    from tasks.runtime.engine import quick_flows
+
+    budgets = itertools.count(1)
+
+    def ours() -> None:
+        asked = {"dataset": "digits", "algorithm": "noisy-gd", "epsilon": next(budgets)}
+        with quick_flows():
+            train(TrainingConfig.model_validate(asked))
+
+    return Pair(ours, lambda: None, "nothing")
+
+
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """Medians of one side of a row, in seconds."""
+    """Medians of one side of a row: seconds, and the most memory that a process of its own took, in bytes."""
 
     wall: float
     processor: float
+    peak: int
+
+
+def _processor() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.process_time() + used.ru_utime + used.ru_stime
 
 
 def measured(pair: Pair, repeat: int) -> tuple[Taken, Taken]:
     """Return the medians of both sides, run in turn after a warm-up."""
     sides = (pair.ours, pair.other)
     found: tuple[list[Taken], list[Taken]] = ([], [])
-    for work in sides:
-        work()
-    for _ in range(repeat):
-        for work, taken in zip(sides, found, strict=True):
-            wall, processor = time.perf_counter(), time.process_time()
+    if not pair.once:
+        for work in sides:
             work()
-            taken.append(Taken(time.perf_counter() - wall, time.process_time() - processor))
+    for _ in range(1 if pair.once else repeat):
+        for work, taken in zip(sides, found, strict=True):
+            wall, processor = time.perf_counter(), _processor()
+            peak = work()
+            taken.append(
+                Taken(time.perf_counter() - wall, _processor() - processor, peak if isinstance(peak, int) else 0)
+            )
     ours, other = (
-        Taken(statistics.median(one.wall for one in taken), statistics.median(one.processor for one in taken))
+        Taken(
+            statistics.median(one.wall for one in taken),
+            statistics.median(one.processor for one in taken),
+            max(one.peak for one in taken),
+        )
         for taken in found
     )
     return ours, other
@@ -303,14 +412,18 @@ def main() -> None:
     parser.add_argument("rows", nargs="*", default=list(_ROWS))
     parser.add_argument("--repeat", type=int, default=5)
     arguments = parser.parse_args()
-    print("| work | ours, s | other, s | ratio | ratio of processor time | other |\n|---|---|---|---|---|---|")
+    print("| work | ours, s | processor, s | peak, MiB | other | its s | ratio | ratio of processor time |")
+    print("|---|---|---|---|---|---|---|---|", flush=True)
     for name in arguments.rows:
         title, make = _ROWS[name]
-        with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
             pair = make(Path(folder))
             ours, other = measured(pair, arguments.repeat)
-        ratios = f"{ours.wall / other.wall:.2f} | {ours.processor / other.processor:.2f}"
-        print(f"| {title} | {ours.wall:.3f} | {other.wall:.3f} | {ratios} | {pair.name} |", flush=True)
+        ratios = [ours.wall / other.wall, ours.processor / other.processor if other.processor > 0 else math.inf]
+        shown = [f"{value:.2f}" if value < 1e4 else "–" for value in ratios]
+        peak = f"{ours.peak / 2**20:.0f}" if ours.peak else ""
+        numbers = [f"{ours.wall:.4g}", f"{ours.processor:.4g}", peak, pair.name, f"{other.wall:.4g}", *shown]
+        print(f"| {title} | {' | '.join(numbers)} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import importlib
 import os
-import pkgutil
 import signal
 import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from deployments import cli
-from deployments.cli.app import app
+from deployments.cli.commands import command_group
 from deployments.cli.exits import DONE, explain
 
 __all__ = ["main"]
@@ -26,16 +24,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     Every error is one line on stderr; ``UNITBALL_DEBUG=1`` shows its traceback.
     """
-    given = list(arguments) if arguments is not None else None
+    given = list(arguments) if arguments is not None else sys.argv[1:]
     code: object = DONE
     with _noticing_interrupts() as interrupted:
         try:
             # First, because it says when a file of the user's own hides one of our packages.
             importlib.import_module("unitball")
-            # Modules beside this one add their commands to the application when they are imported.
-            for module in pkgutil.iter_modules(cli.__path__, f"{cli.__name__}."):
-                importlib.import_module(module.name)
-            code = app(args=given, prog_name="unitball", standalone_mode=False)
+            code = command_group(given)(args=given, prog_name="unitball", standalone_mode=False)
             if interrupted.is_set():
                 raise KeyboardInterrupt
         except BrokenPipeError:

@@ -84,9 +84,9 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple, Protocol
 
-from dpalgos.accounting.conversions import rho_from_epsilon_delta, zcdp_epsilon
+from dpalgos.accounting.conversions import rho_from_epsilon_delta, zcdp_delta, zcdp_epsilon
 from dpalgos.accounting.costs import PlanCost
-from dpalgos.accounting.profiles import gaussian_epsilon
+from dpalgos.accounting.profiles import GaussianProfile, gaussian_epsilon
 from dpalgos.mechanisms.gaussian import mu_from_epsilon_delta
 
 __all__ = ["FILTERS", "Filter", "Totals", "least_epsilon", "shares", "within_any"]
@@ -133,6 +133,10 @@ class Filter(Protocol):
         """Whether these sums are within (epsilon, delta)."""
         ...
 
+    def may_reach(self, totals: Totals, epsilon: float, delta: float) -> bool:
+        """Whether :meth:`epsilon` may be this or less: quicker to tell than what it is."""
+        ...
+
 
 class _GaussianFilter:
     name = "gdp"
@@ -148,6 +152,9 @@ class _GaussianFilter:
         if totals.mu_squared == 0 or left < _SMALLEST_DELTA:
             return totals.mu_squared == 0 and left >= 0
         return _root(totals.mu_squared) <= mu_from_epsilon_delta(epsilon, left)
+
+    def may_reach(self, totals: Totals, epsilon: float, delta: float) -> bool:
+        return GaussianProfile(_root(totals.mu_squared)).delta(epsilon) <= _left(totals, delta)
 
 
 class _ConcentratedFilter:
@@ -167,6 +174,9 @@ class _ConcentratedFilter:
             return totals.rho == 0 and left >= 0
         return totals.rho <= rho_from_epsilon_delta(epsilon, left)
 
+    def may_reach(self, totals: Totals, epsilon: float, delta: float) -> bool:
+        return math.isfinite(totals.rho) and zcdp_delta(totals.rho, epsilon) <= _left(totals, delta)
+
 
 class _BasicFilter:
     name = "basic"
@@ -176,6 +186,8 @@ class _BasicFilter:
 
     def holds(self, totals: Totals, epsilon: float, delta: float) -> bool:
         return totals.delta <= delta and totals.epsilon <= epsilon
+
+    may_reach = holds
 
 
 def _root(square: float) -> float:
@@ -227,7 +239,11 @@ def least_epsilon(totals: Totals, delta: float, parts: Mapping[str, float]) -> t
 @functools.lru_cache(maxsize=4096)
 def _least_epsilon(totals: Totals, delta: float, parts: tuple[tuple[str, float], ...]) -> tuple[float, str]:
     # What an account had spent before a plan is what it had spent after the plan before.
-    return min((FILTERS[name].epsilon(totals, part * delta), name) for name, part in parts)
+    found = math.inf, min(FILTERS)
+    for name, part in sorted(parts, key=lambda entry: -entry[1]):
+        if math.isinf(found[0]) or FILTERS[name].may_reach(totals, found[0], part * delta):
+            found = min(found, (FILTERS[name].epsilon(totals, part * delta), name))
+    return found
 
 
 def within_any(totals: Totals, epsilon: float, delta: float, parts: Mapping[str, float]) -> bool:

@@ -296,11 +296,15 @@ class Books:
         dear, before = _dear(costs), self.accounts.get(partition, {})
         if not dear:
             return self
-        changed = {
-            party: before[party].with_cost(cost) if party in before else _Account.of([cost])
-            for party, cost in dear.items()
+        # Most parties have paid the same and pay the same; each distinct sum is formed once.
+        asked = {party: (before.get(party), cost) for party, cost in dear.items()}
+        formed = {
+            (account, cost): account.with_cost(cost) if account is not None else _Account.of([cost])
+            for account, cost in set(asked.values())
         }
-        bills = {party: account.bill() for party, account in changed.items()}
+        billed = {pair: account.bill() for pair, account in formed.items()}
+        changed = {party: formed[pair] for party, pair in asked.items()}
+        bills = {party: billed[pair] for party, pair in asked.items()}
         return Books(
             {**self.accounts, partition: {**before, **changed}},
             {**self.bills, partition: {**self.bills.get(partition, {}), **bills}},

@@ -16,10 +16,12 @@ __all__ = [
     "exactly",
     "first_at_least",
     "fixed_exp",
+    "gaussian_curve",
     "gaussian_delta",
     "laplace_magnitude",
     "less",
     "log",
+    "ratio",
     "to_float",
 ]
 
@@ -147,13 +149,18 @@ def log(value: Number) -> float:
 
 
 def gaussian_delta(mu: float, epsilon: float) -> Number:
-    """Return Phi(mu/2 - epsilon/mu) - e^epsilon Phi(-mu/2 - epsilon/mu) for mu > 0, relative error below 2^-100.
+    """Return Phi(mu/2 - epsilon/mu) - e^epsilon Phi(-mu/2 - epsilon/mu) for mu > 0, relative error below 2^-100."""
+    return gaussian_curve(mu, epsilon)[0]
+
+
+def gaussian_curve(mu: float, epsilon: float) -> tuple[Number, Number]:
+    """Return :func:`gaussian_delta` and how fast it falls with epsilon, e^epsilon Phi(-mu/2 - epsilon/mu).
 
     The difference is at least about mu^2 / (1 + epsilon) of its terms, so the precision grows with both.
     """
     precision = _PRECISION + 4 * abs(math.frexp(mu)[1]) + 4 * max(math.frexp(epsilon)[1], 0)
     m, e = libmp.from_float(mu), libmp.from_float(epsilon)
-    ratio = libmp.mpf_div(e, m, precision, "n")
+    quotient = libmp.mpf_div(e, m, precision, "n")
     half = libmp.mpf_shift(m, -1)
     root = libmp.mpf_sqrt(libmp.from_int(2), precision, "n")
 
@@ -161,8 +168,13 @@ def gaussian_delta(mu: float, epsilon: float) -> Number:
         return libmp.mpf_shift(libmp.mpf_erfc(libmp.mpf_div(t, root, precision, "n"), precision, "n"), -1)
 
     with _LOCK:
-        first = upper(libmp.mpf_sub(ratio, half, precision, "n"))
+        first = upper(libmp.mpf_sub(quotient, half, precision, "n"))
         second = libmp.mpf_mul(
-            libmp.mpf_exp(e, precision, "n"), upper(libmp.mpf_add(ratio, half, precision, "n")), precision, "n"
+            libmp.mpf_exp(e, precision, "n"), upper(libmp.mpf_add(quotient, half, precision, "n")), precision, "n"
         )
-    return libmp.mpf_sub(first, second, precision, "n")
+    return libmp.mpf_sub(first, second, precision, "n"), second
+
+
+def ratio(numerator: Number, denominator: Number) -> float:
+    """Return a quotient as the nearest float64."""
+    return to_float(libmp.mpf_div(numerator, denominator, 64, "n"))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar
@@ -26,6 +28,9 @@ __all__ = [
 
 _LARGEST = 1e6
 _SMALLEST_DELTA = 1e-300
+_MOST_STEPS = 200
+_FAR = 2.0
+_LOG_2_PI = math.log(2 * math.pi)
 
 
 def _require_positive(name: str, value: float) -> None:
@@ -69,47 +74,123 @@ def delta_of_mu(mu: float, epsilon: float) -> float:
     return min(1.0, math.nextafter(_precise.to_float(_precise.gaussian_delta(mu, epsilon)), math.inf))
 
 
-def _log_delta(mu: float, epsilon: float) -> float:
-    return _precise.log(_precise.gaussian_delta(mu, epsilon))
-
-
 @lru_cache(maxsize=4096)
 def mu_from_epsilon_delta(epsilon: float, delta: float) -> float:
     """Return the largest mu for which mu-Gaussian-DP implies (epsilon, delta)-DP, rounded down.
 
-    The root of :func:`delta_of_mu` in mu (delta grows strictly with mu); the value returned is verified to satisfy
-    ``delta_of_mu(mu, epsilon) <= delta`` in high precision and is within a few units in the last place of the root.
+    The root of :func:`delta_of_mu` in mu (delta grows strictly with mu, at the rate ``phi(mu/2 - epsilon/mu)``); the
+    value returned is verified to satisfy ``delta_of_mu(mu, epsilon) <= delta`` in high precision and is within a few
+    units in the last place of the root.
     """
     _require_epsilon(epsilon)
     _require_delta(delta)
     target = math.log(delta)
-    low, high = -1.0, 1.0
-    while _log_delta(math.exp(low), epsilon) > target:
-        low = max(2.0 * low, -700.0)
-    while _log_delta(math.exp(high), epsilon) < target:
-        high += 1.0 + 0.25 * high
-    root = scipy.optimize.brentq(lambda t: _log_delta(math.exp(t), epsilon) - target, low, high, xtol=1e-15, rtol=1e-15)
-    mu, step = math.exp(root), 2.0**-52
+
+    def estimated(log_mu: float) -> tuple[float, float]:
+        mu = math.exp(log_mu)
+        centre = mu / 2 - epsilon / mu
+        value = _estimated_log_delta(mu, epsilon)
+        return value - target, math.exp(min(log_mu - (centre * centre + _LOG_2_PI) / 2 - value, 700.0))
+
+    def exact(log_mu: float) -> tuple[float, float]:
+        mu = math.exp(log_mu)
+        value, _ = _precise.gaussian_curve(mu, epsilon)
+        centre = mu / 2 - epsilon / mu
+        log_delta = _precise.log(value)
+        return log_delta - target, math.exp(min(log_mu - (centre * centre + _LOG_2_PI) / 2 - log_delta, 700.0))
+
+    # The tail bound delta <= exp(-(epsilon/mu - mu/2)^2 / 2), and delta = 2 Phi(mu/2) - 1 at epsilon 0.
+    tail = math.sqrt(-2.0 * target)
+    near = math.log(max(2 * epsilon / (math.sqrt(tail * tail + 2 * epsilon) + tail), delta))
+    with suppress(ArithmeticError):
+        near = _root(estimated, near)
+    mu, step = math.exp(_root(exact, near)), 2.0**-52
     while _precise.less(_precise.exactly(delta), _precise.gaussian_delta(mu, epsilon)):
         mu, step = mu * (1.0 - step), 2.0 * step
     return mu
 
 
+def _root(function: Callable[[float], tuple[float, float]], start: float) -> float:
+    """Return where a growing function, given with its slope, is 0: Newton's method, within what is known to hold it."""
+    low, high, place = -math.inf, math.inf, start
+    for _ in range(_MOST_STEPS):
+        value, slope = function(place)
+        low, high = (low, place) if value > 0 else (place, high)
+        move = max(-_FAR, min(-value / slope, _FAR)) if slope > 0 else math.copysign(_FAR, -value)
+        if not low <= place + move <= high:
+            move = (low + high) / 2 - place
+        place += move
+        # What is left is of the square of the last step.
+        if abs(move) <= 1e-9:
+            return place
+    raise ArithmeticError("Newton's method did not settle")
+
+
+def _estimated_log_delta(mu: float, epsilon: float) -> float:
+    """Return log delta in float64, of few digits where its two terms cancel.
+
+    Raises
+    ------
+    ArithmeticError
+        Where none are left.
+    """
+    first = float(scipy.special.log_ndtr(mu / 2 - epsilon / mu))
+    second = epsilon + float(scipy.special.log_ndtr(-mu / 2 - epsilon / mu))
+    if not second < first:
+        raise ArithmeticError("the two terms cannot be told apart")
+    return first + math.log(-math.expm1(second - first))
+
+
 @lru_cache(maxsize=4096)
 def epsilon_of_mu(mu: float, delta: float) -> float:
-    """Return the smallest epsilon for which mu-Gaussian-DP implies (epsilon, delta)-DP, rounded up."""
+    """Return the smallest epsilon for which mu-Gaussian-DP implies (epsilon, delta)-DP, rounded up.
+
+    The root of :func:`delta_of_mu` in epsilon; the value returned is verified in high precision.
+
+    Notes
+    -----
+    Newton's method on log delta, from an estimate in float64. With x the privacy loss, whose density p is a Gaussian's,
+    ``delta(epsilon) = integral over u > 0 of (1 - e^-u) p(epsilon + u)``: a convolution of log-concave functions, hence
+    log-concave (Prékopa), and it falls. So every tangent lies above log delta, each step ends at or above the root, and
+    steps from there go down to it.
+    """
     _require_mu(mu)
     _require_delta(delta)
-    if mu == 0 or delta_of_mu(mu, 0.0) <= delta:
+    # At epsilon 0 it is 2 Phi(mu/2) - 1, which float64 can tell from delta unless they are close.
+    if mu == 0 or (math.erf(mu / math.sqrt(8)) < 1.001 * delta and delta_of_mu(mu, 0.0) <= delta):
         return 0.0
     target = math.log(delta)
     # The tail bound delta <= Phi(mu/2 - epsilon/mu) <= exp(-(epsilon/mu - mu/2)^2 / 2) gives an upper end.
     high = mu * (mu / 2 + math.sqrt(-2.0 * target)) * 1.01 + 1e-300
-    epsilon, step = 0.0, 2.0**-52
-    if _log_delta(mu, 0.0) > target:
-        epsilon = float(scipy.optimize.brentq(lambda e: _log_delta(mu, e) - target, 0.0, high, xtol=1e-300, rtol=1e-15))
+    epsilon = _estimate(mu, target, high)
+    for _ in range(_MOST_STEPS):
+        value, slope = _precise.gaussian_curve(mu, epsilon)
+        move = (_precise.log(value) - target) * _precise.ratio(value, slope)
+        epsilon = min(max(epsilon + move, 0.0), high)
+        # What is left is of the square of the last step.
+        if abs(move) <= 1e-9 * epsilon:
+            break
+    step = 2.0**-52
     while _precise.less(_precise.exactly(delta), _precise.gaussian_delta(mu, epsilon)):
         epsilon, step = epsilon + step * max(epsilon, 2.0**-60), 2.0 * step
+    return epsilon
+
+
+def _estimate(mu: float, target: float, high: float) -> float:
+    """Return about where log delta is the target, by Newton's method in float64; ``high`` where that loses its way."""
+    epsilon = high
+    try:
+        for _ in range(_MOST_STEPS):
+            value = _estimated_log_delta(mu, epsilon)
+            second = epsilon + float(scipy.special.log_ndtr(-mu / 2 - epsilon / mu))
+            move = (value - target) * math.exp(min(value - second, 700.0))
+            if not 0.0 <= epsilon + move <= high:
+                return high
+            epsilon += move
+            if abs(move) <= 1e-8 * epsilon:
+                break
+    except ArithmeticError:
+        return high
     return epsilon
 
 

@@ -324,13 +324,17 @@ def _create_schema(connection: Connection, key: Path | Secret) -> None:
     connection.execute(insert(meta), [{"name": name, "value": value} for name, value in values.items()])
 
 
+# Made once: an SQL expression takes longer to make than to run.
+_META = select(meta.c.name, meta.c.value).order_by(meta.c.name)
+_LOCKED_META = _META.with_for_update()
+
+
 def _read_meta(connection: Connection, *, lock: bool) -> dict[str, str]:
-    # The row lock is PostgreSQL's write lock; SQLite holds one since BEGIN IMMEDIATE and ignores the clause.
-    statement = select(meta.c.name, meta.c.value).order_by(meta.c.name)
-    if lock:
-        connection.execute(statement.with_for_update())
+    # The row lock is PostgreSQL's write lock; SQLite has held one since BEGIN IMMEDIATE.
+    if lock and connection.dialect.name != "sqlite":
+        connection.execute(_LOCKED_META)
     # Read after the lock is granted: what waited for it does not see rows that its last holder added.
-    rows = connection.execute(statement)
+    rows = connection.execute(_META)
     return {row.name: row.value for row in rows}
 
 

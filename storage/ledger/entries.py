@@ -33,6 +33,9 @@ _in_order: dict[str, Link] = {}
 _left: dict[str, tuple[int, ...] | None] = {}
 """The state in which this process left the file of a ledger (by its place)."""
 
+_seldom: dict[str, tuple[Link, list[Entry]]] = {}
+"""The entries of :data:`_SELDOM` kinds that this process has read of a ledger (by its identity), and up to where."""
+
 
 class Kind(StrEnum):
     """What an entry records."""
@@ -100,11 +103,26 @@ class Entry:
     recorded_at: str
 
 
+_SELDOM = frozenset(
+    {
+        Kind.ACCOUNT,
+        Kind.CAP,
+        Kind.CONSENT,
+        Kind.DATASET,
+        Kind.MATERIAL,
+        Kind.RESERVATION,
+        Kind.COMMITMENT,
+        Kind.RETURN,
+    }
+)
+"""What every charge looks at and few charges add to."""
+
 # Made once: an SQL expression takes longer to make than to run.
 _IN_ORDER = select(entries).order_by(entries.c.sequence)
 _AT = select(entries).where(entries.c.sequence == bindparam("sequence"))
 _AFTER = _IN_ORDER.where(entries.c.sequence > bindparam("after"))
 _LAST = select(entries.c.sequence, entries.c.digest).order_by(entries.c.sequence.desc()).limit(1)
+_INSERT = insert(entries)
 _COUNT = select(func.count()).select_from(entries)
 _CONDITIONS = {
     "account": entries.c.account == bindparam("account"),
@@ -138,6 +156,9 @@ class Entries:
         self._chain = chain
         self._writing = writing
         self._end: Link | None = None
+        self._digests: dict[int, str] = {}
+        self._few: list[Entry] | None = None
+        self._plans: list[Entry] = []
         self.untouched = untouched
         """Whether nobody has written to the ledger since this process did last."""
 
@@ -150,10 +171,35 @@ class Entries:
         after: int = 0,
     ) -> list[Entry]:
         """Return the entries of these kinds in their order, of an account, subjects, or later ones only."""
+        if self._writing and self.untouched and not subjects and not after and _SELDOM.issuperset(kinds):
+            return [
+                entry
+                for entry in self._seldom_entries()
+                if entry.kind in kinds and account in (None, entry.account) and subject in (None, entry.subject)
+            ]
         given = {"account": account, "subject": subject, "subjects": list(subjects) or None, "after": after or None}
         asked = {name: value for name, value in given.items() if value is not None}
         rows = self._connection.execute(_FOUND[tuple(asked)], {"kinds": [str(kind) for kind in kinds], **asked})
         return [self._entry(row) for row in rows.all()]
+
+    def _seldom_entries(self) -> list[Entry]:
+        """Return the entries of :data:`_SELDOM` kinds; what this process has read before is not read again."""
+        if self._few is None:
+            end = self.last()
+            place, known = _seldom.get(end.ledger_id, (None, []))
+            if place is None or self.digest_at(place.sequence) != place.digest:
+                place, known = self._chain.origin(), []
+            if place != end:
+                kinds = [str(kind) for kind in sorted(_SELDOM)]
+                rows = self._connection.execute(_FOUND["after",], {"kinds": kinds, "after": place.sequence})
+                known = [*known, *map(self._entry, rows.all())]
+            self._few = known
+        return self._few
+
+    def remember(self) -> None:
+        """Keep, for this process's next transaction, what was read of :data:`_SELDOM` kinds: all was committed."""
+        if self._few is not None:
+            _seldom[self._chain.ledger_id] = self.last(), self._few
 
     def at(self, sequence: int) -> Entry:
         """Return the entry of this number."""
@@ -173,11 +219,24 @@ class Entries:
 
     def append(self, kind: Kind, *, account: str, subject: str, content: Mapping[str, Any]) -> Entry:
         """Add one entry at the end of the chain."""
-        (added,) = self.extend(kind, account=account, contents=[(subject, content)])
+        (fields,) = self._add(kind, account, [(subject, content)])
+        added = Entry(
+            sequence=fields["sequence"],
+            kind=kind,
+            account=account,
+            subject=subject,
+            content=json.loads(fields["content"]),
+            recorded_at=fields["recorded_at"],
+        )
+        if kind is Kind.PLAN:
+            self._plans.append(added)
         return added
 
-    def extend(self, kind: Kind, *, account: str, contents: Sequence[tuple[str, Mapping[str, Any]]]) -> list[Entry]:
+    def extend(self, kind: Kind, *, account: str, contents: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
         """Add entries of one kind, each a subject and its content, at the end of the chain."""
+        self._add(kind, account, contents)
+
+    def _add(self, kind: Kind, account: str, contents: Sequence[tuple[str, Mapping[str, Any]]]) -> list[dict[str, Any]]:
         last = self.last()
         added: list[dict[str, Any]] = []
         for subject, content in contents:
@@ -193,19 +252,11 @@ class Entries:
             last = Link(last.ledger_id, last.sequence + 1, self._chain.digest(fields))
             added.append({**fields, "digest": last.digest})
         if added:
-            self._connection.execute(insert(entries), added)
+            self._connection.execute(_INSERT, added)
             self._end = last
-        return [
-            Entry(
-                sequence=fields["sequence"],
-                kind=kind,
-                account=account,
-                subject=fields["subject"],
-                content=json.loads(fields["content"]),
-                recorded_at=fields["recorded_at"],
-            )
-            for fields in added
-        ]
+        if kind in _SELDOM:
+            self._few = None
+        return added
 
     def last(self) -> Link:
         """Return the end of the chain; number 0 where there is no entry yet."""
@@ -218,12 +269,23 @@ class Entries:
         """Return the digest of an entry, or None where there is none of this number."""
         if sequence == 0:
             return self._chain.origin().digest
-        row = self._connection.execute(_AT, {"sequence": sequence}).one_or_none()
-        return None if row is None else str(row.digest)
+        if sequence not in self._digests:
+            row = self._connection.execute(_AT, {"sequence": sequence}).one_or_none()
+            if row is None:
+                return None
+            self._digests[sequence] = str(row.digest)
+        return self._digests[sequence]
 
-    def spent_since(self, sequence: int) -> dict[str, Mapping[str, Any]]:
-        """Return the account's properties and running totals of each plan after an entry, the newest an account."""
-        found = self.find(Kind.PLAN, after=sequence)
+    def spent_since(self, sequence: int, before: int) -> dict[str, Mapping[str, Any]]:
+        """Return the account's properties and running totals of each plan after an entry, the newest an account.
+
+        Parameters
+        ----------
+        sequence : int
+        before : int
+            Number of the last entry when this transaction began.
+        """
+        found = self._plans if sequence >= before else self.find(Kind.PLAN, after=sequence)
         totals = {entry.account: entry.content.get("totals", {}) for entry in found}
         opened = {entry.account: entry.content for entry in self.find(Kind.ACCOUNT)} if totals else {}
         return {account: {"opened": opened[account], "totals": of} for account, of in totals.items()}
@@ -273,7 +335,8 @@ def writing(database: Database, *, restoring: bool = False) -> Iterator[Entries]
         yield found
         after = found.last()
         newest = min((mark.link.sequence if mark and mark.spent else 0 for mark in seen), default=0)
-        spent = found.spent_since(newest) if after != before and database.marks else {}
+        spent = found.spent_since(newest, before.sequence) if after != before and database.marks else {}
+    found.remember()
     _in_order[database.place] = after
     _left[database.place] = database.state()
     if after != before:

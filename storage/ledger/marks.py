@@ -23,6 +23,9 @@ __all__ = ["Mark", "advance", "behind", "read"]
 
 _log = logging.getLogger(__name__)
 
+_checked: dict[Path, tuple[Chain, bytes, Mark]] = {}
+"""The bytes of each file that this process has checked or written last, and what they say."""
+
 
 @dataclass(frozen=True, slots=True)
 class Mark:
@@ -49,7 +52,11 @@ def read(path: Path, chain: Chain) -> Mark | None:
         If it cannot be read, is damaged or was edited.
     """
     try:
-        data = json.loads(path.read_text())
+        written = path.read_bytes()
+        known = _checked.get(path)
+        if known is not None and known[:2] == (chain, written):
+            return known[2]
+        data = json.loads(written)
         link = Link(str(data["ledger"]), int(data["sequence"]), str(data["digest"]))
         spent, mac = dict(data.get("spent", {})), str(data.get("mac", ""))
     except FileNotFoundError:
@@ -62,7 +69,9 @@ def read(path: Path, chain: Chain) -> Mark | None:
     keyed = link.ledger_id == chain.ledger_id and link.sequence >= chain.keyed_from
     if keyed and not hmac.compare_digest(mac, _mac(chain, Mark(link, spent))):
         raise StorageError(f"high-water mark {path} was changed; put it back from the newest back-up")
-    return Mark(link, spent)
+    mark = Mark(link, spent)
+    _checked[path] = chain, written, mark
+    return mark
 
 
 def behind(last: Link, digest_at: Callable[[int], str | None], mark: Mark | None) -> str | None:
@@ -105,8 +114,10 @@ def advance(path: Path, mark: Mark, chain: Chain, *, restored: bool = False) -> 
             present = None if restored else read(path, chain)
             if present is not None and present.link.sequence >= mark.link.sequence:
                 return
-            spent = {**(present.spent if present else {}), **mark.spent}
-            write_bytes(path, _dump(chain, Mark(mark.link, spent)), mode=0o600)
+            mark = Mark(mark.link, {**(present.spent if present else {}), **mark.spent})
+            written = _dump(chain, mark)
+            write_bytes(path, written, mode=0o600)
+            _checked[path] = chain, written, mark
     except (OSError, StorageError) as error:
         _log.warning("high-water mark %s could not be written (%s); the ledger itself is whole", path, error)
 

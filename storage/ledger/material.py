@@ -7,7 +7,7 @@ and compared before anything is written to the ledger. (The root's secret keys t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from storage.errors import DamagedError, StorageError
@@ -36,8 +36,12 @@ def _recorded(layout: Layout, entries: Entries, *, shared: bool) -> Iterator[tup
 
 def missing_material(layout: Layout, entries: Entries, *, shared: bool = False) -> dict[str, str]:
     """Return the private versions whose key material is missing or changed, each with one sentence."""
+    return _missing(_recorded(layout, entries, shared=shared))
+
+
+def _missing(recorded: Iterable[tuple[str, Path, str | None]]) -> dict[str, str]:
     problems = {}
-    for version, path, digest in _recorded(layout, entries, shared=shared):
+    for version, path, digest in recorded:
         try:
             if digest is not None:
                 verify_file(path, digest)
@@ -71,10 +75,10 @@ def guard_material(layout: Layout, *, shared: bool = False) -> Guard:
     """
 
     def guard(entries: Entries) -> None:
-        problems = missing_material(layout, entries, shared=shared)
-        if problems:
+        recorded = list(_recorded(layout, entries, shared=shared))
+        if problems := _missing(recorded):
             raise StorageError(f"{next(iter(problems.values()))}. Nothing was charged")
-        for version, _, digest in list(_recorded(layout, entries, shared=shared)):
+        for version, _, digest in recorded:
             if digest is None:
                 adopt_material(layout, entries, version)
 

@@ -65,7 +65,7 @@ def reserve_plan(entries: Entries, name: str, plan: PlanRequest, decision: Decis
 
 def open_reservations(entries: Entries, account: str) -> list[Reservation]:
     """Return the reservations of an account that are neither committed nor returned, oldest first."""
-    return [one for one in _reservations(entries, account) if one.end is None]
+    return [_reservation(entry, None) for entry, end in _reservations(entries, account) if end is None]
 
 
 def find_reservation(entries: Entries, account: str, name: str) -> Reservation:
@@ -76,10 +76,10 @@ def find_reservation(entries: Entries, account: str, name: str) -> Reservation:
     InputError
         If there is none.
     """
-    found = [one for one in _reservations(entries, account) if one.name == name]
+    found = [(entry, end) for entry, end in _reservations(entries, account) if entry.subject == name]
     if not found:
         raise InputError(f"account {account!r} has reserved nothing for run {name!r}; a run is reserved for first")
-    return found[-1]
+    return _reservation(*found[-1])
 
 
 def require_open(reservation: Reservation) -> None:
@@ -94,11 +94,12 @@ def require_open(reservation: Reservation) -> None:
         raise RefusedError(f"the reservation of run {reservation.name!r} {what}; nothing was changed")
 
 
-def _reservations(entries: Entries, account: str) -> list[Reservation]:
+def _reservations(entries: Entries, account: str) -> list[tuple[Entry, Kind | None]]:
+    """Return each reservation of an account and how it ended."""
     kinds = (Kind.RESERVATION, Kind.COMMITMENT, Kind.RETURN)
     found = entries.find(*kinds, account=account)
     ended = {entry.content["reservation"]: entry.kind for entry in found if entry.kind is not Kind.RESERVATION}
-    return [_reservation(one, ended.get(one.sequence)) for one in found if one.kind is Kind.RESERVATION]
+    return [(one, ended.get(one.sequence)) for one in found if one.kind is Kind.RESERVATION]
 
 
 def _reservation(entry: Entry, end: Kind | None) -> Reservation:

@@ -164,10 +164,18 @@ def _details(admission: Admission) -> dict[str, object]:
 
 
 def _costs(plans: Sequence[PlanRecord]) -> list[tuple[str, Mapping[str, PlanCost]]]:
-    return [
-        (plan.partition, {party: PlanCost.from_json(dict(cost)) for party, cost in plan.costs.items()})
-        for plan in plans
-    ]
+    return [(plan.partition, _read_costs(plan.costs)) for plan in plans]
+
+
+def _read_costs(written: Mapping[str, Mapping[str, object]]) -> dict[str, PlanCost]:
+    costs: dict[str, PlanCost] = {}
+    last: tuple[Mapping[str, object], PlanCost] | None = None
+    for party, cost in written.items():
+        # Neighbours mostly paid the same.
+        if last is None or last[0] != cost:
+            last = cost, PlanCost.from_json(dict(cost))
+        costs[party] = last[1]
+    return costs
 
 
 def _books(plans: Sequence[PlanRecord], start: int = 0) -> Books:

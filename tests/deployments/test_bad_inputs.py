@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from deployments.cli.app import app
+from deployments.cli.commands import import_all
 from tests.conftest import SEED
 from tests.support.bad_inputs import bad_inputs
 from tests.support.command_line import CommandLine, Outcome
@@ -48,6 +49,7 @@ def _options() -> dict[str, set[str]]:
     """Return the options of each command, read off its parameters as Typer sees them."""
     import typer.main
 
+    import_all()
     group = typer.main.get_command(app)
     commands = getattr(group, "commands", {})
     return {

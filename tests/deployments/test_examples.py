@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from deployments.cli.app import app
+from deployments.cli.commands import import_all
 from tests.support.command_line import CommandLine
 
 REPOSITORY = Path(__file__).parents[2]
@@ -24,13 +25,7 @@ def in_the_repository(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def examples() -> dict[str, list[str]]:
     """Return the examples of every command's help, as arguments."""
-    import importlib
-    import pkgutil
-
-    from deployments import cli
-
-    for module in pkgutil.iter_modules(cli.__path__, "deployments.cli."):
-        importlib.import_module(module.name)
+    import_all()
     found = {}
     for command in app.registered_commands:
         name = command.name or getattr(command.callback, "__name__", "")

@@ -7,7 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import typer.main
 
+from deployments.cli import commands
+from deployments.cli.app import app
 from tests.support.processes import clean_environment
 
 _HEAVY = ("prefect", "mlflow", "sklearn", "scipy", "duckdb", "pandas", "matplotlib")
@@ -45,3 +48,40 @@ def test_nothing_heavy_is_imported(arguments: list[str], allowed: set[str], tmp_
     assert set(last.split()[1:]) <= allowed
     if arguments != ["algorithms"]:
         assert not (tmp_path / "root").exists(), "help makes no root"
+
+
+def test_what_sources_tell_of_commands_is_what_their_modules_register() -> None:
+    """Names, order, groups and the lines that the list of commands shows."""
+    told = commands.command_group(["--help"]).commands
+    commands.import_all()
+    registered = typer.main.get_group(app).commands
+    assert list(told) == list(registered)
+    for name, command in registered.items():
+        assert told[name].get_short_help_str(1000) == command.get_short_help_str(1000), name
+        assert isinstance(told[name], type(command)), name
+
+
+def test_only_the_module_of_the_command_is_imported(tmp_path: Path) -> None:
+    program = "import sys; from deployments.cli.commands import command_group; command_group([sys.argv[1]]); "
+    program += "print(*sorted(name for name in sys.modules if name.startswith('deployments.cli.')))"
+    done = subprocess.run(
+        [sys.executable, "-c", program, "algorithms"],
+        capture_output=True,
+        text=True,
+        env=clean_environment(),
+        cwd=tmp_path,
+        check=True,
+    )
+    found = {name.rpartition(".")[2] for name in done.stdout.split()}
+    assert "catalogue" in found
+    assert not found & {"training", "data", "options", "experiments"}
+
+
+def test_a_name_that_is_not_written_out_makes_everything_be_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = tmp_path / "made.py"
+    source.write_text("@app.command(name=NAME)\ndef made() -> None: ...\n")
+    monkeypatch.setattr(commands, "_modules", lambda: {"deployments.cli.catalogue": source})
+    group = commands.command_group(["--help"])
+    assert group.commands.keys() == typer.main.get_group(app).commands.keys()

@@ -20,7 +20,7 @@ from storage.errors import StorageError
 from storage.ledger import entries as chain
 from storage.ledger import marks
 from storage.ledger.charges import Cap
-from storage.ledger.entries import Entries, Entry
+from storage.ledger.entries import Entries
 from storage.ledger.ledger import Ledger, OutputOutcome
 from tests.support import forks
 from tests.support.forks import die, in_child, killed
@@ -32,15 +32,15 @@ PLAN = request(release("a"), release("b", parties=("1",)))
 
 def _die_after_appending(count: int) -> Callable[[], None]:
     def arrange() -> None:
-        extend = Entries.extend
+        add = Entries._add
         left = [count]
 
-        def extend_and_die(self: Entries, *arguments: Any, **options: Any) -> list[Entry]:
-            added = extend(self, *arguments, **options)
+        def add_and_die(self: Entries, *arguments: Any, **options: Any) -> Any:
+            added = add(self, *arguments, **options)
             left[0] -= 1
             return die() if left[0] == 0 else added
 
-        Entries.extend = extend_and_die  # type: ignore[method-assign]  # in a child
+        Entries._add = add_and_die  # type: ignore[method-assign]  # in a child
 
     return arrange
 

@@ -17,6 +17,7 @@ from storage.ledger import ledger as ledgers
 from storage.ledger.charges import Cap, Decision, PlanRecord
 from storage.ledger.entries import Entries, Kind, writing
 from storage.ledger.ledger import Ledger
+from storage.ledger.reservations import open_reservations, reserve_plan
 from tests.support.ledgers import SumOfEpsilons, database_of, open_ledger, opened, release, request, spent
 
 
@@ -133,3 +134,58 @@ def test_an_edit_of_what_was_read_before_is_refused_by_its_reader(ledger: Ledger
     connection.close()
     with pytest.raises(StorageError, match=r"entry 2 .* was changed"):
         ledger.charge(request(release("c")), {})
+
+
+def test_what_charges_add_to_seldom_is_read_once(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Accounts, caps and reservations are not read again at each charge, however many ended reservations there are."""
+    for number in range(3):
+        ledger.reserve(f"run{number}", request(release(f"s{number}", 0.1)))
+        ledger.commit("clinic", f"run{number}", {})
+    read: list[Kind] = []
+    original = entries_module._entry
+
+    def counted(row: Any) -> Any:
+        read.append(Kind(row.kind))
+        return original(row)
+
+    monkeypatch.setattr(entries_module, "_entry", counted)
+    for number in range(3):
+        ledger.charge(request(release(f"r{number}", 0.1)), {})
+    assert set(read) == {Kind.PLAN}
+    assert len(read) <= 3
+
+
+def test_a_lowered_cap_and_a_reservation_of_others_are_seen(tmp_path: Path) -> None:
+    """What another process entered counts, though this one remembers the account as it was."""
+    path = tmp_path / "ledger.sqlite"
+    first = open_ledger(path, cap=5)
+    first.charge(request(release("a")), {})
+    mine = dict(entries_module._seldom)
+    left, order = dict(entries_module._left), dict(entries_module._in_order)
+    for kept in (entries_module._seldom, entries_module._left, entries_module._in_order):
+        kept.clear()
+    other = Ledger(opened(path), SumOfEpsilons())
+    other.raise_cap("clinic", Cap(3, 1e-5), by="owner", why="less")
+    other.reserve("run", request(release("b")))
+    entries_module._seldom.update(mine)
+    entries_module._left.update(left)
+    entries_module._in_order.update(order)
+    with pytest.raises(OverspendError):
+        first.charge(request(release("c", 1.5)), {})
+    first.charge(request(release("c")), {})
+
+
+def test_a_reservation_that_was_rolled_back_is_forgotten(ledger: Ledger) -> None:
+    ledger.charge(request(release("a")), {})
+
+    def crash() -> None:
+        with writing(database_of(ledger)) as entries:
+            asked = request(release("b", 4.0))
+            reserve_plan(entries, "run", asked, Decision(admitted=True, costs={"0": {"epsilon": 4.0}}))
+            assert len(open_reservations(entries, "clinic")) == 1
+            raise RuntimeError("crash")
+
+    with pytest.raises(RuntimeError, match="crash"):
+        crash()
+    ledger.charge(request(release("c", 4.0)), {})
+    assert spent(ledger) == 5
