@@ -1,25 +1,32 @@
 """How requests reach parties of their own and answers come back: flow runs of a Prefect server, and their artifacts.
 
-Each party serves its own flow from memory (:func:`serve_party`). Of a flow run it takes the parameters alone, which
-its own model validates; pull steps, entry points, job variables and work pools are for workers, and there is none.
+Each party runs its own flow in its own process (:func:`serve_party`). Of a flow run it takes the parameters alone,
+which its own model validates; pull steps, entry points, job variables and work pools are for workers; there is none.
 """
 
 from __future__ import annotations
 
-import asyncio
-import copyreg
 import json
+import logging
 import os
+import signal
 import time
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import NoReturn, cast
+from uuid import UUID
 
+from httpx import HTTPError
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId
-from prefect.exceptions import ObjectNotFound
-from prefect.flows import Flow
-from prefect.runner import Runner
+from prefect.deployments.runner import RunnerDeployment
+from prefect.exceptions import Abort, ObjectNotFound, PrefectException
+from prefect.flow_engine import run_flow_sync
+from prefect.states import Pending
+from prefect.utilities.engine import propose_state_sync
+from pydantic import ValidationError
 
-from deployments.runner import READY, by_name
+from deployments.runner import READY
 from flows.party import ANSWER, DATASET_VARIABLE, ROSTER_VARIABLE, answer_request, read_roster
 from storage.errors import StorageError
 from tasks.federation.coordinator import Post
@@ -29,11 +36,15 @@ from tasks.federation.party import Party
 __all__ = ["posting", "serve_party"]
 
 _TAG = "unitball-party"
-_POLL_SECONDS = 1.0
+_POLL_SECONDS = 0.3
+_LOG = logging.getLogger(__name__)
 
 
 def serve_party(dataset: str, roster: Path) -> None:
-    """Serve a party's flow at the Prefect server that ``PREFECT_API_URL`` names, one request at a time; until SIGTERM.
+    """Answer the runs of a party's flow at the Prefect server of ``PREFECT_API_URL``, one by one, until SIGTERM.
+
+    In this process: a run decides nothing but the request, and no process has to be started for each of the many
+    requests of a run.
 
     Raises
     ------
@@ -42,11 +53,35 @@ def serve_party(dataset: str, roster: Path) -> None:
     """
     name = Party(dataset, read_roster(roster)).name
     os.environ |= {DATASET_VARIABLE: dataset, ROSTER_VARIABLE: str(roster.absolute())}
-    copyreg.pickle(Flow, by_name)
-    runner = Runner(name=f"party {name}", limit=1, query_seconds=_POLL_SECONDS, pause_on_shutdown=False)
-    runner.add_flow(answer_request, name=name, tags=[_TAG], description=f"Asked by a coordinator: party {name}.")
+    signal.signal(signal.SIGTERM, _stop)
+    described = f"Asked by a coordinator: party {name}."
+    deployment = cast(RunnerDeployment, answer_request.to_deployment(name, tags=[_TAG], description=described))
+    identifier = cast(UUID, deployment.apply())
     print(READY, name, flush=True)
-    asyncio.run(runner.start())
+    with get_client(sync_client=True) as client:
+        while True:
+            if not _answered(client, identifier):
+                time.sleep(_POLL_SECONDS)
+
+
+def _stop(*_: object) -> NoReturn:
+    # The engine says of a run that is under way that it has crashed.
+    raise SystemExit(0)
+
+
+def _answered(client: SyncPrefectClient, deployment: UUID) -> bool:
+    """Answer the oldest request that waits, if there is one; what goes wrong is logged, and the next one comes."""
+    try:
+        waiting = client.get_scheduled_flow_runs_for_deployments([deployment], datetime.now(UTC), limit=1)
+        for run in waiting:
+            if propose_state_sync(client, Pending(), run.id).is_pending():
+                # Whatever the server says of code: this process's own flow, which validates the run's parameters.
+                run_flow_sync(answer_request, client.read_flow_run(run.id), return_type="state")
+    except (Abort, PrefectException, HTTPError, ValidationError):
+        _LOG.exception("a request was not answered")
+        time.sleep(_POLL_SECONDS)
+        return False
+    return bool(waiting)
 
 
 def posting(seconds: float) -> Post:

@@ -6,11 +6,9 @@ from storage.refs import DatasetRef, ReleaseRef
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.plans import RunPlan
 from tasks.runtime.progress import say
-from tasks.runtime.settings import current_root
 from tasks.runtime.steps import step
-from tasks.tracking.reporting import run_report
-from tasks.tracking.results import RunResult, append_result
-from tasks.tracking.runs import track_run
+from tasks.tracking.keeping import keep_run
+from tasks.tracking.results import RunResult
 
 __all__ = ["record"]
 
@@ -27,8 +25,6 @@ def record(
 
     ``models`` gives for each released model what rows pass through, the model last.
     """
-    run_id = track_run(current_root(), run_report(config, dataset, plan, result, models))
-    logged = result.model_copy(update={"mlflow_run_id": run_id})
-    append_result(config, logged)
-    say("log", f"MLflow run {run_id[:8]}")
+    logged = keep_run(config, dataset, plan, result, models)
+    say("log", f"MLflow run {str(logged.mlflow_run_id)[:8]}")
     return logged

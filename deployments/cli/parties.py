@@ -12,6 +12,7 @@ from deployments.cli.app import app
 from deployments.cli.common import JsonFlag, RootOption, console, print_json, print_root, require_readable, use_root
 from deployments.cli.data import ingest
 from deployments.cli.options import options_of
+from deployments.cli.run_results import show_results
 from storage.errors import InputError
 from tasks.planning.configuration import TrainingConfig
 from tasks.runtime.settings import current_layout, current_root
@@ -22,12 +23,12 @@ party = typer.Typer(
     no_args_is_help=True,
 )
 app.add_typer(party)
-party.command(epilog="Example: unitball party ingest clinic --party berlin=rows.csv --schema clinic.yaml")(ingest)
+party.command(epilog="Example: unitball party ingest clinic --format csv --party berlin=rows.csv --schema clinic.yaml")(ingest)
 
 _Dataset = Annotated[str, typer.Argument(help="The party's data set, ingested with one --party NAME=FILE.")]
 _Roster = Annotated[Path, typer.Option(help="YAML: parties: {NAME: FINGERPRINT}, brought by each party itself.")]
-_NOT_HERE = ("seed", "features", "public_dataset", "partition", "partition_seed", "sizes", "rows_per_party")
-_NOR = ("parties", "test_fraction", "evaluation", "roc", "projection", "deadline", "overrun")
+_NOT_HERE = ("seed", "public_dataset", "partition", "partition_seed", "sizes", "rows_per_party")
+_NOR = ("parties", "deadline", "overrun")
 _NOR_YET = ("horizon", "participations", "separation", "expected_rows", "bands")
 
 
@@ -90,16 +91,20 @@ def give_back(
     print_root()
 
 
-@app.command(epilog="Example: unitball federate --roster docs/examples/roster.yaml --trust secagg --epsilon 1")
+@app.command(epilog="Example: unitball federate --roster docs/examples/roster.yaml --dataset study --epsilon 1")
 @options_of(TrainingConfig, without=[*_NOT_HERE, *_NOR, *_NOR_YET], named={"parameters": "--param"})
 def federate(
     config: TrainingConfig,
     roster: _Roster,
     patience: Annotated[float, typer.Option(min=1, help="Seconds that a party has for an answer.")] = 120.0,
+    measure_on: Annotated[
+        str | None,
+        typer.Option(help="Public data set here to measure the model on; no party holds out rows then."),
+    ] = None,
     root: RootOption = None,
     json: JsonFlag = False,
 ) -> None:
-    """Train one model over parties of their own: all reserve, all commit, and no row leaves its party."""
+    """Train one model over parties of their own: all reserve, all commit, and no row leaves its party; log it."""
     use_root(root)
     current_layout()
     from tasks.runtime.credentials import use_own_server
@@ -119,14 +124,14 @@ def federate(
     out = console()
     asked = read_roster(require_readable(roster, "--roster"))
     told = (lambda line: None) if json else (lambda line: out.print(line, highlight=False, markup=False))
-    made = run(config, asked, posting(patience), told=told)
+    made = run(config, asked, posting(patience), measured_on=measure_on, told=told)
     if json:
         print_json(made.model_dump(mode="json"))
         return
     out.print(
-        f"{made.algorithm} under trust {made.trust}: model {made.model.key[:12]} of {', '.join(made.took_part)}; each "
-        f"party's account paid for epsilon {made.epsilon:g} at delta {made.delta:g}",
+        f"model {made.model.key[:12]} of {', '.join(made.took_part)}; each party's account paid for epsilon "
+        f"{made.epsilon:g} at delta {made.delta:g}",
         highlight=False,
         soft_wrap=True,
     )
-    print_root()
+    show_results([made.result])

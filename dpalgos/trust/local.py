@@ -64,6 +64,11 @@ class Local(TrustModel):
                 "release only; choose --trust central"
             )
 
+    def travels(self, algorithm: Algorithm, setting: Setting) -> bool:
+        """Whether there are sums: each party's has all of its noise before it leaves."""
+        del setting
+        return is_sum_algorithm(algorithm)
+
     def summation(
         self,
         algorithm: SumAlgorithm,

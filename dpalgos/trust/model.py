@@ -72,6 +72,11 @@ class TrustModel:
         del algorithm, setting
         return False
 
+    def travels(self, algorithm: Algorithm, setting: Setting) -> bool:
+        """Whether each party of a sum makes its part by itself, so that it may come from another machine."""
+        del algorithm, setting
+        return False
+
     def summation(
         self,
         algorithm: SumAlgorithm,

@@ -13,8 +13,8 @@ from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Guarantee, Setting, Trust
 from dpalgos.noise import NoiseSource
 from dpalgos.registry import register
-from dpalgos.secure.one_sum import require_shareable
 from dpalgos.secure.record import SumRecord
+from dpalgos.secure.stepwise import require_shareable
 from dpalgos.secure.summation import Absences, SecureSummation, graph_for, secagg_guarantee, weights_of
 from dpalgos.secure.tolerance import Tolerance
 from dpalgos.summation import SumAlgorithm, Summation
@@ -129,6 +129,10 @@ class SecureAggregation(TrustModel):
     def in_rounds(self, algorithm: Algorithm, setting: Setting) -> bool:
         """Whether there is one sum, over parties few enough to mask with each other."""
         return graph_for(self.tolerance(len(setting.sizes))) is None and _sums(algorithm).steps(setting) == 1
+
+    def travels(self, algorithm: Algorithm, setting: Setting) -> bool:
+        """Whether the parties are few enough to mask with each other."""
+        return is_sum_algorithm(algorithm) and graph_for(self.tolerance(len(setting.sizes))) is None
 
     def summation(
         self,

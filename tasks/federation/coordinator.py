@@ -7,26 +7,44 @@ run ends; nothing was charged. Once committed, a charge stands: what a party has
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import Protocol
+from dataclasses import dataclass
+from typing import NoReturn, Protocol
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
+from dpalgos.algorithms import fit
+from dpalgos.errors import ParameterError
+from dpalgos.guarantees import Trust
 from dpalgos.models import Artefact, decode
-from dpalgos.secure.rounds import Stage
-from storage.errors import RefusedError, StorageError
-from storage.refs import ReleaseRef
+from dpalgos.rows import Ints
+from dpalgos.secure.rounds import AGREEMENT, SUM, Stage, carry_out
+from dpalgos.trust.secagg import SecureAggregation
+from storage.encoder import TableEncoder
+from storage.errors import InputError, RefusedError, StorageError
+from storage.refs import DatasetRef, ReleaseRef
 from storage.releases import ReleaseStore
-from tasks.federation.messages import Answer, Ask, Request, Roster, Signed, Status, packed, unpacked
-from tasks.federation.planning import described, federated_plan, run_name
+from tasks.datasets.description import find_dataset
+from tasks.federation.messages import Answer, Ask, Request, Roster, Sent, Signed, Status, packed, unpacked
+from tasks.federation.planning import described, federated_plan, run_name, shared_rows
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.fields import Json
-from tasks.planning.plans import PlannedRelease, RunPlan
-from tasks.release.rounds import ServerRounds
+from tasks.planning.identity import identity
+from tasks.planning.plans import PlannedCombination, PlannedRelease, RunPlan, Shards
+from tasks.preparation.dealing import deal_rows
+from tasks.preparation.features import make_maps, map_features
+from tasks.preparation.mapping import map_rows
+from tasks.release.combining import combine
+from tasks.release.metrics import Evaluation, measure_by_releases, measure_exactly
+from tasks.release.rounds import ServerRounds, keep_sum, kept_sums, result_of, step_lengths
+from tasks.release.storing import is_stored, store_release
 from tasks.runtime.settings import current_layout
+from tasks.tracking.keeping import keep_run
+from tasks.tracking.reporting import Columns
+from tasks.tracking.results import RunResult, summarise
 
 __all__ = ["Federated", "Post", "federate"]
 
@@ -47,12 +65,14 @@ class Federated(BaseModel):
     run : str
         Its identity.
     model : ReleaseRef
-        What was made of the parties' releases or of their masked sum.
+        What was made of the parties' releases or of their sums.
     algorithm, trust : str
     took_part : tuple of str
         Whose rows the model is of.
     epsilon, delta : float or None
         What the run was planned to cost each party.
+    result : RunResult
+        As logged to MLflow, like that of a run in one root.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -64,19 +84,29 @@ class Federated(BaseModel):
     took_part: tuple[str, ...]
     epsilon: float | None
     delta: float
+    result: RunResult
 
 
 def federate(
-    config: TrainingConfig, roster: Roster, post: Post, *, told: Callable[[str], None] = lambda line: None
+    config: TrainingConfig,
+    roster: Roster,
+    post: Post,
+    *,
+    measured_on: str | None = None,
+    told: Callable[[str], None] = lambda line: None,
 ) -> Federated:
-    """Train one model over the rows of parties of their own; asked again, it goes on where it stopped.
+    """Train one model over the rows of parties of their own and log it; asked again, it goes on where it stopped.
 
     Parameters
     ----------
     config : TrainingConfig
-        ``local``: each party releases its own model and the coordinator averages them. ``secagg``: one secure sum.
+        ``secagg``, where no trust is named: secure sums, a projection's and a trainer's, as many as it has steps.
+        ``local``: each party releases its own models, or its own noisy sums.
     roster : Roster
     post : callable
+    measured_on : str, optional
+        A public data set of the coordinator's root on whose rows the model is measured exactly; no party holds out
+        rows then. Without it the parties' held-out rows are counted with noise, as in one root.
     told : callable
         Told what is being done.
 
@@ -89,43 +119,70 @@ def federate(
     dpalgos.secure.errors.SecureAggregationError
         If a message breaks the protocol, or fewer parties are left than are tolerated.
     """
-    asking = _Asking(config.model_copy(update={"evaluation": False}), roster, post, told)
+    changed: dict[str, object] = {} if config.trust else {"trust": str(Trust.SECAGG)}
+    changed |= {"evaluation": False} if measured_on is not None else {}
+    config = config.model_copy(update=changed)
+    asking = _Asking(config, roster, post, told)
     asking.describe()
+    rows = asking.featured()
+    public = None if measured_on is None else _public_rows(measured_on, rows, asking.plan)
     asking.reserve()
     asking.ask_all(Ask.COMMIT)
-    plan, run = asking.plan, asking.run
-    (first, *_), store = plan.models, ReleaseStore(current_layout())
-    key = plan.model.key if plan.model is not None else first.key
-    if not store.exists(key):
-        made, took_part = asking.average() if plan.model is not None else asking.sum(first)
-        store.write(key, _manifest(asking, key, made, took_part), made.arrays())
-    manifest = store.manifest(key)
+    asking.make(asking.plan.projections)
+    asking.combine(asking.plan.basis)
+    asking.make(asking.plan.models)
+    asking.combine(asking.plan.model)
+    asking.make(asking.plan.evaluations)
+    plan, made = asking.plan, asking.made
+    models = {name: [made[key] for key in path] for name, path in plan.paths().items()}
+    if public is not None:
+        measured = measure_exactly(models, public)
+    else:
+        measured = measure_by_releases(plan, models, rows.classes, lambda planned, _: made[planned.key])
+    result = keep_run(config, rows, plan, _summary(plan, rows, measured, made), models, asking.columns)
+    last = next(iter(models.values()))[-1]
     return Federated(
-        run=run,
-        model=ReleaseRef(key=key, kind=manifest["artefact"], party="server"),
+        run=asking.run,
+        model=last,
         algorithm=plan.system,
         trust=plan.trust,
-        took_part=tuple(manifest["took_part"]),
+        took_part=asking.took_part(plan.models),
         epsilon=plan.epsilon,
         delta=plan.delta,
+        result=result,
     )
 
 
-def _manifest(asking: _Asking, key: str, made: Artefact, took_part: Sequence[str]) -> Json:
-    """Return what the model says of itself: post-processing of what the parties released and charged themselves."""
-    plan = asking.plan
-    return {
-        "key": key,
-        "artefact": made.kind,
-        "label": f"model of {len(took_part)} parties of their own",
-        "run": asking.run,
-        "algorithm_name": plan.system,
-        "trust": plan.trust,
-        "took_part": list(took_part),
-        "charged_by": "each party, in its own account",
-        "guarantees": [release.guarantee().to_json() for release in plan.models],
-        "descriptions": [one.model_dump(mode="json") for one in asking.said],
-    }
+def _summary(plan: RunPlan, rows: DatasetRef, measured: Evaluation, made: Mapping[str, ReleaseRef]) -> RunResult:
+    evaluations = {release.key for release in plan.evaluations}
+    return summarise(plan, rows, measured, [one for key, one in made.items() if key not in evaluations])
+
+
+def _public_rows(name: str, rows: DatasetRef, plan: RunPlan) -> Shards:
+    """Return a public set's test rows, or all of it where it has none, as the model takes them.
+
+    Raises
+    ------
+    RefusedError
+        If it is private.
+    InputError
+        If its rows are of another kind than the parties'.
+    """
+    registered = find_dataset(name)
+    if registered.private:
+        raise RefusedError(
+            f"{name} is private: its rows are measured by nothing but charged releases; name a public set"
+        )
+    mapped = map_rows(registered, plan.normalisation)
+    if plan.features:
+        mapped = map_features(mapped, plan.features)
+    if (mapped.dimension, mapped.classes, mapped.labels) != (rows.dimension, rows.classes, rows.labels):
+        raise InputError(
+            f"{name} has {mapped.dimension} features and classes {', '.join(mapped.classes)}, the parties' rows have "
+            f"{rows.dimension} and {', '.join(rows.classes)}; measure on rows of the same kind"
+        )
+    dealt = deal_rows(mapped, TrainingConfig(dataset=name, parties=1, test_fraction=0.0))
+    return Shards(training=dealt.training, held_out=dealt.held_out or dealt.training[0])
 
 
 class _Asking:
@@ -133,65 +190,155 @@ class _Asking:
 
     plan: RunPlan
     run: str
+    columns: Columns
 
     def __init__(self, config: TrainingConfig, roster: Roster, post: Post, told: Callable[[str], None]) -> None:
         self._config, self._roster, self._post, self._told = config, roster, post, told
         self.said: tuple[Signed, ...] = ()
+        self.made: dict[str, ReleaseRef] = {}
+
+    # ── before anything is charged ───────────────────────────────────────────────────────────────────────────────────
 
     def describe(self) -> None:
-        """Ask what is public of all rows, and plan the run."""
+        """Ask what is public of all rows, and plan the run.
+
+        Raises
+        ------
+        RefusedError
+            If the rows do not fit together, or what is asked for is not carried out over them.
+        """
         answers = self.ask_all(Ask.DESCRIBE)
         self.said = tuple(answer.signed for answer in answers.values() if answer.signed is not None)
-        found = described(self._roster, self.said)
+        self._found = described(self._roster, self.said)
         self.run = run_name(self._config, self.said)
-        self.plan = federated_plan(self._config, found, self.run)
+        self.plan = federated_plan(self._config, self._found, self.run)
+        table = unpacked(next(iter(answers.values())).message)
+        schema = json.loads(table) if table else None
+        if (identity(table=schema) if table else "") != self._found[0].table:
+            raise RefusedError(f"party {self._roster.names[0]} has sent another schema than the one that it has signed")
+        encoder = TableEncoder(schema["schema"], schema["on_violation"]) if schema is not None else None
+        self.columns = Columns(self._found[0].dimension, encoder)
+
+    def featured(self) -> DatasetRef:
+        """Make the public maps that rows pass through here too, and return what stands for all of these rows."""
+        rows = shared_rows(self._config, self._found, self.run)
+        if not self.plan.features:
+            return rows
+        make_maps(rows, self.plan.features)
+        return rows.model_copy(update={"dimension": self.plan.features[-1].dimension, "image_shape": None})
 
     def reserve(self) -> None:
         """Let everybody reserve, or nobody."""
+        for release in self.plan.projections:
+            if not release.reads_rows:
+                self.made[release.key] = _public_map(release)
         try:
             answers = self.ask_all(Ask.RESERVE)
             for party, answer in answers.items():
-                derived = unpacked(answer.message).decode()
-                keys = [release.key for release in self.plan.models if party in release.parties]
-                if derived != ",".join(keys):
+                if unpacked(answer.message).decode() != ",".join(release.key for release in self.plan.releases):
                     raise RefusedError(f"party {party} derives another plan: it has another version of Unitball")
         except (RefusedError, StorageError):
             self._ask(dict.fromkeys(self._roster.names, self._request(Ask.RETURN)))
             raise
 
-    def average(self) -> tuple[Artefact, Sequence[str]]:
-        """Return the mean of the parties' own models, weighted as planned."""
-        combination = self.plan.model
-        assert combination is not None
-        answers = self.ask_all(Ask.RELEASE)
-        models = [_checked(release, answers[release.parties[0]]) for release in self.plan.models]
-        aggregator = combination.algorithm.build()
-        return aggregator.combine(models, np.array(combination.weights)), self._roster.names
+    # ── releases ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def sum(self, release: PlannedRelease) -> tuple[Artefact, Sequence[str]]:
-        """Carry out the rounds of one secure sum; parties that are lost are done without, as far as is tolerated."""
-        server, names = ServerRounds(release), self._roster.names
-        server.open()
-        advertisements: tuple[Signed, ...] = ()
-        for stage in Stage:
-            requests = {
-                names[number]: self._request(Ask(stage.value), packed(message), advertisements)
-                for number, message in server.requests(stage)
-            }
-            answers = self._ask(requests)
-            _require_none_refused(answers)
-            came = [answer for answer in answers.values() if answer is not None and answer.status is Status.DONE]
-            if lost := set(requests) - {answer.party for answer in came}:
-                self._told(f"{stage}: {', '.join(sorted(lost))} did not answer")
-            if stage is Stage.ADVERTISE:
-                advertisements = tuple(answer.signed for answer in came if answer.signed is not None)
-            messages = [unpacked(answer.message) for answer in came]
-            if stage is Stage.UNMASK:
-                return server.artefact(messages), server.survivors
-            server.decide(stage, messages)
-        raise AssertionError("the last stage opens the sum")
+    def make(self, releases: Sequence[PlannedRelease]) -> None:
+        """Let the parties make some of the plan's releases, unless they are here."""
+        alone = [release for release in releases if release.reads_rows and len(release.parties) == 1]
+        missing = [release for release in alone if not is_stored(release.key)]
+        if missing:
+            requests = {self._holder(one): self._request(Ask.RELEASE, one) for one in missing}
+            answers = self._all(requests)
+            for release in missing:
+                answer = answers[self._holder(release)]
+                self._store(release, _checked(release, answer), (answer.party,))
+        for release in releases:
+            if release.reads_rows and len(release.parties) > 1 and not is_stored(release.key):
+                sums, took_part = self._sums(release)
+                self._store(release, result_of(release, sums), took_part)
+            self.made[release.key] = self._reference(release)
 
-    def ask_all(self, ask: Ask) -> dict[str, Answer]:
+    def combine(self, combination: PlannedCombination | None) -> None:
+        """Put releases together, where the plan does: post-processing."""
+        if combination is not None:
+            self.made[combination.key] = combine(combination, [self.made[key] for key in combination.upstream])
+
+    def took_part(self, releases: Sequence[PlannedRelease]) -> tuple[str, ...]:
+        """Return whose rows some releases are of, in the roster's order."""
+        store = ReleaseStore(current_layout())
+        present = {party for one in releases for party in store.manifest(one.key)["took_part"]}
+        return tuple(name for name in self._roster.names if name in present)
+
+    def _holder(self, release: PlannedRelease) -> str:
+        (party,) = release.parties
+        return party
+
+    def _reference(self, release: PlannedRelease) -> ReleaseRef:
+        kind = ReleaseStore(current_layout()).manifest(release.key)["artefact"]
+        return ReleaseRef(key=release.key, kind=kind, party=release.owner)
+
+    def _store(self, release: PlannedRelease, made: Artefact, took_part: Sequence[str]) -> None:
+        """Store what parties have released: they have charged it, each in its own account."""
+        manifest: Json = {
+            "key": release.key,
+            "artefact": made.kind,
+            "label": f"{release.label}, of parties of their own",
+            "run": self.run,
+            "algorithm_name": release.name,
+            "trust": release.trust.name,
+            "took_part": list(took_part),
+            "charged_by": "each party, in its own account",
+            "guarantee": release.guarantee().to_json(),
+            "descriptions": [one.model_dump(mode="json") for one in self.said],
+        }
+        ReleaseStore(current_layout()).write(release.key, manifest, made.arrays())
+
+    def _sums(self, release: PlannedRelease) -> tuple[list[Ints], Sequence[str]]:
+        """Return the sums of a release, and whose numbers the last one holds."""
+        if isinstance(release.trust_model(), SecureAggregation):
+            return self._secure_sums(release)
+        sums = kept_sums(release)
+        for step, length in list(enumerate(step_lengths(release)))[len(sums) :]:
+            answers = self.ask_all(Ask.SUM, release, step=step, before=sums[-1] if sums else None)
+            parts = [np.frombuffer(unpacked(answer.message), dtype="<i8") for answer in answers.values()]
+            for party, part in zip(answers, parts, strict=True):
+                if part.size != length:
+                    raise RefusedError(f"party {party} has sent {part.size} numbers in a sum of {length}")
+            self._told(f"sum {step + 1} of {len(step_lengths(release))}")
+            sums.append(keep_sum(release, step, np.sum(parts, axis=0, dtype=np.int64)))
+        return sums, self._roster.names
+
+    def _secure_sums(self, release: PlannedRelease) -> tuple[list[Ints], Sequence[str]]:
+        """Carry out the rounds of secure sums; parties that are lost are done without, as far as is tolerated."""
+        sums, there = kept_sums(release), self._roster.names
+        blocks, total = ServerRounds(release).blocks, len(step_lengths(release))
+        for number, block in enumerate(blocks):
+            server = ServerRounds(release, number)
+            server.open()
+            if not server.agreed and len(sums) < block.first + block.steps:
+                carry_out(_Posted(self, release, number, server, there), AGREEMENT)
+            for step in range(block.steps):
+                rounds = ServerRounds(release, number, step)
+                if block.first + step == len(sums):
+                    before = sums[-1] if sums else None
+                    found = carry_out(_Posted(self, release, number, rounds, there, before), SUM)
+                    assert found is not None
+                    sums.append(found)
+                    self._told(f"sum {len(sums)} of {total}")
+                # Who was lost once is lost for the release: it was not told the sums that follow.
+                there = self.named(release, rounds.survivors)
+        return sums, there
+
+    def named(self, release: PlannedRelease, parties: Sequence[str]) -> tuple[str, ...]:
+        """Return the roster's names of some of a release's parties."""
+        return tuple(self._roster.names[release.parties.index(party)] for party in parties)
+
+    # ── requests ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def ask_all(
+        self, ask: Ask, release: PlannedRelease | None = None, *, step: int = 0, before: Ints | None = None
+    ) -> dict[str, Answer]:
         """Ask every party the same, and return what they answer.
 
         Raises
@@ -201,17 +348,37 @@ class _Asking:
         StorageError
             If one does not answer, or cannot.
         """
-        answers = self._ask(dict.fromkeys(self._roster.names, self._request(ask)))
+        request = self._request(ask, release, step=step, before=before)
+        return self._all(dict.fromkeys(self._roster.names, request))
+
+    def _all(self, requests: Mapping[str, Request]) -> dict[str, Answer]:
+        answers = self._ask(requests)
         _require_none_refused(answers)
         found = {party: answer for party, answer in answers.items() if answer is not None}
         missing = [party for party in answers if party not in found or found[party].status is not Status.DONE]
         if missing:
             said = "; ".join(found[party].reason for party in missing if party in found)
+            (ask,) = {request.ask for request in requests.values()}
             raise StorageError(
                 f"{', '.join(missing)} did not {ask}{f' ({said})' if said else ''}; start it (unitball party serve) "
                 "and ask again: the run goes on where it stopped"
             )
         return found
+
+    def some(self, stage: Stage, requests: Mapping[str, Request]) -> list[Answer]:
+        """Ask parties and return the answers of those that gave one.
+
+        Raises
+        ------
+        RefusedError
+            If one refuses.
+        """
+        answers = self._ask(requests)
+        _require_none_refused(answers)
+        came = [answer for answer in answers.values() if answer is not None and answer.status is Status.DONE]
+        if lost := set(requests) - {answer.party for answer in came}:
+            self._told(f"{stage}: {', '.join(sorted(lost))} did not answer")
+        return came
 
     def _ask(self, requests: Mapping[str, Request]) -> dict[str, Answer | None]:
         asks = {str(request.ask) for request in requests.values()}
@@ -219,16 +386,98 @@ class _Asking:
         with ThreadPoolExecutor(max(len(requests), 1)) as pool:
             return dict(zip(requests, pool.map(self._post, requests, requests.values()), strict=True))
 
-    def _request(self, ask: Ask, message: str = "", advertisements: tuple[Signed, ...] = ()) -> Request:
+    def request(self, stage: Stage, release: PlannedRelease, block: int, message: bytes) -> Request:
+        """Return a request of a stage of a secure sum."""
+        return self._request(Ask(stage.value), release).model_copy(update={"block": block, "message": packed(message)})
+
+    def _request(
+        self, ask: Ask, release: PlannedRelease | None = None, *, step: int = 0, before: Ints | None = None
+    ) -> Request:
+        # A party keeps what its rows are seen through; it is sent with the first look at them.
+        looks = ask in (Ask.RELEASE, Ask.SUM, Ask.MASK) and before is None
         return Request(
-            ask=ask, config=self._config, descriptions=self.said, message=message, advertisements=advertisements
+            ask=ask,
+            config=self._config,
+            descriptions=self.said,
+            release=0 if release is None else self.plan.releases.index(release),
+            step=step,
+            sum_before=told_sum(before),
+            upstream=self._upstream(release) if release is not None and looks else (),
         )
+
+    def _upstream(self, release: PlannedRelease) -> tuple[Sent, ...]:
+        own = {one.key for one in self.plan.releases if not one.reads_rows or len(one.parties) == 1}
+        return tuple(Sent.stored(key) for key in release.upstream if key not in own)
+
+
+def told_sum(numbers: Ints | None) -> str:
+    """Return a sum as it travels."""
+    return "" if numbers is None else packed(np.asarray(numbers, dtype="<i8").tobytes())
+
+
+@dataclass
+class _Posted:
+    """Messages of a secure sum that travel by post (a :class:`dpalgos.secure.rounds.Transport`)."""
+
+    asking: _Asking
+    release: PlannedRelease
+    block: int
+    server: ServerRounds
+    there: Sequence[str]
+    before: Ints | None = None
+    advertisements: tuple[Signed, ...] = ()
+
+    def ask(self, stage: Stage) -> list[bytes]:
+        """Bring the server's requests to those parties that are still there."""
+        names = self.asking.named(self.release, self.release.parties)
+        requests = {}
+        for number, message in self.server.requests(stage):
+            if names[number] in self.there:
+                request = self.asking.request(stage, self.release, self.block, message)
+                more: dict[str, object] = {"advertisements": self.advertisements}
+                if stage is Stage.MASK and self.before is not None:
+                    more |= {"sum_before": told_sum(self.before), "upstream": ()}
+                requests[names[number]] = request.model_copy(update=more)
+        came = self.asking.some(stage, requests)
+        if stage is Stage.ADVERTISE:
+            self.advertisements = tuple(answer.signed for answer in came if answer.signed is not None)
+        return [unpacked(answer.message) for answer in came]
+
+    def decide(self, stage: Stage, answers: list[bytes]) -> Ints | None:
+        """Let the server decide; after the last stage, return the sum as the algorithm takes it."""
+        if stage is Stage.UNMASK:
+            return self.server.open_sum(answers)
+        return self.server.decide(stage, answers)
 
 
 def _require_none_refused(answers: Mapping[str, Answer | None]) -> None:
     for answer in answers.values():
         if answer is not None and answer.status is Status.REFUSED:
             raise RefusedError(answer.reason)
+
+
+class _NoNoise:
+    """The noise of a map that everybody has to make alike: none."""
+
+    def stream(self, step: str, value: object) -> NoReturn:
+        """Refuse."""
+        del step, value
+        raise ParameterError("it is drawn at random, and each party would draw another")
+
+
+def _public_map(release: PlannedRelease) -> ReleaseRef:
+    """Make a map from public parameters, as each party does by itself.
+
+    Raises
+    ------
+    RefusedError
+        If it is drawn: the parties would not make the same one.
+    """
+    try:
+        made = fit(release.build(), (), release.setting, _NoNoise())
+    except ParameterError as error:
+        raise RefusedError(f"{release.name} is no map for parties of their own: {error}; try --features") from None
+    return store_release(release, made, {})
 
 
 def _checked(planned: PlannedRelease, answer: Answer) -> Artefact:
@@ -241,10 +490,11 @@ def _checked(planned: PlannedRelease, answer: Answer) -> Artefact:
     storage.errors.DamagedError
         If its digests do not match.
     """
-    files = {"manifest.json": unpacked(answer.manifest), "arrays.npz": unpacked(answer.message)}
-    manifest, arrays = ReleaseStore.decode(files, Path(answer.party))
+    if answer.sent is None:
+        raise RefusedError(f"party {answer.party} has sent no release")
+    manifest, arrays = answer.sent.opened(answer.party)
     wanted = planned.model_dump(mode="json", include={"algorithm", "budget", "setting", "trust", "parties"})
     if any(manifest.get(name) != value for name, value in wanted.items()):
         raise RefusedError(f"party {answer.party} has sent another release than was planned")
-    found: Artefact = decode(manifest["artefact"], arrays)
+    found: Artefact = decode(str(manifest["artefact"]), arrays)
     return found

@@ -12,6 +12,7 @@ from __future__ import annotations
 import base64
 import hashlib
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated
 
 from cryptography.exceptions import InvalidSignature
@@ -21,10 +22,14 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from pydantic import BaseModel, ConfigDict, Field
 
 from dpalgos.guarantees import Neighbours
+from dpalgos.rows import Array
 from storage.errors import InputError, RefusedError
+from storage.releases import ReleaseStore
 from storage.secrets import Secret
 from tasks.planning.configuration import TrainingConfig
+from tasks.planning.fields import Json
 from tasks.planning.identity import canonical
+from tasks.runtime.settings import current_layout
 
 __all__ = [
     "Answer",
@@ -33,6 +38,7 @@ __all__ = [
     "Purpose",
     "Request",
     "Roster",
+    "Sent",
     "Signed",
     "Status",
     "fingerprint",
@@ -61,7 +67,9 @@ class Ask(StrEnum):
     COMMIT = "commit"
     """Charge it. Nothing was drawn before."""
     RELEASE = "release"
-    """Trust ``local``: train on its own rows and send the release."""
+    """Make a release of its own rows alone, and send it."""
+    SUM = "sum"
+    """Trust ``local``: send its own noisy sum of a step."""
     ADVERTISE = "advertise"
     SHARE = "share"
     MASK = "mask"
@@ -91,9 +99,11 @@ class Description(_Model):
     Attributes
     ----------
     party : str
-    rows, dimension : int
+    rows, test_rows, dimension : int
+        Rows to train on, those that it may hold out of them included; rows of a test part of its own; features.
     classes : tuple of str
     label_range : (float, float) or None
+    image_shape : tuple of int or None
     normalisation : str
         What brings its rows into the unit ball.
     table : str
@@ -106,9 +116,11 @@ class Description(_Model):
 
     party: str
     rows: Annotated[int, Field(ge=1)]
+    test_rows: Annotated[int, Field(ge=0)] = 0
     dimension: Annotated[int, Field(ge=1)]
     classes: tuple[str, ...]
     label_range: tuple[float, float] | None
+    image_shape: tuple[int, ...] | None = None
     normalisation: str
     table: str
     relation: Neighbours
@@ -193,6 +205,35 @@ def identity_key(secret: Secret) -> Ed25519PrivateKey:
     return Ed25519PrivateKey.from_private_bytes(seed)
 
 
+class Sent(_Model):
+    """A release as it travels: its two files.
+
+    Attributes
+    ----------
+    manifest, arrays : str
+    """
+
+    manifest: Message
+    arrays: Message
+
+    def opened(self, sender: str) -> tuple[Json, dict[str, Array]]:
+        """Return manifest and arrays.
+
+        Raises
+        ------
+        storage.errors.DamagedError
+            If its digests do not match.
+        """
+        files = {"manifest.json": unpacked(self.manifest), "arrays.npz": unpacked(self.arrays)}
+        return ReleaseStore.decode(files, Path(sender))
+
+    @classmethod
+    def stored(cls, key: str) -> Sent:
+        """Return a release of the current root."""
+        files = ReleaseStore(current_layout()).files(key)
+        return cls(manifest=packed(files["manifest.json"]), arrays=packed(files["arrays.npz"]))
+
+
 class Request(_Model):
     """What a coordinator asks of a party; the party derives everything else itself.
 
@@ -203,6 +244,14 @@ class Request(_Model):
         The run: algorithm, budget, trust. Its ``dataset`` names the run's subject for people; each party reads its own.
     descriptions : tuple of Signed
         All parties', in the roster's order; none where they are asked for.
+    release : int
+        Which of the plan's releases, in order.
+    block, step : int
+        Of a release of several sums: which block of its steps a stage is of; which step a sum is of.
+    sum_before : str
+        The sum of the step before, little-endian integers; with a party's first look at a step.
+    upstream : tuple of Sent
+        What the release's rows are seen through and the party does not make by itself, in order.
     message : str
         The server's message of a stage of a secure sum.
     advertisements : tuple of Signed
@@ -212,6 +261,11 @@ class Request(_Model):
     ask: Ask
     config: TrainingConfig
     descriptions: tuple[Signed, ...] = ()
+    release: Annotated[int, Field(ge=0)] = 0
+    block: Annotated[int, Field(ge=0)] = 0
+    step: Annotated[int, Field(ge=0)] = 0
+    sum_before: Message = ""
+    upstream: tuple[Sent, ...] = ()
     message: Message = ""
     advertisements: tuple[Signed, ...] = ()
 
@@ -226,9 +280,9 @@ class Answer(_Model):
     reason : str
         Where it is not done.
     message : str
-        A message of the protocol, or a release's file.
-    manifest : str
-        With a release: its manifest's file.
+        A message of the protocol, or what else was asked for.
+    sent : Sent or None
+        A release.
     signed : Signed or None
     """
 
@@ -236,7 +290,7 @@ class Answer(_Model):
     status: Status = Status.DONE
     reason: str = ""
     message: Message = ""
-    manifest: Message = ""
+    sent: Sent | None = None
     signed: Signed | None = None
 
 

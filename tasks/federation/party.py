@@ -10,15 +10,21 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
 
+import numpy as np
+
 from dpalgos.errors import ParameterError
+from dpalgos.models import decode
 from dpalgos.secure.errors import SecureAggregationError
 from dpalgos.secure.messages import Advertisement, Introduction, RoundParameters
 from dpalgos.secure.rounds import Stage
+from dpalgos.trust.secagg import SecureAggregation
 from storage.datasets import declared_table, origins
 from storage.errors import InputError, RefusedError
-from storage.refs import DatasetRef, ShardRef
+from storage.refs import DatasetRef, ReleaseRef, ShardRef
 from storage.releases import ReleaseStore
 from storage.rounds import PrivateNotes
 from storage.secrets import root_secret
@@ -31,6 +37,7 @@ from tasks.federation.messages import (
     Purpose,
     Request,
     Roster,
+    Sent,
     Signed,
     Status,
     fingerprint,
@@ -38,22 +45,61 @@ from tasks.federation.messages import (
     packed,
     unpacked,
 )
-from tasks.federation.planning import described, federated_plan, own_releases, run_name
+from tasks.federation.planning import (
+    described,
+    federated_plan,
+    own_releases,
+    require_carried,
+    run_name,
+    test_fraction,
+)
 from tasks.planning.configuration import TrainingConfig
-from tasks.planning.identity import identity
-from tasks.planning.plans import PlannedRelease
+from tasks.planning.identity import canonical, identity
+from tasks.planning.plans import PlannedCombination, PlannedRelease, RunPlan, Shards
 from tasks.planning.resolution import resolve_normalisation
-from tasks.preparation.dealing import deal_rows
+from tasks.preparation.dealing import HELD_OUT, deal_rows
+from tasks.preparation.features import map_features
 from tasks.preparation.mapping import map_rows
 from tasks.release.admission import commit, reserve
 from tasks.release.door import make_release
-from tasks.release.rounds import PartyRounds, session_of
-from tasks.runtime.settings import current_layout
+from tasks.release.rounds import PartyRounds, session_of, shown_by
+from tasks.release.storing import is_stored, read_release, store_combination, store_release, stored_release
+from tasks.runtime.settings import current_layout, current_root
 
 __all__ = ["Party", "own_name"]
 
 _LOG = logging.getLogger(__name__)
 _SESSION = "federated-run"
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """A run as a party has derived it: the plan that everybody shares, and its own, bound to its rows."""
+
+    name: str
+    shared: RunPlan
+    own: RunPlan
+    shards: Shards
+
+    @property
+    def releases(self) -> tuple[PlannedRelease, ...]:
+        """What reads its rows: what it pays for."""
+        return own_releases(self.own, self.shards)
+
+    def shard_of(self, release: PlannedRelease) -> ShardRef | None:
+        """Return which of its shards a release reads; None for none."""
+        found = [shard for shard in self.shards.all if shard.party in release.parties] if release.reads_rows else []
+        return found[0] if found else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What a request is about: a release of its own plan, the session's name for it, and the rows that it reads."""
+
+    run: _Run
+    release: PlannedRelease
+    session: PlannedRelease
+    shard: ShardRef
 
 
 def own_name(dataset: str) -> str:
@@ -119,113 +165,188 @@ class Party:
 
     def _describe(self, request: Request) -> Answer:
         body = self._description(request.config).model_dump_json()
-        return Answer(party=self.name, signed=Signed.by(self._key, Purpose.DESCRIPTION, "", self.name, body))
+        table = declared_table(current_layout(), find_dataset(self._dataset))
+        return Answer(
+            party=self.name,
+            signed=Signed.by(self._key, Purpose.DESCRIPTION, "", self.name, body),
+            message=packed(canonical(table).encode()) if table is not None else "",
+        )
 
     def _description(self, config: TrainingConfig) -> Description:
-        reference, shard = self._rows(config)
+        reference = _normalised(self._dataset, config)
         table = declared_table(current_layout(), find_dataset(self._dataset))
         return Description(
             party=self.name,
-            rows=shard.rows,
+            rows=reference.rows,
+            test_rows=reference.test_rows,
             dimension=reference.dimension,
             classes=reference.classes,
             label_range=reference.label_range,
+            image_shape=reference.image_shape,
             normalisation=reference.normalisation,
             table=identity(table=table) if table is not None else "",
             relation=relation_of(self._dataset),
             version=reference.version,
         )
 
-    def _rows(self, config: TrainingConfig) -> tuple[DatasetRef, ShardRef]:
-        own = TrainingConfig(dataset=self._dataset, epsilon=config.epsilon, evaluation=False)
-        wanted = own.model_copy(update={"normalisation": config.normalisation})
-        name = resolve_normalisation(wanted, default_normalisation(self._dataset))
-        reference = map_rows(find_dataset(self._dataset), name)
-        (shard,) = deal_rows(reference, own).training
-        return reference, shard
+    # ── what it derives by itself ────────────────────────────────────────────────────────────────────────────────────
+
+    def _planned(self, request: Request) -> _Run:
+        """Return the run that all parties' descriptions and the configuration make, as everybody and as it sees it."""
+        said, own = described(self._roster, request.descriptions), self._description(request.config)
+        if said[self._number] != own:
+            raise RefusedError("its rows were described otherwise than they are now; begin the run again")
+        run = run_name(request.config, request.descriptions)
+        return _derived(current_root(), self._dataset, self._number, request.config.model_dump_json(), said, run)
 
     # ── its account ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _planned(
-        self, request: Request
-    ) -> tuple[str, tuple[PlannedRelease, ...], tuple[PlannedRelease, ...], ShardRef]:
-        """Return the run, the session's releases, its own releases, and its own shard."""
-        said = described(self._roster, request.descriptions)
-        if said[self._number] != self._description(request.config):
-            raise RefusedError("its rows were described otherwise than they are now; begin the run again")
-        run, (reference, shard) = run_name(request.config, request.descriptions), self._rows(request.config)
-        shared = federated_plan(request.config, said, run)
-        own = federated_plan(request.config, said, run, (reference, shard.partition))
-        return run, own_releases(shared, self.name), own_releases(own, self.name), shard
-
     def _reserve(self, request: Request) -> Answer:
-        run, shared, own, shard = self._planned(request)
-        reserve(own, shard, name=run, run=f"run {run[:12]} over {len(self._roster.names)} parties")
+        found = self._planned(request)
+        run, roster = found.name, self._roster.names
+        reserve(found.releases, found.shards.all, name=run, run=f"run {run[:12]} over {len(roster)} parties")
         # Parties and coordinator must have derived the same: another version of the code would show here.
-        return Answer(party=self.name, message=packed(",".join(one.key for one in shared).encode()))
+        return Answer(party=self.name, message=packed(",".join(one.key for one in found.shared.releases).encode()))
 
     def _return(self, request: Request) -> Answer:
-        run, _, own, _ = self._planned(request)
-        open_ledger().give_back(own[0].account, run, why="another party refused, or did not answer")
+        found = self._planned(request)
+        open_ledger().give_back(found.releases[0].account, found.name, why="another party refused, or did not answer")
         return Answer(party=self.name)
 
     def _commit(self, request: Request) -> Answer:
-        run, _, own, shard = self._planned(request)
-        commit(own, shard, name=run)
+        found = self._planned(request)
+        commit(found.releases, found.shards.all, name=found.name)
         return Answer(party=self.name)
 
     # ── its rows ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _charged(self, request: Request) -> tuple[str, PlannedRelease, PlannedRelease, ShardRef]:
-        run, shared, own, shard = self._planned(request)
-        (session,), (release,) = shared, own
-        if not open_ledger().is_charged(release.key):
-            raise RefusedError(f"run {run[:12]} is not charged to its account; a run is reserved and committed first")
-        return run, session, release, shard
+    def _charged(self, request: Request) -> _Asked:
+        """Return the release that a request is about, once all of the run is charged.
+
+        Raises
+        ------
+        RefusedError
+            If it is not, or the release reads none of its rows.
+        """
+        found = self._planned(request)
+        ledger = open_ledger()
+        if not all(ledger.is_charged(one.key) for one in found.releases):
+            raise RefusedError(
+                f"run {found.name[:12]} is not charged to its account; a run is reserved and committed first"
+            )
+        releases = found.own.releases
+        asked = releases[request.release] if request.release < len(releases) else None
+        shard = None if asked is None else found.shard_of(asked)
+        if asked is None or shard is None:
+            raise RefusedError(f"release {request.release} of this run reads none of its rows")
+        return _Asked(found, asked, found.shared.releases[request.release], shard)
 
     def _release(self, request: Request) -> Answer:
-        _, _, release, shard = self._charged(request)
-        if len(release.parties) > 1:
-            raise RefusedError("this run forms a secure sum; its own part of it is no release")
-        maps = [make_release(one, []) for one in self._maps(request) if one.key in release.upstream]
-        files = ReleaseStore(current_layout()).files(make_release(release, [shard], maps).key)
-        return Answer(party=self.name, message=packed(files["arrays.npz"]), manifest=packed(files["manifest.json"]))
+        asked = self._charged(request)
+        if len(asked.release.parties) > 1:
+            raise RefusedError("this is a sum over all parties; its own part of it is no release")
+        made = make_release(asked.release, [asked.shard], self._upstream(request, asked))
+        return Answer(party=self.name, sent=Sent.stored(made.key))
 
-    def _maps(self, request: Request) -> tuple[PlannedRelease, ...]:
-        """Return the maps made from public parameters that its rows are seen through."""
-        said, (reference, shard) = described(self._roster, request.descriptions), self._rows(request.config)
-        run = run_name(request.config, request.descriptions)
-        return federated_plan(request.config, said, run, (reference, shard.partition)).projections
+    def _upstream(self, request: Request, asked: _Asked) -> list[ReleaseRef]:
+        """Return what the rows are seen through: made here from public parameters or from its own rows, or sent.
 
-    def _round(self, stage: Stage, request: Request) -> Answer:
-        run, session, release, shard = self._charged(request)
-        if len(release.parties) == 1:
-            raise RefusedError("this run releases each party's own model; no sum is formed")
-        # Its vector and noise are those of its own release, whatever the session: it takes part in one alone.
-        notes = PrivateNotes(current_layout(), self.name, release.key)
-        if notes.put(_SESSION, session.key.encode()) != session.key.encode():
+        What was sent first stands: the same release seen through something else would be another one, unpaid.
+        """
+        plan, sent = asked.run.own, iter(request.upstream)
+        planned = {one.key: one for one in plan.releases}
+        combined = {one.key: one for one in (plan.basis, plan.model) if one is not None}
+        found = []
+        for key in asked.release.upstream:
+            one = planned.get(key)
+            if one is not None and not one.reads_rows:
+                found.append(make_release(one, []))
+            elif one is not None and len(one.parties) == 1:
+                found.append(_stored(one))
+            else:
+                found.append(self._received(one or combined[key], next(sent, None)))
+        return found
+
+    def _received(self, planned: PlannedRelease | PlannedCombination, sent: Sent | None) -> ReleaseRef:
+        if sent is None:
+            if not is_stored(planned.key):
+                raise RefusedError(f"{planned.label} was not sent along, and its rows are to be seen through it")
+            kind = ReleaseStore(current_layout()).manifest(planned.key)["artefact"]
+            return ReleaseRef(key=planned.key, kind=kind, party="server")
+        manifest, arrays = sent.opened("the coordinator")
+        wanted = planned.build().combines if isinstance(planned, PlannedCombination) else shown_by(planned)
+        if manifest.get("artefact") != wanted:
+            raise RefusedError(f"what was sent as {planned.label} is of kind {manifest.get('artefact')}, not {wanted}")
+        artefact = decode(wanted, arrays)
+        kept = (
+            store_combination(planned, artefact)
+            if isinstance(planned, PlannedCombination)
+            else stored_release(planned) or store_release(planned, artefact, {})
+        )
+        before = read_release(kept).arrays()
+        if ReleaseStore.digest_of({}, before) != ReleaseStore.digest_of({}, artefact.arrays()):
+            raise RefusedError(
+                f"it was sent another {planned.label} before, and its rows are seen through that one only"
+            )
+        return kept
+
+    def _sums(self, request: Request, *, secure: bool) -> tuple[_Asked, PartyRounds]:
+        """Return its side of a release that is formed of sums."""
+        asked = self._charged(request)
+        release = asked.release
+        if (
+            not release.travels
+            or len(release.parties) == 1
+            or isinstance(release.trust_model(), SecureAggregation) != secure
+        ):
+            raise RefusedError(f"{release.label} under trust {release.trust.name} is not formed in this way")
+        # Its vectors and noise are those of its own release, whatever the session: it takes part in one alone.
+        notes = PrivateNotes(current_layout(), release.parties[self._number], release.key)
+        if notes.put(_SESSION, asked.session.key.encode()) != asked.session.key.encode():
             raise RefusedError(
                 "it has taken part in another run with these rows, this algorithm and this budget, and the same noise "
                 "hides one sum only; ask with another --repetition, which is charged anew"
             )
+        return asked, PartyRounds(release, self._number, request.block)
+
+    def _sum(self, request: Request) -> Answer:
+        asked, rounds = self._sums(request, secure=False)
+        self._learn(request, rounds, request.step)
+        made = rounds.noisy_sum(request.step, [asked.shard], self._upstream(request, asked))
+        return Answer(party=self.name, message=packed(made))
+
+    def _learn(self, request: Request, rounds: PartyRounds, step: int) -> None:
+        if step:
+            sent = unpacked(request.sum_before)
+            if len(sent) % 8:
+                raise RefusedError(f"the sum of step {step - 1} is not made of whole numbers of 64 bits")
+            rounds.learn(step - 1, np.frombuffer(sent, dtype="<i8").astype(np.int64))
+
+    def _round(self, stage: Stage, request: Request) -> Answer:
+        asked, rounds = self._sums(request, secure=True)
         message = unpacked(request.message)
-        if stage is Stage.ADVERTISE and RoundParameters.decode(message) != session_of(session):
+        if request.block >= rounds.blocks:
+            raise RefusedError(f"this release has {rounds.blocks} sessions, and is asked for number {request.block}")
+        if stage is Stage.ADVERTISE and RoundParameters.decode(message) != session_of(asked.session, request.block):
             raise RefusedError("the session's parameters are not those of this run")
+        signed_for = f"{asked.run.name}/{asked.session.key}/{request.block}"
         if stage is Stage.SHARE:
-            self._require_authentic(run, request, Introduction.decode(message))
-        maps = [make_release(one, []) for one in self._maps(request) if one.key in release.upstream]
-        shards = [shard] if stage is Stage.MASK else []
-        sent = packed(PartyRounds(release, self._number).answer(stage, message, shards, maps))
+            self._require_authentic(signed_for, request, Introduction.decode(message))
+        if stage is not Stage.MASK:
+            sent = packed(rounds.answer(stage, message))
+        else:
+            self._learn(request, rounds, rounds.step_of(message))
+            sent = packed(rounds.answer(stage, message, [asked.shard], self._upstream(request, asked)))
         signed = None
         if stage is Stage.ADVERTISE:
-            signed = Signed.by(self._key, Purpose.ADVERTISEMENT, run, self.name, sent)
+            signed = Signed.by(self._key, Purpose.ADVERTISEMENT, signed_for, self.name, sent)
         return Answer(party=self.name, message=sent, signed=signed)
 
-    def _require_authentic(self, run: str, request: Request, introduction: Introduction) -> None:
-        """Refuse public keys that the parties they are said to be of have not signed for this run."""
+    def _require_authentic(self, session: str, request: Request, introduction: Introduction) -> None:
+        """Refuse public keys that the parties they are said to be of have not signed for this session."""
         keys = {}
         for one in request.advertisements:
-            said = Advertisement.decode(unpacked(self._roster.check(one, Purpose.ADVERTISEMENT, run)))
+            said = Advertisement.decode(unpacked(self._roster.check(one, Purpose.ADVERTISEMENT, session)))
             if said.sender != self._roster.names.index(one.party):
                 raise RefusedError(f"party {one.party!r} has signed a public key in another's name")
             keys[said.sender] = said.public_key
@@ -238,6 +359,44 @@ class Party:
                 )
 
 
+@functools.lru_cache(maxsize=4)
+def _derived(root: Path, dataset: str, number: int, asked: str, said: tuple[Description, ...], run: str) -> _Run:
+    """Return a run as a party sees it; derived once for its many requests, from public facts alone.
+
+    Raises
+    ------
+    RefusedError
+        If the party's rows are dealt otherwise than everybody expects.
+    """
+    del root
+    config = TrainingConfig.model_validate_json(asked)
+    shared = federated_plan(config, said, run)
+    reference = _normalised(dataset, config)
+    if shared.features:
+        reference = map_features(reference, shared.features)
+    dealing = TrainingConfig(dataset=dataset, test_fraction=test_fraction(config, said))
+    shards = deal_rows(reference, dealing)
+    own = federated_plan(config, said, run, (number, shards))
+    sizes = {shard.party: shard.rows for shard in shards.all}
+    for release in own_releases(own, shards):
+        for party, rows in zip(release.parties, release.sizes, strict=True):
+            if party in (said[number].party, HELD_OUT) and sizes[party] != rows:
+                raise RefusedError("its rows are dealt otherwise than was described; begin the run again")
+    return _Run(run, shared, own, shards)
+
+
+def _normalised(dataset: str, config: TrainingConfig) -> DatasetRef:
+    require_carried(config)
+    return map_rows(find_dataset(dataset), resolve_normalisation(config, default_normalisation(dataset)))
+
+
+def _stored(planned: PlannedRelease) -> ReleaseRef:
+    found = stored_release(planned)
+    if found is None:
+        raise RefusedError(f"{planned.label} comes first: it was not asked for yet")
+    return found
+
+
 _ANSWERS: Mapping[Ask, Callable[[Party, Request], Answer]] = MappingProxyType(
     {
         Ask.DESCRIBE: Party._describe,
@@ -245,6 +404,7 @@ _ANSWERS: Mapping[Ask, Callable[[Party, Request], Answer]] = MappingProxyType(
         Ask.RETURN: Party._return,
         Ask.COMMIT: Party._commit,
         Ask.RELEASE: Party._release,
+        Ask.SUM: Party._sum,
         **{
             Ask(stage.value): functools.partial(lambda stage, party, request: party._round(stage, request), stage)
             for stage in Stage

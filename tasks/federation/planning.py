@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from dpalgos.guarantees import Neighbours, Trust
-from storage.errors import InputError, RefusedError
+from dpalgos.holdout import held_out_fraction
+from dpalgos.registry import names
+from storage.errors import RefusedError
 from storage.refs import DatasetRef, Labels, ShardRef, Visibility
 from tasks.federation.messages import Description, Purpose, Roster, Signed
-from tasks.planning.configuration import TrainingConfig
+from tasks.planning.configuration import TrainingConfig, split_features
 from tasks.planning.identity import identity
 from tasks.planning.planner import plan_run
-from tasks.planning.plans import PlannedRelease, RunPlan
+from tasks.planning.plans import PlannedRelease, RunPlan, Shards
+from tasks.preparation.dealing import HELD_OUT, held_out_rows
+from tasks.preparation.features import plan_features
 
-__all__ = ["described", "federated_plan", "own_releases", "run_name"]
+__all__ = ["described", "federated_plan", "own_releases", "run_name", "shared_rows", "test_fraction"]
 
-_SHARED = ("dimension", "classes", "label_range", "normalisation", "table", "relation")
-_NOT_HERE = ("seed", "features", "public_dataset", "partition", "sizes", "rows_per_party", "test_fraction", "horizon")
+_SHARED = ("dimension", "classes", "label_range", "image_shape", "normalisation", "table", "relation")
+_NOT_HERE = (
+    "seed", "public_dataset", "partition", "partition_seed", "sizes", "rows_per_party", "horizon", "deadline",
+)  # fmt: skip
 
 
 def described(roster: Roster, said: Sequence[Signed]) -> tuple[Description, ...]:
@@ -45,11 +52,65 @@ def run_name(config: TrainingConfig, said: Sequence[Signed]) -> str:
     return identity(federated=config, descriptions=[[one.party, one.body, one.key] for one in said])
 
 
+def test_fraction(config: TrainingConfig, descriptions: Sequence[Description]) -> float:
+    """Return the share of its rows that each party holds out, by the rule of one root over all rows; public.
+
+    Nothing of a party that has a test part of its own, which is held out instead.
+    """
+    if config.test_fraction is not None:
+        return config.test_fraction
+    rows = sum(one.rows for one in descriptions if not one.test_rows)
+    if not config.evaluation or config.epsilon is None or not rows:
+        return 0.0
+    return held_out_fraction(rows, len(descriptions[0].classes), config.epsilon, config.delta)
+
+
+@dataclass(frozen=True, slots=True)
+class _Dealt:
+    """How many of a party's rows train and how many are held out."""
+
+    party: str
+    trained: int
+    held_out: int
+
+
+def _dealt(config: TrainingConfig, descriptions: Sequence[Description]) -> tuple[_Dealt, ...]:
+    fraction, found = test_fraction(config, descriptions), []
+    for one in descriptions:
+        held = 0 if one.test_rows else held_out_rows(one.party, one.rows, fraction, config.partition_seed)
+        if fraction and not one.test_rows and not 0 < held < one.rows:
+            raise RefusedError(
+                f"party {one.party} would hold out {held} of its {one.rows} rows; choose another --test-fraction, or "
+                "--no-evaluation"
+            )
+        found.append(_Dealt(one.party, one.rows - held, one.test_rows or held))
+    return tuple(found)
+
+
+def shared_rows(config: TrainingConfig, descriptions: Sequence[Description], run: str) -> DatasetRef:
+    """Return a reference that stands for all parties' rows together, normalised; nobody holds them."""
+    first = descriptions[0]
+    return DatasetRef(
+        name=config.dataset,
+        version=run[:32],
+        account=config.dataset,
+        visibility=Visibility.PRIVATE,
+        rows=sum(one.rows for one in descriptions),
+        test_rows=0,
+        dimension=first.dimension,
+        labels=Labels.CLASSES if first.classes else Labels.REAL,
+        classes=first.classes,
+        label_range=first.label_range,
+        image_shape=first.image_shape,
+        normalisation=first.normalisation,
+    )
+
+
 def federated_plan(
     config: TrainingConfig,
     descriptions: Sequence[Description],
     run: str,
-    own: tuple[DatasetRef, str] | None = None,
+    own: tuple[int, Shards] | None = None,
 ) -> RunPlan:
     """Return the plan of a run over the parties' rows.
 
@@ -59,9 +120,9 @@ def federated_plan(
     descriptions : sequence of Description
     run : str
         Its identity, see :func:`run_name`.
-    own : (DatasetRef, str), optional
-        A party's own rows and partition, which its part of the releases is bound to. Without them the plan is the one
-        that everybody shares: its keys name the session.
+    own : (int, Shards), optional
+        A party's number and its own shards, which its part of the releases is bound to. Without them the plan is the
+        one that everybody shares: its keys name the session. Both have the same releases in the same order.
 
     Raises
     ------
@@ -70,61 +131,59 @@ def federated_plan(
     ParameterError, UnknownNameError
         For names and parameters that do not fit.
     """
-    _require_carried(config)
-    total, first = sum(one.rows for one in descriptions), descriptions[0]
-    if own is None:
-        dataset = DatasetRef(
-            name=config.dataset,
-            version=run[:32],
-            account=config.dataset,
-            visibility=Visibility.PRIVATE,
-            rows=total,
-            test_rows=0,
-            dimension=first.dimension,
-            labels=Labels.CLASSES if first.classes else Labels.REAL,
-            classes=first.classes,
-            label_range=first.label_range,
-            normalisation=first.normalisation,
-        )
-        partition = run[:32]
-    else:
-        dataset, partition = own[0].model_copy(update={"rows": total}), own[1]
-    shards = [ShardRef(dataset=dataset, partition=partition, party=one.party, rows=one.rows) for one in descriptions]
-    plan = plan_run(config, shards, relation=Neighbours(first.relation))
-    if any(release.reads_rows for release in plan.projections):
-        raise RefusedError(
-            f"{plan.system} learns a basis from the rows first; over parties of their own one release follows from "
-            "the rows: choose a system without a projection, such as noisy-gd (local) or secagg-output-perturbation"
-        )
+    require_carried(config)
+    rows = shared_rows(config, descriptions, run)
+    features = plan_features(rows, config)
+    if features:
+        rows = rows.model_copy(update={"dimension": features[-1].dimension, "image_shape": None})
+    number, partition = -1, run[:32]
+    if own is not None:
+        number, shards = own
+        (shard,) = shards.training
+        rows, partition = shard.dataset.model_copy(update={"rows": rows.rows}), shard.partition
+    training, held_out = [], []
+    for index, one in enumerate(_dealt(config, descriptions)):
+        # A party's held-out rows are rows of nobody else's, in its own partition and in the shared one.
+        apart = HELD_OUT if index == number else f"{one.party}.{HELD_OUT}"
+        training.append(ShardRef(dataset=rows, partition=partition, party=one.party, rows=one.trained))
+        if one.held_out:
+            held_out.append(ShardRef(dataset=rows, partition=partition, party=apart, rows=one.held_out))
+    if 0 < len(held_out) < len(training):
+        raise RefusedError("some parties have a test part of their own and others hold out nothing: --no-evaluation")
+    relation = Neighbours(descriptions[0].relation)
+    plan = plan_run(config, training, held_out, relation=relation, features=features)
+    for release in plan.releases:
+        if len(release.parties) > 1 and release.reads_rows and not release.travels:
+            raise RefusedError(
+                f"{plan.system} under trust {plan.trust} reads all parties' rows otherwise than through sums; over "
+                "parties of their own choose what forms sums, or what each trains by itself (--trainer "
+                "output-perturbation --trust local)"
+            )
     return plan
 
 
-def _require_carried(config: TrainingConfig) -> None:
-    defaults = TrainingConfig.model_fields
-    given = [name for name in _NOT_HERE if getattr(config, name) != defaults[name].default]
-    given += ["trust central"] if config.trust == Trust.CENTRAL else []
-    given += ["absent"] if config.secure.absent else []
-    given += ["evaluation"] if config.evaluation else []
-    if given:
-        raise RefusedError(f"{', '.join(given)}: not carried out over parties of their own (docs/parties.md)")
-
-
-def own_releases(plan: RunPlan, party: str) -> tuple[PlannedRelease, ...]:
-    """Return the releases that read a party's rows: its own model, or the one of all.
+def require_carried(config: TrainingConfig) -> None:
+    """Refuse what is not carried out over parties of their own.
 
     Raises
     ------
     RefusedError
-        If a joint release is not one secure sum, which is all that travels.
+        Naming it.
     """
-    found = tuple(release for release in plan.models if party in release.parties)
-    for release in found:
-        if len(release.parties) > 1 and not release.in_rounds:
-            raise RefusedError(
-                f"{plan.system} under trust {plan.trust} forms sums over all parties step by step; parties of their "
-                "own form one secure sum (secagg-output-perturbation, sufficient-statistics), or train alone "
-                "(--trainer output-perturbation --trust local)"
-            )
-    if not found:
-        raise InputError(f"nothing in this plan reads the rows of party {party!r}")
-    return found
+    defaults = TrainingConfig.model_fields
+    given = [name for name in _NOT_HERE if getattr(config, name) != defaults[name].default]
+    given += [f"trust {config.trust or 'that is not named'}"] if config.trust in (None, Trust.CENTRAL) else []
+    given += ["absent"] if config.secure.absent else []
+    given += (
+        ["an encoder's file"]
+        if config.features is not None and split_features(config.features)[0] in names("encoders")
+        else []
+    )
+    if given:
+        raise RefusedError(f"{', '.join(given)}: not carried out over parties of their own (docs/parties.md)")
+
+
+def own_releases(plan: RunPlan, shards: Shards) -> tuple[PlannedRelease, ...]:
+    """Return the releases of a party's own plan that read its rows."""
+    own = {shard.party for shard in shards.all}
+    return tuple(release for release in plan.releases if release.reads_rows and own & set(release.parties))

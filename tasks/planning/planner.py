@@ -47,7 +47,7 @@ class _Reducing(Protocol):
 def plan_run(
     config: TrainingConfig,
     shards: Sequence[ShardRef],
-    held_out: ShardRef | None = None,
+    held_out: ShardRef | Sequence[ShardRef] | None = None,
     *,
     relation: Neighbours = Neighbours.REPLACE_ONE,
     features: Sequence[FeatureStep] = (),
@@ -59,8 +59,9 @@ def plan_run(
     config : TrainingConfig
     shards : sequence of ShardRef
         The parties' training shards, in order; the same partition.
-    held_out : ShardRef, optional
-        Rows a charged evaluation may read.
+    held_out : ShardRef or sequence of ShardRef, optional
+        Rows a charged evaluation may read; several where each party holds out its own, which are then counted as the
+        run's trust model has it.
     relation : Neighbours
         The account's, in force where the configuration names none.
     features : sequence of FeatureStep
@@ -86,7 +87,7 @@ def plan_run(
         resolved=resolved,
         trust=trust,
         shards=tuple(shards),
-        held_out=held_out,
+        held_out=(held_out,) if isinstance(held_out, ShardRef) else tuple(held_out or ()),
         neighbours=neighbours,
         features=tuple(features),
     )
@@ -142,7 +143,7 @@ class _Draft:
     resolved: Resolved
     trust: AlgorithmSpec
     shards: tuple[ShardRef, ...]
-    held_out: ShardRef | None
+    held_out: tuple[ShardRef, ...]
     neighbours: Neighbours
     features: tuple[FeatureStep, ...]
 
@@ -293,7 +294,7 @@ class _Draft:
         the mean of their accuracies is then as noisy as that of one would be (Gaussian noise).
         """
         config, held_out, dataset = self.config, self.held_out, self.shards[0].dataset
-        if not config.evaluation or not dataset.private or config.epsilon is None or held_out is None:
+        if not config.evaluation or not dataset.private or config.epsilon is None or not held_out:
             return ()
         pure = pure and not config.roc
         specs = [self._evaluator(pure=pure)]
@@ -301,15 +302,17 @@ class _Draft:
             specs.append(AlgorithmSpec("evaluators", "score-histogram"))
         paths = [(*models[0].upstream, model.key)] if model else [(*one.upstream, one.key) for one in models]
         losses = self._evaluation_losses([PureEpsilon if pure else GaussianMu] * (len(specs) * len(paths)))
+        trust = Trust.CENTRAL if len(held_out) == 1 else self.resolved.trust
         setting = Setting(
-            sizes=(held_out.rows,),
+            sizes=tuple(shard.rows for shard in held_out),
             dimension=1 if self._classes <= 2 else self._classes,
             classes=self._classes,
             neighbours=self.neighbours,
-            trust=Trust.CENTRAL,
+            trust=trust,
+            noise_factor=self._trust(trust).build().noise_factor(len(held_out)),
         )
         return tuple(
-            self._release(spec, loss, [held_out], setting, path, f"{spec.name} of held-out rows")
+            self._release(spec, loss, held_out, setting, path, f"{spec.name} of held-out rows")
             for (path, spec), loss in zip(itertools.product(paths, specs), losses, strict=True)
         )
 

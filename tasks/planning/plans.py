@@ -319,6 +319,11 @@ class PlannedRelease(_Identified):
         """Whether its parties' messages to the server may be tasks of their own."""
         return self.reads_rows and self.trust_model().in_rounds(self.build(), self.setting)
 
+    @property
+    def travels(self) -> bool:
+        """Whether it is sums over several parties, each of whom can send its part from elsewhere."""
+        return self.reads_rows and self.trust_model().travels(self.build(), self.setting)
+
     def guarantee(self) -> Guarantee:
         """Return what is proved about the release, its time included where it has a deadline."""
         algorithm = self.build()

@@ -20,7 +20,7 @@ from tasks.planning.identity import identity
 from tasks.planning.plans import Shards
 from tasks.runtime.settings import current_layout
 
-__all__ = ["HELD_OUT", "OWN_FILES", "are_stored_whole", "deal_rows", "planned_shards"]
+__all__ = ["HELD_OUT", "OWN_FILES", "are_stored_whole", "deal_rows", "held_out_rows", "planned_shards"]
 
 HELD_OUT = "test"
 OWN_FILES = "own"
@@ -139,6 +139,11 @@ def _held_out(dataset: DatasetRef, fraction: float, seed: int, files: Sequence[t
             f"choose one between {1 / dataset.rows:.3g} and {1 - 1 / dataset.rows:.3g}, or 0 to train on all"
         )
     return held
+
+
+def held_out_rows(party: str, rows: int, fraction: float, seed: int) -> int:
+    """Return how many of a party's own private rows are held out: public, from their number and a public seed."""
+    return int(np.count_nonzero(_places(seed, party, rows) < fraction))
 
 
 def _places(seed: int, party: str, rows: int) -> NDArray[np.float64]:

@@ -34,7 +34,7 @@ from tasks.runtime.books import open_releases
 from tasks.runtime.progress import say
 from tasks.runtime.settings import current_layout
 
-__all__ = ["featured_ref", "is_extracted_whole", "map_features", "plan_features", "stored_map"]
+__all__ = ["featured_ref", "is_extracted_whole", "make_maps", "map_features", "plan_features", "stored_map"]
 
 
 def plan_features(dataset: DatasetRef, config: TrainingConfig) -> tuple[FeatureStep, ...]:
@@ -84,15 +84,20 @@ def featured_ref(dataset: DatasetRef, features: Sequence[FeatureStep]) -> Datase
     )
 
 
-def map_features(dataset: DatasetRef, features: Sequence[FeatureStep]) -> DatasetRef:
-    """Make the maps that are not stored, and store a version of the rows seen through all of them."""
+def make_maps(dataset: DatasetRef, features: Sequence[FeatureStep]) -> list[RowFeatures]:
+    """Make the maps that are not stored, and return all of them; the rows are not looked at."""
     maps: list[RowFeatures] = []
     for feature in features:
         maps.append(_made(feature, dataset, maps))
+    return maps
+
+
+def map_features(dataset: DatasetRef, features: Sequence[FeatureStep]) -> DatasetRef:
+    """Make the maps that are not stored, and store a version of the rows seen through all of them."""
     return transform_dataset(
         current_layout(),
         dataset,
-        _counted(_through(maps), dataset.rows + dataset.test_rows),
+        _counted(_through(make_maps(dataset, features)), dataset.rows + dataset.test_rows),
         normalisation=dataset.normalisation,
         recipe=features[-1].key,
         dimension=features[-1].dimension,

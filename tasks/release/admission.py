@@ -102,7 +102,7 @@ def _admissible(
     return readers
 
 
-def reserve(releases: Sequence[PlannedRelease], shard: ShardRef, *, name: str, run: str) -> None:
+def reserve(releases: Sequence[PlannedRelease], shards: Sequence[ShardRef], *, name: str, run: str) -> None:
     """Set aside in a party's own account what its part of some releases will cost; nothing is charged yet.
 
     The party pays for its own rows, whatever the other parties' accounts do: a joint release costs each of its parties
@@ -111,8 +111,8 @@ def reserve(releases: Sequence[PlannedRelease], shard: ShardRef, *, name: str, r
     Parameters
     ----------
     releases : sequence of PlannedRelease
-    shard : ShardRef
-        The party's own.
+    shards : sequence of ShardRef
+        The party's own: what trains, and what it holds out.
     name : str
         The run it is for.
     run : str
@@ -124,12 +124,13 @@ def reserve(releases: Sequence[PlannedRelease], shard: ShardRef, *, name: str, r
         As :func:`admit` does; nothing was set aside then.
     """
     ledger = open_ledger()
-    _require_stored([shard])
-    readers = _admissible(ledger, releases, [shard], run, None)
-    ledger.reserve(name, _request({release.key: release for release in readers}, run, ledger, only=shard.party))
+    _require_stored(shards)
+    readers = _admissible(ledger, releases, shards, run, None)
+    own = [shard.party for shard in shards]
+    ledger.reserve(name, _request({release.key: release for release in readers}, run, ledger, only=own))
 
 
-def commit(releases: Sequence[PlannedRelease], shard: ShardRef, *, name: str) -> None:
+def commit(releases: Sequence[PlannedRelease], shards: Sequence[ShardRef], *, name: str) -> None:
     """Charge what a party has reserved, before its noise exists; what is charged already is left as it is.
 
     Raises
@@ -140,7 +141,7 @@ def commit(releases: Sequence[PlannedRelease], shard: ShardRef, *, name: str) ->
     ledger = open_ledger()
     unpaid = [release for release in releases if release.reads_rows and not ledger.is_charged(release.key)]
     if unpaid:
-        ledger.commit(unpaid[0].account, name, key_identifiers(unpaid[0].seed, [shard.party]))
+        ledger.commit(unpaid[0].account, name, key_identifiers(unpaid[0].seed, [shard.party for shard in shards]))
 
 
 def require_upstream(planned: PlannedRelease | PlannedCombination, upstream: Sequence[ReleaseRef]) -> None:
@@ -264,11 +265,13 @@ def _charge(ledger: Ledger, releases: Sequence[PlannedRelease], run: str) -> Jso
     return {"charged": len(outcome.charged), "already_charged": len(outcome.already_charged), **outcome.details}
 
 
-def _request(releases: Mapping[str, PlannedRelease], run: str, ledger: Ledger, only: str | None = None) -> PlanRequest:
+def _request(
+    releases: Mapping[str, PlannedRelease], run: str, ledger: Ledger, only: Sequence[str] | None = None
+) -> PlanRequest:
     first = next(iter(releases.values()))
     charges = [charge for release in releases.values() for charge in _charges(release, ledger)]
     if only is not None:
-        charges = [replace(charge, parties=(only,)) for charge in charges]
+        charges = [replace(one, parties=tuple(party for party in one.parties if party in only)) for one in charges]
     return PlanRequest(
         account=first.account,
         partition=first.charged_partition,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypedDict
 
@@ -32,7 +32,7 @@ from tasks.release.door import make_release
 from tasks.release.rows import RowMaps, maps_of, rows_of
 from tasks.release.storing import diagnostics_of, read_release
 
-__all__ = ["Evaluation", "measure"]
+__all__ = ["Evaluation", "measure", "measure_by_releases", "measure_exactly"]
 
 # Beyond so many classes nobody reads a matrix, and a curve is drawn from so many points.
 _MOST_CLASSES, _CURVE_POINTS = 50, 101
@@ -125,20 +125,42 @@ def measure(plan: RunPlan, models: Mapping[str, Sequence[ReleaseRef]], shards: S
     Public test rows are measured exactly; without test rows the public training rows are, and the metrics say so.
     Private rows are measured by the charged releases planned for them, if any, and otherwise not at all.
     """
-    return _privately(plan, models, shards) if shards.training[0].dataset.private else _exactly(models, shards)
+    dataset = shards.training[0].dataset
+    if not dataset.private:
+        return measure_exactly(models, shards)
+
+    def made(planned: PlannedRelease, path: Sequence[ReleaseRef]) -> ReleaseRef:
+        return make_release(planned, shards.of(planned.parties), path)
+
+    return measure_by_releases(plan, models, dataset.classes, made)
 
 
-def _privately(plan: RunPlan, models: Mapping[str, Sequence[ReleaseRef]], shards: Shards) -> Evaluation:
+def measure_by_releases(
+    plan: RunPlan,
+    models: Mapping[str, Sequence[ReleaseRef]],
+    classes: Sequence[str],
+    made: Callable[[PlannedRelease, Sequence[ReleaseRef]], ReleaseRef],
+) -> Evaluation:
+    """Say how well models do, by the charged releases that the plan has for it; nothing where it has none.
+
+    Parameters
+    ----------
+    plan : RunPlan
+    models : mapping
+        As for :func:`measure`.
+    classes : sequence of str
+    made : callable
+        Returns the release that was planned, made or found; it is given what its rows pass through.
+    """
     if not plan.evaluations:
         return Evaluation()
-    classes, measured = shards.training[0].dataset.classes, {}
+    measured = {}
     for name, path in models.items():
         keys = tuple(reference.key for reference in path)
         measured[name] = _Measured({})
         for planned in plan.evaluations:
             if planned.upstream == keys:
-                released = make_release(planned, shards.of(planned.parties), path)
-                measured[name] |= _of_release(planned, read_release(released), classes)
+                measured[name] |= _of_release(planned, read_release(made(planned, path)), classes)
     by_party = {name: one.metrics for name, one in measured.items()}
     return Evaluation(
         metrics=_mean_of_noisy(list(by_party.values())),
@@ -151,11 +173,11 @@ def _privately(plan: RunPlan, models: Mapping[str, Sequence[ReleaseRef]], shards
 def _of_release(planned: PlannedRelease, statistic: Statistic, classes: Sequence[str]) -> _Measured:
     algorithm, counts = planned.build(), statistic.values
     if isinstance(algorithm, CountedPairs):
-        deviation = algorithm.deviation(planned.setting)
+        deviation = algorithm.deviation(planned.setting) * planned.setting.noise_factor
         metrics = metrics_of_noisy_confusion(counts, planned.setting.rows, deviation) | recalls(counts, classes)
         return _Measured(metrics, counts)
     if isinstance(algorithm, ErrorSums):
-        deviation = algorithm.deviation(planned.setting)
+        deviation = algorithm.deviation(planned.setting) * planned.setting.noise_factor
         return _Measured(metrics_of_noisy_errors(counts, planned.setting.rows, deviation, algorithm.label_range))
     return _Measured({"auc": area_under_curve(counts)}, roc=curves_of(counts))
 
@@ -173,7 +195,16 @@ def _mean_of_noisy(of: Sequence[Mapping[str, float]]) -> dict[str, float]:
     return combined
 
 
-def _exactly(models: Mapping[str, Sequence[ReleaseRef]], shards: Shards) -> Evaluation:
+def measure_exactly(models: Mapping[str, Sequence[ReleaseRef]], shards: Shards) -> Evaluation:
+    """Measure released models on public rows: on those held out, or where there are none on the training rows.
+
+    Parameters
+    ----------
+    models : mapping
+        As for :func:`measure`.
+    shards : Shards
+        Of public rows.
+    """
     test, measured = shards.held_out, {}
     for name, path in models.items():
         maps = maps_of(path)

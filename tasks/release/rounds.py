@@ -14,13 +14,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeVar, cast
 
+import numpy as np
+
 from dpalgos.models import Artefact
 from dpalgos.rows import Ints
-from dpalgos.secure import one_sum
-from dpalgos.secure.messages import RoundParameters
+from dpalgos.secure import stepwise
+from dpalgos.secure.errors import ViolationError
+from dpalgos.secure.messages import MaskRequest, RoundParameters, UnmaskRequest
 from dpalgos.secure.party import PartyState
 from dpalgos.secure.record import RecordedSum
-from dpalgos.secure.rounds import ANSWERS, REQUESTS, Party, Server, Stage
+from dpalgos.secure.rounds import AGREEMENT, ANSWERS, REQUESTS, SUM, Party, Server, Stage
+from dpalgos.secure.server import Agreement
 from dpalgos.secure.wire import Wire
 from dpalgos.summation import SumAlgorithm
 from dpalgos.trust.secagg import SecureAggregation
@@ -35,65 +39,134 @@ from tasks.release.records import StoredRecord
 from tasks.release.storing import is_stored
 from tasks.runtime.settings import current_layout
 
-__all__ = ["PartyRounds", "Rounds", "ServerRounds", "session_of"]
+__all__ = [
+    "PartyRounds",
+    "Rounds",
+    "ServerRounds",
+    "keep_sum",
+    "kept_sums",
+    "result_of",
+    "session_of",
+    "shown_by",
+    "step_lengths",
+]
 
 _W = TypeVar("_W", bound=Wire)
 
 
 class _StoredState:
-    """What a party remembers, in its private store (a :class:`dpalgos.secure.rounds.PartyMemory`)."""
+    """What a party remembers, in its private store (a :class:`dpalgos.secure.rounds.PartyMemory`).
 
-    def __init__(self, notes: PrivateNotes) -> None:
-        self._notes = notes
+    A note for each stage of each step, in order, each written once. A party that has left a step out masks no later
+    one: a state is never continued in two ways.
+    """
+
+    def __init__(self, notes: PrivateNotes, block: int, step: int) -> None:
+        self._notes, self._block, self._step = notes, block, step
 
     def recall(self, stage: Stage) -> PartyState | None:
-        """Return the latest state up to a stage."""
-        stages = list(Stage)
-        kept = map(self._notes.get, reversed(stages[: stages.index(stage) + 1]))
-        return next((PartyState.decode(note) for note in kept if note is not None), None)
+        """Return the latest state up to a stage of this step."""
+        if stage is Stage.MASK and self._step and self._notes.get(_noted(stage, self._block, self._step - 1)) is None:
+            raise ViolationError(None, f"asked for step {self._step} a party that has left out the one before")
+        names = self._names(stage)
+        found = next((note for name in reversed(names) if (note := self._notes.get(name)) is not None), None)
+        return None if found is None else PartyState.decode(found)
 
     def keep(self, stage: Stage, state: PartyState) -> PartyState:
         """Store the state of a stage, once."""
-        standing = PartyState.decode(self._notes.put(stage, state.encode()))
+        standing = PartyState.decode(self._notes.put(_noted(stage, self._block, self._step), state.encode()))
         checkpoints.reached(f"kept {stage}")
         return standing
 
+    def _names(self, stage: Stage) -> list[str]:
+        agreed = [_noted(one, self._block, 0) for one in AGREEMENT]
+        if stage in AGREEMENT:
+            return agreed[: AGREEMENT.index(stage) + 1]
+        earlier = [_noted(one, self._block, step) for step in range(self._step) for one in SUM]
+        return agreed + earlier + [_noted(one, self._block, self._step) for one in SUM[: SUM.index(stage) + 1]]
+
+
+def _noted(stage: Stage, block: int, step: int) -> str:
+    return str(stage) if block == step == 0 else f"{stage}-{block}-{step}"
+
 
 class _StoredDecisions:
-    """What the server remembers (a :class:`dpalgos.secure.rounds.ServerMemory`)."""
+    """What the server remembers of a block's step (a :class:`dpalgos.secure.rounds.ServerMemory`)."""
 
-    def __init__(self, store: RoundStore) -> None:
-        self._store = store
+    def __init__(self, store: RoundStore, block: int, step: int) -> None:
+        self._store, self._block, self._step = store, block, step
 
     def get(self, kind: type[_W], name: str) -> _W | None:
         """Return what is stored under a name."""
-        found = self._store.get(name)
+        found = self._store.get(self._named(name))
         return None if found is None else kind.decode(found)
 
     def put(self, name: str, value: _W) -> _W:
         """Store something under a name, once."""
-        standing = type(value).decode(self._store.put(name, value.encode()))
+        standing = type(value).decode(self._store.put(self._named(name), value.encode()))
         checkpoints.reached(f"kept {name}")
         return standing
 
+    def _named(self, name: str) -> str:
+        step = self._step if name in _OF_A_STEP else 0
+        return name if self._block == step == 0 else f"{name}-{self._block}-{step}"
+
+
+# What a server decides anew in each step; the rest is agreed on once a block.
+_OF_A_STEP = ("block", "survivors")
+
 
 class PartyRounds:
-    """One party's side of a release of one sum: a request in, an answer out, any number of times.
+    """One party's side of a release of secure sums: a request in, an answer out, any number of times.
 
-    Needs the party's own secret, notes and charge alone, and no other party's.
+    Needs the party's own secret, notes and charge alone, and no other party's. Of the sums before the one it is asked
+    for it takes what it is told first (:meth:`learn`): the guarantee holds for every sequence of sums, since each step
+    is a Gaussian mechanism whatever state it is given, but a step that is answered twice must be given the same.
 
     Parameters
     ----------
     planned : PlannedRelease
-        Of which :attr:`~tasks.planning.plans.PlannedRelease.in_rounds` holds.
+        Of which :attr:`~tasks.planning.plans.PlannedRelease.travels` holds.
     number : int
         The party's place among :attr:`PlannedRelease.parties`.
+    block : int
+        Which of its blocks of steps (:func:`dpalgos.secure.stepwise.blocks_of`).
     """
 
-    def __init__(self, planned: PlannedRelease, number: int) -> None:
-        self._planned, self._number = planned, number
-        notes = PrivateNotes(current_layout(), planned.parties[number], planned.key)
-        self._party = Party(number, _StoredState(notes))
+    def __init__(self, planned: PlannedRelease, number: int, block: int = 0) -> None:
+        self._planned, self._number, self._block = planned, number, block
+        self._notes = PrivateNotes(current_layout(), planned.parties[number], planned.key)
+
+    @property
+    def blocks(self) -> int:
+        """Number of sessions that the release's steps are formed in."""
+        return len(stepwise.blocks_of(_algorithm(self._planned), self._planned.setting))
+
+    def step_of(self, request: bytes) -> int:
+        """Return which of the release's steps a request to mask is about."""
+        asked = MaskRequest.decode(request)
+        return stepwise.blocks_of(_algorithm(self._planned), self._planned.setting)[self._block].first + asked.step
+
+    def learn(self, step: int, numbers: Ints) -> None:
+        """Take the sum of a step, once.
+
+        Raises
+        ------
+        RefusedError
+            If it was told another, or has not been told the one before.
+        """
+        if step and self._notes.get(stepwise.step_name(step - 1)) is None:
+            raise RefusedError(
+                f"it has not been told the sum of step {step - 1}: it was lost then, and is for this run"
+            )
+        sent = np.asarray(numbers, dtype="<i8").tobytes()
+        if self._notes.put(stepwise.step_name(step), sent) != sent:
+            raise RefusedError(f"it has been told another sum of step {step} before; one step has one sum")
+
+    def sums(self, steps: int) -> list[Ints]:
+        """Return the sums of the first steps, as it was told them."""
+        found = (self._notes.require(stepwise.step_name(step)) for step in range(steps))
+        return [np.frombuffer(one, dtype="<i8").astype(np.int64) for one in found]
 
     def answer(
         self, stage: Stage, request: bytes, shards: Sequence[ShardRef] = (), upstream: Sequence[ReleaseRef] = ()
@@ -119,32 +192,69 @@ class PartyRounds:
         RepeatedUseError, ViolationError, TooFewPartiesError
             As :meth:`dpalgos.secure.rounds.Party.answer` does.
         """
+        planned, asked = self._planned, REQUESTS[stage].decode(request)
+        local = asked.step if isinstance(asked, (MaskRequest, UnmaskRequest)) else 0
+        step = stepwise.blocks_of(_algorithm(planned), planned.setting)[self._block].first + local
 
         def vector() -> Ints:
-            with open_release(self._planned, shards, upstream) as release:
-                planned, tolerance = self._planned, _trust(self._planned).tolerance(len(self._planned.parties))
+            with open_release(planned, shards, upstream) as release:
+                tolerance = _trust(planned).tolerance(len(planned.parties))
                 algorithm, (rows,), (noise,) = _algorithm(planned), release.rows, release.noises
-                return one_sum.vector_of(algorithm, rows, planned.setting, tolerance, self._number, noise)
+                sums = self.sums(step)
+                return stepwise.vector_of(algorithm, rows, planned.setting, tolerance, self._number, noise, sums)
 
-        return self._party.answer(REQUESTS[stage].decode(request), _recorded(self._planned), vector).encode()
+        party = Party(self._number, _StoredState(self._notes, self._block, local))
+        return party.answer(asked, _recorded(planned, step), vector).encode()
+
+    def noisy_sum(self, step: int, shards: Sequence[ShardRef], upstream: Sequence[ReleaseRef] = ()) -> bytes:
+        """Return its own noisy sum of a step, where each party's noise hides its own: the same, whenever asked.
+
+        Raises
+        ------
+        RefusedError
+            If the release is not charged, or was not planned for this shard.
+        """
+        planned, name = self._planned, f"own-{stepwise.step_name(step)}"
+        sent = self._notes.get(name)
+        if sent is None:
+            with open_release(planned, shards, upstream) as release:
+                (rows,), (noise,), sums = release.rows, release.noises, self.sums(step)
+                made = stepwise.noisy_sum_of(_algorithm(planned), rows, planned.setting, noise, sums)
+            sent = self._notes.put(name, made.astype("<i8").tobytes())
+        return sent
 
 
 class ServerRounds:
-    """The server's side of a release of one sum: answers in, requests out, and the release at the end.
+    """The server's side of a release of secure sums: answers in, requests out, and the sums at the end.
 
     Parameters
     ----------
     planned : PlannedRelease
-        Of which :attr:`~tasks.planning.plans.PlannedRelease.in_rounds` holds.
+        Of which :attr:`~tasks.planning.plans.PlannedRelease.travels` holds.
+    block, step : int
+        Which of its blocks of steps (:func:`dpalgos.secure.stepwise.blocks_of`), and which step of that.
     """
 
-    def __init__(self, planned: PlannedRelease) -> None:
-        self._planned = planned
-        self._server = Server(_StoredDecisions(RoundStore(current_layout(), planned.key)))
+    def __init__(self, planned: PlannedRelease, block: int = 0, step: int = 0) -> None:
+        self._planned, self._block = planned, block
+        self._store = RoundStore(current_layout(), planned.key)
+        self._server = Server(_StoredDecisions(self._store, block, step), step)
+        first = 0 if block == 0 else stepwise.blocks_of(_algorithm(planned), planned.setting)[block].first
+        self._step = first + step
 
     def open(self) -> None:
         """Fix what everybody knows before the session: from public facts, so the release must be charged by now."""
-        self._server.open(session_of(self._planned))
+        self._server.open(session_of(self._planned, self._block))
+
+    @property
+    def blocks(self) -> tuple[stepwise.Block, ...]:
+        """The release's steps, in blocks of a key agreement each."""
+        return stepwise.blocks_of(_algorithm(self._planned), self._planned.setting)
+
+    @property
+    def agreed(self) -> bool:
+        """Whether the block's keys are agreed on."""
+        return _StoredDecisions(self._store, self._block, 0).get(Agreement, "agreement") is not None
 
     @property
     def survivors(self) -> tuple[str, ...]:
@@ -163,7 +273,13 @@ class ServerRounds:
         MessageError, ViolationError, TooFewPartiesError, RepeatedUseError
             As :meth:`dpalgos.secure.rounds.Server.decide` does.
         """
-        return self._server.decide(stage, map(ANSWERS[stage].decode, answers), _recorded(self._planned))
+        return self._server.decide(stage, map(ANSWERS[stage].decode, answers), _recorded(self._planned, self._step))
+
+    def open_sum(self, answers: Iterable[bytes]) -> Ints:
+        """Open the step's sum, as the algorithm takes it, and store it: what was stored first is the sum."""
+        total = cast(Ints, self.decide(Stage.UNMASK, answers))
+        made = stepwise.sum_of(_algorithm(self._planned), total, self._server.survivors, self._planned.setting)
+        return keep_sum(self._planned, self._step, made)
 
     def release(self, answers: Iterable[bytes]) -> ReleaseRef:
         """Open the sum, make the artefact of it and store that as the release; return it where it is stored."""
@@ -174,10 +290,43 @@ class ServerRounds:
             return release.store(self.artefact(answers))
 
     def artefact(self, answers: Iterable[bytes]) -> Artefact:
-        """Open the sum and return what is made of it: post-processing of what the parties sent."""
+        """Open the only sum and return what is made of it: post-processing of what the parties sent."""
         planned, total = self._planned, cast(Ints, self.decide(Stage.UNMASK, answers))
-        made = one_sum.artefact_of(_algorithm(planned), total, self._server.survivors, planned.setting)
+        made = stepwise.artefact_of(_algorithm(planned), total, self._server.survivors, planned.setting)
         return cast(Artefact, made)
+
+
+def kept_sums(planned: PlannedRelease) -> list[Ints]:
+    """Return the sums of a release's first steps that the server has opened, in order."""
+    store = RoundStore(current_layout(), planned.key)
+    found: list[Ints] = []
+    while (one := store.get(stepwise.step_name(len(found)))) is not None:
+        found.append(np.frombuffer(one, dtype="<i8").astype(np.int64))
+    return found
+
+
+def keep_sum(planned: PlannedRelease, step: int, numbers: Ints) -> Ints:
+    """Store the sum of a step with the server, once, and return what is stored."""
+    store = RoundStore(current_layout(), planned.key)
+    kept = store.put(stepwise.step_name(step), np.asarray(numbers, dtype="<i8").tobytes())
+    return np.frombuffer(kept, dtype="<i8").astype(np.int64)
+
+
+def step_lengths(planned: PlannedRelease) -> tuple[int, ...]:
+    """Return how many numbers the sum of each step has, from public facts."""
+    return stepwise.lengths_of(_algorithm(planned), planned.setting)
+
+
+def shown_by(planned: PlannedRelease) -> str:
+    """Return the kind of artefact that a release of sums becomes, from public facts."""
+    algorithm, setting = _algorithm(planned), planned.setting
+    nothing = [np.zeros(length, dtype=np.int64) for length in step_lengths(planned)]
+    return str(stepwise.result_of(algorithm, nothing, setting).kind)
+
+
+def result_of(planned: PlannedRelease, sums: Sequence[Ints]) -> Artefact:
+    """Return what the server makes of all sums of a release: post-processing."""
+    return cast(Artefact, stepwise.result_of(_algorithm(planned), sums, planned.setting))
 
 
 class Rounds:
@@ -253,11 +402,13 @@ class Rounds:
         return MessageRef(key=self._planned.key, name=name)
 
 
-def session_of(planned: PlannedRelease) -> RoundParameters:
-    """Return what everybody knows of a release's session, from public facts."""
+def session_of(planned: PlannedRelease, block: int = 0) -> RoundParameters:
+    """Return what everybody knows of the session of a block of a release's steps, from public facts."""
     tolerance = _trust(planned).tolerance(len(planned.parties))
-    length = one_sum.length_of(_algorithm(planned), planned.setting)
-    return RoundParameters(identity=f"{planned.key}/0", tolerance=tolerance, length=length)
+    steps = stepwise.blocks_of(_algorithm(planned), planned.setting)[block]
+    return RoundParameters(
+        identity=f"{planned.key}/{block}", tolerance=tolerance, length=steps.length, steps=steps.steps
+    )
 
 
 def _request(stage: Stage, party: int) -> str:
@@ -276,5 +427,5 @@ def _algorithm(planned: PlannedRelease) -> SumAlgorithm:
     return cast(SumAlgorithm, planned.build())
 
 
-def _recorded(planned: PlannedRelease) -> RecordedSum:
-    return RecordedSum(StoredRecord(planned.key, planned.parties), planned.key, one_sum.STEP)
+def _recorded(planned: PlannedRelease, step: int) -> RecordedSum:
+    return RecordedSum(StoredRecord(planned.key, planned.parties), planned.key, stepwise.step_name(step))

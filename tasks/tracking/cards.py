@@ -24,7 +24,9 @@ _ALWAYS_OUTSIDE = (
 )
 
 
-def model_card(config: TrainingConfig, dataset: DatasetRef, plan: RunPlan, result: RunResult) -> str:
+def model_card(
+    config: TrainingConfig, dataset: DatasetRef, plan: RunPlan, result: RunResult, *, elsewhere: bool = False
+) -> str:
     """Return the card of a run's model as Markdown; public numbers alone.
 
     Parameters
@@ -33,24 +35,31 @@ def model_card(config: TrainingConfig, dataset: DatasetRef, plan: RunPlan, resul
     dataset : DatasetRef
     plan : RunPlan
     result : RunResult
+    elsewhere : bool
+        Whether rows and accounts are those of parties of their own.
     """
+    command = command_of(config)
+    if elsewhere:
+        command = command.replace("unitball train", "unitball federate --roster roster.yaml", 1)
     parts = {
-        f"{dataset.name}.{result.algorithm}": _trained_on(config, dataset, plan),
+        f"{dataset.name}.{result.algorithm}": _trained_on(config, dataset, plan, elsewhere=elsewhere),
         "Guarantee": _guarantee(result),
         "Claim": _claim(result),
-        "Spent and left": _spent(dataset, plan, result),
+        "Spent and left": _spent_elsewhere(result) if elsewhere else _spent(dataset, plan, result),
         "How good it is": _measured(dataset, result),
-        "Not covered": "\n".join(f"- {one}" for one in _outside(dataset, result)),
-        "Reproduce": f"    {command_of(config)}\n\n{_versions(dataset, result)}",
+        "Not covered": "\n".join(f"- {one}" for one in _outside(dataset, result, elsewhere=elsewhere)),
+        "Reproduce": f"    {command}\n\n{_versions(dataset, result)}",
     }
     return "\n\n".join(f"### {heading}\n\n{text}" for heading, text in parts.items() if text)
 
 
-def _trained_on(config: TrainingConfig, dataset: DatasetRef, plan: RunPlan) -> str:
+def _trained_on(config: TrainingConfig, dataset: DatasetRef, plan: RunPlan, *, elsewhere: bool) -> str:
     sizes = plan.rows()
-    kind = "" if config.partition == "own" else "simulated "
+    kind = "" if config.partition == "own" or elsewhere else "simulated "
     parties = "1 party" if len(sizes) == 1 else f"{len(sizes)} {kind}parties"
     kept = f"{'private' if dataset.private else 'public'} data set {dataset.name} (account {dataset.account})"
+    if elsewhere:
+        kept = "study " + dataset.name + ", each with root and account of its own"
     labels = f"{len(dataset.classes)} classes" if dataset.classes else "a number"
     held_out = sum(plan.evaluations[0].setting.sizes) if plan.evaluations else 0
     aside = f"; {held_out:,} rows were held out to measure it" if held_out else ""
@@ -108,6 +117,15 @@ def _spent(dataset: DatasetRef, plan: RunPlan, result: RunResult) -> str:
     )
 
 
+def _spent_elsewhere(result: RunResult) -> str:
+    if result.proved is None:
+        return ""
+    return (
+        f"Each party has paid for its own rows, in its own account: {result.proved.statement()} at the run's δ. "
+        "What an account has left, its owner says: `unitball budget`, at that party."
+    )
+
+
 def _measured(dataset: DatasetRef, result: RunResult) -> str:
     metrics = result.metrics
     if result.accuracy is not None:
@@ -150,10 +168,10 @@ def _accuracy(result: RunResult) -> str:
     return "; ".join([text, *compared]) + "." + (f" Recall by class: {', '.join(recalls)}." if recalls else "")
 
 
-def _outside(dataset: DatasetRef, result: RunResult) -> list[str]:
+def _outside(dataset: DatasetRef, result: RunResult, *, elsewhere: bool) -> list[str]:
     outside = []
     if dataset.private:
-        size = budget_report(dataset.name)["group_size"]
+        size = 1 if elsewhere else budget_report(dataset.name)["group_size"]
         outside.append(
             "people with several rows: the guarantee is of one row"
             if size == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from dpalgos.normalisation import RowMap
 from dpalgos.registry import lookup
 from storage.datasets import declared_table
 from storage.encoder import TableEncoder
@@ -22,14 +23,35 @@ from tasks.tracking.results import RunResult, epsilon_by_party
 from tasks.tracking.runs import ChildReport, DatasetInput, ModelReport, RunReport
 from tasks.tracking.sklearn_export import NotExportableError, to_sklearn
 
-__all__ = ["describe", "run_report"]
+__all__ = ["Columns", "describe", "run_report"]
 
 # A child run takes a tenth of a second; thousands of small parties share one.
 _MOST_CHILDREN = 50
 
 
-def describe(config: TrainingConfig, dataset: DatasetRef, plan: RunPlan, result: RunResult) -> RunReport:
-    """Return a run as MLflow shows it, under names that line up over all algorithms, without its model and children."""
+@dataclasses.dataclass(frozen=True, slots=True)
+class Columns:
+    """What raw rows are, public: all that a model needs to know of them.
+
+    Parameters
+    ----------
+    dimension : int
+        Features a row.
+    encoder : TableEncoder or None
+        How columns of a declared table become them (:func:`storage.datasets.declared_table`).
+    """
+
+    dimension: int
+    encoder: TableEncoder | None
+
+
+def describe(
+    config: TrainingConfig, dataset: DatasetRef, plan: RunPlan, result: RunResult, *, elsewhere: bool = False
+) -> RunReport:
+    """Return a run as MLflow shows it, under names that line up over all algorithms, without its model and children.
+
+    ``elsewhere``: rows and accounts are those of parties of their own.
+    """
     params: dict[str, object] = {
         name: value
         for name, value in config.model_dump(mode="json").items()
@@ -69,7 +91,7 @@ def describe(config: TrainingConfig, dataset: DatasetRef, plan: RunPlan, result:
         curves={"trade_off": {round(1000 * level): missed for level, missed in proved.trade_off}} if proved else {},
         tags={"unitball.prefect_flow_run": flow_run or "", "unitball.sound": str(proved is not None)},
         inputs=(DatasetInput(name=dataset.name, version=dataset.version, account=dataset.account),),
-        note=model_card(config, dataset, plan, result)
+        note=model_card(config, dataset, plan, result, elsewhere=elsewhere)
         + (f"\n\n[Flow run in Prefect]({flow_run_page(flow_run)})" if flow_run else ""),
     )
 
@@ -80,6 +102,7 @@ def run_report(
     plan: RunPlan,
     result: RunResult,
     models: dict[str, list[ReleaseRef]],
+    columns: Columns | None = None,
 ) -> RunReport:
     """Return all that MLflow keeps of a run: :func:`describe`, a child a party, the released model, the result.
 
@@ -88,15 +111,17 @@ def run_report(
     models : dict
         For each released model what rows pass through, the model last. Where each party has a model of its own, the
         first one stands for all.
+    columns : Columns, optional
+        Of rows that are registered elsewhere; of those registered here where left out.
 
     Raises
     ------
     ParameterError
         If the released arrays do not fit together.
     """
-    report = describe(config, dataset, plan, result)
+    report = describe(config, dataset, plan, result, elsewhere=columns is not None)
     try:
-        model = _model_report(config, dataset, plan, result, next(iter(models.values())))
+        model = _model_report(config, dataset, plan, result, next(iter(models.values())), columns)
     except NotExportableError as reason:
         model, report = None, dataclasses.replace(report, note=f"{report.note}\n\nNo model is logged: {reason}.")
     lineage = lineage_of(config, dataset, plan, next(iter(models.values())))
@@ -130,23 +155,33 @@ def _children(plan: RunPlan, result: RunResult) -> tuple[ChildReport, ...]:
 
 
 def _model_report(
-    config: TrainingConfig, dataset: DatasetRef, plan: RunPlan, result: RunResult, path: list[ReleaseRef]
+    config: TrainingConfig,
+    dataset: DatasetRef,
+    plan: RunPlan,
+    result: RunResult,
+    path: list[ReleaseRef],
+    columns: Columns | None,
 ) -> ModelReport:
     *maps, model = [read_release(reference) for reference in path]
-    registered = find_dataset(config.dataset)
     features = [stored_map(step) for step in plan.features]
-    learnt = not lookup("normalisations", dataset.normalisation).row_local
-    table = declared_table(current_layout(), registered)
+    normalisation: str | RowMap = dataset.normalisation
+    if columns is None:
+        registered = find_dataset(config.dataset)
+        table = declared_table(current_layout(), registered)
+        encoder = None if table is None else TableEncoder(table["schema"], table["on_violation"])
+        columns = Columns(registered.dimension, encoder)
+        if not lookup("normalisations", dataset.normalisation).row_local:
+            normalisation = row_map(registered, dataset.normalisation)
     return ModelReport(
         pipeline=to_sklearn(
-            normalisation=row_map(registered, dataset.normalisation) if learnt else dataset.normalisation,
+            normalisation=normalisation,
             maps=[*features, *maps],
             model=model,
             classes=dataset.classes,
-            dimension=registered.dimension,
-            encoder=None if table is None else TableEncoder(table["schema"], table["on_violation"]),
+            dimension=columns.dimension,
+            encoder=columns.encoder,
         ),
-        dimension=registered.dimension,
+        dimension=columns.dimension,
         classes=dataset.classes,
         registered_name=f"{dataset.name}.{result.algorithm}",
         packages=tuple(dict.fromkeys(package for each in features for package in each.packages)),

@@ -22,7 +22,7 @@ from dpalgos.keystream import KeyedNoise, public_secret
 from dpalgos.mechanisms.discrete_laplace import DiscreteLaplace
 from dpalgos.rows import ArrayRows, Ints
 from dpalgos.secure.noise_shares import share_law
-from dpalgos.secure.one_sum import require_shareable
+from dpalgos.secure.stepwise import require_shareable
 from dpalgos.secure.summation import Absences, SecureSummation, secagg_guarantee, weights_of
 from dpalgos.secure.tolerance import Tolerance
 from dpalgos.trainers.laplace_output_perturbation import Pathak, PublishedMultiPartyOutputPerturbation

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from dpalgos.guarantees import Setting, Trust
 from dpalgos.registry import AlgorithmSpec, lookup, names
 from dpalgos.rows import ArrayRows
-from dpalgos.secure.one_sum import require_shareable
+from dpalgos.secure.stepwise import require_shareable
 from dpalgos.secure.tolerance import Tolerance
 from dpalgos.systems.arranging import averaged, joint
 from dpalgos.systems.system import System

@@ -151,7 +151,7 @@ def federation(sites: dict[str, Site], served: Served) -> dict[str, Site]:
 
 
 def federating(served: Served, sites: dict[str, Site], *arguments: object) -> subprocess.Popen[str]:
-    """Begin a run as the coordinator; each of its up to seven requests starts a process at every party."""
+    """Begin a run as the coordinator."""
     roster = str(next(iter(sites.values())).home.parent / "roster.yaml")
     given = ["--roster", roster, "--dataset", "study", "--patience", "240", *map(str, arguments)]
     return start_command(served.root, "federate", *given, "--json")
@@ -189,7 +189,10 @@ def test_one_refuses_and_nobody_pays(federation: dict[str, Site], served: Served
         assert report["reserved"] == []
 
 
-@pytest.mark.parametrize("trust", [SECURE, ("--trainer", "output-perturbation", "--trust", "local")])
+DESCENT = ("--algorithm", "noisy-gd", "--param", "iterations=3", "--trust", "secagg")
+
+
+@pytest.mark.parametrize("trust", [SECURE, DESCENT, ("--trainer", "output-perturbation", "--trust", "local")])
 def test_each_pays_for_its_own_part(federation: dict[str, Site], served: Served, trust: tuple[str, ...]) -> None:
     before = {name: spent(site) for name, site in federation.items()}
     done = federate(served, federation, *trust, "--epsilon", 0.3)

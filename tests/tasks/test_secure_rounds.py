@@ -13,7 +13,7 @@ import pytest
 
 from dpalgos.errors import ParameterError
 from dpalgos.models import LinearModel
-from dpalgos.secure import one_sum
+from dpalgos.secure import stepwise
 from dpalgos.secure.errors import RepeatedUseError, TooFewPartiesError
 from dpalgos.secure.party import PartyState
 from dpalgos.secure.rounds import AGREEMENT, Stage, carry_out
@@ -247,11 +247,11 @@ def test_a_party_masks_one_vector_only(root: Path, monkeypatch: pytest.MonkeyPat
     prepared, release = charged(ONE)
     hands = vectors(prepared, release)
     (current_layout().round(release.key) / "mask-answer-1").unlink()
-    original = one_sum.vector_of
-    monkeypatch.setattr(one_sum, "vector_of", lambda *arguments: original(*arguments) + 1)
+    original = stepwise.vector_of
+    monkeypatch.setattr(stepwise, "vector_of", lambda *arguments: original(*arguments) + 1)
     with pytest.raises(RepeatedUseError, match="another vector"):
         hands.answer(Stage.MASK, 1)
-    monkeypatch.setattr(one_sum, "vector_of", original)
+    monkeypatch.setattr(stepwise, "vector_of", original)
     hands.answer(Stage.MASK, 1)
 
 
