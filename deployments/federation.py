@@ -33,7 +33,7 @@ from tasks.federation.coordinator import Post
 from tasks.federation.messages import Answer, Request
 from tasks.federation.party import Party
 
-__all__ = ["posting", "serve_party"]
+__all__ = ["answered", "posting", "registered", "serve_party"]
 
 _TAG = "unitball-party"
 _POLL_SECONDS = 0.3
@@ -54,14 +54,19 @@ def serve_party(dataset: str, roster: Path) -> None:
     name = Party(dataset, read_roster(roster)).name
     os.environ |= {DATASET_VARIABLE: dataset, ROSTER_VARIABLE: str(roster.absolute())}
     signal.signal(signal.SIGTERM, _stop)
-    described = f"Asked by a coordinator: party {name}."
-    deployment = cast(RunnerDeployment, answer_request.to_deployment(name, tags=[_TAG], description=described))
-    identifier = cast(UUID, deployment.apply())
+    deployment = registered(name)
     print(READY, name, flush=True)
     with get_client(sync_client=True) as client:
         while True:
-            if not _answered(client, identifier):
+            if not answered(client, deployment):
                 time.sleep(_POLL_SECONDS)
+
+
+def registered(party: str) -> UUID:
+    """Register a party's flow with the server, under its name, and return the deployment's identifier."""
+    described = f"Asked by a coordinator: party {party}."
+    deployment = cast(RunnerDeployment, answer_request.to_deployment(party, tags=[_TAG], description=described))
+    return cast(UUID, deployment.apply())
 
 
 def _stop(*_: object) -> NoReturn:
@@ -69,7 +74,7 @@ def _stop(*_: object) -> NoReturn:
     raise SystemExit(0)
 
 
-def _answered(client: SyncPrefectClient, deployment: UUID) -> bool:
+def answered(client: SyncPrefectClient, deployment: UUID) -> bool:
     """Answer the oldest request that waits, if there is one; what goes wrong is logged, and the next one comes."""
     try:
         waiting = client.get_scheduled_flow_runs_for_deployments([deployment], datetime.now(UTC), limit=1)

@@ -148,6 +148,8 @@ def federated_plan(
         training.append(ShardRef(dataset=rows, partition=partition, party=one.party, rows=one.trained))
         if one.held_out:
             held_out.append(ShardRef(dataset=rows, partition=partition, party=apart, rows=one.held_out))
+    if len({shard.party for shard in (*training, *held_out)}) < len(training) + len(held_out):
+        raise RefusedError(f"a party is called as another's held-out rows are ({HELD_OUT!r} or 'NAME.{HELD_OUT}')")
     if 0 < len(held_out) < len(training):
         raise RefusedError("some parties have a test part of their own and others hold out nothing: --no-evaluation")
     relation = Neighbours(descriptions[0].relation)
@@ -155,9 +157,9 @@ def federated_plan(
     for release in plan.releases:
         if len(release.parties) > 1 and release.reads_rows and not release.travels:
             raise RefusedError(
-                f"{plan.system} under trust {plan.trust} reads all parties' rows otherwise than through sums; over "
-                "parties of their own choose what forms sums, or what each trains by itself (--trainer "
-                "output-perturbation --trust local)"
+                f"{plan.system} under trust {plan.trust} over {len(release.parties)} parties is not made of what each "
+                "of them sends by itself: that are sums (under secagg of up to 64 parties), and what each trains alone "
+                "(--trainer output-perturbation --trust local)"
             )
     return plan
 

@@ -1,0 +1,78 @@
+"""A party behind a Prefect server, in one process: what it answers, and that a deployment chooses nothing it runs."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+import yaml
+from prefect.client.orchestration import SyncPrefectClient, get_client
+
+from deployments import federation
+from flows.party import DATASET_VARIABLE, ROSTER_VARIABLE
+from storage.secrets import root_secret
+from tasks.datasets.registration import ingest
+from tasks.federation.messages import Answer, Ask, Request, fingerprint, identity_key
+from tasks.planning.configuration import TrainingConfig
+from tasks.runtime.settings import current_layout
+from tests.security.test_services import attacks
+from tests.support.engines import Engine
+from tests.support.private_rows import write_rows
+from tests.tasks.federation.test_federation import clinic
+
+
+@pytest.fixture
+def berlin(root: Path, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[SyncPrefectClient, UUID]]:
+    """Register a party's deployment, as it does when it serves."""
+    ingest(clinic("berlin", write_rows(root.parent / "rows.txt", 60).path))
+    own = fingerprint(identity_key(root_secret(current_layout())).public_key())
+    roster = root.parent / "roster.yaml"
+    roster.write_text(yaml.safe_dump({"parties": {"berlin": own, "lyon": "0" * 64}}))
+    monkeypatch.setenv(DATASET_VARIABLE, "clinic")
+    monkeypatch.setenv(ROSTER_VARIABLE, str(roster))
+    with get_client(sync_client=True) as client:
+        yield client, federation.registered("berlin")
+
+
+def asked(client: SyncPrefectClient, deployment: UUID, request: Request, seconds: float = 120.0) -> Answer | None:
+    """Ask as a coordinator does, while the party looks what waits for it."""
+    found: list[Answer | None] = []
+    asking = threading.Thread(target=lambda: found.append(federation.posting(seconds)("berlin", request)))
+    asking.start()
+    while asking.is_alive():
+        federation.answered(client, deployment)
+    return found[0]
+
+
+def test_a_request_is_answered_whatever_the_deployment_says_of_code(
+    berlin: tuple[SyncPrefectClient, UUID], tmp_path: Path
+) -> None:
+    """Pull steps, another entry point and job variables, set by a holder of the coordinator's password."""
+    client, deployment = berlin
+    canary = tmp_path / "canary"
+    canary.with_suffix(".py").write_text(f"import pathlib\npathlib.Path({str(canary)!r}).touch()\n")
+    for _, change in attacks(canary):
+        client.request("PATCH", "/deployments/{id}", path_params={"id": deployment}, json=change).raise_for_status()
+    assert client.read_deployment(deployment).pull_steps, "the attack did not arrive"
+    answer = asked(client, deployment, Request(ask=Ask.DESCRIBE, config=TrainingConfig(dataset="x", trust="secagg")))
+    assert answer is not None
+    assert (answer.party, answer.status) == ("berlin", "done")
+    assert not canary.exists()
+
+
+def test_parameters_that_are_no_request_end_the_run_and_the_party_goes_on(
+    berlin: tuple[SyncPrefectClient, UUID],
+) -> None:
+    client, deployment = berlin
+    client.request(
+        "PATCH", "/deployments/{id}", path_params={"id": deployment}, json={"enforce_parameter_schema": False}
+    ).raise_for_status()
+    run = client.create_flow_run_from_deployment(deployment, parameters={"request": {"ask": "rows", "config": {}}})
+    assert federation.answered(client, deployment)
+    state = client.read_flow_run(run.id).state
+    assert state is not None
+    assert state.is_failed()
+    assert not federation.answered(client, deployment)
