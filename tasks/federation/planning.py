@@ -22,7 +22,7 @@ __all__ = ["described", "federated_plan", "own_releases", "run_name", "shared_ro
 
 _SHARED = ("dimension", "classes", "label_range", "image_shape", "normalisation", "table", "relation")
 _NOT_HERE = (
-    "seed", "public_dataset", "partition", "partition_seed", "sizes", "rows_per_party", "horizon", "deadline",
+    "seed", "public_dataset", "partition", "partition_seed", "sizes", "rows_per_party", "horizon", "deadline", "tune",
 )  # fmt: skip
 
 
