@@ -200,7 +200,7 @@ def _serve(deployments: Sequence[dict[str, Any]], runs: int, *, shared: bool) ->
     # A run's process imports the flow, as this one did. By value, which is how functions under a decorator are pickled,
     # it would lose the types that its annotations name.
     copyreg.pickle(Flow, by_name)
-    runner = Runner(name="unitball", limit=runs if shared else runs + _WAITING, pause_on_shutdown=False)
+    runner = _Runner(name="unitball", limit=runs if shared else runs + _WAITING, pause_on_shutdown=False)
     served: dict[UUID, Flow[Any, Any]] = {}
     for spec in deployments:
         options = {name: value for name, value in spec.items() if name != "entrypoint"}
@@ -222,6 +222,14 @@ def _serve(deployments: Sequence[dict[str, Any]], runs: int, *, shared: bool) ->
             client.upsert_global_concurrency_limit_by_name(AT_WORK, runs)
     print(READY, flush=True)
     asyncio.run(_run(runner, served))
+
+
+class _Runner(Runner):
+    """A runner that ends at once on SIGTERM, its runs with it; who ended it, or starts it again, marks them."""
+
+    # Prefect's own handler makes a coroutine that would cancel the runs, and exits before anything awaits it.
+    def handle_sigterm(self, *_: object, **__: object) -> None:
+        raise SystemExit(0)
 
 
 async def _run(runner: Runner, served: Mapping[UUID, Flow[Any, Any]]) -> None:

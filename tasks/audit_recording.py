@@ -1,4 +1,4 @@
-"""The step that keeps an audit: a run in MLflow with its curve, and a tag on the model versions it speaks of."""
+"""The step that keeps an audit: on record in the root, as a run in MLflow, as a tag on the versions it speaks of."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from tasks.auditing.recording import audit_report
 from tasks.runtime.settings import current_root
 from tasks.runtime.steps import step
 from tasks.tracking.artifacts import show_figure
-from tasks.tracking.promotion import tag_versions
+from tasks.tracking.promotion import note_audit
 from tasks.tracking.runs import track_run
 
 __all__ = ["record_audit"]
@@ -15,10 +15,11 @@ __all__ = ["record_audit"]
 
 @step(task_run_name="record the audit of {examined.algorithm}", cached=False)
 def record_audit(examined: Examined) -> str:
-    """Log an audit, show its curve, tag the versions, and return MLflow's id of the run."""
+    """Log an audit, put it on record, show it on the versions, and return MLflow's id of the run."""
     root, report = current_root(), audit_report(examined)
     run_id = track_run(root, report)
-    tag_versions(root, examined.algorithm, examined.outcome, "; ".join(examined.reasons) or f"audited in run {run_id}")
+    reason = "; ".join(examined.reasons) or f"audited in run {run_id}"
+    note_audit(root, examined.algorithm, examined.outcome, reason, run=run_id, numbers=report.metrics)
     picture = report.files["trade-off.png"]
     assert isinstance(picture, bytes)
     show_figure(f"audit-{examined.algorithm}", f"Audit of {examined.algorithm}", picture, report.note)

@@ -108,3 +108,23 @@ def rollback(
         return
     console().print(f"{name} version {version} is {name}@champion again", highlight=False, markup=False)
     print_root()
+
+
+@models.command(epilog='Example: unitball model withdraw-audits noisy-gd --reason "seed 7 of a broken build"')
+def withdraw_audits(
+    algorithm: Annotated[str, typer.Argument(help="A registered system.")],
+    reason: Annotated[str, typer.Option(help="Why the finding was an error; it stays on record.")],
+    root: RootOption = None,
+    json: JsonFlag = False,
+) -> None:
+    """Take back what audits have refuted of an algorithm; its models may be champion after another audit."""
+    from tasks.runtime.settings import current_root
+    from tasks.tracking.promotion import withdraw_audits as withdraw
+
+    use_root(root)
+    freed = withdraw(current_root(), algorithm, reason)
+    if json:
+        print_json({"algorithm": algorithm, "reason": reason, "versions": freed})
+        return
+    console().print(f"withdrawn for {algorithm}: {', '.join(freed) or 'no version'}", highlight=False, markup=False)
+    print_root()

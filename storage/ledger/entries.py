@@ -75,6 +75,14 @@ class Kind(StrEnum):
     """How many rows a version of a data set in a horizon brought, and in which night."""
     STREAM = "stream"
     """What is released of a horizon's nights, fixed when the first of them is."""
+    MODEL = "model"
+    """A version of a registered model: what it is made of and the digest of its file."""
+    AUDIT = "audit"
+    """What an audit has said of an algorithm, or that its owner takes that back."""
+    COMPARISON = "comparison"
+    """How a version of a model has compared with the champion."""
+    CHAMPION = "champion"
+    """Which version of a model is champion from now on."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from storage.catalog import Catalog
+from storage.layout import Layout
 from storage.ledger.database import Database, open_database
 from storage.ledger.material import guard_material
+from storage.model_records import ModelRecords
 from storage.object_releases import ObjectReleases
 from storage.objects import objects_of
 from storage.releases import ReleaseStore
 from tasks.runtime.settings import current_layout, ledger_url, marks_folder
 
-__all__ = ["open_books", "open_catalog", "open_releases"]
+__all__ = ["open_books", "open_catalog", "open_model_records", "open_releases"]
 
 
-def open_books(*, guarded: bool = True) -> Database:
+def open_books(root: Path | None = None, *, guarded: bool = True) -> Database:
     """Open the database behind ledger and catalogue: the root's own file, or a shared one by URL.
 
     Parameters
     ----------
+    root : Path, optional
+        Another one than the current root.
     guarded : bool
         False writes where key material is missing too: for whoever puts it back.
     """
-    layout = current_layout()
+    layout = current_layout() if root is None else Layout(root).prepare()
     shared = ledger_url()
     return open_database(
         shared or layout.ledger,
@@ -35,6 +41,11 @@ def open_books(*, guarded: bool = True) -> Database:
 def open_catalog() -> Catalog:
     """Open the catalogue."""
     return Catalog(open_books())
+
+
+def open_model_records(root: Path) -> ModelRecords:
+    """Open what is on record of a root's models."""
+    return ModelRecords(open_books(root))
 
 
 def open_releases() -> ReleaseStore:

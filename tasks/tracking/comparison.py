@@ -21,9 +21,10 @@ from tasks.planning.plans import FeatureStep, PlannedRelease
 from tasks.release.door import make_release
 from tasks.release.rows import maps_of, rows_of
 from tasks.release.storing import read_release
+from tasks.runtime.books import open_model_records
 from tasks.tracking.client import tracking_client
 from tasks.tracking.lineage import Lineage, read_lineage
-from tasks.tracking.models import CHAMPION, RegisteredModel, find_model
+from tasks.tracking.models import CHAMPION, RegisteredModel, find_model, record_of
 from tasks.tracking.promotion import COMPARISON_TAG
 
 __all__ = ["Comparison", "ComparisonRequest", "Contest", "compare_models", "open_contest", "record_comparison"]
@@ -239,8 +240,7 @@ def _from_evaluations(root: Path, contest: Contest) -> Comparison:
             "measured on the same held-out rows, and another measurement is charged: say how much with --epsilon, or "
             "unitball schedule … --compare-epsilon"
         )
-    with tracking_client(root) as client:
-        runs = [client.get_run(one.run_id).data.metrics for one in (contest.challenger, contest.champion)]
+    runs = [record_of(root, one).facts["metrics"] for one in (contest.challenger, contest.champion)]
     better, worse = (run["accuracy"] for run in runs)
     noise = math.hypot(*(run["accuracy_noise"] for run in runs))
     discordant = min(max(2.0 - better - worse + QUANTILE * noise, 0.0), 1.0)
@@ -249,6 +249,7 @@ def _from_evaluations(root: Path, contest: Contest) -> Comparison:
 
 
 def record_comparison(root: Path, comparison: Comparison) -> None:
-    """Note the outcome on the version, where promotion looks for it."""
+    """Put the outcome on record, where promotion looks for it, and show it on the version in MLflow."""
+    open_model_records(root).record_comparison(comparison.model, comparison.version, comparison.model_dump(mode="json"))
     with tracking_client(root) as client:
         client.set_model_version_tag(comparison.model, comparison.version, COMPARISON_TAG, comparison.model_dump_json())

@@ -5,6 +5,7 @@ Stored models name this module by its path as what loads them, so the module and
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from mlflow.models import Model, ModelSignature
     from sklearn.pipeline import Pipeline
 
-__all__ = ["TRUSTED", "load_pipeline", "save_model", "scores_of", "signature_of"]
+__all__ = ["DIGEST", "TRUSTED", "load_pipeline", "model_digest", "save_model", "scores_of", "signature_of"]
 
 TRUSTED = (
     *TRUSTED_TYPES,
@@ -30,6 +31,9 @@ TRUSTED = (
     *(name.replace("dpalgos.pipeline", "tasks.pipeline") for name in TRUSTED_TYPES),
 )
 """Our own classes in stored models, today's and earlier paths; scikit-learn's are trusted by skops itself."""
+
+DIGEST = "unitball.digest"
+"""Name of the digest of the model's file among what MLflow shows of a model."""
 
 _FILE = "model.skops"
 
@@ -71,6 +75,7 @@ def save_model(
         signature=signature_of(pipeline, classes, dimension),
     )
     mlflow_model.flavors["python_function"]["loader_module"] = __name__
+    mlflow_model.metadata = {DIGEST: model_digest(path)}
     mlflow_model.save(str(Path(path) / "MLmodel"))
 
 
@@ -130,6 +135,12 @@ def scores_of(pipeline: Pipeline, features: Floats | pd.DataFrame) -> pd.DataFra
     chosen = (scores[:, 0] > 0).astype(int) if len(classes) == 2 else scores.argmax(axis=1)
     prediction = {"prediction": np.array(classes, dtype=object)[chosen]}
     return pd.DataFrame({**prediction, **dict(zip(_score_names(classes), scores.T, strict=True))})
+
+
+def model_digest(path: str | Path) -> str:
+    """Return the SHA-256 of the file that is loaded of a saved model; of nothing where there is none."""
+    file = Path(path) / _FILE
+    return hashlib.sha256(file.read_bytes() if file.is_file() else b"").hexdigest()
 
 
 def load_pipeline(path: str | Path) -> Pipeline:

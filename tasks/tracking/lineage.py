@@ -10,8 +10,7 @@ from storage.errors import InputError
 from storage.refs import DatasetRef, ReleaseRef, ShardRef
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.plans import RunPlan
-from tasks.tracking.client import tracking_client
-from tasks.tracking.models import RegisteredModel
+from tasks.tracking.models import RegisteredModel, record_of
 
 __all__ = ["LINEAGE", "Lineage", "lineage_of", "read_lineage"]
 
@@ -61,21 +60,16 @@ def lineage_of(config: TrainingConfig, dataset: DatasetRef, plan: RunPlan, path:
 
 
 def read_lineage(root: Path, model: RegisteredModel) -> Lineage:
-    """Return the lineage of a registered model.
+    """Return the lineage of a registered model, as it is on record: the artifact in MLflow is there to be read.
 
     Raises
     ------
     InputError
-        If it was logged by a version that kept none.
+        If there is no record of it.
     """
-    import mlflow.artifacts
-    from mlflow.exceptions import MlflowException
-
     try:
-        with tracking_client(root):
-            text = mlflow.artifacts.load_text(f"runs:/{model.run_id}/{LINEAGE}")
-        return Lineage.model_validate_json(text)
-    except (MlflowException, OSError, ValidationError) as error:
+        return Lineage.model_validate(record_of(root, model).facts["lineage"])
+    except ValidationError as error:
         raise InputError(
             f"{model.name} version {model.version} was logged without what it is made of; train it again to compare it"
         ) from error

@@ -1,23 +1,37 @@
-"""Registered models by the name that people type: ``NAME``, ``NAME@ALIAS`` or ``NAME/VERSION``."""
+"""Registered models by the name that people type: ``NAME``, ``NAME@ALIAS`` or ``NAME/VERSION``.
+
+What decides is on record in the root (:mod:`storage.model_records`): which version is champion, what a version is made
+of, and the digest of its file. MLflow keeps the files and shows the rest; whoever may write there changes none of it.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from storage.errors import InputError
+from storage.errors import DamagedError, InputError
+from storage.model_records import VersionRecord
+from tasks.runtime.books import open_model_records
 from tasks.tracking.client import tracking_client
-from tasks.tracking.flavor import load_pipeline
+from tasks.tracking.flavor import load_pipeline, model_digest
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities.model_registry import ModelVersion
     from sklearn.pipeline import Pipeline
 
-__all__ = ["CHAMPION", "RegisteredModel", "find_model", "load_model", "registered_by"]
+__all__ = [
+    "CHAMPION",
+    "RegisteredModel",
+    "champion_of",
+    "find_model",
+    "load_model",
+    "record_of",
+    "registered_by",
+    "require_unchanged",
+]
 
 CHAMPION = "champion"
 """The alias of the version that is to be used."""
@@ -37,8 +51,7 @@ class RegisteredModel:
     card : str
         Its model card, Markdown; empty for a model that was logged without one.
     champion : str or None
-        The version of the same name that bears the alias :data:`CHAMPION`.
-    tags : mapping of str to str
+        The version of the same name that is champion.
     """
 
     name: str
@@ -46,7 +59,6 @@ class RegisteredModel:
     run_id: str
     card: str = ""
     champion: str | None = None
-    tags: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def uri(self) -> str:
@@ -54,8 +66,17 @@ class RegisteredModel:
         return f"models:/{self.name}/{self.version}"
 
 
+def champion_of(root: Path, name: str) -> str | None:
+    """Return the version of a model that is champion, by the root's records; None where none is."""
+    champions = open_model_records(root).champions(name)
+    return champions[-1] if champions else None
+
+
 def find_model(root: Path, model: str) -> RegisteredModel:
     """Return the version of a model that a name means: the newest one without alias or version.
+
+    The champion is the one on record, whatever bears the alias in MLflow; the newest version is the newest on record,
+    where there is any.
 
     Raises
     ------
@@ -70,43 +91,88 @@ def find_model(root: Path, model: str) -> RegisteredModel:
         if not versions:
             names = ", ".join(sorted(found.name for found in client.search_registered_models())) or "none"
             raise InputError(f"there is no model {asked['name']!r} (models: {names}); train one first")
-        found = _chosen(client, asked["name"], asked["alias"], asked["version"], versions)
-        return _described(client, found)
+        if asked["alias"] == CHAMPION:
+            found = _numbered(asked["name"], _champion(root, client, asked["name"]), versions)
+        elif asked["alias"] is not None:
+            found = _aliased(client, asked["name"], asked["alias"])
+        elif asked["version"] is not None:
+            found = _numbered(asked["name"], asked["version"], versions)
+        else:
+            known = {(one.version, one.run) for one in open_model_records(root).versions(asked["name"])}
+            recorded = [one for one in versions if (str(one.version), str(one.run_id)) in known]
+            found = max(recorded or versions, key=lambda one: int(one.version))
+        return _described(root, found)
 
 
-def _described(client: MlflowClient, version: ModelVersion) -> RegisteredModel:
-    aliases = client.get_registered_model(version.name).aliases
-    champion = str(aliases[CHAMPION]) if CHAMPION in aliases else None
+def _described(root: Path, version: ModelVersion) -> RegisteredModel:
     return RegisteredModel(
-        version.name, str(version.version), str(version.run_id), version.description or "", champion, dict(version.tags)
+        version.name,
+        str(version.version),
+        str(version.run_id),
+        version.description or "",
+        champion_of(root, version.name),
     )
 
 
-def _chosen(
-    client: MlflowClient, name: str, alias: str | None, version: str | None, versions: list[ModelVersion]
-) -> ModelVersion:
+def _champion(root: Path, client: MlflowClient, name: str) -> str:
+    champion = champion_of(root, name)
+    if champion is None:
+        aliases = client.get_registered_model(name).aliases
+        there = f"; the alias in MLflow, at version {aliases[CHAMPION]}, makes none" if CHAMPION in aliases else ""
+        raise InputError(f"model {name!r} has no champion: unitball model promote {name}/VERSION{there}")
+    return champion
+
+
+def _aliased(client: MlflowClient, name: str, alias: str) -> ModelVersion:
     from mlflow.exceptions import MlflowException
 
-    if alias is not None:
-        try:
-            return client.get_model_version_by_alias(name, alias)
-        except MlflowException:
-            known = ", ".join(sorted(client.get_registered_model(name).aliases)) or "none"
-            raise InputError(f"model {name!r} has no alias {alias!r} (aliases: {known})") from None
-    if version is None:
-        return max(versions, key=lambda found: int(found.version))
+    try:
+        return client.get_model_version_by_alias(name, alias)
+    except MlflowException:
+        known = ", ".join(sorted(client.get_registered_model(name).aliases)) or "none"
+        raise InputError(f"model {name!r} has no alias {alias!r} (aliases: {known})") from None
+
+
+def _numbered(name: str, version: str, versions: list[ModelVersion]) -> ModelVersion:
     for found in versions:
         if str(found.version) == version:
             return found
     there = ", ".join(sorted((str(found.version) for found in versions), key=int))
-    raise InputError(f"model {name!r} has no version {version} (versions: {there})")
+    raise InputError(f"model {name!r} has no version {version} in MLflow (versions: {there})")
 
 
 def registered_by(root: Path, run_id: str | None) -> RegisteredModel | None:
-    """Return the model version that a run of MLflow's has registered; None where it has none."""
+    """Return the model version on record that a run of MLflow's has registered; None where it has none."""
     with tracking_client(root) as client:
         versions = client.search_model_versions(f"run_id = '{run_id}'") if run_id else []
-        return _described(client, versions[0]) if versions else None
+        for found in sorted(versions, key=lambda one: int(one.version), reverse=True):
+            model = _described(root, found)
+            if _recorded(root, model) is not None:
+                return model
+    return None
+
+
+def _recorded(root: Path, model: RegisteredModel) -> VersionRecord | None:
+    # The last one: a model that was deleted in MLflow as a whole begins with version 1 again.
+    found = [one for one in open_model_records(root).versions(model.name) if one.version == model.version]
+    return found[-1] if found and found[-1].run == model.run_id else None
+
+
+def record_of(root: Path, model: RegisteredModel) -> VersionRecord:
+    """Return what is on record of a registered model.
+
+    Raises
+    ------
+    InputError
+        If this root has not logged it, or in a version that kept no records.
+    """
+    found = _recorded(root, model)
+    if found is None:
+        raise InputError(
+            f"version {model.version} of {model.name} is not one that this root has logged and kept a record of; train "
+            "with the same configuration once more, which charges nothing, and use the version that makes"
+        )
+    return found
 
 
 def load_model(root: Path, model: RegisteredModel) -> Pipeline:
@@ -116,9 +182,35 @@ def load_model(root: Path, model: RegisteredModel) -> Pipeline:
     ------
     StorageError
         If it holds types that are not trusted; see :func:`tasks.tracking.flavor.load_pipeline`.
+    DamagedError
+        If its file in MLflow is not the one that was logged.
+    InputError
+        If this root has logged versions of the model, but not this one.
+    """
+    return load_pipeline(require_unchanged(root, model))
+
+
+def require_unchanged(root: Path, model: RegisteredModel) -> str:
+    """Return the folder of a model's files, the file that is loaded being the one that was logged.
+
+    Of a model no version of which is on record (of an earlier version of Unitball, or of another root) nothing is known
+    that its file could be compared with.
+
+    Raises
+    ------
+    DamagedError
+        If it is another one.
+    InputError
+        If this root has logged versions of the model, but not this one.
     """
     import mlflow.artifacts
 
+    recorded = record_of(root, model) if open_model_records(root).versions(model.name) else None
     with tracking_client(root):
-        folder = mlflow.artifacts.download_artifacts(model.uri)
-    return load_pipeline(folder)
+        folder = str(mlflow.artifacts.download_artifacts(model.uri))
+    if recorded is not None and model_digest(folder) != recorded.digest:
+        raise DamagedError(
+            f"the file of version {model.version} of {model.name} in MLflow is not the one that was logged; train with "
+            "the same configuration and another --repetition, or put MLflow's artifacts back from a back-up"
+        )
+    return folder

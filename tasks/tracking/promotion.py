@@ -1,45 +1,52 @@
-"""Which model versions there are, what audits have said of their algorithm, and whether one may be promoted.
+"""Which algorithms models were made with, what audits have said of them, and whether a version may be promoted.
 
-Promotion is to give a version an alias, by which others load it. It asks here; MLflow's own page and clients do not, so
-whoever sets an alias there looks at the tag by himself.
+Promotion is to give a version an alias, by which others load it. What it rests on, and who is champion, is on record in
+the root (:mod:`storage.model_records`): MLflow's tags and aliases show it, and whoever writes them there changes
+nothing here. MLflow's own page and clients follow its alias and ask nobody.
 """
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, ConfigDict
 
 from storage.errors import InputError, RefusedError
+from storage.model_records import WITHDRAWN, ModelRecords, VersionRecord
 from tasks.accounts.budget import open_ledger
-from tasks.runtime.books import open_catalog
+from tasks.runtime.books import open_catalog, open_model_records
 from tasks.tracking.client import tracking_client
-from tasks.tracking.models import CHAMPION
+from tasks.tracking.models import CHAMPION, RegisteredModel, find_model, record_of, require_unchanged
 
 if TYPE_CHECKING:
-    from mlflow import MlflowClient
-    from mlflow.entities import Run
-    from mlflow.entities.model_registry import ModelVersion
+    from collections.abc import Mapping
 
-__all__ = ["AUDITS", "AUDIT_TAG", "VIOLATION", "InUse", "algorithms_in_use", "audit_of", "promote", "tag_versions"]
+__all__ = [
+    "AUDITS",
+    "AUDIT_TAG",
+    "COMPARISON_TAG",
+    "VIOLATION",
+    "InUse",
+    "algorithms_in_use",
+    "audit_of",
+    "note_audit",
+    "promote",
+    "roll_back",
+    "withdraw_audits",
+]
 
 AUDITS = "privacy-audits"
 """MLflow's experiment of audits."""
 
 AUDIT_TAG = "unitball.audit"
-"""Tag of model versions and of audits' runs: what the last audit of the algorithm has said."""
+"""Tag of model versions and of audits' runs: shows what the last audit of the algorithm has said."""
 
 COMPARISON_TAG = "unitball.comparison"
-"""Tag of model versions: how they have compared with the champion, as JSON."""
+"""Tag of model versions: shows how they have compared with the champion, as JSON."""
 
 VIOLATION = "violation"
-"""The value of the tag by which promotion is blocked; it stays until its owner deletes it."""
-
-
-# Tag of registered models: the versions that were champion, in order.
-_CHAMPIONS = "unitball.champions"
+"""The outcome by which promotion is blocked; it stands until the owner withdraws it."""
 
 
 class InUse(BaseModel):
@@ -61,30 +68,22 @@ class InUse(BaseModel):
 
 
 def algorithms_in_use(root: Path) -> list[InUse]:
-    """Return each algorithm of the registered model versions once, with the budget of its newest version.
+    """Return each algorithm of the versions on record once, with the budget of its newest version.
 
     Versions that were trained without a budget have nothing to audit and are left out.
     """
     found: dict[str, InUse] = {}
-    with tracking_client(root) as client:
-        versions = sorted(client.search_model_versions(), key=lambda one: int(one.creation_timestamp), reverse=True)
-        for version in versions:
-            name = version.tags.get("algorithm")
-            if not name or name in found or not version.run_id:
-                continue
-            params = client.get_run(version.run_id).data.params
-            if "epsilon" in params:
-                found[name] = InUse(
-                    algorithm=name,
-                    epsilon=float(params["epsilon"]),
-                    delta=float(params["delta"]),
-                    neighbours=version.tags.get("neighbours", "none"),
-                )
+    for version in reversed(open_model_records(root).versions()):
+        facts = version.facts
+        if facts["algorithm"] not in found and facts["epsilon"] is not None:
+            found[facts["algorithm"]] = InUse(
+                **{name: facts[name] for name in ("algorithm", "epsilon", "delta", "neighbours")}
+            )
     return list(found.values())
 
 
 def audit_of(root: Path, run_id: str, algorithm: str) -> dict[str, object]:
-    """Return what the last audit has said of the model versions of a run, and the newest audit of an algorithm.
+    """Return what audits have said of the model versions of a run, and the newest audit of an algorithm.
 
     Parameters
     ----------
@@ -99,53 +98,99 @@ def audit_of(root: Path, run_id: str, algorithm: str) -> dict[str, object]:
         ``versions``: each model version with its outcome and reason, ``None`` where none was audited; ``newest``: the
         numbers of the newest audit, ``None`` where there is none.
     """
-    if not run_id:
-        return {"versions": [], "newest": None}
-    with tracking_client(root) as client:
-        versions = client.search_model_versions(f"run_id = '{run_id}'")
-        newest = _newest_audit(client, algorithm)
+    records = open_model_records(root)
+    audits = records.audits(algorithm)
+    versions = []
+    for one in records.versions() if run_id else []:
+        if one.run == run_id:
+            said = _said(records, one)
+            outcome, reason = (None, None) if said is None else said
+            versions.append({"model": f"{one.model}/{one.version}", "outcome": outcome, "reason": reason})
+    newest = audits[-1] if audits else None
     return {
-        "versions": [
-            {
-                "model": f"{one.name}/{one.version}",
-                "outcome": one.tags.get(AUDIT_TAG),
-                "reason": one.tags.get(f"{AUDIT_TAG}.reason"),
-            }
-            for one in versions
-        ],
-        "newest": newest
-        and {
-            "run": newest.info.run_id,
-            "outcome": newest.data.tags.get(AUDIT_TAG),
-            "numbers": {name: value for name, value in newest.data.metrics.items() if name != "trade_off"},
-        },
+        "versions": versions,
+        "newest": newest and {"run": newest.run, "outcome": newest.outcome, "numbers": dict(newest.numbers)},
     }
 
 
-def tag_versions(root: Path, algorithm: str, outcome: str, reason: str) -> list[str]:
-    """Write what an audit has found on every version of an algorithm, and return which these are.
+def _said(records: ModelRecords, version: VersionRecord) -> tuple[str, str] | None:
+    """Return what audits since a version was made have said of its algorithm: a violation, or else the last of them."""
+    since = [one for one in records.audits(version.facts["algorithm"]) if one.sequence > version.sequence]
+    telling = [one for one in since if one.outcome == VIOLATION] or since
+    return (telling[-1].outcome, telling[-1].reason) if telling else None
+
+
+def note_audit(
+    root: Path,
+    algorithm: str,
+    outcome: str,
+    reason: str,
+    *,
+    run: str = "",
+    numbers: Mapping[str, float] | None = None,
+) -> list[str]:
+    """Put on record what an audit has found, show it on every version of the algorithm, and return which these are.
 
     A violation that was found before stays: a later audit that sees nothing does not take it back.
+
+    Parameters
+    ----------
+    root : Path
+    algorithm, outcome, reason : str
+    run : str
+        MLflow's id of the audit.
+    numbers : mapping of str to float, optional
     """
-    tagged = []
+    records = open_model_records(root)
+    records.record_audit(algorithm, outcome, reason, run=run, numbers=numbers)
+    return _show_audits(root, algorithm)
+
+
+def withdraw_audits(root: Path, algorithm: str, reason: str) -> list[str]:
+    """Take back, on record, what audits have said of an algorithm; return the versions that no violation blocks now.
+
+    Raises
+    ------
+    InputError
+        If no audit of it has found a violation, or no reason is given.
+    """
+    records = open_model_records(root)
+    if not reason.strip():
+        raise InputError("what audits have found is withdrawn on record: say why with --reason")
+    if all(one.outcome != VIOLATION for one in records.audits(algorithm)):
+        raise InputError(f"no audit of {algorithm!r} that stands has found a violation; there is nothing to withdraw")
+    records.record_audit(algorithm, WITHDRAWN, reason)
+    return _show_audits(root, algorithm)
+
+
+def _show_audits(root: Path, algorithm: str) -> list[str]:
+    """Let the tags in MLflow show what is on record, and return the versions on record that MLflow knows."""
+    records = open_model_records(root)
+    recorded = {(one.model, one.version, one.run): one for one in records.versions()}
+    shown = []
     with tracking_client(root) as client:
         for version in client.search_model_versions():
-            if version.tags.get("algorithm") != algorithm:
+            one = recorded.get((version.name, str(version.version), str(version.run_id)))
+            if one is None or one.facts["algorithm"] != algorithm:
                 continue
-            if version.tags.get(AUDIT_TAG) != VIOLATION:
-                client.set_model_version_tag(version.name, version.version, AUDIT_TAG, outcome)
-                client.set_model_version_tag(version.name, version.version, f"{AUDIT_TAG}.reason", reason)
-            tagged.append(f"{version.name} {version.version}")
-    return tagged
+            said = _said(records, one)
+            for tag, value in zip((AUDIT_TAG, f"{AUDIT_TAG}.reason"), said or (None, None), strict=True):
+                if value is not None:
+                    client.set_model_version_tag(version.name, version.version, tag, value)
+                elif tag in version.tags:
+                    client.delete_model_version_tag(version.name, version.version, tag)
+            shown.append(f"{version.name} {version.version}")
+    return shown
 
 
 def promote(root: Path, name: str, version: str, alias: str = CHAMPION) -> None:
     """Give a registered model version an alias.
 
-    No version gets one whose algorithm an audit has refuted. The alias :data:`CHAMPION`, by which models are used, goes
-    only to a version of which something is proved, whose account is within its cap, whose algorithm was audited, and
-    which is better than the champion, if there is one, on public rows or by what was charged for it
-    (:mod:`tasks.tracking.comparison`); a first champion must have been measured.
+    No version gets one whose algorithm an audit has refuted. :data:`CHAMPION`, by which models are used, goes only to a
+    version whose file is the one that was logged, of which something is proved, whose account is within its cap, whose
+    algorithm was audited, and which is better than the champion, if there is one, on public rows or by what was charged
+    for it (:mod:`tasks.tracking.comparison`); a first champion must have been measured. All that is read from the
+    root's records.
 
     Parameters
     ----------
@@ -159,114 +204,85 @@ def promote(root: Path, name: str, version: str, alias: str = CHAMPION) -> None:
     RefusedError
         With what is missing, and the way out.
     InputError
-        If there is no such version.
+        If there is no such version, or this root has not logged it.
+    storage.errors.DamagedError
+        If the file in MLflow is another one than was logged.
     """
-    with tracking_client(root) as client:
-        found = _version(client, name, version)
-        reason = _refuted(client, found) or (_unfit(client, found) if alias == CHAMPION else None)
-        if reason is not None:
-            raise RefusedError(f"version {version} of {name} is not promoted: {reason}")
-        if alias == CHAMPION:
-            before = _champions(client, name)
-            if [version] != before[-1:]:
-                client.set_registered_model_tag(name, _CHAMPIONS, json.dumps([*before, version]))
-        client.set_registered_model_alias(name, alias, version)
+    model, records = find_model(root, f"{name}/{version}"), open_model_records(root)
+    recorded = record_of(root, model)
+    reason = _refuted(records, recorded) or (_unfit(records, recorded) if alias == CHAMPION else None)
+    if reason is not None:
+        raise RefusedError(f"version {version} of {name} is not promoted: {reason}")
+    require_unchanged(root, model)
+    if alias == CHAMPION and records.champions(name)[-1:] != [version]:
+        records.record_champion(name, version)
+    _show_alias(root, name, alias, version)
 
 
 def roll_back(root: Path, name: str) -> str:
-    """Give the alias :data:`CHAMPION` back to the version that had it before, and return that.
+    """Make the version champion again that was before the present one, and return it.
 
     Raises
     ------
     InputError
-        If no version had it before.
+        If no version was champion before.
     RefusedError
         If an audit has refuted that version's algorithm meanwhile.
     """
+    records = open_model_records(root)
+    before = records.champions(name)
+    if len(before) < 2:
+        raise InputError(f"no version of {name!r} was champion before the present one")
+    model: RegisteredModel = find_model(root, f"{name}/{before[-2]}")
+    if reason := _refuted(records, record_of(root, model)):
+        raise RefusedError(f"version {model.version} of {name}, champion before, does not come back: {reason}")
+    require_unchanged(root, model)
+    records.record_champion(name, model.version, back=True)
+    _show_alias(root, name, CHAMPION, model.version)
+    return model.version
+
+
+def _show_alias(root: Path, name: str, alias: str, version: str) -> None:
     with tracking_client(root) as client:
-        before = _champions(client, name)
-        if len(before) < 2:
-            raise InputError(f"no version of {name!r} was champion before the present one")
-        version = before[-2]
-        if reason := _refuted(client, _version(client, name, version)):
-            raise RefusedError(f"version {version} of {name}, champion before, does not come back: {reason}")
-        client.set_registered_model_tag(name, _CHAMPIONS, json.dumps(before[:-1]))
-        client.set_registered_model_alias(name, CHAMPION, version)
-    return version
+        client.set_registered_model_alias(name, alias, version)
 
 
-def _champions(client: MlflowClient, name: str) -> list[str]:
-    """Return the versions that were champion, in order, the present one last."""
-    from mlflow.exceptions import MlflowException
-
-    try:
-        model = client.get_registered_model(name)
-    except MlflowException as error:
-        raise InputError(f"there is no model {name!r} in MLflow's registry") from error
-    noted = [str(one) for one in json.loads(model.tags.get(_CHAMPIONS, "[]"))]
-    present = model.aliases.get(CHAMPION)
-    # Set or taken away by hand, on MLflow's page.
-    return noted if present is None or [str(present)] == noted[-1:] else [*noted, str(present)]
-
-
-def _version(client: MlflowClient, name: str, version: str) -> ModelVersion:
-    from mlflow.exceptions import MlflowException
-
-    try:
-        return client.get_model_version(name, version)
-    except MlflowException as error:
-        raise InputError(f"there is no version {version} of a model {name!r} in MLflow's registry") from error
-
-
-def _newest_audit(client: MlflowClient, algorithm: str) -> Run | None:
-    experiment = client.get_experiment_by_name(AUDITS)
-    if experiment is None:
-        return None
-    found = client.search_runs(
-        [experiment.experiment_id],
-        f"tags.algorithm = '{algorithm}' and attributes.status = 'FINISHED'",
-        order_by=["attributes.start_time DESC"],
-        max_results=1,
-    )
-    return found[0] if found else None
-
-
-def _refuted(client: MlflowClient, version: ModelVersion) -> str | None:
+def _refuted(records: ModelRecords, version: VersionRecord) -> str | None:
     """Return what an audit has refuted of a version's algorithm; None where none has."""
-    algorithm = version.tags.get("algorithm", "none")
+    algorithm = version.facts["algorithm"]
     way_out = (
-        f". Train it again once the algorithm is mended; if the finding was an error, delete the tag {AUDIT_TAG} in "
-        "MLflow and audit again"
+        ". Train it again once the algorithm is mended; if the finding was an error: unitball model withdraw-audits "
+        f"{algorithm} --reason …, and audit again"
     )
-    if version.tags.get(AUDIT_TAG) == VIOLATION:
-        said = version.tags.get(f"{AUDIT_TAG}.reason") or f"an audit has refuted what is stated of {algorithm}"
-        return said + way_out
-    newest = _newest_audit(client, algorithm)
-    if newest is not None and newest.data.tags.get(AUDIT_TAG) == VIOLATION:
-        return f"the newest audit of {algorithm} has refuted what is stated of it (run {newest.info.run_id})" + way_out
+    said = _said(records, version)
+    if said is not None and said[0] == VIOLATION:
+        return (said[1] or f"an audit has refuted what is stated of {algorithm}") + way_out
+    newest = records.audits(algorithm)[-1:]
+    if newest and newest[0].outcome == VIOLATION:
+        return f"the newest audit of {algorithm} has refuted what is stated of it (run {newest[0].run})" + way_out
     return None
 
 
-def _unfit(client: MlflowClient, version: ModelVersion) -> str | None:
+def _unfit(records: ModelRecords, version: VersionRecord) -> str | None:
     """Return what a version lacks to be champion; None where nothing."""
-    algorithm, dataset = (version.tags.get(name, "none") for name in ("algorithm", "dataset"))
-    champion = client.get_registered_model(version.name).aliases.get(CHAMPION)
-    compared = json.loads(version.tags.get(COMPARISON_TAG, "{}"))
-    if version.tags.get("proved", "none") == "none":
+    algorithm, dataset = version.facts["algorithm"], version.facts["dataset"]
+    champions = records.champions(version.model)
+    if version.facts["proved"] == "none":
         return f"nothing is proved of {algorithm} here; unitball algorithms names what is"
-    if AUDIT_TAG not in version.tags and _newest_audit(client, algorithm) is None:
+    if not records.audits(algorithm):
         return f"{algorithm} was not audited; prefect deployment run privacy-audit/weekly does, and charges nothing"
     if not open_catalog().has(dataset):
         return f"this root does not know the data set {dataset!r}, so that nobody can say whether its cap holds"
     if not open_ledger().standing(open_catalog().account_of(dataset).name).admitted:
         return f"the account of {dataset} is above its cap; unitball budget {dataset} says by how much"
-    if champion is None or str(champion) == str(version.version):
-        measured = client.get_run(version.run_id).data.metrics
-        return None if {"accuracy", "r2"} & set(measured) else "it was not measured; train without --no-evaluation"
-    if compared.get("champion") != str(champion):
+    if not champions or champions[-1] == version.version:
+        measured = {"accuracy", "r2"} & set(version.facts["metrics"])
+        return None if measured else "it was not measured; train without --no-evaluation"
+    compared = records.comparison(version.model, version.version)
+    if compared is None or compared["champion"] != champions[-1]:
         return (
-            f"it was not compared with the champion, version {champion}; unitball model compare "
-            f"{version.name}/{version.version}"
+            f"it was not compared with the champion, version {champions[-1]}; unitball model compare "
+            f"{version.model}/{version.version}"
         )
     if not compared["gain"] > compared["margin"]:
         gained = f"gain {compared['gain']:+.4f}, margin {compared['margin']:.4f}"

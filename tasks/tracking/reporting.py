@@ -124,10 +124,12 @@ def run_report(
         model = _model_report(config, dataset, plan, result, next(iter(models.values())), columns)
     except NotExportableError as reason:
         model, report = None, dataclasses.replace(report, note=f"{report.note}\n\nNo model is logged: {reason}.")
-    lineage = lineage_of(config, dataset, plan, next(iter(models.values())))
+    lineage = lineage_of(config, dataset, plan, next(iter(models.values()))).model_dump_json(indent=2)
+    if model is not None:
+        model = dataclasses.replace(model, lineage=lineage)
     files: dict[str, str | bytes] = {
         "result.json": result.model_dump_json(indent=2),
-        LINEAGE: lineage.model_dump_json(indent=2),
+        LINEAGE: lineage,
         **figure_files(result),
     }
     return dataclasses.replace(report, children=_children(plan, result), model=model, files=files)

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from storage.layout import Layout
+from tasks.runtime.books import open_model_records
 from tasks.runtime.tracking_server import server_address
 from tasks.tracking.client import tracking_client
 from tasks.tracking.views import VIEW_NAME, VIEW_TAG, view_envelope, view_path
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from sklearn.pipeline import Pipeline
 
 __all__ = [
+    "DECISIVE",
     "FACTS",
     "PARENT",
     "RUN_KEY",
@@ -52,6 +54,9 @@ _ROOT = "unitball.root"
 FACTS = ("algorithm", "dataset", "trust", "proved", "claim", "paper", "neighbours", "numerics")
 """What every run states under the same names, as parameters (MLflow compares them side by side) and as tags
 (MLflow filters on them); what does not apply is ``"none"``."""
+
+DECISIVE = ("accuracy", "accuracy_noise", "r2")
+"""The metrics by which versions of a model are compared; they are kept on record with the version."""
 
 _MOST_DESCRIPTION = 5000  # MLflow's limit for the description of a model's version.
 _DIGEST_LENGTH = 36  # MLflow's limit for the digest of a data set.
@@ -83,6 +88,8 @@ class ModelReport:
         The model of MLflow's registry that this becomes a new version of.
     packages : tuple of str
         Distributions that it needs beside what every model does.
+    lineage : str
+        What it is made of, as JSON; kept on record with the version.
     """
 
     pipeline: Pipeline
@@ -90,6 +97,7 @@ class ModelReport:
     classes: tuple[str, ...]
     registered_name: str
     packages: tuple[str, ...] = ()
+    lineage: str = "null"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,6 +194,7 @@ def track_run(root: Path, report: RunReport) -> str:
         experiment = experiment_of(client, root, report.experiment, metric)
         for run in runs_with(client, experiment, RUN_KEY, report.run_key):
             if run.info.status == "FINISHED":
+                _complete(client, root, experiment, str(run.info.run_id), report)
                 return str(run.info.run_id)
             # On a server that others share, an unfinished run may be one that another root is writing.
             if run.data.tags.get(_ROOT) == _root_name(root):
@@ -249,6 +258,13 @@ def runs_with(client: MlflowClient, experiment: str, tag: str, value: str) -> li
             return found
 
 
+def _complete(client: MlflowClient, root: Path, experiment: str, run_id: str, report: RunReport) -> None:
+    """Log the model of a run once more where no version of it is on record: one that an earlier version logged."""
+    model = report.model
+    if model is not None and all(one.run != run_id for one in open_model_records(root).versions(model.registered_name)):
+        _register(client, root, experiment, run_id, report, model)
+
+
 def _remove(client: MlflowClient, run: Run) -> None:
     run_id, experiment = run.info.run_id, run.info.experiment_id
     for version in client.search_model_versions(f"run_id = '{run_id}'"):
@@ -273,14 +289,7 @@ def _write(client: MlflowClient, experiment: str, root: Path, report: RunReport)
         tags=facts | dict(report.tags) | note,
         params=params,
     )
-    model_id = None
-    if report.model is not None:
-        kind = "classifier" if report.model.classes else "regressor"
-        # By hand, since MLflow's own would put it into whatever experiment is the active one.
-        model_id = client.create_logged_model(
-            experiment, name="model", source_run_id=run_id, tags=facts, params=params, model_type=kind
-        ).model_id
-        _log_model(client, run_id, model_id, report.model, facts, report.note)
+    model_id = None if report.model is None else _register(client, root, experiment, run_id, report, report.model)
     _log_metrics(client, run_id, report.metrics, report.curves, model_id)
     inputs = [_opaque(item) for item in report.inputs]
     if inputs:
@@ -374,10 +383,36 @@ def _requirements(more: tuple[str, ...] = ()) -> list[str]:
     return [f"{package}=={importlib.metadata.version(package)}" for package in packages]
 
 
+def _register(
+    client: MlflowClient, root: Path, experiment: str, run_id: str, report: RunReport, model: ModelReport
+) -> str:
+    """Log the model, register it as a new version and put that on record; return MLflow's id of the logged model."""
+    facts = report.all_facts()
+    # By hand, since MLflow's own would put it into whatever experiment is the active one.
+    model_id = client.create_logged_model(
+        experiment,
+        name="model",
+        source_run_id=run_id,
+        tags=facts,
+        params=facts | {name: str(value) for name, value in report.params.items()},
+        model_type="classifier" if model.classes else "regressor",
+    ).model_id
+    version, digest = _log_model(client, run_id, model_id, model, facts, report.note)
+    on_record = {
+        "run_key": report.run_key,
+        "lineage": json.loads(model.lineage),
+        **{name: facts[name] for name in ("algorithm", "dataset", "proved", "neighbours")},
+        **{name: report.params.get(name) for name in ("epsilon", "delta")},
+        "metrics": {name: report.metrics[name] for name in DECISIVE if name in report.metrics},
+    }
+    open_model_records(root).record_version(model.registered_name, version, run=run_id, digest=digest, facts=on_record)
+    return str(model_id)
+
+
 def _log_model(
     client: MlflowClient, run_id: str, model_id: str, report: ModelReport, facts: Mapping[str, str], note: str
-) -> None:
-    """Log the model and register it as a new version, described by a note."""
+) -> tuple[str, str]:
+    """Log the model and register it, described by a note; return the new version and the digest of the model's file."""
     import mlflow
     from mlflow.models import Model
     from mlflow.utils import logging_utils
@@ -402,5 +437,7 @@ def _log_model(
             logged.model_uri, report.registered_name, await_registration_for=0, tags=dict(facts)
         )
         client.update_model_version(made.name, made.version, description=note[:_MOST_DESCRIPTION])
+        assert logged.metadata is not None
+        return str(made.version), str(logged.metadata[flavor.DIGEST])
     finally:
         logging_utils.enable_logging()

@@ -20,7 +20,7 @@ from tasks.datasets.request import IngestRequest
 from tasks.release.rows import maps_of, rows_of
 from tasks.tracking.comparison import Comparison, ComparisonRequest, compare_models, open_contest
 from tasks.tracking.models import find_model
-from tasks.tracking.promotion import promote, roll_back, tag_versions
+from tasks.tracking.promotion import note_audit, promote, roll_back
 from tasks.tracking.reporting import run_report
 from tasks.tracking.runs import track_run
 from tests.support.chains import charges, configured, ingest_private, prepare
@@ -56,7 +56,7 @@ def contested(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Itera
 def test_who_may_become_champion(contested: Path) -> None:
     with pytest.raises(RefusedError, match="noisy-gd was not audited"):
         promote(contested, MODEL, "1")
-    tag_versions(contested, "noisy-gd", "consistent", "fine")
+    note_audit(contested, "noisy-gd", "consistent", "fine")
     promote(contested, MODEL, "1")
     assert find_model(contested, f"{MODEL}@champion").version == "1"
     with pytest.raises(RefusedError, match="not compared with the champion, version 1"):
@@ -121,7 +121,7 @@ def test_public_rows_decide_exactly(engine: Engine, tracked_root: Path, tmp_path
     ingest(IngestRequest.model_validate({"name": "open", "format": "libsvm", "path": rows.path, **public}))
     trained(tracked_root, "open", epsilon=0.02)
     trained(tracked_root, "open", epsilon=4.0)
-    tag_versions(tracked_root, "noisy-gd", "consistent", "fine")
+    note_audit(tracked_root, "noisy-gd", "consistent", "fine")
     promote(tracked_root, "open.noisy-gd", "1")
     compared = champion_comparison(ComparisonRequest(model="open.noisy-gd/2", promote=True))
     assert compared.better

@@ -14,7 +14,7 @@ import threading
 import time
 import urllib.request
 from base64 import b64encode
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -195,25 +195,41 @@ def receiving() -> Iterator[tuple[str, list[dict[str, Any]]]]:
 
 
 @contextlib.contextmanager
-def started(folder: Path, expected: signal.Signals | None = None, *arguments: str) -> Iterator[Served]:
+def started(
+    folder: Path,
+    expected: signal.Signals | None = None,
+    *arguments: str,
+    soon: Sequence[str] = ("wine",),
+    prepare: Callable[[Path], None] | None = None,
+) -> Iterator[Served]:
     """Serve the root below a folder until the context is left, or until a signal that the caller sends.
 
-    Further arguments are those of `unitball serve`.
+    Further arguments are those of `unitball serve`; ``soon`` are data sets on each of which a schedule fires at one
+    moment after the start, and ``prepare`` brings more into the root before.
 
     The end by Ctrl-C is checked: in order, with nothing left.
     """
     root, output = folder / "root", folder / "output"
-    # The committed deployments, and one more schedule that a test can wait for.
+    # The committed deployments, and more schedules that a test can wait for.
     plan = yaml.safe_load(serving.DEPLOYMENTS.read_text())
-    wine = {"config": {"dataset": "wine", "algorithm": "noisy-gd", "epsilon": 1.0}}
-    soon = {"interval": 3600, "slug": "soon", "parameters": wine, "anchor_date": _in_seconds(SOON)}
-    plan["deployments"][0]["schedules"] = [soon]
+    anchor = _in_seconds(SOON)
+    plan["deployments"][0]["schedules"] = [
+        {
+            "interval": 3600,
+            "slug": f"soon-{number}",
+            "parameters": {"config": {"dataset": name, "algorithm": "noisy-gd", "epsilon": 1.0}},
+            "anchor_date": anchor,
+        }
+        for number, name in enumerate(soon)
+    ]
     deployments = folder / "prefect.yaml"
     deployments.write_text(yaml.safe_dump(plan))
     ports = free_port(), free_port()
     rows = rows_file(folder / "arrivals.libsvm", 200)
-    _prepare(root, "ingest", "arrivals", "--format", "libsvm", "--path", rows, "--public")
-    _prepare(root, "schedule", "arrivals", "--nightly", "--on-new-version", "--algorithm", "noisy-gd", "--epsilon", "1")
+    prepared(root, "ingest", "arrivals", "--format", "libsvm", "--path", rows, "--public")
+    prepared(root, "schedule", "arrivals", "--nightly", "--on-new-version", "--algorithm", "noisy-gd", "--epsilon", "1")
+    if prepare is not None:
+        prepare(root)
     with receiving() as (webhook, alerts):
         with output.open("w") as file:
             process = subprocess.Popen(
@@ -250,13 +266,15 @@ def started(folder: Path, expected: signal.Signals | None = None, *arguments: st
             assert output.read_text().rstrip().endswith("stopped")
             assert "stopping: runner, MLflow, Prefect" in output.read_text()
             assert not processes_of(root)
+            assert "never awaited" not in (root / "logs" / "runner.log").read_text()
         finally:
             if process.poll() is None:
                 process.terminate()
                 process.wait(90)
 
 
-def _prepare(root: Path, *arguments: str) -> None:
+def prepared(root: Path, *arguments: str) -> None:
+    """Run a command on a root that is not served yet."""
     command = [sys.executable, *UNITBALL, *arguments, "--root", str(root)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, env=environment())
     assert done.returncode == 0, done.stderr

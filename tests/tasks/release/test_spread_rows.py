@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -19,12 +20,14 @@ from dpalgos.trainers.gradient_descent import NoisyGradientDescent
 from storage import rowfiles
 from storage.datasets import write_dataset
 from storage.layout import Layout
+from storage.objects import objects_of
 from storage.refs import ShardRef, Visibility
 from storage.shards import write_shards
 from storage.source import Block, Source
 from tasks.release.redaction import RedactedError
 from tasks.release.rows import rows_of
 from tasks.runtime.cluster import security
+from tests.support.object_store import running_object_store, use_object_store
 from tests.support.untraced import untraced
 
 _MU = GaussianMu(1.0)
@@ -65,18 +68,26 @@ def _summed(rows: Any) -> Any:
     return sum(features.sum() for features, _ in rows.blocks())
 
 
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Layout, tuple[ShardRef, ...]]]:
-    layout = Layout(tmp_path_factory.mktemp("root")).prepare()
-    random = np.random.default_rng(1)
-    block = Block(random.normal(size=(300, 6)), random.integers(0, 2, 300))
-    source = Source(format="made-up", place="made up", dimension=6, parts={"train": [block]}, classes=("0", "1"))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rowfiles, "_PART_BYTES", 4 * 6 * 40)
-        patch.setattr(rowfiles, "_BLOCK_ENTRIES", 6 * 40)
-        ref = write_dataset(layout, source, name="spread", account="spread", visibility=Visibility.PRIVATE)
-        dealt = {"a": np.arange(0, 180), "b": np.arange(180, 300)}
-        yield layout, write_shards(layout, ref, dealt, "even")
+@pytest.fixture(scope="module", params=["files", pytest.param("objects", marks=pytest.mark.nightly)])
+def place(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Layout, tuple[ShardRef, ...]]]:
+    """Yield a root, its rows in files or in an object store, and the shards of two parties."""
+    folder = tmp_path_factory.mktemp("spread")
+    with contextlib.ExitStack() as stack:
+        patch = stack.enter_context(pytest.MonkeyPatch.context())
+        if request.param == "objects":
+            use_object_store(patch, stack.enter_context(running_object_store(folder / "log")), "spread")
+        layout = Layout(folder / "root").prepare()
+        random = np.random.default_rng(1)
+        block = Block(random.normal(size=(300, 6)), random.integers(0, 2, 300))
+        source = Source(format="made-up", place="made up", dimension=6, parts={"train": [block]}, classes=("0", "1"))
+        with pytest.MonkeyPatch.context() as small:
+            small.setattr(rowfiles, "_PART_BYTES", 4 * 6 * 40)
+            small.setattr(rowfiles, "_BLOCK_ENTRIES", 6 * 40)
+            ref = write_dataset(layout, source, name="spread", account="spread", visibility=Visibility.PRIVATE)
+            dealt = {"a": np.arange(0, 180), "b": np.arange(180, 300)}
+            yield layout, write_shards(layout, ref, dealt, "even")
 
 
 @pytest.fixture(scope="module")
@@ -99,6 +110,7 @@ def test_workers_release_what_one_machine_releases(
 ) -> None:
     layout, shards = place
     monkeypatch.setenv("UNITBALL_ROOT", str(layout.root))
+    assert bool(list(layout.private.rglob("*.parquet"))) == (objects_of(layout) is None)
     spread, over_workers = cluster.submit(released, shards).result(timeout=120)
     alone, here = released(shards)
     assert spread

@@ -1,28 +1,37 @@
-"""Promotion asks what audits have said: a refuted algorithm's versions get no alias."""
+"""Promotion asks what is on record in the root: what audits have said, how versions compare, who is champion."""
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from mlflow.artifacts import download_artifacts
 
-from storage.errors import InputError, RefusedError
+from storage.errors import DamagedError, InputError, RefusedError
 from storage.ledger.charges import Decision
 from storage.ledger.ledger import Ledger
+from storage.model_records import ModelRecords
 from tasks.datasets.description import find_dataset
+from tasks.runtime.books import open_model_records
 from tasks.runtime.tracking_server import own_database
+from tasks.tracking.client import tracking_client
+from tasks.tracking.models import find_model, load_model, registered_by
 from tasks.tracking.promotion import (
     AUDIT_TAG,
-    AUDITS,
+    COMPARISON_TAG,
     VIOLATION,
     InUse,
     algorithms_in_use,
+    audit_of,
+    note_audit,
     promote,
     roll_back,
-    tag_versions,
+    withdraw_audits,
 )
-from tasks.tracking.runs import RunReport, track_run
+from tasks.tracking.runs import track_run
 from tests.support.command_line import CommandLine
 from tests.support.engines import Engine
 from tests.tasks.tracking.test_runs import a_report
@@ -70,19 +79,35 @@ def test_audits_decide_on_promotion(models: Path) -> None:
     promote(models, "digits.fed", "1", "chosen")
     assert str(client(models).get_model_version_by_alias("digits.fed", "chosen").version) == "1"
     # A suspicion is no refutation.
-    assert tag_versions(models, "fed", "warning", "odd") == ["digits.fed 2", "digits.fed 1"]
+    assert note_audit(models, "fed", "warning", "odd") == ["digits.fed 2", "digits.fed 1"]
     promote(models, "digits.fed", "2", "chosen")
-    tag_versions(models, "fed", VIOLATION, "epsilon is 3 at least")
+    note_audit(models, "fed", VIOLATION, "epsilon is 3 at least", run="the-run")
     with pytest.raises(RefusedError, match="epsilon is 3 at least"):
         promote(models, "digits.fed", "1", "chosen")
     # What sees nothing later does not take it back.
-    tag_versions(models, "fed", "consistent", "fine")
+    note_audit(models, "fed", "consistent", "fine")
     with pytest.raises(RefusedError, match="not promoted"):
         promote(models, "digits.fed", "2", "chosen")
     assert client(models).get_model_version("digits.fed", "1").tags[AUDIT_TAG] == VIOLATION
-    # The owner does, by hand.
+    run = client(models).get_model_version("digits.fed", "1").run_id
+    said = audit_of(models, run, "fed")
+    assert [one["outcome"] for one in said["versions"]] == [VIOLATION]  # type: ignore[attr-defined]
+    assert said["newest"] == {"run": "", "outcome": "consistent", "numbers": {}}
+    # Neither does a tag that is deleted or set in MLflow. The owner does, on record.
     client(models).delete_model_version_tag("digits.fed", "1", AUDIT_TAG)
+    client(models).set_model_version_tag("digits.fed", "2", AUDIT_TAG, "consistent")
+    for version in ("1", "2"):
+        with pytest.raises(RefusedError, match="withdraw-audits fed"):
+            promote(models, "digits.fed", version, "chosen")
+    with pytest.raises(InputError, match="--reason"):
+        withdraw_audits(models, "fed", " ")
+    assert withdraw_audits(models, "fed", "a broken build") == ["digits.fed 2", "digits.fed 1"]
+    assert AUDIT_TAG not in client(models).get_model_version("digits.fed", "2").tags
     promote(models, "digits.fed", "1", "chosen")
+    with pytest.raises(RefusedError, match="fed was not audited"):
+        promote(models, "digits.fed", "1")
+    with pytest.raises(InputError, match="nothing to withdraw"):
+        withdraw_audits(models, "fed", "again")
     promote(models, "digits.other", "1", "chosen")
     with pytest.raises(InputError, match="no version 7"):
         promote(models, "digits.other", "7", "chosen")
@@ -96,50 +121,125 @@ def test_the_command(models: Path, capfd: pytest.CaptureFixture[str]) -> None:
     command("model", "compare", "digits.other", *at).refused(2, "has no champion to compare with")
     told = command.succeeds("model", "promote", "digits.other", "--alias", "shadow", *at)
     assert (told["model"], told["version"], told["alias"]) == ("digits.other", "1", "shadow")
-    tag_versions(models, "other", VIOLATION, "made up")
+    note_audit(models, "other", VIOLATION, "made up")
     command("model", "promote", "digits.other/1", *at).refused(3, "not promoted", "made up")
-    client(models).delete_model_version_tag("digits.other", "1", AUDIT_TAG)
+    told = command.succeeds("model", "withdraw-audits", "other", "--reason", "made up indeed", *at)
+    assert told["versions"] == ["digits.other 1"]
     command("model", "promote", "digits.nothing", *at).refused(2, "no model")
 
 
 def test_a_version_made_after_the_audit_is_blocked_too(models: Path) -> None:
     """Until a newer audit finds nothing."""
-
-    def audited(key: str, outcome: str) -> None:
-        track_run(
-            models,
-            RunReport(
-                experiment=AUDITS, run_key=key, name=key, facts={"algorithm": "other"}, tags={AUDIT_TAG: outcome}
-            ),
-        )
-
-    audited("first", VIOLATION)
-    with pytest.raises(RefusedError, match="newest audit of other"):
-        promote(models, "digits.other", "1", "challenger")
-    audited("second", "consistent")
-    promote(models, "digits.other", "1", "challenger")
+    note_audit(models, "late", VIOLATION, "before there was a version")
+    report = a_report(run_key="late", children=())
+    assert report.model is not None
+    made = replace(report, facts={**report.facts, "algorithm": "late"})
+    track_run(models, replace(made, model=replace(report.model, registered_name="digits.late")))
+    with pytest.raises(RefusedError, match="newest audit of late"):
+        promote(models, "digits.late", "1", "challenger")
+    note_audit(models, "late", "consistent", "")
+    promote(models, "digits.late", "1", "challenger")
 
 
 def test_what_a_champion_needs(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is proved, audited, of an account within its cap, and measured; each is asked for by itself."""
     monkeypatch.setenv("UNITBALL_ROOT", str(models))
-    client(models).set_model_version_tag("digits.fed", "2", AUDIT_TAG, "consistent")
+    note_audit(models, "fed", "consistent", "fine")
     with pytest.raises(RefusedError, match="does not know the data set 'digits'"):
         promote(models, "digits.fed", "2")
     find_dataset("digits")
+    overspent = Decision(admitted=False, costs={})
+    with monkeypatch.context() as patch:
+        patch.setattr(Ledger, "standing", lambda self, account: overspent)
+        with pytest.raises(RefusedError, match="the account of digits is above its cap"):
+            promote(models, "digits.fed", "2")
+    report = a_report(children=())
+    assert report.model is not None
+    unproved = replace(report, facts={**report.facts, "proved": None})
+    for number, (made, missing) in enumerate(
+        ((unproved, "nothing is proved of fed"), (replace(report, metrics={}), "it was not measured"))
+    ):
+        model = replace(report.model, registered_name=f"digits.lacking-{number}")
+        track_run(models, replace(made, run_key=f"lacking-{number}", model=model))
+        with pytest.raises(RefusedError, match=missing):
+            promote(models, f"digits.lacking-{number}", "1")
     promote(models, "digits.fed", "2")
     assert str(client(models).get_model_version_by_alias("digits.fed", "champion").version) == "2"
-    client(models).set_model_version_tag("digits.fed", "2", "proved", "none")
-    with pytest.raises(RefusedError, match="nothing is proved of fed"):
-        promote(models, "digits.fed", "2")
-    client(models).set_model_version_tag("digits.fed", "2", "proved", "(1, 1e-05)-DP")
-    overspent = Decision(admitted=False, costs={})
-    monkeypatch.setattr(Ledger, "standing", lambda self, account: overspent)
-    with pytest.raises(RefusedError, match="the account of digits is above its cap"):
-        promote(models, "digits.fed", "2")
-    # By hand, on MLflow's page; it is not forgotten.
-    monkeypatch.undo()
+    assert find_model(models, "digits.fed@champion").version == "2"
+
+
+def test_whoever_writes_to_mlflow_makes_no_champion(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tags, aliases, metrics, parameters and versions that somebody with MLflow's password alone has written."""
     monkeypatch.setenv("UNITBALL_ROOT", str(models))
-    client(models).set_registered_model_alias("digits.fed", "champion", "1")
-    assert roll_back(models, "digits.fed") == "2"
-    client(models).delete_registered_model_alias("digits.fed", "champion")
+    find_dataset("digits")
+    note_audit(models, "fed", "consistent", "fine")
+    promote(models, "digits.fed", "2")
+    forger = client(models)
+    better = {"champion": "2", "gain": 0.9, "margin": 0.0}
+    for tag, value in {
+        COMPARISON_TAG: json.dumps(better),
+        AUDIT_TAG: "consistent",
+        "proved": "(0.1, 0)-DP",
+        "algorithm": "other",
+    }.items():
+        forger.set_model_version_tag("digits.fed", "1", tag, value)
+    forger.set_registered_model_tag("digits.fed", "unitball.champions", '["1", "2", "1"]')
+    run = forger.get_model_version("digits.fed", "1").run_id
+    forger.log_metric(run, "accuracy", 1.0)
+    with pytest.raises(RefusedError, match="not compared with the champion, version 2"):
+        promote(models, "digits.fed", "1")
+    forger.set_registered_model_alias("digits.fed", "champion", "1")
+    assert find_model(models, "digits.fed@champion").version == "2"
+    with pytest.raises(InputError, match="was champion before the present one"):
+        roll_back(models, "digits.fed")
+    # An alias where there never was a champion.
+    forger.set_registered_model_alias("digits.other", "champion", "1")
+    with pytest.raises(InputError, match="the alias in MLflow, at version 1, makes none"):
+        find_model(models, "digits.other@champion")
+    # A version of one's own, with a good version's run and tags.
+    good = forger.get_model_version("digits.fed", "2")
+    with tracking_client(models) as inside:
+        theirs = inside.create_model_version("digits.fed", source=good.source, run_id=good.run_id, tags=good.tags)
+    assert find_model(models, "digits.fed").version == "2", "the newest is the newest on record"
+    found = registered_by(models, good.run_id)
+    assert found is not None
+    assert found.version == "2"
+    for refused in (
+        lambda: promote(models, "digits.fed", str(theirs.version), "chosen"),
+        lambda: load_model(models, find_model(models, f"digits.fed/{theirs.version}")),
+    ):
+        with pytest.raises(InputError, match="not one that this root has logged"):
+            refused()
+    # Another file under a good version's name.
+    load_model(models, find_model(models, "digits.fed@champion"))
+    with tracking_client(models):
+        (file,) = Path(download_artifacts(good.source)).rglob("model.skops")
+    kept = file.read_bytes()
+    file.write_bytes(kept + b"\0")
+    with pytest.raises(DamagedError, match="is not the one that was logged"):
+        load_model(models, find_model(models, "digits.fed@champion"))
+    with pytest.raises(DamagedError, match="is not the one that was logged"):
+        promote(models, "digits.fed", "2")
+    file.write_bytes(kept)
+    promote(models, "digits.fed", "2")
+    assert str(forger.get_model_version_by_alias("digits.fed", "champion").version) == "2"
+    assert open_model_records(models).champions("digits.fed") == ["2"]
+
+
+def test_a_model_that_an_earlier_version_logged_is_logged_once_more(models: Path) -> None:
+    """With its run unchanged: what is on record decides, and of that one nothing was."""
+    report = a_report(run_key="earlier", children=())
+    assert report.model is not None
+    report = replace(report, model=replace(report.model, registered_name="digits.earlier"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ModelRecords, "record_version", lambda *_, **__: None)
+        run = track_run(models, report)
+    found = find_model(models, "digits.earlier")
+    load_model(models, found)
+    with pytest.raises(InputError, match="train with the same configuration once more"):
+        promote(models, "digits.earlier", found.version)
+    for _ in range(2):
+        assert track_run(models, report) == run
+    assert find_model(models, "digits.earlier").version == "2"
+    assert len(client(models).search_model_versions("name = 'digits.earlier'")) == 2
+    promote(models, "digits.earlier", "2", "chosen")

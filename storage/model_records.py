@@ -1,0 +1,135 @@
+"""What is on record of models: what each version is made of, what audits and comparisons have said, who is champion."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from storage.ledger.database import Database
+from storage.ledger.entries import Entry, Kind, reading, writing
+
+__all__ = ["WITHDRAWN", "AuditRecord", "ModelRecords", "VersionRecord"]
+
+WITHDRAWN = "withdrawn"
+"""Outcome of an entry by which an owner takes back what audits have said of an algorithm."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VersionRecord:
+    """A version of a registered model, as it was when it was registered.
+
+    Parameters
+    ----------
+    model, version : str
+        Of the registry.
+    run : str
+        The run of the tracker that logged it.
+    digest : str
+        SHA-256 of its file.
+    facts : mapping
+        What it is made of and guaranteed, as whoever registered it wrote it: JSON.
+    sequence : int
+        The order of all records.
+    """
+
+    model: str
+    version: str
+    run: str
+    digest: str
+    facts: Mapping[str, Any]
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditRecord:
+    """What an audit has said of an algorithm.
+
+    Parameters
+    ----------
+    algorithm, outcome, reason : str
+    run : str
+        The run of the tracker that shows it.
+    numbers : mapping of str to float
+    sequence : int
+        The order of all records.
+    """
+
+    algorithm: str
+    outcome: str
+    reason: str
+    run: str
+    numbers: Mapping[str, float]
+    sequence: int
+
+
+class ModelRecords:
+    """Entries of the ledger's chain: whoever may write to a tracker's registry changes nothing here.
+
+    Parameters
+    ----------
+    database : Database
+        Of ledger and catalogue.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def record_version(self, model: str, version: str, *, run: str, digest: str, facts: Mapping[str, Any]) -> None:
+        """Record a version that was registered."""
+        self._append(Kind.MODEL, model, {"version": version, "run": run, "digest": digest, "facts": dict(facts)})
+
+    def versions(self, model: str | None = None) -> list[VersionRecord]:
+        """Return the versions on record, oldest first; of one model where it is named."""
+        return [
+            VersionRecord(model=entry.subject, sequence=entry.sequence, **entry.content)
+            for entry in self._found(Kind.MODEL, model)
+        ]
+
+    def record_audit(
+        self, algorithm: str, outcome: str, reason: str, *, run: str = "", numbers: Mapping[str, float] | None = None
+    ) -> None:
+        """Record what an audit has said, or with the outcome :data:`WITHDRAWN` that its owner takes that back."""
+        content = {"outcome": outcome, "reason": reason, "run": run, "numbers": dict(numbers or {})}
+        self._append(Kind.AUDIT, algorithm, content)
+
+    def audits(self, algorithm: str) -> list[AuditRecord]:
+        """Return the audits of an algorithm that stand, oldest first: those after the last withdrawal."""
+        found = [
+            AuditRecord(algorithm=entry.subject, sequence=entry.sequence, **entry.content)
+            for entry in self._found(Kind.AUDIT, algorithm)
+        ]
+        withdrawn = max((number for number, one in enumerate(found, 1) if one.outcome == WITHDRAWN), default=0)
+        return found[withdrawn:]
+
+    def record_comparison(self, model: str, version: str, outcome: Mapping[str, Any]) -> None:
+        """Record how a version has compared with the champion."""
+        self._append(Kind.COMPARISON, model, {"version": version, "outcome": dict(outcome)})
+
+    def comparison(self, model: str, version: str) -> Mapping[str, Any] | None:
+        """Return how a version has compared with the champion the last time; None where it has not."""
+        found = [entry.content for entry in self._found(Kind.COMPARISON, model) if entry.content["version"] == version]
+        outcome: Mapping[str, Any] | None = found[-1]["outcome"] if found else None
+        return outcome
+
+    def record_champion(self, model: str, version: str, *, back: bool = False) -> None:
+        """Record that a version is champion now, or with ``back`` is so again, the one after it being none any more."""
+        self._append(Kind.CHAMPION, model, {"version": version, "back": back})
+
+    def champions(self, model: str) -> list[str]:
+        """Return the versions that were champion, in order, the present one last."""
+        standing: list[str] = []
+        for entry in self._found(Kind.CHAMPION, model):
+            if entry.content["back"]:
+                standing.pop()
+            else:
+                standing.append(entry.content["version"])
+        return standing
+
+    def _append(self, kind: Kind, subject: str, content: Mapping[str, Any]) -> None:
+        with writing(self._database) as entries:
+            entries.append(kind, account="", subject=subject, content=content)
+
+    def _found(self, kind: Kind, subject: str | None) -> list[Entry]:
+        with reading(self._database) as entries:
+            return entries.find(kind, subject=subject)
