@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import os
 from typing import Annotated
 
@@ -31,6 +32,7 @@ def scheduler(
 
     use_root(root)
     secured = security(current_layout())
+    _import_tasks()
     from distributed import Scheduler
 
     async def serve() -> None:
@@ -56,6 +58,7 @@ def worker(
     use_root(root)
     require_scheduler(address)
     secured = security(current_layout())
+    _import_tasks()
     from distributed import Worker
 
     async def serve() -> None:
@@ -67,3 +70,13 @@ def worker(
             await running.finished()
 
     asyncio.run(serve())
+
+
+def _import_tasks() -> None:
+    """Import what runs send here, before anybody connects.
+
+    Scheduler and worker unpickle it in their event loops, and a loop that waits for imports answers nobody: on a slow
+    machine that takes longer than the half minute after which Dask gives a connection up.
+    """
+    for module in ("flows.federated_training", "flows.sweep"):
+        importlib.import_module(module)

@@ -335,6 +335,14 @@ def test_models_are_registered(browser: Any, address: str) -> None:
     Page(browser, f"{address}/#/models").wait_for("digits.noisy-gd", "digits.fed-dpdr-dpml")
 
 
+def test_a_models_page_has_its_metrics(browser: Any, address: str, root: Path) -> None:
+    experiment = client(root).get_experiment_by_name("digits").experiment_id
+    found = client(root).search_logged_models([experiment], filter_string="tags.algorithm = 'noisy-gd'")
+    (model,) = [one.model_id for one in found]
+    page = Page(browser, f"{address}/#/experiments/{experiment}/models/{model}")
+    page.wait_for("accuracy", "0.84", "epsilon_spent", "(1, 1e-05)-DP", "digits.noisy-gd")
+
+
 def test_the_pages_contact_nothing_else(browser: Any, address: str, root: Path) -> None:
     path = comparison_path(root, "digits")
     Page(browser, f"{address}/{path}").wait_for("Privacy and accuracy")

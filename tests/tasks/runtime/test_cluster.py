@@ -6,8 +6,10 @@ import asyncio
 import importlib.util
 import ssl
 import subprocess
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 import pytest
 from distributed import Client, Scheduler, Security, Worker
@@ -22,6 +24,7 @@ from tasks.experiments.specification import SweepSpec
 from tasks.planning.configuration import TrainingConfig
 from tasks.runtime.cluster import NO_DASHBOARD, certificate, require_scheduler, security, task_runner
 from tests.support.command_line import CommandLine, start_command
+from tests.support.serving import wait_for
 
 PAGES = {"dashboard": False, "dashboard_address": NO_DASHBOARD}
 
@@ -86,15 +89,19 @@ def test_without_the_extra_it_is_said(root: Path, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.fixture
-def machines(tracked_root: Path) -> Iterator[str]:
-    """Yield the address of a scheduler with one worker, each a process of `unitball dask`."""
+def machines(tracked_root: Path, tmp_path: Path) -> Iterator[str]:
+    """Yield the address of a scheduler with one worker, each a process of `unitball dask`, which write into files."""
     started: list[subprocess.Popen[str]] = []
 
-    def line(*arguments: str) -> str:
-        process = start_command(tracked_root, "dask", *arguments)
+    def line(part: str, *arguments: str) -> str:
+        process = start_command(tracked_root, "dask", part, *arguments, TMPDIR=str(tmp_path), PYTHONFAULTHANDLER="1")
         started.append(process)
-        assert process.stdout is not None
-        return process.stdout.readline().split()[1]
+        for name, stream in (("out", process.stdout), ("err", process.stderr)):
+            # Nobody else reads them, and a full pipe stops who writes.
+            threading.Thread(target=_copy, args=(stream, tmp_path / f"{part}.{name}"), daemon=True).start()
+        said = tmp_path / f"{part}.out"
+        wait_for(part, lambda: said.exists() and "tls://" in said.read_text(), 60, 0.05)
+        return said.read_text().split()[1]
 
     try:
         address = line("scheduler", "--port", "0")
@@ -102,8 +109,18 @@ def machines(tracked_root: Path) -> Iterator[str]:
         yield address
     finally:
         for process in reversed(started):
+            print("ended before:", process.poll())
             process.terminate()
-            process.communicate(timeout=30)
+            process.wait(30)
+        for part in ("scheduler", "worker"):
+            print(f"{part}:", (tmp_path / f"{part}.err").read_text())
+
+
+def _copy(stream: IO[str], path: Path) -> None:
+    with stream, path.open("w") as file:
+        for line in stream:
+            file.write(line)
+            file.flush()
 
 
 @pytest.mark.nightly
