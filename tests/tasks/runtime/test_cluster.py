@@ -23,7 +23,9 @@ from storage.layout import Layout
 from tasks.experiments.specification import SweepSpec
 from tasks.planning.configuration import TrainingConfig
 from tasks.runtime.cluster import NO_DASHBOARD, certificate, require_scheduler, security, task_runner
+from tests.support.chains import ingest_private
 from tests.support.command_line import CommandLine, start_command
+from tests.support.leaks import found_in, needles_of
 from tests.support.serving import wait_for
 
 PAGES = {"dashboard": False, "dashboard_address": NO_DASHBOARD}
@@ -135,17 +137,25 @@ def test_a_sweep_over_tls_gives_what_threads_give(machines: str, tracked_root: P
 
 
 @pytest.mark.nightly
-def test_the_tasks_of_a_run_go_to_other_machines(machines: str, tracked_root: Path) -> None:
-    """Also those of a secure sum: its parties and its server are tasks of any worker."""
+def test_the_tasks_of_a_run_go_to_other_machines(machines: str, tracked_root: Path, tmp_path: Path) -> None:
+    """Also those of a secure sum: its parties and its server are tasks of any worker. Nothing of a row stays there."""
+    rows = ingest_private(tmp_path / "input", allow_idealised=True)
     config = TrainingConfig(
-        dataset="iris",
+        dataset="clinic",
         algorithm="noisy-gd",
         epsilon=1.0,
         parties=3,
         trust="secagg",
+        evaluation=False,
         parameters={"trainer.iterations": 1},
     )
     runner = task_runner(Layout(tracked_root), None, machines)
     result = train.with_options(task_runner=runner)(config)
     assert result.releases
     assert train(config).releases == result.releases, "what the workers stored is what this process finds"
+    private = Layout(tracked_root).private
+    kept = [path for path in tmp_path.rglob("*") if path.is_file() and rows.path != path]
+    needles = needles_of(rows.features)
+    assert any("dask-scratch-space" in str(path) for path in kept)
+    assert found_in([path for path in kept if private in path.parents], needles), "the needles are of the rows"
+    assert found_in([path for path in kept if private not in path.parents], needles) == []
