@@ -16,7 +16,7 @@ from storage.layout import Layout
 from tests.support.engines import Engine
 from tests.support.leaks import found_in, needles_of
 from tests.support.private_rows import ingestion, write_rows
-from tests.support.serving import UNITBALL, Served, prepared, started, wait_for
+from tests.support.serving import UNITBALL, Served, in_seconds, prepared, started, wait_for
 
 ENUMERATED = {
     "train": "noisy-gd",
@@ -77,7 +77,7 @@ def day(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Se
         after = ("--score-input", str(folder / "new.parquet"), "--compare-epsilon", "2", "--promote")
         prepared(root, "schedule", "clinic", *run, "--test-fraction", "0.25", *after)
 
-    with started(folder, soon=("wine", "wine", "iris"), prepare=prepare) as served:
+    with started(folder, prepare=prepare) as served:
         yield served
 
 
@@ -107,20 +107,33 @@ def ended(served: Served, name: str, count: int) -> list[dict[str, Any]]:
 @pytest.mark.nightly
 def test_two_schedules_that_fire_at_once(day: Served) -> None:
     """On one data set: the second waits and meets the cache, one charge; another data set's run is not held up."""
-    runs = wait_for("three runs", lambda: found if len(found := scheduled(day)) == 3 else None)
+    before, moment = {run["id"] for run in day.runs()}, in_seconds(20)
+    schedules = [
+        {
+            "schedule": {"interval": 3600, "anchor_date": moment},
+            "active": True,
+            "slug": f"at-once-{number}",
+            "parameters": {"config": {"dataset": name, "algorithm": ALGORITHM, "epsilon": 1.5}},
+        }
+        for number, name in enumerate(("breast_cancer", "breast_cancer", "iris"))
+    ]
+    day.call("POST", f"/deployments/{deployment(day, 'train')['id']}/schedules", schedules)
+
+    def fired() -> list[dict[str, Any]]:
+        ours = [run for run in day.runs() if run["id"] not in before and run["auto_scheduled"]]
+        return [run for run in ours if run["parameters"]["config"].get("epsilon") == 1.5]
+
+    runs = wait_for("three runs", lambda: found if len(found := fired()) == 3 else None)
+    assert len({run["expected_start_time"] for run in runs}) == 1
     for run in runs:
         made(day, run["id"])
     spans = {run["id"]: work(day, run["id"]) for run in runs}
-    one, other = sorted(spans[run["id"]] for run in runs if run["parameters"]["config"]["dataset"] == "wine")
+    one, other = sorted(spans[run["id"]] for run in runs if run["parameters"]["config"]["dataset"] == "breast_cancer")
     assert one[1] <= other[0], "two runs of one data set worked at the same time"
-    parties = json.loads(day.unitball("budget", "wine", "--json"))["parties"]
+    parties = json.loads(day.unitball("budget", "breast_cancer", "--json"))["parties"]
     assert {len({charge["plan"] for charge in party["charges"]}) for party in parties} == {1}, "one charge"
     (apart,) = [spans[run["id"]] for run in runs if run["parameters"]["config"]["dataset"] == "iris"]
     assert apart[0] < other[1], "another data set's run waited for those that wait"
-
-
-def scheduled(served: Served) -> list[dict[str, Any]]:
-    return [run for run in served.runs() if run["auto_scheduled"] and "config" in run["parameters"]]
 
 
 def work(served: Served, run_id: str) -> tuple[str, str]:

@@ -14,7 +14,7 @@ import threading
 import time
 import urllib.request
 from base64 import b64encode
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -199,29 +199,20 @@ def started(
     folder: Path,
     expected: signal.Signals | None = None,
     *arguments: str,
-    soon: Sequence[str] = ("wine",),
     prepare: Callable[[Path], None] | None = None,
 ) -> Iterator[Served]:
     """Serve the root below a folder until the context is left, or until a signal that the caller sends.
 
-    Further arguments are those of `unitball serve`; ``soon`` are data sets on each of which a schedule fires at one
-    moment after the start, and ``prepare`` brings more into the root before.
+    Further arguments are those of `unitball serve`; ``prepare`` brings more into the root before.
 
     The end by Ctrl-C is checked: in order, with nothing left.
     """
     root, output = folder / "root", folder / "output"
-    # The committed deployments, and more schedules that a test can wait for.
+    # The committed deployments, and one more schedule that a test can wait for.
     plan = yaml.safe_load(serving.DEPLOYMENTS.read_text())
-    anchor = _in_seconds(SOON)
-    plan["deployments"][0]["schedules"] = [
-        {
-            "interval": 3600,
-            "slug": f"soon-{number}",
-            "parameters": {"config": {"dataset": name, "algorithm": "noisy-gd", "epsilon": 1.0}},
-            "anchor_date": anchor,
-        }
-        for number, name in enumerate(soon)
-    ]
+    wine = {"config": {"dataset": "wine", "algorithm": "noisy-gd", "epsilon": 1.0}}
+    soon = {"interval": 3600, "slug": "soon", "parameters": wine, "anchor_date": in_seconds(SOON)}
+    plan["deployments"][0]["schedules"] = [soon]
     deployments = folder / "prefect.yaml"
     deployments.write_text(yaml.safe_dump(plan))
     ports = free_port(), free_port()
@@ -280,5 +271,6 @@ def prepared(root: Path, *arguments: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def _in_seconds(seconds: float) -> str:
+def in_seconds(seconds: float) -> str:
+    """Return a moment so many seconds from now, as schedules write it."""
     return time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime(time.time() + seconds))
