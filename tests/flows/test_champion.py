@@ -14,7 +14,7 @@ from dpalgos.evaluators.discordance import accuracy_gain
 from flows.champion import champion_comparison
 from flows.federated_training import chain_inline
 from storage.errors import InputError, OverspendError, RefusedError
-from storage.refs import Visibility
+from storage.refs import ReleaseRef, Visibility
 from tasks.datasets.registration import ingest
 from tasks.datasets.request import IngestRequest
 from tasks.release.rows import maps_of, rows_of
@@ -31,11 +31,18 @@ MODEL = "clinic.noisy-gd"
 SPLIT: dict[str, Any] = {"algorithm": "noisy-gd", "test_fraction": 0.25, "evaluation": True}
 
 
-def trained(root: Path, dataset: str = "clinic", **config: Any) -> None:
-    """Train, and log the model as the step does that records runs."""
-    asked = configured(dataset, **{**SPLIT, **config})
-    chained = chain_inline(asked)
-    track_run(root, run_report(asked, chained.dataset, chained.plan, chained.result, chained.models))
+def trained(root: Path, dataset: str = "clinic", at_most: float = 1.0, **config: Any) -> None:
+    """Train, and log the model as the step does that records runs; anew until it is right of so many rows at most.
+
+    A model of next to no budget is good one time in ten, by chance.
+    """
+    for repetition in range(30):
+        asked = configured(dataset, **{**SPLIT, **config, "repetition": repetition})
+        chained = chain_inline(asked)
+        if right_share(dataset, next(iter(chained.models.values()))) <= at_most:
+            track_run(root, run_report(asked, chained.dataset, chained.plan, chained.result, chained.models))
+            return
+    raise AssertionError("no such model in thirty")
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +55,7 @@ def contested(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Itera
         patch.setenv("UNITBALL_ROOT", str(root))
         patch.setenv("UNITBALL_LEDGER_MARK", str(folder / "marks"))
         ingest_private(folder / "input", 1200, epsilon_cap=9.0)
-        trained(root, epsilon=0.02)
+        trained(root, epsilon=0.02, at_most=0.8)
         trained(root, epsilon=4.0)
         yield root
 
@@ -103,23 +110,25 @@ def test_a_comparison_is_charged_once_and_decides(contested: Path) -> None:
 
 def exact_gain(root: Path) -> float:
     """Return by how many of the held-out rows the new version is right more often."""
-    lineages = open_contest(root, f"{MODEL}/2").lineages
-    held_out = prepare(**{**SPLIT, "epsilon": 4.0}).shards.held_out
+    new, old = (right_share("clinic", list(one.path)) for one in open_contest(root, f"{MODEL}/2").lineages)
+    return new - old
+
+
+def right_share(dataset: str, path: list[ReleaseRef]) -> float:
+    """Return of how many of the held-out rows a model is right."""
+    held_out = prepare(dataset, **{**SPLIT, "epsilon": 4.0}).shards.held_out
     assert held_out is not None
-    right: list[int] = []
-    for one in lineages:
-        found = 0
-        for scores, labels in rows_of(held_out, maps_of(one.path), 1).blocks():
-            found += int(np.sum(predicted_classes(np.asarray(scores, dtype=np.float64)) == labels))
-        right.append(found)
-    return (right[0] - right[1]) / held_out.rows
+    found = 0
+    for scores, labels in rows_of(held_out, maps_of(path), 1).blocks():
+        found += int(np.sum(predicted_classes(np.asarray(scores, dtype=np.float64)) == labels))
+    return found / held_out.rows
 
 
 def test_public_rows_decide_exactly(engine: Engine, tracked_root: Path, tmp_path: Path) -> None:
     rows = write_rows(tmp_path / "open.txt", 1200)
     public = {"visibility": Visibility.PUBLIC, "dimension": DIMENSION, "classes": CLASSES}
     ingest(IngestRequest.model_validate({"name": "open", "format": "libsvm", "path": rows.path, **public}))
-    trained(tracked_root, "open", epsilon=0.02)
+    trained(tracked_root, "open", epsilon=0.02, at_most=0.8)
     trained(tracked_root, "open", epsilon=4.0)
     note_audit(tracked_root, "noisy-gd", "consistent", "fine")
     promote(tracked_root, "open.noisy-gd", "1")
