@@ -73,9 +73,12 @@ def draw_budgets(histories: Sequence[BudgetHistory]) -> bytes:
             left = "" if one.runs_left is None else f"; {one.runs_left} more runs like the last"
             words = "nothing charged yet" if not one.points else f"ε = {_epsilon(one.spent)} at δ = {one.delta:g}{left}"
             axes.set_title(f"{one.account}\n{words}", fontsize=8.5, loc="left")
-            if times:
-                margin = max((times[-1] - times[0]) / 20, timedelta(hours=1))
-                axes.set_xlim(times[0] - margin, times[-1] + margin)
+            if not times:
+                # Otherwise an empty day of 1970.
+                axes.set_axis_off()
+                continue
+            margin = max((times[-1] - times[0]) / 20, timedelta(hours=1))
+            axes.set_xlim(times[0] - margin, times[-1] + margin)
             locator = AutoDateLocator(maxticks=6)
             axes.xaxis.set_major_locator(locator)
             axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))
