@@ -186,6 +186,9 @@ class Unproved(Algorithm):
 class OneSum(Algorithm):
     """A sum algorithm of one step, whose state is the noisy sum itself."""
 
+    adaptive: ClassVar[bool] = False
+    """Whether what rows contribute depends on the sum so far, where sums are released night after night."""
+
     @abstractmethod
     def sum_shape(self, setting: Setting) -> tuple[int, ...]:
         """Return the shape of the sum, public."""

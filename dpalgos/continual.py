@@ -1,7 +1,9 @@
 """Algorithms of one sum, released night after night over a horizon at one price.
 
 What a night contributes and what is made of a running sum is the algorithm's own; between them stands the factor
-(:mod:`dpalgos.mechanisms.factorisation`). The noise of each night is that of the algorithm on the budget μ/‖Ĉe₁‖₂:
+(:mod:`dpalgos.mechanisms.factorisation`). A night may contribute in view of the running sum of the nights before, as
+gradients do, which are taken at the model that it makes: the algorithm says so (``adaptive``), and its state is that
+sum. The noise of each night is that of the algorithm on the budget μ/‖Ĉe₁‖₂:
 its law is a Gaussian mechanism for integers of whatever sensitivity, so that a sum ĉ x costs ĉ times what x would
 cost, and the whole horizon costs μ.
 """
@@ -33,7 +35,8 @@ __all__ = [
     "decode_running_sum",
     "model_of",
     "nightly_budget",
-    "require_linear",
+    "require_gaussian_sum",
+    "state_after",
 ]
 
 _LARGEST_SUM = 2.0**62
@@ -41,7 +44,11 @@ _LARGEST_SUM = 2.0**62
 
 @runtime_checkable
 class NightlyRows(Protocol):
-    """A party's rows of tonight, and its frozen sums of the nights before."""
+    """A party's rows of tonight, its frozen sums of the nights before, and what was released of those."""
+
+    def released(self) -> Sequence[Ints]:
+        """Return y_1 … of all nights before tonight; public."""
+        ...
 
     def sum_of(self, night: int, form: Callable[[Rows], Ints]) -> Ints:
         """Return the sum of a night as it was frozen; where it was not, form it of that night's rows and freeze it."""
@@ -53,6 +60,8 @@ GaussianLaw = RoundedGaussian | SymmetricRoundedGaussian
 
 class GaussianSum(Protocol):
     """An algorithm of one sum with Gaussian noise: what is released night after night."""
+
+    adaptive: ClassVar[bool]
 
     def check(self, setting: Setting) -> None:
         """Raise where it cannot run."""
@@ -71,7 +80,7 @@ class GaussianSum(Protocol):
         ...
 
     def contribution(self, state: Ints, rows: Rows, setting: Setting) -> Ints:
-        """Return one party's integers."""
+        """Return one party's integers; the state is the running sum of the nights before, as it was released."""
         ...
 
     def result(self, state: Ints, setting: Setting) -> Artefact:
@@ -94,7 +103,7 @@ def nightly_budget(budget: Loss, factor: ToeplitzFactor) -> GaussianMu:
     return GaussianMu(total_mu(budget) / factor.norm * (1.0 - 2.0**-50))
 
 
-def require_linear(algorithm: object, setting: Setting) -> GaussianSum:
+def require_gaussian_sum(algorithm: object, setting: Setting) -> GaussianSum:
     """Return an algorithm whose sums may be released night after night.
 
     Raises
@@ -107,7 +116,7 @@ def require_linear(algorithm: object, setting: Setting) -> GaussianSum:
     if not isinstance(law, RoundedGaussian | SymmetricRoundedGaussian):
         raise ParameterError(
             f"{type(algorithm).__name__} is not one sum with Gaussian noise, which is what a horizon releases night "
-            "after night; choose --trainer class-means or --trainer sufficient-statistics"
+            "after night; choose --trainer class-means, --trainer ftrl or --trainer sufficient-statistics"
         )
     (loss,) = sums.guarantee(setting).losses
     # A row adds no more than its sensitivity against a null record to any entry, and no coefficient exceeds the grid's.
@@ -150,7 +159,7 @@ class NightSum(Algorithm):
 
     def check(self, setting: Setting) -> None:
         """Raise where the algorithm cannot run, or not night after night."""
-        require_linear(self.inner, setting)
+        require_gaussian_sum(self.inner, setting)
         self.inner.check(setting)
 
     def guarantee(self, setting: Setting) -> Guarantee:
@@ -175,12 +184,13 @@ class NightSum(Algorithm):
 
     def contribution(self, state: Ints, rows: Rows, setting: Setting) -> Ints:
         """Return the party's (Ĉx)_t; of rows without earlier nights, that of tonight's alone."""
+        if not isinstance(rows, NightlyRows):
+            return self.factor.coefficients[0] * self.inner.contribution(state, rows, setting)
+        before = state_after(self.factor, rows.released(), self.inner, setting) if self.inner.adaptive else state
 
         def form(of: Rows) -> Ints:
-            return self.inner.contribution(state, of, setting)
+            return self.inner.contribution(before, of, setting)
 
-        if not isinstance(rows, NightlyRows):
-            return self.factor.coefficients[0] * form(rows)
         total = np.zeros_like(state)
         for night in range(max(1, self.night - self.factor.kept_nights + 1), self.night + 1):
             total += self.factor.coefficients[self.night - night] * rows.sum_of(night, form)
@@ -199,6 +209,15 @@ def _times(factor: ToeplitzFactor) -> str:
     if factor.participations == 1:
         return "one night of the horizon"
     return f"up to {factor.participations} nights of the horizon, any two at least {factor.separation} apart"
+
+
+def state_after(
+    factor: ToeplitzFactor, released: Sequence[Floats | Ints], inner: GaussianSum, setting: Setting
+) -> Ints:
+    """Return what the next night's sums are formed at: the running sum of the nights before, zero before the first."""
+    if not released:
+        return np.zeros(inner.sum_shape(setting), dtype=np.int64)
+    return cast(Ints, decode_running_sum(factor, released))
 
 
 def decode_running_sum(factor: ToeplitzFactor, released: Sequence[Floats | Ints]) -> Floats:

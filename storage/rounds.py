@@ -122,3 +122,7 @@ class PrivateNotes(_WriteOnce):
 
     def __init__(self, layout: Layout, party: str, key: str) -> None:
         super().__init__(layout.party_round(party, key))
+
+    def discard(self, name: str) -> None:
+        """Remove what nothing will ask for again; nothing stored under the name is fine."""
+        (self._folder / path_component(name, "message name")).unlink(missing_ok=True)

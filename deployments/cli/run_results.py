@@ -153,6 +153,6 @@ def _spending(results: Sequence[RunResult]) -> list[str]:
     if all(one.measured_on is None for one in results):
         notes.append(
             "No accuracy: private rows are measured by a charged release alone, and this run holds none out "
-            "(--no-evaluation, --test-fraction 0)."
+            "(--no-evaluation, --test-fraction 0, or a --horizon)."
         )
     return notes

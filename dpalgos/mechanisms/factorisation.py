@@ -14,14 +14,19 @@ post-processing.
 
 *The factor.* c_k = C(2k, k)/4^k, the coefficients of (1 − x)^(−1/2), for which B = C; on the grid of 1/64, ĉ_k = ⌊64
 c_k + ½⌋, so that a year's last running sum has 2.951 σ instead of 2.944 σ (σ: what one release of one sum on the same
-budget has). Cut to ``bands`` coefficients a party keeps its sums of so many nights, at a larger error.
+budget has). Cut to ``bands`` coefficients a party keeps its sums of so many nights, at a larger error: 3.31 σ with 128
+of a year's, 3.85 σ with 64. It cannot be below √⌈T/b⌉ with any factor of b bands: with w the decoder's last row, wᵀĈ =
+1ᵀ, so that of the b entries of w that column s meets the norm is at least 1/‖Ĉe_s‖, and ⌈T/b⌉ columns meet entries of
+their own. (Factors whose coefficients are sums of a few geometric series, Dvijotham et al. 2024, keep a few buffers
+instead, which shrink by a factor every night: no integers, and what is rounded night after night is no exact sum.)
 
 *Guarantee.* Neighbours differ in one row of one night s, by which x_s moves by at most Δ in l2; arrival nights and
-nightly numbers of rows are public, and later rows may be chosen in view of earlier releases. Given what was released
-before, night t ≥ s is a Gaussian mechanism (integers plus rounded Gaussian noise, a post-processing of it) of
-sensitivity ĉ_{t−s} Δ, and nights before s do not depend on the row. The mechanisms' parameters μ_t = ĉ_{t−s} Δ/σ are
-fixed beforehand, so by the composition of Gaussian differential privacy, which holds adaptively, all nights together
-are μ-Gaussian-DP with
+nightly numbers of rows are public, and later rows may be chosen in view of earlier releases. So may sums: x_r may be
+formed at what was released before night r, as gradients are at a model. Given what was released before, x_r is then
+the same for both neighbours for r ≠ s and moves by at most Δ for r = s, so night t ≥ s is a Gaussian mechanism
+(integers plus rounded Gaussian noise, a post-processing of it) of sensitivity ĉ_{t−s} Δ, and nights before s do not
+depend on the row. The mechanisms' parameters μ_t = ĉ_{t−s} Δ/σ are fixed beforehand, so by the composition of
+Gaussian differential privacy, which holds adaptively, all nights together are μ-Gaussian-DP with
 
     μ² = Σ_t μ_t² = (Δ/σ)² Σ_{j ≤ T−s} ĉ_j² ≤ (Δ/σ)² ‖ĉ‖₂²,
 
@@ -44,7 +49,9 @@ Denisov, McMahan, Rush, Smith, Thakurta, "Improved differential privacy for SGD 
 on adaptive streams", NeurIPS 2022 (adaptive streams); Fichtenberger, Henzinger, Upadhyay, "Constant matters: fine-
 grained error bound on differentially private continual observation", ICML 2023 (the factor); Kalinin, Lampert,
 "Banded square root matrix factorization for differentially private model training", NeurIPS 2024, Theorem 2
-(participations); Dong, Roth, Su, "Gaussian differential privacy", JRSS B 84 (2022), Corollary 2 (composition).
+(participations); Dvijotham, McMahan, Pillutla, Steinke, Thakurta, "Efficient and near-optimal noise generation for
+streaming differential privacy", FOCS 2024 (buffers); Dong, Roth, Su, "Gaussian differential privacy", JRSS B 84
+(2022), Corollary 2 (composition).
 """
 
 from __future__ import annotations

@@ -366,6 +366,12 @@ class TrainingConfig(BaseModel):
             faults.append("`tune` is not for a `horizon`, whose sums are released every night: leave it out")
         if self.horizon is not None and (self.roc or self.deadline is not None):
             faults.append("`roc` and `deadline` are not for a `horizon`, of which no rows are held out: leave them out")
+        if self.horizon is not None and self.test_fraction:
+            faults.append(
+                "`test_fraction` is not for a `horizon`: its rows all train, each in one night. Leave it out; a public "
+                "set's own test rows are measured, and labelled rows that are kept back from `unitball ingest` can be "
+                "compared with what `unitball predict` says of them, by their owner alone"
+            )
         if faults:
             raise ValueError("; ".join(faults))
         return self

@@ -10,7 +10,7 @@ from typing import cast
 from pydantic import BaseModel, ConfigDict
 
 from dpalgos.accounting.calibration import allocate
-from dpalgos.continual import NightSum, require_linear
+from dpalgos.continual import NightSum, require_gaussian_sum
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import GaussianMu, Neighbours, Setting, Trust
 from dpalgos.mechanisms.factorisation import ToeplitzFactor
@@ -125,14 +125,11 @@ def fix_terms(
         noise_factor=trust.build().noise_factor(len(shards)),
     )
     trainer = resolved.parts["trainer"]
-    inner = require_linear(one_night(trainer, budget, factor), setting)
-    state = 8 * math.prod(inner.sum_shape(setting)) * factor.kept_nights
-    if state > _LARGEST_STATE:
-        raise ParameterError(
-            f"each party would keep {state / 2**30:.1f} GiB of frozen sums, and the most is {_LARGEST_STATE // 2**30}: "
-            f"keep fewer nights, for example --bands {max(1, factor.kept_nights * _LARGEST_STATE // state)}, at more "
-            "noise, or fewer features (--dimension)"
-        )
+    inner = require_gaussian_sum(one_night(trainer, budget, factor), setting)
+    bands = _bands_that_fit(config, factor, 8 * math.prod(inner.sum_shape(setting)))
+    if bands != factor.bands:
+        factor = replace(factor, bands=bands)
+        require_gaussian_sum(one_night(trainer, budget, factor), setting)
     alone = [horizon.number] if config.participations > 1 else []
     release = PlannedRelease(
         label=f"night 1 of {factor.nights}",
@@ -173,10 +170,41 @@ def fix_terms(
             *resolved.reasons,
             f"{factor.nights} nights at one price: the last running sum has {factor.error_of(factor.nights):.2f} times "
             "the noise of one release of all rows",
+            *_said_of_bands(config, factor),
         ),
         dimension=dataset.dimension,
         classes=len(dataset.classes),
         epsilon=config.epsilon,
+    )
+
+
+def _bands_that_fit(config: TrainingConfig, factor: ToeplitzFactor, night: int) -> int | None:
+    """Return how many nights' sums of ``night`` bytes a party keeps: those asked for, or as many as there is room for.
+
+    Raises
+    ------
+    ParameterError
+        If there is no room for those asked for, or for one.
+    """
+    most = _LARGEST_STATE // night
+    if factor.kept_nights <= most:
+        return factor.bands
+    if config.bands is None and most:
+        return most
+    raise ParameterError(
+        f"each party would keep {factor.kept_nights} frozen sums of {night / 2**30:.2g} GiB, and the most is "
+        f"{_LARGEST_STATE / 2**30:.2g} GiB: keep fewer nights (--bands {max(most, 1)}, at more noise) or fewer "
+        "features (--dimension)"
+    )
+
+
+def _said_of_bands(config: TrainingConfig, factor: ToeplitzFactor) -> tuple[str, ...]:
+    if factor.bands == config.bands:
+        return ()
+    whole = replace(factor, bands=None).error_of(factor.nights)
+    return (
+        f"each party keeps its sums of {factor.bands} nights, for which {_LARGEST_STATE / 2**30:.2g} GiB have room; "
+        f"with all {factor.nights} the noise would be {whole:.2f} times",
     )
 
 
@@ -203,10 +231,15 @@ def _resolve(
         parts = {**found.parts, "trainer": AlgorithmSpec("trainers", name)}
         if dataset.label_range is not None:
             parts["trainer"] = parts["trainer"].with_parameters(label_range=list(dataset.label_range))
+        projection = parts.get("projection")
+        learnt = projection is not None and lookup(projection.kind, projection.name).reads_rows
+        if learnt:
+            # Chosen for all rows at once; nobody has asked for it here.
+            del parts["projection"]
         return replace(
             found,
             parts=parts,
-            reasons=(*found.reasons[:1], f"{name}: one sum a night, and post-processing"),
+            reasons=(*(() if learnt else found.reasons[:1]), f"{name}: one sum a night, and post-processing"),
             warning=None,
         )
     return found
@@ -315,7 +348,7 @@ def plan_night(
     tonight = planned_night(terms, night, shards)
     stream, budget = cast(Stream, tonight.stream), tonight.budget
     assert budget is not None
-    require_linear(one_night(tonight.algorithm, budget, stream.factor), replace(tonight.setting, sizes=arrived))
+    require_gaussian_sum(one_night(tonight.algorithm, budget, stream.factor), replace(tonight.setting, sizes=arrived))
     model = PlannedNightModel(
         label=f"model of night {stream.night}",
         code=tonight.code,

@@ -10,7 +10,7 @@ from dpalgos.errors import ParameterError
 from storage.refs import ReleaseRef
 from tasks.planning.plans import PlannedCombination
 from tasks.release.admission import require_upstream
-from tasks.release.storing import read_release, store_combination
+from tasks.release.storing import read_releases, store_combination
 
 __all__ = ["combine"]
 
@@ -27,7 +27,7 @@ def combine(combination: PlannedCombination, releases: Sequence[ReleaseRef]) -> 
     """
     require_upstream(combination, releases)
     aggregator, name = combination.build(), combination.algorithm.name
-    artefacts = [read_release(release) for release in releases]
+    artefacts = read_releases(releases)
     if other := {artefact.kind for artefact in artefacts} - {aggregator.combines}:
         raise ParameterError(
             f"{name} combines releases of kind {aggregator.combines}, and the parties' are of kind "

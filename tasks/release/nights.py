@@ -10,10 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpalgos.rows import Array, Features, Ints, Rows
+from storage.errors import StorageError
 from storage.refs import ShardRef
 from storage.rounds import PrivateNotes
 from tasks.planning.plans import PlannedRelease
 from tasks.release.rows import RowMaps, rows_of
+from tasks.runtime.books import open_releases
 from tasks.runtime.settings import current_layout
 
 __all__ = ["NightRows", "note_arrival"]
@@ -30,7 +32,8 @@ class NightRows:
 
     A night's sum is kept write-once in the party's private folder: what a night has added to one release it adds to all
     later ones, whatever becomes of the rows, of libraries and of the code. A night that the party missed is formed when
-    it is next asked for.
+    it is next asked for. Where the factor has fewer bands than the horizon nights, sums that no later night asks for
+    are removed.
 
     Parameters
     ----------
@@ -47,6 +50,9 @@ class NightRows:
         self._night, self._dimension, self._maps = planned.stream.night, planned.setting.dimension, maps
         self._shard = shard
         self._notes = PrivateNotes(current_layout(), shard.party, planned.stream_key)
+        self._before = planned.night_keys[: planned.stream.night - 1]
+        # The night before was the last that asked for it, and is released.
+        self._expired = planned.stream.night - planned.stream.factor.kept_nights
 
     @cached_property
     def _rows(self) -> Rows:
@@ -70,6 +76,17 @@ class NightRows:
         """Return the digest of tonight's rows."""
         return self._rows.fingerprint()
 
+    def released(self) -> list[Ints]:
+        """Return what is stored of the nights before.
+
+        Raises
+        ------
+        StorageError
+            If one of them is not stored.
+        """
+        store = open_releases()
+        return [store.read(key)[1]["values"] for key in self._before]
+
     def sum_of(self, night: int, form: Callable[[Rows], Ints]) -> Ints:
         """Return the sum of a night as it was frozen; where it was not, form it of that night's rows and freeze it.
 
@@ -83,9 +100,18 @@ class NightRows:
             data = io.BytesIO()
             np.save(data, form(self._rows if night == self._night else self._earlier(night)), allow_pickle=False)
             kept = self._notes.put(f"sum-{night}", data.getvalue())
+            if night == self._night:
+                self._notes.discard(f"sum-{self._expired}")
         frozen: Ints = np.load(io.BytesIO(kept), allow_pickle=False)
         return frozen
 
     def _earlier(self, night: int) -> Rows:
-        shard = ShardRef.model_validate_json(self._notes.require(f"arrived-{night}"))
+        noted = self._notes.get(f"arrived-{night}")
+        if noted is None:
+            raise StorageError(
+                f"party {self._shard.party} has neither its sum of night {night} nor a note of where that night's rows "
+                "are: restore its private folder from a back-up; if they were removed for good, the horizon ends here, "
+                "and the next one begins with the versions after its last night"
+            )
+        shard = ShardRef.model_validate_json(noted)
         return rows_of(shard, self._maps, self._dimension)

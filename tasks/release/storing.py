@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dpalgos.accounting.trade_off import whole_promise
@@ -14,7 +14,15 @@ from tasks.planning.plans import PlannedCombination, PlannedRelease
 from tasks.release import checkpoints
 from tasks.runtime.books import open_releases
 
-__all__ = ["diagnostics_of", "is_stored", "read_release", "store_combination", "store_release", "stored_release"]
+__all__ = [
+    "diagnostics_of",
+    "is_stored",
+    "read_release",
+    "read_releases",
+    "store_combination",
+    "store_release",
+    "stored_release",
+]
 
 
 def is_stored(key: str) -> bool:
@@ -33,8 +41,14 @@ def stored_release(release: PlannedRelease) -> ReleaseRef | None:
 
 def read_release(reference: ReleaseRef) -> Any:
     """Return the artefact behind a reference, its digest verified."""
-    manifest, arrays = open_releases().read(reference.key)
-    return decode(manifest["artefact"], arrays)
+    return read_releases([reference])[0]
+
+
+def read_releases(references: Sequence[ReleaseRef]) -> list[Any]:
+    """Return the artefacts behind references, their digests verified."""
+    store = open_releases()
+    found = (store.read(reference.key) for reference in references)
+    return [decode(manifest["artefact"], arrays) for manifest, arrays in found]
 
 
 def diagnostics_of(reference: ReleaseRef) -> dict[str, float]:

@@ -78,6 +78,8 @@ PARAMETERS: dict[tuple[str, str], list[dict[str, Any]]] = {
     ("trainers", "mpc-op"): [{"budget": EPSILON}],
     ("trainers", "class-means"): [{"budget": MU}, {"budget": MU, "count_weight": 0.5}],
     ("trainers", "continual-class-means"): [{"budget": MU, "nights": 3}, {"budget": MU, "nights": 4, "bands": 2}],
+    ("trainers", "continual-ftrl"): [{"budget": MU, "nights": 3}, {"budget": MU, "nights": 4, "bands": 2}],
+    ("trainers", "ftrl"): [{"budget": MU}, {"budget": MU, "mean_weight": 1.0, "clip": 0.3}],
     ("trainers", "discriminant-gd"): [
         {"budget": MU, "iterations": 0},
         # Sums of equal sensitivity, as test_sensitivities supposes.

@@ -12,7 +12,7 @@ import pytest
 
 from dpalgos.audit.gaussian import gaussian_lower_bound
 from dpalgos.audit.report import Verdict
-from dpalgos.continual import NightSum, decode_running_sum, model_of, nightly_budget, require_linear
+from dpalgos.continual import NightSum, decode_running_sum, model_of, nightly_budget, require_gaussian_sum
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import GaussianMu, PureEpsilon, Setting, Trust, ZeroConcentrated
 from dpalgos.mechanisms.factorisation import LONGEST, ToeplitzFactor
@@ -66,6 +66,8 @@ def test_a_year_is_as_noisy_as_calculated() -> None:
 
     assert of(ToeplitzFactor(nights=365)) == (2.951, 2.783)
     assert of(ToeplitzFactor(nights=365, bands=64)) == (3.848, 3.074)
+    assert round(ToeplitzFactor(nights=365, bands=128).error_of(365), 2) == 3.31
+    assert round(ToeplitzFactor(nights=365, bands=256).error_of(365), 2) == 3.05
     exact = math.fsum((math.comb(2 * k, k) / 4**k) ** 2 for k in range(365))
     assert round(exact, 3) == 2.944
     assert ToeplitzFactor(nights=365).error_of(365) < 3.0 < math.sqrt(365)
@@ -74,6 +76,16 @@ def test_a_year_is_as_noisy_as_calculated() -> None:
 def test_the_longest_horizon_keeps_its_rate() -> None:
     exact = 1.0 + math.fsum(1.0 / (math.pi * (k + 0.25)) for k in range(1, LONGEST))
     assert ToeplitzFactor(nights=LONGEST).error_of(LONGEST) < 1.05 * exact
+
+
+def test_ten_years_in_bands_are_as_noisy_as_said_and_no_factor_of_so_many_bands_is_better_than_the_bound() -> None:
+    errors = {bands: ToeplitzFactor(nights=3650, bands=bands).error_of(3650) for bands in (64, 113, 256, 1024)}
+    assert {bands: round(error, 2) for bands, error in errors.items()} == {64: 10.55, 113: 8.37, 256: 6.17, 1024: 4.25}
+    assert round(ToeplitzFactor(nights=3650).error_of(3650), 2) == 3.74
+    for bands, error in errors.items():
+        assert math.sqrt(math.ceil(3650 / bands)) < error < 1.75 * math.sqrt(math.ceil(3650 / bands)) + 1.0
+    # Attained: one band is fresh noise for each night, whose running sum has the noise of T nights.
+    assert ToeplitzFactor(nights=100, bands=1).error_of(100) == pytest.approx(10.0, rel=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -185,6 +197,9 @@ class Remembered:
     def __init__(self, nights: Sequence[ArrayRows]) -> None:
         self.nights, self.kept = nights, dict[int, Ints]()
 
+    def released(self) -> list[Ints]:
+        raise AssertionError("class sums depend on nothing that was released")
+
     def sum_of(self, night: int, form: Callable[[Rows], Ints]) -> Ints:
         if night not in self.kept:
             self.kept[night] = form(self.nights[night - 1])
@@ -241,11 +256,11 @@ def test_what_is_not_one_gaussian_sum_is_refused() -> None:
     for name in ("noisy-gd", "output-perturbation-radial"):
         budget = PureEpsilon(1.0) if name.endswith("radial") else MU
         with pytest.raises(ParameterError, match="class-means"):
-            require_linear(AlgorithmSpec("trainers", name, {"budget": budget}).build(), setting)
-    require_linear(SufficientStatistics(budget=MU), setting)
+            require_gaussian_sum(AlgorithmSpec("trainers", name, {"budget": budget}).build(), setting)
+    require_gaussian_sum(SufficientStatistics(budget=MU), setting)
     many = Setting(sizes=(10**8,), dimension=4, classes=2, trust=Trust.CENTRAL)
     with pytest.raises(ParameterError, match="2\\^62"):
-        require_linear(SufficientStatistics(budget=MU), many)
+        require_gaussian_sum(SufficientStatistics(budget=MU), many)
 
 
 def test_more_rows_and_the_same_noise_make_a_better_model() -> None:

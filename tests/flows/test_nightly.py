@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import math
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,23 +13,27 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
-from dpalgos.continual import NightSum
+from dpalgos.continual import NightSum, state_after
 from dpalgos.errors import ParameterError
+from dpalgos.guarantees import Setting
 from dpalgos.mechanisms.factorisation import ToeplitzFactor
 from dpalgos.models import Statistic
 from dpalgos.normalisation import UnitNorm
-from dpalgos.rows import Floats, Ints
+from dpalgos.rows import Floats, Ints, Rows
+from dpalgos.trainers.ftrl import FollowTheRegularisedLeader
 from flows.federated_training import chain_inline
-from storage.errors import InputError, OverspendError, RefusedError
-from storage.refs import Visibility
+from storage.errors import InputError, OverspendError, RefusedError, StorageError
+from storage.refs import ShardRef, Visibility
 from storage.releases import ReleaseStore
+from storage.rounds import PrivateNotes
 from tasks.accounts.budget import budget_report, check_releases, open_ledger
 from tasks.datasets.registration import ingest
 from tasks.datasets.request import IngestRequest
+from tasks.planning import nights
 from tasks.planning.plans import PlannedRelease
 from tasks.release import checkpoints
 from tasks.release.preflight import require_feasible
-from tasks.release.rows import maps_of
+from tasks.release.rows import maps_of, rows_of
 from tasks.runtime.books import open_catalog
 from tasks.runtime.settings import current_layout
 from tests.support.chains import charges, configured, digests
@@ -37,6 +42,7 @@ from tests.support.leaks import found_in, needles_of
 from tests.support.private_rows import CLASSES, DIMENSION, ingestion, write_rows
 
 NIGHTS = 4
+CLASSES_AND_COUNT = len(CLASSES) * (DIMENSION + 1)
 GIVEN: dict[str, Any] = {"horizon": NIGHTS, "trainer": "class-means", "trust": "central", "parties": 2}
 
 
@@ -239,6 +245,7 @@ def test_a_horizon_that_does_not_fit_is_refused_before_anything(root: Path, tmp_
         ({"bands": 9}, "bands"),
         ({"epsilon": None}, "--epsilon"),
         ({"deadline": 3.0}, "deadline"),
+        ({"test_fraction": 0.2}, "kept back"),
         ({"expected_rows": 10**17}, "2\\^62"),
     ],
 )
@@ -310,6 +317,142 @@ def test_a_party_that_missed_a_night_brings_its_rows_the_next(root: Path, tmp_pa
     coefficients = ToeplitzFactor(nights=NIGHTS).coefficients
     error = released(release)[1] - (coefficients[1] * first + coefficients[0] * second)
     assert np.abs(error).max() < 10 * release.setting.noise_factor * release.build().law(release.setting).sigma  # type: ignore[attr-defined]  # a sum's
+
+
+def test_where_sums_of_all_nights_have_no_room_the_factor_has_as_many_bands_as_fit(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = lines(120, tmp_path / "rows")
+    one = 8 * CLASSES_AND_COUNT
+    monkeypatch.setattr(nights, "_LARGEST_STATE", 2 * one + 1)
+    arrive(rows[:30], tmp_path)
+    with pytest.raises(ParameterError, match="--bands 2"):
+        tonight(bands=3)
+    for night in range(1, NIGHTS + 1):
+        arrive(rows[: 30 * night], tmp_path)
+        release, result = tonight()
+        assert release.stream is not None
+        assert release.stream.bands == 2
+        kept = sorted(path.name for path in current_layout().party_round("0", release.stream_key).glob("sum-*"))
+        assert kept == [f"sum-{one}" for one in range(max(1, night - 1), night + 1)]
+    # The same night again finds what it needs, and the releases are those of a factor of two bands.
+    assert tonight()[1].run_key == result.run_key
+    law = release.build().law(release.setting)  # type: ignore[attr-defined]
+    factor = ToeplitzFactor(nights=NIGHTS, bands=2)
+    assert law.sigma == pytest.approx(_sigma_of_one(release))
+    exact = sum(
+        factor.coefficients[NIGHTS - night] * (frozen(release, "0", night) + frozen(release, "1", night))
+        for night in (NIGHTS - 1, NIGHTS)
+    )
+    assert 0.5 < np.std((released(release)[-1] - exact) / law.sigma) < 1.6
+    monkeypatch.setattr(nights, "_LARGEST_STATE", one - 1)
+    with pytest.raises(ParameterError, match="fewer features"):
+        tonight(repetition=1)
+
+
+@pytest.mark.parametrize("trust", ["central", "secagg"])
+def test_gradients_are_taken_at_the_model_of_the_nights_before_and_frozen(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trust: str
+) -> None:
+    rows = lines(90, tmp_path / "rows")
+    given: dict[str, Any] = {"trainer": "ftrl", "trust": trust, "parties": 3}
+    price = None
+    for night in (1, 2, 3):
+        arrive(rows[: 30 * night], tmp_path)
+        if night == 3:
+            with monkeypatch.context() as patch:
+                patch.setattr(checkpoints, "reached", _dies_at("drawn"))
+                with pytest.raises(Killed):
+                    tonight(**given)
+            # Its sums are frozen, and stay those of the model that it knew.
+            monkeypatch.setattr(FollowTheRegularisedLeader, "contribution", _of_no_rows)
+        release, result = tonight(**given)
+        price = price or spent()
+        assert spent() == price
+        assert result.epsilon_spent == pytest.approx(1.0, abs=1e-9)
+    assert len(open_ledger().plans("clinic")) == 1
+    monkeypatch.undo()
+    monkeypatch.setenv("UNITBALL_ROOT", str(root))
+    tonights = release.build()
+    assert isinstance(tonights, NightSum)
+    inner, shapes = tonights.inner, tonights.inner.sum_shape(release.setting)
+    # Party 0 holds every third of a night's rows: its gradients at zero weights, and at what nights 1 and 2 make.
+    zero = np.zeros(shapes, dtype=np.int64)
+    for number, state in ((1, zero), (3, state_after(tonights.factor, released(release)[:2], inner, release.setting))):
+        [own] = [one for one in shards_of(release, "0") if one[0] == number]
+        formed = inner.contribution(state, own[1], release.setting)
+        np.testing.assert_array_equal(frozen(release, "0", number), formed)
+        assert number == 1 or np.abs(inner.contribution(zero, own[1], release.setting) - formed).any()
+
+
+def _dies_at(step: str) -> Callable[[str], None]:
+    def reached(now: str) -> None:
+        if now == step:
+            raise Killed
+
+    return reached
+
+
+def _of_no_rows(self: FollowTheRegularisedLeader, state: Ints, rows: Rows, setting: Setting) -> Ints:
+    assert rows.count == 0, "a frozen night was formed again"
+    return np.zeros(self.sum_shape(setting), dtype=np.int64)
+
+
+def shards_of(release: PlannedRelease, party: str) -> list[tuple[int, Rows]]:
+    """A party's rows of each night, as it keeps them."""
+    assert release.stream is not None
+    notes = PrivateNotes(current_layout(), party, release.stream_key)
+    nights = range(1, release.stream.night + 1)
+    shards = [ShardRef.model_validate_json(notes.require(f"arrived-{night}")) for night in nights]
+    return [(night, rows_of(shard, (), DIMENSION)) for night, shard in zip(nights, shards, strict=True)]
+
+
+def test_a_table_s_nights_need_no_trainer_by_name(root: Path, tmp_path: Path) -> None:
+    """For its rows all at once the recommended system learns their mean first; over nights it does not."""
+    schema, path = tmp_path / "clinic.yaml", tmp_path / "rows.csv"
+    schema.write_text(
+        "columns:\n  - {name: age, type: numeric, range: [0, 120]}\n"
+        "  - {name: weight, type: numeric, range: [20, 300]}\n"
+        '  - {name: ill, type: label, classes: {"no": healthy, "yes": ill}}\n'
+    )
+    numbers = np.random.default_rng(2)
+    told = [f"{numbers.integers(20, 80)},{numbers.uniform(50, 120):.1f},{('no', 'yes')[row % 2]}" for row in range(600)]
+    for count in (300, 600):
+        path.write_text("age,weight,ill\n" + "\n".join(told[:count]) + "\n")
+        ingest(
+            IngestRequest(
+                name="clinic",
+                format="csv",
+                path=path,
+                schema_path=schema,
+                visibility=Visibility.PRIVATE,
+                epsilon_cap=1.0,
+                delta_cap=1e-5,
+            )
+        )
+        chained = chain_inline(configured(horizon=NIGHTS, trust="secagg", parties=3))
+    release = chained.plan.models[0]
+    assert release.algorithm.name == "sufficient-statistics"
+    assert release.upstream == ()
+    assert len(charges()) == NIGHTS
+
+
+def test_sums_that_were_removed_for_good_end_the_horizon_and_the_next_one_begins(root: Path, tmp_path: Path) -> None:
+    """As docs/nights.md says of a request to be deleted."""
+    rows, given = lines(90, tmp_path / "rows"), {"horizon": 2, "parties": 1}
+    arrive(rows[:30], tmp_path)
+    release, _ = tonight(**given)
+    arrive(rows[:60], tmp_path)
+    shutil.rmtree(current_layout().party_round("0", release.stream_key))
+    with pytest.raises(StorageError, match="the horizon ends here"):
+        tonight(**given)
+    price, known = spent(), charges()
+    arrive(rows, tmp_path)
+    release, _ = tonight(**given)
+    assert release.stream is not None
+    assert (release.stream.horizon, release.stream.arrived) == (2, (30,))
+    assert spent() == price
+    assert charges()[: len(known)] == known
 
 
 @pytest.mark.nightly
