@@ -71,7 +71,8 @@ def measure(name: str, folder: Path, epsilon: float, seeds: int) -> None:
             found.setdefault(system, []).append(float((predict(test_rows) == test_labels).mean()))
     ours = np.array(found.pop("unitball"))
     error = ours.std(ddof=1) / np.sqrt(seeds)
-    print(f"{name} ({len(rows)} rows, guessing {guessing(test_labels):.3f}), epsilon {epsilon:g}, {seeds} seeds")
+    guess = guessing(np.concatenate([labels, test_labels]))
+    print(f"{name} ({len(rows)} rows, guessing {guess:.3f}), epsilon {epsilon:g}, {seeds} seeds")
     print(f"  {'unitball':<34}{ours.mean():.3f} ± {error:.3f}")
     for system, accuracies in sorted(found.items(), key=lambda item: -np.mean(item[1])):
         behind = np.array(accuracies) - ours
@@ -84,8 +85,8 @@ def guessing(labels):
 
 
 def split(path: Path, seed: int):
-    def read(file, features=None):
-        rows, labels = load_svmlight_file(str(file), n_features=features)
+    def read(file):
+        rows, labels = load_svmlight_file(str(file))
         rows = rows.toarray()
         norms = np.linalg.norm(rows, axis=1, keepdims=True)
         return rows / np.where(norms > 0, norms, 1.0), (labels == labels.max()).astype(int)
@@ -93,7 +94,11 @@ def split(path: Path, seed: int):
     rows, labels = read(path)
     own = path.with_name(path.name + ".t")
     if own.exists():
-        return (rows, labels), read(own, rows.shape[1])
+        test_rows, test_labels = read(own)
+        # A column in which one of the two files has nothing but zeros is not in it.
+        wide = max(rows.shape[1], test_rows.shape[1])
+        rows, test_rows = (np.pad(part, ((0, 0), (0, wide - part.shape[1]))) for part in (rows, test_rows))
+        return (rows, labels), (test_rows, test_labels)
     order = np.random.default_rng(seed).permutation(len(rows))
     test, training = np.split(order, [len(order) // 5])
     return (rows[training], labels[training]), (rows[test], labels[test])
