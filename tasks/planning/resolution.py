@@ -23,7 +23,7 @@ __all__ = ["Resolved", "admitted_normalisation", "parameters_of", "resolve", "re
 
 UNIT_NORM = "unit-norm"
 # Parameters of what is not a part of a system.
-_OTHERS = ("partition.", "trust.", "features.", "public.")
+_OTHERS = ("partition.", "trust.", "features.", "public.", "tuned.")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +111,8 @@ def resolve(
             **{"label_range": list(label_range), **parts["trainer"].parameters}
         )
     reasons = choice.reasons if choice is not None else ()
+    if parameters_of(config, "tuned") and not config.tune:
+        raise ParameterError("parameters of tuned are given and nothing is tuned: say what with --tune NAME=A,B,C")
     if config.tune:
         parts["trainer"], reason = _tuned(config, parts, trust)
         # What a paper says of its system is not said of the best of several.
@@ -165,13 +167,19 @@ def _tuned(config: TrainingConfig, parts: Mapping[str, AlgorithmSpec], trust: st
         )
         raise ParameterError(f"{trainer.name} has no parameter {unknown[0]!r} to tune; nearest: {', '.join(near)}")
     fixed = {name: value for name, value in trainer.parameters.items() if name not in grid}
-    spec = AlgorithmSpec("trainers", "tuned", {"trainer": trainer.name, "parameters": fixed, "grid": grid})
+    given = parameters_of(config, "tuned")
+    if set(given) - {"enters", "held_out"}:
+        raise ParameterError(
+            f"tuned has no parameter {min(set(given) - {'enters', 'held_out'})!r} here; it has: enters, held_out"
+        )
+    spec = AlgorithmSpec("trainers", "tuned", {**given, "trainer": trainer.name, "parameters": fixed, "grid": grid})
     tuned = spec.with_parameters(budget=ApproximateDP(config.epsilon, config.delta)).build()
-    values = "; ".join(f"{name} {', '.join(map(str, given))}" for name, given in grid.items())
+    values = "; ".join(f"{name} {', '.join(map(str, listed))}" for name, listed in grid.items())
     return spec, (
         f"tuned on private rows: {count} candidates of {trainer.name} ({values}), each trained with the noise of "
         f"mu = {tuned.mu:.3g} on {1 - tuned.held_out:.0%} of the rows and scored on the others; secret coins say "
-        f"which compete, the best is released, and all is charged as ({config.epsilon:g}, {config.delta:g}); one "
+        f"which compete (each with probability {tuned.chance:.2g}), the best is released, and all is charged as "
+        f"({config.epsilon:g}, {config.delta:g}); one "
         f"training untuned has mu = {alone:.3g}, and {count} that are all charged {alone / math.sqrt(count):.3g} each"
     )
 

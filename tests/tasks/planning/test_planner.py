@@ -307,6 +307,9 @@ def test_what_is_tuned_is_one_release_at_the_runs_budget() -> None:
     assert RunPlan.model_validate_json(plan.model_dump_json()) == plan
     other = planned(**{**asked, "tune": {"clip": [0.5, 0.25]}}, trust=Trust.CENTRAL)
     assert not keys_of(other) & keys_of(plan)
+    surer = planned(**asked, trust=Trust.CENTRAL, parameters={"tuned.enters": 0.75, "regularisation": 0.1})
+    assert surer.models[0].algorithm.parameters["enters"] == 0.75
+    assert surer.models[0].algorithm.parameters["parameters"] == {"regularisation": 0.1}
     # A rule's own value gives way to the grid.
     images = shards_of(dataset_of(rows=90_000, image_shape=(8, 8)), (30_000,) * 3)
     chosen = planned(images, trust=Trust.CENTRAL, tune={"step_size": [1, 4]})
@@ -325,6 +328,8 @@ def test_what_is_tuned_is_one_release_at_the_runs_budget() -> None:
         ({"trust": "central", "projection": "private-centring"}, "private-centring draws noise as well"),
         ({"trust": "central", "trainer": "erm"}, "draws no noise"),
         ({"trust": "central", "tune": {"klip": "1"}}, "nearest: clip"),
+        ({"trust": "central", "parameters": {"tuned.grid": {}}}, "it has: enters, held_out"),
+        ({"trust": "central", "parameters": {"tuned.enters": 0.5}, "tune": {}}, "nothing is tuned"),
     ],
 )
 def test_what_cannot_be_tuned_is_refused_with_the_way_out(given: dict[str, Any], message: str) -> None:
