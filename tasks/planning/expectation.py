@@ -21,6 +21,7 @@ _BYTES = 4
 # What was measured on two cores of a server (AMD EPYC, 2.4 GHz), in seconds; a machine's own speed scales it.
 _REFERENCE_LOOP = 0.030
 _START = 7.0
+_NEW_ROOT = 9.0
 _RECORD = 1.5
 _TASK = 0.06
 _RELEASE = 0.02
@@ -28,7 +29,7 @@ _READ = 1.5e-9
 _ENCODE = 5e-9
 _SMALL = 45e-9
 _STORE = 30e-9
-_OVERHEAD = 350 * 2**20
+_OVERHEAD = 480 * 2**20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +117,9 @@ class Expectation:
         return asdict(self)
 
 
-def expect(plan: RunPlan, dataset: DatasetRef, speeds: Speeds, *, to_store: int, limit: int) -> Expectation:
+def expect(
+    plan: RunPlan, dataset: DatasetRef, speeds: Speeds, *, to_store: int, limit: int, new_root: bool = False
+) -> Expectation:
     """Return what a run of a plan will ask for, if none of its releases is stored.
 
     Seconds are meant to be right within a factor of two where nothing else keeps the machine busy.
@@ -131,6 +134,8 @@ def expect(plan: RunPlan, dataset: DatasetRef, speeds: Speeds, *, to_store: int,
         How many times all rows are written on the way: mapped, or dealt to parties, for the first time.
     limit : int
         Bytes of rows that may be kept between passes.
+    new_root : bool
+        Whether the engine's databases are made first.
     """
     releases = [release for release in (*plan.projections, *plan.models) if release.reads_rows]
     works = [(release, release.build().work(release.setting)) for release in releases]
@@ -138,7 +143,8 @@ def expect(plan: RunPlan, dataset: DatasetRef, speeds: Speeds, *, to_store: int,
     streamed = kept > limit
     numbers = dataset.rows * dataset.dimension
     read = sum(_numbers(release) * (work.passes if streamed and work.kept else 1) for release, work in works)
-    seconds = (_START + _RECORD + _TASK * len(releases)) / speeds.interpreted
+    start = _START + (_NEW_ROOT if new_root else 0.0)
+    seconds = (start + _RECORD + _TASK * len(releases)) / speeds.interpreted
     seconds += numbers * _STORE * to_store / speeds.interpreted
     seconds += dataset.test_rows * dataset.dimension * _ENCODE / speeds.interpreted
     seconds += sum(_seconds(release, work, speeds, streamed) for release, work in works)

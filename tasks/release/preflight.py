@@ -24,6 +24,7 @@ from tasks.preparation.features import featured_ref, plan_features
 from tasks.preparation.mapping import mapped_ref
 from tasks.preparation.nights import preview_nights
 from tasks.release.admission import require_admissible
+from tasks.runtime.engine import has_databases
 from tasks.runtime.settings import current_layout, kept_memory
 
 __all__ = ["expect_run", "require_feasible"]
@@ -138,7 +139,14 @@ def expect_run(config: TrainingConfig) -> Expectation:
     undealt = shards is not None and not all(
         layout.shard(shard.party, shard.partition, shard.dataset.version).exists() for shard in shards.all
     )
-    return expect(plan, dealt, measure_speeds(), to_store=len(missing) + undealt, limit=kept_memory())
+    return expect(
+        plan,
+        dealt,
+        measure_speeds(),
+        to_store=len(missing) + undealt,
+        limit=kept_memory(),
+        new_root=not has_databases(layout.root),
+    )
 
 
 def _check_parts(config: TrainingConfig, dataset: DatasetRef, faults: _Faults) -> None:

@@ -34,6 +34,7 @@ from tasks.runtime.tracking_server import has_own_database, own_database, requir
 
 __all__ = [
     "EngineError",
+    "has_databases",
     "keep_quiet",
     "prefect_database",
     "prepare_databases",
@@ -104,6 +105,12 @@ class _Needs:
             prefect=not engine_process.is_sealed(prefect_database(root), home, _mark("prefect")),
             mlflow=not engine_process.is_sealed(Layout(root).mlflow_database, home, _mark("mlflow")),
         )
+
+
+def has_databases(root: Path) -> bool:
+    """Whether a run finds Prefect's and MLflow's databases as it needs them, and need not make them first."""
+    needs = _Needs.of(root)
+    return not ((needs.prefect and _own_server_wanted()) or (needs.mlflow and has_own_database(root)))
 
 
 def keep_quiet() -> None:

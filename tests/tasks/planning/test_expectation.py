@@ -24,6 +24,7 @@ SPEEDS = Speeds(operations=1e10, interpreted=1.0, cores=2)
 @pytest.fixture
 def _steady(root: object, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preflight, "measure_speeds", lambda: SPEEDS)
+    monkeypatch.setattr(preflight, "has_databases", lambda root: True)
 
 
 def expected(**config: Any) -> Expectation:
@@ -61,6 +62,15 @@ def test_more_work_takes_longer_and_a_slower_machine_too(monkeypatch: pytest.Mon
     slow = Speeds(operations=1e9, interpreted=0.1, cores=1)
     monkeypatch.setattr(preflight, "measure_speeds", lambda: slow)
     assert expected(algorithm="noisy-gd", parameters={"iterations": 10}).seconds > 5 * few
+
+
+@pytest.mark.usefixtures("_steady")
+def test_a_new_root_takes_as_much_longer_as_its_databases_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = {}
+    for there in (True, False):
+        monkeypatch.setattr(preflight, "has_databases", lambda root, there=there: there)
+        seconds[there] = expected(algorithm="noisy-gd", parameters={"iterations": 10}).seconds
+    assert seconds[False] == pytest.approx(seconds[True] + 9.0)
 
 
 def test_every_algorithm_says_what_it_asks() -> None:
