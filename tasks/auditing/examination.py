@@ -7,7 +7,7 @@ import time
 from functools import partial
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from dpalgos.audit.report import AuditReport, Verdict
 from dpalgos.guarantees import Neighbours
@@ -50,6 +50,11 @@ class AuditRequest(BaseModel):
         int, Field(ge=0, description="Whole runs on each neighbour of a pair; 0 leaves them out.")
     ] = 24
     seed: Annotated[int | None, Field(ge=0, description="Of rows and noise; drawn anew if left out.")] = None
+
+    @field_validator("neighbours")
+    @classmethod
+    def _relation_in_force(cls, neighbours: Neighbours | None) -> Neighbours | None:
+        return neighbours and neighbours.in_force()
 
 
 class Examined(BaseModel):

@@ -20,8 +20,7 @@ from tests.support.serving import UNITBALL, Served, in_seconds, prepared, starte
 
 ENUMERATED = {
     "train": "noisy-gd",
-    "weekly": "replace-special",
-    "run": "fed-dpdr-dpml",
+    "weekly": "fed-dpdr-dpml",
     "redraw": "wang2024-table1",
 }
 
@@ -37,9 +36,10 @@ def deployment(served: Served, name: str) -> dict[str, Any]:
         ("score", {"request": {"model": "", "input": "/x"}}, "request.model"),
         ("score", {"request": {"model": "a.b"}}, "request.input"),
         ("compare", {"request": {"model": "a.b/1", "epsilon": -1}}, "request.epsilon"),
-        ("run", {"spec": {"name": "x", "set": {"dataset": "iris", "algorithm": "no-such"}}}, "no-such"),
+        ("train", {"config": {"dataset": "iris", "algorithm": "no-such"}}, "config.algorithm"),
+        ("run", {"spec": {"name": "two points", "set": {"dataset": "iris"}}}, "spec.name"),
         ("redraw", {"name": "no-such-figure"}, "no-such-figure"),
-        ("weekly", {"request": {"neighbours": "add-remove-one"}}, "add-remove-one"),
+        ("weekly", {"request": {"algorithm": "no-such"}}, "no-such"),
     ],
 )
 def test_a_bad_value_of_every_deployment_is_refused(
