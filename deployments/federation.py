@@ -20,9 +20,16 @@ from httpx import HTTPError
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId
 from prefect.deployments.runner import RunnerDeployment
-from prefect.exceptions import Abort, ObjectNotFound, PrefectException
-from prefect.flow_engine import run_flow_sync
-from prefect.states import Pending
+from prefect.exceptions import (
+    Abort,
+    ObjectNotFound,
+    ParameterBindError,
+    ParameterTypeError,
+    PrefectException,
+    SignatureMismatchError,
+)
+from prefect.flow_engine import run_flow
+from prefect.states import Failed, Pending
 from prefect.utilities.engine import propose_state_sync
 from pydantic import ValidationError
 
@@ -80,13 +87,21 @@ def answered(client: SyncPrefectClient, deployment: UUID) -> bool:
         waiting = client.get_scheduled_flow_runs_for_deployments([deployment], datetime.now(UTC), limit=1)
         for run in waiting:
             if propose_state_sync(client, Pending(), run.id).is_pending():
-                # Whatever the server says of code: this process's own flow, which validates the run's parameters.
-                run_flow_sync(answer_request, client.read_flow_run(run.id), return_type="state")
+                _run(client, run.id)
     except (Abort, PrefectException, HTTPError, ValidationError):
         _LOG.exception("a request was not answered")
         time.sleep(_POLL_SECONDS)
         return False
     return bool(waiting)
+
+
+def _run(client: SyncPrefectClient, run: UUID) -> None:
+    # Whatever the server says of code: this process's own flow, which validates the run's parameters.
+    try:
+        run_flow(answer_request, client.read_flow_run(run), return_type="state")
+    except (ParameterBindError, ParameterTypeError, SignatureMismatchError) as error:
+        _LOG.warning("a run's parameters are no request: %s", error)
+        propose_state_sync(client, Failed(message="its parameters are no request"), run)
 
 
 def posting(seconds: float) -> Post:

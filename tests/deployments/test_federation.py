@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -40,7 +41,9 @@ def berlin(root: Path, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Itera
 def asked(client: SyncPrefectClient, deployment: UUID, request: Request, seconds: float = 120.0) -> Answer | None:
     """Ask as a coordinator does, while the party looks what waits for it."""
     found: list[Answer | None] = []
-    asking = threading.Thread(target=lambda: found.append(federation.posting(seconds)("berlin", request)))
+    # Which server it is, the engine of the tests keeps in the context, not in the environment.
+    context = contextvars.copy_context()
+    asking = threading.Thread(target=lambda: found.append(context.run(federation.posting(seconds), "berlin", request)))
     asking.start()
     while asking.is_alive():
         federation.answered(client, deployment)
@@ -70,9 +73,10 @@ def test_parameters_that_are_no_request_end_the_run_and_the_party_goes_on(
     client.request(
         "PATCH", "/deployments/{id}", path_params={"id": deployment}, json={"enforce_parameter_schema": False}
     ).raise_for_status()
-    run = client.create_flow_run_from_deployment(deployment, parameters={"request": {"ask": "rows", "config": {}}})
-    assert federation.answered(client, deployment)
-    state = client.read_flow_run(run.id).state
-    assert state is not None
-    assert state.is_failed()
+    for parameters in ({"request": {"ask": "rows", "config": {}}}, {"path": "/etc"}, {}):
+        run = client.create_flow_run_from_deployment(deployment, parameters=parameters)
+        assert federation.answered(client, deployment)
+        state = client.read_flow_run(run.id).state
+        assert state is not None
+        assert state.is_failed()
     assert not federation.answered(client, deployment)
