@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from functools import partial
 
 from dpalgos.normalisation import RowMap
 from dpalgos.registry import lookup
@@ -130,9 +131,9 @@ def run_report(
     files: dict[str, str | bytes] = {
         "result.json": result.model_dump_json(indent=2),
         LINEAGE: lineage,
-        **figure_files(result),
     }
-    return dataclasses.replace(report, children=_children(plan, result), model=model, files=files)
+    drawn = partial(figure_files, result)
+    return dataclasses.replace(report, children=_children(plan, result), model=model, files=files, drawn=drawn)
 
 
 def _children(plan: RunPlan, result: RunResult) -> tuple[ChildReport, ...]:

@@ -14,7 +14,7 @@ import math
 import socket
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -145,6 +145,8 @@ class RunReport:
     model : ModelReport or None
     files : mapping of path to text or bytes
         Logged as artifacts of the run.
+    drawn : callable, optional
+        Returns further files; called when the run is written, since a run that was logged before has them already.
     note : str
         Markdown, shown at the top of the run's page.
     """
@@ -161,6 +163,7 @@ class RunReport:
     children: tuple[ChildReport, ...] = ()
     model: ModelReport | None = None
     files: Mapping[str, str | bytes] = field(default_factory=dict)
+    drawn: Callable[[], Mapping[str, bytes]] = dict
     note: str = ""
 
     def __post_init__(self) -> None:
@@ -308,8 +311,8 @@ def _write(client: MlflowClient, experiment: str, root: Path, report: RunReport)
         if inputs:
             client.log_inputs(child_id, inputs)
         client.set_terminated(child_id, "FINISHED")
-    if report.files:
-        log_files(client, run_id, report.files)
+    if files := {**report.files, **report.drawn()}:
+        log_files(client, run_id, files)
     client.set_terminated(run_id, "FINISHED")
     return run_id
 

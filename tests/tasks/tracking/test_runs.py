@@ -171,6 +171,19 @@ def test_the_same_key_is_logged_once(root: Path) -> None:
     assert len(client(root).search_model_versions("name = 'digits.fed'")) == 2
 
 
+def test_figures_are_drawn_for_what_is_written(root: Path) -> None:
+    drawn: list[dict[str, bytes]] = []
+
+    def draw() -> dict[str, bytes]:
+        drawn.append({"roc.png": b"\x89PNG"})
+        return drawn[-1]
+
+    first, again = (track_run(root, a_report(drawn=draw)) for _ in range(2))
+    assert first == again
+    assert len(drawn) == 1
+    assert {"roc.png", "result.json"} <= {file.path for file in client(root).list_artifacts(first)}
+
+
 def _track(root: Path, key: str) -> str:
     return track_run(root, a_report(run_key=key))
 
