@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -41,7 +42,10 @@ def real_data() -> Callable[..., Path]:
 @pytest.fixture(scope="session")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
     """Return the session's Prefect server; it takes ten seconds to start, so only tests that run flows ask for it."""
-    with Engine.started(tmp_path_factory.mktemp("engine")) as started:
+    session = tmp_path_factory.getbasetemp()
+    # The workers of one session have one folder above theirs.
+    shared = session.parent if os.environ.get("PYTEST_XDIST_WORKER") else session
+    with Engine.started(tmp_path_factory.mktemp("engine"), shared / "pattern") as started:
         yield started
 
 
@@ -94,10 +98,11 @@ def served(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 def _kept_tracking_uri() -> Iterator[None]:
     before = os.environ.get("MLFLOW_TRACKING_URI")
     yield
-    if before is None:
-        os.environ.pop("MLFLOW_TRACKING_URI", None)
-    else:
+    after = os.environ.pop("MLFLOW_TRACKING_URI", None)
+    if before is not None:
         os.environ["MLFLOW_TRACKING_URI"] = before
+    if after != before:
+        warnings.warn(f"MLFLOW_TRACKING_URI was left at {after!r} and is put back", stacklevel=1)
 
 
 # MLflow writes where it is pointed into the environment, where the next test's root would take it for a user's wish.

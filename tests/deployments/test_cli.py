@@ -794,9 +794,10 @@ def test_a_secret_that_is_no_secret(commands: CommandLine, monkeypatch: pytest.M
 # ── as a process of its own ──────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_process_of_its_own(tmp_path: Path) -> None:
+def test_a_process_of_its_own(engine: Engine, tmp_path: Path) -> None:
     """As a person starts it: engine included, nothing but the object on stdout, no traceback of Prefect's beside it."""
     root = tmp_path / "root"
+    engine.prepare_served(root)
     outcome = run_command(root, "train", "--epsilon", 1, "--parties", 2, "--json")
     assert outcome.code == 0, outcome
     assert outcome.json.keys() >= KEYS

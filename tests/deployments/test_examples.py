@@ -65,14 +65,17 @@ def test_examples_of_help_run(unitball: CommandLine, tmp_path: Path) -> None:
         assert outcome.out.splitlines()[-1] == f"root: {unitball.root}", example
 
 
-def test_make_run_ends_with_commands_that_work(unitball: CommandLine) -> None:
+@pytest.mark.parametrize("dataset", ["iris", pytest.param("digits", marks=pytest.mark.nightly)])
+def test_make_run_ends_with_commands_that_work(dataset: str, unitball: CommandLine) -> None:
+    """As printed, and on each day with a tenth of the rows."""
     makefile = (REPOSITORY / "Makefile").read_text()
     recipe = makefile[makefile.index("run: ") : makefile.index("check: ")]
     commands = re.findall(r'"\$\(BIN\)/unitball (.*)" ?\\?\n', recipe)
     assert len(commands) == 3
     for command in commands:
         # Services run until Ctrl-C, in tests of their own.
-        arguments = ["serve", "--help"] if command == "serve" else shlex.split(command)
+        printed = ["serve", "--help"] if command == "serve" else shlex.split(command)
+        arguments = [dataset if word == "digits" else word for word in printed]
         assert unitball(*arguments).code == 0, command
     assert "UNITBALL_ROOT ?=" not in makefile, "make and unitball use one root"
 

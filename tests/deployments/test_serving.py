@@ -86,11 +86,15 @@ def test_triggered_run(served: Served, tmp_path: Path) -> None:
         return [run for run in served.runs() if _dataset_of(run) == "arrivals"]
 
     assert not triggered()
-    said = ""
-    for name in ("unscheduled", "unscheduled", "arrivals"):
-        path = rows_file(tmp_path / f"{len(said)}.libsvm", 210 + len(said))
-        said = served.unitball("ingest", name, "--format", "libsvm", "--path", path, "--public")
-        assert ("federated-training/arrivals" in said) == (name == "arrivals")
+    names = ("unscheduled", "unscheduled", "arrivals")
+    paths = [rows_file(tmp_path / f"{number}.libsvm", 210 + number) for number in range(3)]
+    told = served.unitball_each(
+        *(
+            ["ingest", name, "--format", "libsvm", "--path", path, "--public"]
+            for name, path in zip(names, paths, strict=True)
+        )
+    )
+    assert ["federated-training/arrivals" in said for said in told] == [False, False, True]
     (run,) = wait_for("a run after the event", triggered)
     assert not run["auto_scheduled"]
     finished = served.finished(run["id"])
@@ -136,7 +140,11 @@ def test_a_refusal_ends_in_a_state_of_that_name_and_is_not_retried(served: Serve
         "1e-5",
     ]
     served.unitball("ingest", "clinic", "--format", "libsvm", "--path", path, *declared)
-    run_id = served.start_run(dataset="clinic", algorithm="noisy-gd", epsilon=5.0, delta=1e-5)
+    # By the command that the pages of help name.
+    parameter = f"config={json.dumps({'dataset': 'clinic', 'algorithm': 'noisy-gd', 'epsilon': 5.0, 'delta': 1e-5})}"
+    done = served.command("-m", "prefect", "deployment", "run", "federated-training/train", "--param", parameter)
+    assert done.returncode == 0, done.stdout + done.stderr
+    run_id = next(line.split("UUID:")[1].strip() for line in done.stdout.splitlines() if "UUID:" in line)
     finished = served.finished(run_id)
     assert (finished["state_type"], finished["state_name"]) == ("FAILED", "BudgetExhausted")
     assert "Refused for privacy" in finished["state"]["message"]
@@ -171,6 +179,7 @@ def charges(report: dict[str, Any], algorithm: str, before: Sequence[str] = ()) 
 def test_the_runner_killed_in_the_middle(served: Served, tmp_path: Path) -> None:
     """The runner is killed after the charge and takes its run along; the next run finishes it, charged once."""
     config = {"dataset": "digits", "algorithm": "fed-dpdr-dpml", "epsilon": 1.0, "seed": SEED}
+    words = [f"--{name}={value}" for name, value in config.items()]
     # Other tests have trained on this root, too.
     served.unitball("train", "--dataset", "digits", "--algorithm", "noisy-gd", "--epsilon", "1")
     paid = json.loads(served.unitball("budget", "digits", "--json"))
@@ -193,37 +202,10 @@ def test_the_runner_killed_in_the_middle(served: Served, tmp_path: Path) -> None
     assert again["state_type"] == "COMPLETED", again["state"]["message"]
     after = json.loads(served.unitball("budget", "digits", "--json"))
 
-    other = served.command(
-        *UNITBALL,
-        "train",
-        "--root",
-        str(tmp_path / "undisturbed"),
-        "--dataset",
-        "digits",
-        "--algorithm",
-        "fed-dpdr-dpml",
-        "--epsilon",
-        "1",
-        "--seed",
-        str(SEED),
-        "--json",
-    )
+    other = served.command(*UNITBALL, "train", "--root", str(tmp_path / "undisturbed"), *words, "--json")
     assert other.returncode == 0, other.stderr
     undisturbed = json.loads(other.stdout)
-    result = json.loads(
-        served.unitball(
-            "train",
-            "--dataset",
-            "digits",
-            "--algorithm",
-            "fed-dpdr-dpml",
-            "--epsilon",
-            "1",
-            "--seed",
-            str(SEED),
-            "--json",
-        )
-    )
+    result = json.loads(served.unitball("train", *words, "--json"))
     assert result["cached"] is True
     assert result["metrics"] == undisturbed["metrics"]
     assert result["epsilon_spent"] == undisturbed["epsilon_spent"]

@@ -246,7 +246,7 @@ def finished(root: Path, twins: Twins) -> None:
 
 
 def test_the_command_killed_and_finished_by_two_at_once(twins: Twins, engine: Engine) -> None:
-    engine.prepare(twins.disturbed)
+    engine.prepare_served(twins.disturbed)
     kill_when(twins.disturbed, MOMENTS["first-basis"])
     finished(twins.disturbed, twins)
 
@@ -254,7 +254,7 @@ def test_the_command_killed_and_finished_by_two_at_once(twins: Twins, engine: En
 @pytest.mark.nightly
 @pytest.mark.parametrize("moment", [name for name in MOMENTS if name != "first-basis"])
 def test_the_command_killed_at_other_moments(moment: str, twins: Twins, engine: Engine) -> None:
-    engine.prepare(twins.disturbed)
+    engine.prepare_served(twins.disturbed)
     kill_when(twins.disturbed, MOMENTS[moment])
     finished(twins.disturbed, twins)
     again = run_command(twins.disturbed, *WORDS, "--json")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import sqlite3
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from storage.layout import Layout
 from tasks.runtime import engine_process
@@ -29,16 +31,21 @@ sys.stdin.read()
 
 @dataclass(frozen=True)
 class Engine:
-    """A running server, and the root it was started under: the pattern of prepared roots."""
+    """A running server, the root it was started under, and a copy of that from before any run, for prepared roots."""
 
     root: Path
     url: str
+    pattern: Path
 
     @classmethod
     @contextmanager
-    def started(cls, folder: Path) -> Iterator[Engine]:
-        """Start a server in a process of its own, which ends with this one, and point this process's Prefect at it."""
+    def started(cls, folder: Path, pattern: Path) -> Iterator[Engine]:
+        """Start a server in a process of its own, which ends with this one, and point this process's Prefect at it.
+
+        Who comes first makes the databases, and a copy of them as ``pattern``; other workers begin with that.
+        """
         root = folder / "root"
+        first = _claimed(pattern, root)
         # In a process of its own, since Prefect reads its settings when it is imported, which a test may have done.
         server = subprocess.Popen(
             [sys.executable, "-c", _SERVE, str(root)],
@@ -52,6 +59,9 @@ class Engine:
         try:
             url = server.stdout.readline().strip()
             assert url.startswith("http"), "the embedded server did not start"
+            if first is not None:
+                _prepare(root, pattern, prefect=True)
+                first.close()
             from prefect.events.worker import EventsWorker
             from prefect.logging.handlers import APILogWorker
             from prefect.settings import (
@@ -73,23 +83,41 @@ class Engine:
                 PREFECT_RESULTS_DEFAULT_SERIALIZER: "json",
             }
             with temporary_settings(updates=settings, restore_defaults={PREFECT_FLOWS_HEARTBEAT_FREQUENCY}):
-                yield cls(root, url)
+                yield cls(root, url, pattern)
                 # What is still to be sent would be tried again and again at exit, when the server has gone.
                 EventsWorker.drain_all(timeout=10)
                 APILogWorker.drain_all(timeout=10)
         finally:
+            if first is not None:
+                first.close()
             server.stdin.close()
-            server.wait(timeout=30)
+            server.wait(timeout=120)
 
     def prepare(self, root: Path) -> None:
         """Make a root ready for tracking by a copy of this one's empty database: migrations take ten seconds."""
-        layout, pattern = Layout(root).prepare(), Layout(self.root)
-        _copy(pattern.mlflow_database, layout.mlflow_database, layout.prefect)
+        _prepare(self.pattern, root, prefect=False)
 
     def prepare_served(self, root: Path) -> None:
-        """Make a root ready to be served: with a copy of this one's Prefect database, runs and all."""
-        self.prepare(root)
-        _copy(prefect_database(self.root), prefect_database(root), Layout(root).prefect)
+        """Make a root ready to be served, or for a command with a server of its own: with Prefect's database, too."""
+        _prepare(self.pattern, root, prefect=True)
+
+
+def _claimed(pattern: Path, root: Path) -> IO[str] | None:
+    """Return a lock for which others wait, where there is no pattern yet; else prepare the root by it."""
+    lock = pattern.with_suffix(".lock").open("w")
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    if not pattern.exists():
+        return lock
+    lock.close()
+    _prepare(pattern, root, prefect=True)
+    return None
+
+
+def _prepare(pattern: Path, root: Path, *, prefect: bool) -> None:
+    layout = Layout(root).prepare()
+    _copy(Layout(pattern).mlflow_database, layout.mlflow_database, layout.prefect)
+    if prefect:
+        _copy(prefect_database(pattern), prefect_database(root), layout.prefect)
 
 
 def _copy(source: Path, target: Path, workplace: Path) -> None:

@@ -31,6 +31,7 @@ from tasks.runtime.engine import (
     wait_for_server,
 )
 from tasks.runtime.processes import LeashedProcess
+from tests.support.engines import Engine
 from tests.support.untraced import quickest
 
 # Installed in every process of a run: nothing but loopback may be contacted or even looked up.
@@ -110,15 +111,10 @@ def intact(database: Path) -> bool:
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def made(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A root whose databases are made; tests that change them take a copy."""
-    root = tmp_path_factory.mktemp("engine") / "root"
-    process = start(
-        "import sys; from pathlib import Path; from tasks.runtime.engine import prepare_databases as prepare; "
-        "prepare(Path(sys.argv[1]))",
-        root,
-    )
-    assert process.wait(120) == 0, process.stderr and process.stderr.read()
+    root = tmp_path_factory.mktemp("made") / "root"
+    engine.prepare_served(root)
     return root
 
 
