@@ -3,7 +3,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: run test test-nightly check serve lock clean
+.PHONY: run test tests coverage test-nightly check style types serve lock clean
 .DEFAULT_GOAL := run
 
 .venv/.ready: requirements.lock pyproject.toml scripts/make-venv.sh
@@ -16,13 +16,23 @@ run: .venv/.ready  ## the main job: eight systems on scikit-learn's digits at ep
 	  "$(BIN)/unitball frontier --dataset digits" \
 	  "$(BIN)/unitball serve"
 
-check: .venv/.ready
+check: style types  ## every check but the tests
+
+style: .venv/.ready
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
+
+types: .venv/.ready
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 
-test: check  ## every check, then the tests with coverage
+test: style  ## every check, and the tests: types beside the tests, which end later
+	@$(MAKE) --no-print-directory -j 2 types tests
+
+tests: .venv/.ready
+	@$(BIN)/python -m pytest -m "not nightly" -n auto --dist loadfile
+
+coverage: .venv/.ready  ## the tests, and which lines they run; tracing takes half as long again
 	@$(BIN)/python -m pytest -m "not nightly" -n auto --dist loadfile --cov --cov-report=term:skip-covered
 
 test-nightly: .venv/.ready  ## the heavy tests

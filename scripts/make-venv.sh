@@ -12,8 +12,11 @@ echo "Making .venv from requirements.lock (about two minutes the first time) …
 # A half-made environment is thrown away, so that an interrupted install never looks finished.
 rm -rf .venv
 "$PYTHON" -m venv .venv || fail "could not make .venv here (is the folder writable, is there space?)"
-.venv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r requirements.lock ||
+.venv/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --require-hashes --no-deps \
+    -r requirements.lock ||
     fail "installing the locked packages failed (see pip's message above); check the network and run make again"
+# On all processors, where pip would compile file after file; some packages hold files that no Python 3 compiles.
+.venv/bin/python -m compileall -qq -j 0 .venv/lib || true
 .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --no-index -e . ||
     fail "installing the checkout failed (see pip's message above)"
 touch .venv/.ready
