@@ -30,7 +30,10 @@ class Kernel(Protocol):
     """A positive semidefinite kernel of two rows."""
 
     def of_products(self, products: Floats, squares: Floats, square: float) -> Floats:
-        """Return k(x_t, z) from the inner products x_t·z (m,), the squared norms of the x_t (m,) and of z."""
+        """Return k(x_t, z) from the inner products x_t·z (m,), the squared norms of the x_t (m,) and of z.
+
+        The products may be written over.
+        """
         ...
 
     def diagonal(self, squares: Floats) -> Floats:
@@ -76,9 +79,11 @@ class GaussianKernel:
             raise ParameterError(f"gamma is {self.gamma!r}; it must be a finite number above 0, for example 1/features")
 
     def of_products(self, products: Floats, squares: Floats, square: float) -> Floats:
-        """Return the exponential of the squared distance, which rounding must not make negative."""
-        distances = np.maximum(squares + square - 2.0 * products, 0.0)
-        return np.asarray(np.exp(-self.gamma * distances))
+        """Return the exponential of the squared distance, which rounding must not make negative, over the products."""
+        from dpalgos import _compiled_exponentials
+
+        _compiled_exponentials.write_gaussian_kernel(products, squares, square, self.gamma)
+        return products
 
     def diagonal(self, squares: Floats) -> Floats:
         """Return ones."""

@@ -34,9 +34,9 @@ def _(loss: Softmax, scores: Floats, targets: NDArray[np.float32], start: int) -
     if len(scores) == 1:
         _write(loss, scores, targets, start)
         return
-    from dpalgos import _compiled_softmax
+    from dpalgos import _compiled_exponentials
 
-    _compiled_softmax.write_slopes(scores, targets, start)
+    _compiled_exponentials.write_slopes(scores, targets, start)
 
 
 def _write(loss: ScoreLoss, scores: Floats, targets: NDArray[np.float32], start: int) -> None:

@@ -7,9 +7,47 @@ import numpy as np
 from dpalgos.compiling import compiled
 from dpalgos.rows import Floats, Ints
 
-__all__ = ["draw_partner", "first_sufficient", "scan", "second_order", "step", "sweep"]
+__all__ = [
+    "dense_products",
+    "draw_partner",
+    "first_sufficient",
+    "scan",
+    "second_order",
+    "second_order_steps",
+    "sparse_products",
+    "step",
+    "sweep",
+]
 
 _TAU = 1e-12  # stands in for a curvature that is not positive (LIBSVM's value)
+_LANES = 32  # numbers that are compared at once
+
+
+@compiled
+def dense_products(columns: Floats, point: Floats, out: Floats) -> None:
+    """Write the inner products of n rows, columns (d, n), with a point (d,), whose zeros cost nothing."""
+    out[:] = 0.0
+    chosen = np.flatnonzero(point)
+    fours = chosen.size - chosen.size % 4
+    for q in range(0, fours, 4):
+        a, b, c, d = chosen[q], chosen[q + 1], chosen[q + 2], chosen[q + 3]
+        first, second, third, fourth = columns[a], columns[b], columns[c], columns[d]
+        w, x, y, z = point[a], point[b], point[c], point[d]
+        for t in range(out.size):
+            out[t] += w * first[t] + x * second[t] + y * third[t] + z * fourth[t]
+    for q in range(fours, chosen.size):
+        column, w = columns[chosen[q]], point[chosen[q]]
+        for t in range(out.size):
+            out[t] += w * column[t]
+
+
+@compiled
+def sparse_products(pointers: Ints, rows: Ints, values: Floats, entries: Ints, point: Floats, out: Floats) -> None:
+    """Write the inner products of n rows, in columns one after another (CSC), with a point of some entries."""
+    out[:] = 0.0
+    for q in range(entries.size):
+        for place in range(pointers[entries[q]], pointers[entries[q] + 1]):
+            out[rows[place]] += point[q] * values[place]
 
 
 @compiled
@@ -122,6 +160,102 @@ def step(
         low[t] = alpha[t] > 0.0 if y[t] > 0 else alpha[t] < cost
     for t in range(v.size):
         v[t] -= delta * (row_i[t] - row_j[t])
+
+
+@compiled
+def _extremes(v: Floats, up: np.ndarray, low: np.ndarray) -> tuple[float, float]:
+    """Return the maximum of v over ``up`` and its minimum over ``low``, as many as :data:`_LANES` at a time."""
+    largest, smallest = np.full(_LANES, -np.inf), np.full(_LANES, np.inf)
+    whole = v.size - v.size % _LANES
+    for first in range(0, whole, _LANES):
+        part = slice(first, first + _LANES)
+        numbers, may_grow, may_shrink = v[part], up[part], low[part]
+        for lane in range(_LANES):
+            high = numbers[lane] if may_grow[lane] != 0 else -np.inf
+            largest[lane] = high if high > largest[lane] else largest[lane]
+            deep = numbers[lane] if may_shrink[lane] != 0 else np.inf
+            smallest[lane] = deep if deep < smallest[lane] else smallest[lane]
+    for t in range(whole, v.size):
+        lane = t - whole
+        largest[lane] = max(largest[lane], v[t] if up[t] else -np.inf)
+        smallest[lane] = min(smallest[lane], v[t] if low[t] else np.inf)
+    return largest.max(), smallest.min()
+
+
+@compiled
+def _gain(v: float, low: int, row: float, diagonal: float, own: float, v_i: float) -> float:
+    curvature = own + diagonal - 2.0 * row
+    curvature = curvature if curvature > 0.0 else _TAU
+    fall = v_i - v
+    gain = fall * fall / curvature
+    return gain if (low != 0) & (fall > 0.0) else -1.0
+
+
+@compiled
+def _gains(v: Floats, low: np.ndarray, row: Floats, diagonal: Floats, own: float, v_i: float, out: Floats) -> float:
+    """Write (v_i − v_t)²/curvature, −1 where t is no partner, and return the largest."""
+    largest = np.full(_LANES, -1.0)
+    whole = v.size - v.size % _LANES
+    for first in range(0, whole, _LANES):
+        part = slice(first, first + _LANES)
+        numbers, may_shrink, products, squares, gains = v[part], low[part], row[part], diagonal[part], out[part]
+        for lane in range(_LANES):
+            gain = _gain(numbers[lane], may_shrink[lane], products[lane], squares[lane], own, v_i)
+            gains[lane] = gain
+            largest[lane] = gain if gain > largest[lane] else largest[lane]
+    for t in range(whole, v.size):
+        out[t] = _gain(v[t], low[t], row[t], diagonal[t], own, v_i)
+        largest[t - whole] = max(largest[t - whole], out[t])
+    return float(largest.max())
+
+
+@compiled
+def second_order_steps(
+    budget: int,
+    tolerance: float,
+    cost: float,
+    y: Floats,
+    alpha: Floats,
+    v: Floats,
+    up: np.ndarray,
+    low: np.ndarray,
+    diagonal: Floats,
+    held: Floats,
+    places: Ints,
+    used: Ints,
+    clock: int,
+    gains: Floats,
+) -> tuple[int, int, int]:
+    """Take up to ``budget`` steps of WSS 2, the last of equals as in LIBSVM, while no kernel row is missing.
+
+    Returns the number of steps, the position of the row that is missing (−1 if none is), and the clock of
+    :class:`dpalgos.smo.rows_cache.KernelRows`.
+    """
+    done = 0
+    while done < budget:
+        m, smallest = _extremes(v, up, low)
+        if not m - smallest >= tolerance:
+            break
+        i = v.size - 1
+        while not (up[i] and v[i] == m):
+            i -= 1
+        if places[i] < 0:
+            return done, i, clock
+        row = held[places[i]]
+        largest = _gains(v, low, row, diagonal, diagonal[i], m, gains)
+        if largest < 0.0:
+            break
+        j = v.size - 1
+        while gains[j] != largest:
+            j -= 1
+        clock += 1
+        used[places[i]] = clock
+        if places[j] < 0:
+            return done, j, clock
+        used[places[j]] = clock
+        step(i, j, cost, y, alpha, v, up, low, diagonal, row, held[places[j]])
+        done += 1
+    return done, -1, clock
 
 
 @compiled

@@ -58,8 +58,8 @@ class _State:
 
     def __init__(self, kernel: Kernel, features: Any, y: Floats, cost: float) -> None:
         n = len(y)
-        self._kernel_rows = KernelRows(kernel, features)
-        self.row = self._kernel_rows.row
+        self.kernel_rows = KernelRows(kernel, features)
+        self.row = self.kernel_rows.row
         self.cost = cost
         self.all_y, self.all_alpha, self.all_v = y, np.zeros(n), y.copy()
         self.y: Floats
@@ -73,7 +73,7 @@ class _State:
         may_grow, may_shrink = self.alpha < self.cost, self.alpha > 0
         self.up = np.where(self.y > 0, may_grow, may_shrink).astype(np.uint8)
         self.low = np.where(self.y > 0, may_shrink, may_grow).astype(np.uint8)
-        self.diagonal = self._kernel_rows.diagonal
+        self.diagonal = self.kernel_rows.diagonal
 
     def _write_back(self) -> None:
         self.all_alpha[self.ids], self.all_v[self.ids] = self.alpha, self.v
@@ -91,7 +91,7 @@ class _State:
         if len(kept) > 0.98 * len(idle) or len(kept) < 2:
             return
         self._write_back()
-        self._kernel_rows.keep(kept)
+        self.kernel_rows.keep(kept)
         self._activate(self.ids[kept])
 
     def restore(self) -> None:
@@ -100,8 +100,8 @@ class _State:
         aside = np.setdiff1d(np.arange(len(self.all_y)), self.ids, assume_unique=True)
         support = np.flatnonzero(self.all_alpha)
         coefficients = (self.all_y * self.all_alpha)[support]
-        self.all_v[aside] = self.all_y[aside] - self._kernel_rows.scores(aside, support, coefficients)
-        self._kernel_rows.restore()
+        self.all_v[aside] = self.all_y[aside] - self.kernel_rows.scores(aside, support, coefficients)
+        self.kernel_rows.restore()
         self._activate(np.arange(len(self.all_y)))
 
 
@@ -144,6 +144,12 @@ def solve(
     shrinking : bool
         Set aside rows at a bound that seem to stay there; checked again before the end.
 
+    Notes
+    -----
+    A rule may have a method ``advance(state, tolerance, budget)``, which takes several of its steps at once: it returns
+    how many, and the position of the kernel row that is missing for the next, or None where there is another reason to
+    stop.
+
     References
     ----------
     Platt 1999; Fan, Chen, Lin 2005; shrinking as in Chang, Lin, "LIBSVM: a library for support vector machines", 2011,
@@ -157,10 +163,17 @@ def solve(
     # iterations on a1a, australian, diabetes and splice, but twice as many on heart and breast-cancer. (LIBSVM's own
     # program makes a label +1 its +1: for its iterations that label is class 0 here.)
     state = _State(kernel, features, -np.asarray(y, dtype=np.float64), cost)
-    select = rule.selector(n, tolerance)
+    select, advance = rule.selector(n, tolerance), getattr(rule, "advance", None)
     limit = max(_FEWEST_LIMIT, 100 * n)
-    iterations, until_shrinking, near_end = 0, min(n, _SHRINK_EVERY), False
+    iterations, until_shrinking, near_end = 0, min(n, _SHRINK_EVERY) if shrinking else limit, False
     while iterations < limit:
+        if advance is not None:
+            # Steps between which nothing else is to do are taken all at once.
+            done, missing = advance(state, tolerance, min(until_shrinking, limit - iterations))
+            iterations, until_shrinking = iterations + done, until_shrinking - done
+            if missing is not None:
+                state.row(missing)
+                continue
         ends = Extremes(*scan(state.v, state.up, state.low))
         if shrinking and until_shrinking == 0:
             until_shrinking = min(n, _SHRINK_EVERY)

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from dpalgos.errors import ParameterError
 from dpalgos.noise import RandomStream
 from dpalgos.rows import Floats, Ints
+from dpalgos.smo.rows_cache import KernelRows
 
 __all__ = [
     "RULES",
@@ -49,6 +50,15 @@ class Active(Protocol):
     def row(self, position: int) -> Floats:
         """Return the kernel row of one position."""
         ...
+
+
+class Stepped(Active, Protocol):
+    """The rows in play, as a rule that takes steps itself changes them."""
+
+    y: Floats
+    alpha: Floats
+    cost: float
+    kernel_rows: KernelRows
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +124,29 @@ class SecondOrder:
             return (ends.i, j) if j >= 0 else None
 
         return select
+
+    def advance(self, active: Stepped, tolerance: float, budget: int) -> tuple[int, int | None]:
+        """Take steps at once; see :func:`dpalgos.smo.solver.solve`."""
+        from dpalgos.smo.compiled import second_order_steps
+
+        rows = active.kernel_rows
+        done, missing, rows.clock = second_order_steps(
+            budget,
+            tolerance,
+            active.cost,
+            active.y,
+            active.alpha,
+            active.v,
+            active.up,
+            active.low,
+            active.diagonal,
+            rows.held,
+            rows.places,
+            rows.used,
+            rows.clock,
+            np.empty(len(active.v)),
+        )
+        return done, missing if missing >= 0 else None
 
 
 @dataclass(frozen=True, slots=True)

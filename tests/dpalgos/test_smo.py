@@ -328,6 +328,21 @@ def test_the_constant_factor_runs_from_second_order_to_the_extremes() -> None:
     assert pairs(SecondOrder()) != pairs(MaximalViolatingPair())
 
 
+@pytest.mark.parametrize("shrinking", [True, False])
+@pytest.mark.parametrize("places", [2, 900])
+def test_steps_taken_at_once_are_those_taken_one_by_one(
+    places: int, shrinking: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """WSS 2 in one compiled loop, also with no room for more than two kernel rows, against the rule asked each time."""
+    monkeypatch.setattr(KernelRows.__init__, "__defaults__", (8 * 900 * places,))
+    features, y = overlapping(900, 3, 6)
+    one_by_one = run(features, y, cost=3.0, rule=Recorded(SecondOrder()), shrinking=shrinking)
+    at_once = run(features, y, cost=3.0, rule=SecondOrder(), shrinking=shrinking)
+    assert at_once.converged
+    assert at_once.iterations == pytest.approx(one_by_one.iterations, rel=0.01)
+    assert at_once.objective == pytest.approx(one_by_one.objective, abs=at_once.duality_gap + one_by_one.duality_gap)
+
+
 def test_every_step_lowers_the_objective() -> None:
     features, y = overlapping(120, 3, 5)
     watch = Recorded(SecondOrder())
@@ -359,7 +374,7 @@ def test_kernel_rows_are_right_and_take_bounded_memory() -> None:
     order = np.random.default_rng(9).integers(0, 200, 500)
     for position in order:
         assert rows.row(int(position)) == pytest.approx(whole[position], abs=1e-12)
-        assert sum(row.nbytes for row in rows._cached.values()) <= 10 * 200 * 8
+        assert rows.held.nbytes <= 10 * 200 * 8
     kept = np.arange(0, 200, 3)
     rows.keep(kept)
     for position in range(len(kept)):

@@ -1,6 +1,6 @@
-"""The slopes of softmax, compiled: over many rows at once, and with an exponential that is the same on every processor.
+"""Loops over exponentials, compiled: over many numbers at once, and the same on every processor.
 
-Nothing here is added up in another order than written and nothing is fused, so equal scores give equal bits.
+Nothing here is added up in another order than written and nothing is fused, so equal numbers give equal bits.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from dpalgos.arrays import Floats, Ints
 from dpalgos.compiling import compiled_in_order
 
-__all__ = ["write_slopes"]
+__all__ = ["write_gaussian_kernel", "write_slopes"]
 
-# Rows whose scores stay in the nearest cache.
+# Rows whose numbers stay in the nearest cache.
 _TILE = 256
 _LOG2_E = 1.4426950408889634
 # ln 2 in two parts; a whole number below 2^11 times the first is exact.
@@ -83,3 +83,16 @@ def write_slopes(scores: Floats, targets: NDArray[np.float32], start: int) -> No
             part, own = scores[k, first : first + size], targets[k, start + first : start + first + size]
             for i in range(size):
                 part[i] = part[i] / total[i] - own[i]
+
+
+@compiled_in_order
+def write_gaussian_kernel(products: Floats, squares: Floats, square: float, gamma: float) -> None:
+    """Replace products (n,) by exp(−gamma max(0, squares + square − 2 products))."""
+    powers = np.empty(_TILE)
+    bits = powers.view(np.int64)
+    for first in range(0, products.size, _TILE):
+        size = min(_TILE, products.size - first)
+        part, lengths = products[first : first + size], squares[first : first + size]
+        for i in range(size):
+            part[i] = -gamma * max(lengths[i] + square - 2.0 * part[i], 0.0)
+        _exponentials(part, powers[:size], bits[:size])
