@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dpalgos.compiling import compiled
+from dpalgos.compiling import compiled, compiled_in_order
 from dpalgos.rows import Floats, Ints
 
 __all__ = [
@@ -23,7 +23,7 @@ _TAU = 1e-12  # stands in for a curvature that is not positive (LIBSVM's value)
 _LANES = 32  # numbers that are compared at once
 
 
-@compiled
+@compiled_in_order
 def dense_products(columns: Floats, point: Floats, out: Floats) -> None:
     """Write the inner products of n rows, columns (d, n), with a point (d,), whose zeros cost nothing."""
     out[:] = 0.0
@@ -34,14 +34,14 @@ def dense_products(columns: Floats, point: Floats, out: Floats) -> None:
         first, second, third, fourth = columns[a], columns[b], columns[c], columns[d]
         w, x, y, z = point[a], point[b], point[c], point[d]
         for t in range(out.size):
-            out[t] += w * first[t] + x * second[t] + y * third[t] + z * fourth[t]
+            out[t] = (((out[t] + w * first[t]) + x * second[t]) + y * third[t]) + z * fourth[t]
     for q in range(fours, chosen.size):
         column, w = columns[chosen[q]], point[chosen[q]]
         for t in range(out.size):
             out[t] += w * column[t]
 
 
-@compiled
+@compiled_in_order
 def sparse_products(pointers: Ints, rows: Ints, values: Floats, entries: Ints, point: Floats, out: Floats) -> None:
     """Write the inner products of n rows, in columns one after another (CSC), with a point of some entries."""
     out[:] = 0.0

@@ -12,6 +12,8 @@ from dpalgos.rows import Floats, Ints
 __all__ = ["KernelRows"]
 
 _CACHE_BYTES = 200 * 2**20
+# Up to this share of entries that are not zero, leaving zeros out is faster than the library's product.
+_FEW = 0.25
 
 
 class KernelRows:
@@ -47,6 +49,7 @@ class KernelRows:
         self._all: Any = (
             np.ascontiguousarray(features, dtype=np.float64) if dense else features.tocsr().astype(np.float64)
         )
+        self._few = dense and np.count_nonzero(features) <= _FEW * features.size
         self._all_squares = squared_norms(features)
         rows = features.shape[0]
         # The system gives memory to what is written to only.
@@ -78,7 +81,9 @@ class KernelRows:
         from dpalgos.smo import compiled
 
         columns = self._columns
-        if isinstance(columns, np.ndarray):
+        if columns is None:
+            np.matmul(self._features, self._all[number], out=out)
+        elif isinstance(columns, np.ndarray):
             compiled.dense_products(columns, self._all[number], out)
         else:
             own = slice(self._all.indptr[number], self._all.indptr[number + 1])
@@ -106,10 +111,14 @@ class KernelRows:
         self._divide(len(self._ids))
 
     def _activate(self, ids: Ints) -> None:
-        """Lay the active rows out column after column, so that a point's zeros cost nothing."""
+        """Lay the active rows out, column after column where a point's zeros are to cost nothing."""
         self._ids, self._squares = ids, self._all_squares[ids]
-        own = self._all if len(ids) == self._all.shape[0] else self._all[ids]
-        self._columns = np.ascontiguousarray(own.T) if isinstance(own, np.ndarray) else own.tocsc()
+        self._features = self._all if len(ids) == self._all.shape[0] else self._all[ids]
+        self._columns: Any = None
+        if not isinstance(self._features, np.ndarray):
+            self._columns = self._features.tocsc()
+        elif self._few:
+            self._columns = np.ascontiguousarray(self._features.T)
 
     def _divide(self, active: int) -> None:
         """Divide the memory into empty places for rows over so many positions."""

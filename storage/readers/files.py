@@ -19,6 +19,7 @@ from storage.errors import InputError
 __all__ = [
     "COMPRESSED",
     "LONGEST_LINE",
+    "bounded_blocks",
     "bounded_lines",
     "limited",
     "most_rows",
@@ -147,8 +148,31 @@ def bounded_lines(file: IO[bytes], path: Path) -> Iterator[tuple[int, bytes]]:
     while line := file.readline(LONGEST_LINE + 1):
         number += 1
         if len(line) > LONGEST_LINE:
-            raise InputError(f"{path}, line {number} is longer than {LONGEST_LINE} bytes; break it or convert the file")
+            raise _too_long(path, number)
         yield number, line
+
+
+def bounded_blocks(file: IO[bytes], path: Path, size: int) -> Iterator[tuple[int, bytes]]:
+    """Yield about ``size`` bytes of whole lines at a time, and the number of the first of them, from 1.
+
+    Every line ends with a newline, the last one, too. One longer than :data:`LONGEST_LINE` is refused.
+    """
+    number, held = 1, b""
+    while data := file.read(size):
+        held += data
+        first, last = held.find(b"\n"), held.rfind(b"\n")
+        if max(first, len(held) if last < 0 else 0) > LONGEST_LINE:
+            raise _too_long(path, number)
+        if last >= 0:
+            block, held = held[: last + 1], held[last + 1 :]
+            yield number, block
+            number += block.count(b"\n")
+    if held:
+        yield number, held + b"\n"
+
+
+def _too_long(path: Path, number: int) -> InputError:
+    return InputError(f"{path}, line {number} is longer than {LONGEST_LINE} bytes; break it or convert the file")
 
 
 @contextmanager

@@ -13,15 +13,15 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from storage.errors import InputError
-from storage.readers.files import bounded_lines, open_binary, reading, require_file
+from storage.readers.files import bounded_blocks, open_binary, reading, require_file
 from storage.readers.registry import register_reader
 from storage.source import Block, ReadOptions, Source, canonical_label, settle
 
 __all__ = ["read_libsvm"]
 
-# Parsed text takes some twenty times its size in memory, so long lines make shorter chunks.
+# Rows of a block, and bytes that are parsed at once: parsed, text takes some twenty times its size in memory.
 _LINES = 8192
-_BYTES = 1 << 22
+_BYTES = 1 << 20
 _LARGEST_INDEX = 1 << 22
 
 
@@ -35,22 +35,28 @@ class _Rows:
     values: NDArray[np.float64]
     lines: NDArray[np.int64]
 
+    @property
+    def parts(self) -> Iterator[_Rows]:
+        """The rows, some thousands at a time."""
+        for start in range(0, len(self.labels), _LINES):
+            rows = slice(start, start + _LINES)
+            pointers = self.pointers[start : start + _LINES + 1]
+            entries = slice(pointers[0], pointers[-1])
+            yield _Rows(
+                self.labels[rows], pointers - pointers[0], self.columns[entries], self.values[entries], self.lines[rows]
+            )
 
-def _numbered(path: Path) -> Iterator[list[tuple[int, bytes]]]:
-    """Yield lists of (line number, text) without comments and blank lines."""
-    chunk: list[tuple[int, bytes]] = []
-    size = 0
+
+def _blocks(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Yield whole lines and the number of the first of them."""
     with reading(path), open_binary(path) as file:
-        for number, line in bounded_lines(file, path):
-            text = line.partition(b"#")[0].strip()
-            if text:
-                chunk.append((number, text))
-                size += len(text)
-            if len(chunk) == _LINES or size > _BYTES:
-                yield chunk
-                chunk, size = [], 0
-    if chunk:
-        yield chunk
+        yield from bounded_blocks(file, path, _BYTES)
+
+
+def _stripped(number: int, text: bytes) -> list[tuple[int, bytes]]:
+    """Return (line number, text) without comments and blank lines."""
+    lines = enumerate((line.partition(b"#")[0].strip() for line in text.split(b"\n")), number)
+    return [(place, line) for place, line in lines if line]
 
 
 def _fault(path: Path, number: int, text: bytes) -> str | None:
@@ -98,6 +104,10 @@ _SEPARATES = np.zeros(256, dtype=bool)
 _SEPARATES[list(b" \t\n\r\x0b\x0c:")] = True
 
 
+def _count(text: bytes, character: int) -> int:
+    return int(np.count_nonzero(np.frombuffer(text, dtype=np.uint8) == character))
+
+
 @dataclass(frozen=True, slots=True)
 class _Tokens:
     """What separators part in a text: the characters of all tokens, where each begins and ends, and what is around."""
@@ -127,27 +137,32 @@ class _Tokens:
         return pa.StringArray.from_buffers(len(offsets) - 1, pa.py_buffer(offsets), pa.py_buffer(data))
 
 
-def _parse(path: Path, chunk: list[tuple[int, bytes]]) -> _Rows:
+def _parse(path: Path, number: int, text: bytes) -> _Rows:
+    """Parse whole lines, ``number`` the first's: all at once where none is blank, indented or has a comment."""
     try:
-        return _columns(chunk)
+        _require(b"#" not in text)
+        return _columns(b"\n" + text, np.arange(number, number + _count(text, _NEWLINE)))
     except (_UnexpectedError, pa.ArrowInvalid):
-        return _line_by_line(path, chunk)
+        lines = _stripped(number, text)
+    try:
+        return _columns(b"\n".join([b"", *(line for _, line in lines), b""]), np.array([place for place, _ in lines]))
+    except (_UnexpectedError, pa.ArrowInvalid):
+        return _line_by_line(path, lines)
 
 
-def _columns(chunk: list[tuple[int, bytes]]) -> _Rows:
-    """Parse lines all at once, column by column."""
-    text = b"\n".join([b"", *(text for _, text in chunk), b""])
+def _columns(text: bytes, lines: NDArray[np.int64]) -> _Rows:
+    """Parse lines of these numbers all at once, column by column; the text begins and ends with a newline."""
     tokens = _Tokens.of(text)
-    # Lines are stripped, so each begins right after its predecessor's end.
+    # Each line begins right after its predecessor's end.
     label, place = tokens.before == _NEWLINE, tokens.after == _COLON
     pairs = np.flatnonzero(~label)
     # A label, then an index, a colon, a value, and nothing else.
-    _require(label.sum() == len(chunk) and len(pairs) % 2 == 0 and not (place & label).any())
+    _require(label.sum() == len(lines) and len(pairs) % 2 == 0 and not (place & label).any())
     _require(place[pairs[0::2]].all() and not place[pairs[1::2]].any())
-    _require(text.count(b":") * 2 == len(pairs))
+    _require(_count(text, _COLON) * 2 == len(pairs))
     _require((tokens.starts[pairs[1::2]] == tokens.ends[pairs[0::2]] + 1).all())
     row = np.cumsum(label) - 1
-    lengths = np.bincount(row[pairs[0::2]], minlength=len(chunk))
+    lengths = np.bincount(row[pairs[0::2]], minlength=len(lines))
     pointers = np.concatenate([[0], np.cumsum(lengths)])
     columns = np.asarray(tokens.texts(place).cast(pa.int64()))
     values = np.asarray(tokens.texts(~place & ~label).cast(pa.float64()))
@@ -157,7 +172,6 @@ def _columns(chunk: list[tuple[int, bytes]]) -> _Rows:
     _require((steps > 0).all() and np.isfinite(values).all())
     found = tokens.texts(label).dictionary_encode()
     names = np.array([canonical_label(name) for name in found.dictionary.to_pylist()])
-    lines = np.array([number for number, _ in chunk], dtype=np.int64)
     return _Rows(names[np.asarray(found.indices)], pointers, columns - 1, values, lines)
 
 
@@ -186,8 +200,7 @@ class _Text:
     dimension: int
 
     def __iter__(self) -> Iterator[Block]:
-        for chunk in _numbered(self.path):
-            rows = _parse(self.path, chunk)
+        for rows in (part for block in _blocks(self.path) for part in _parse(self.path, *block).parts):
             if rows.columns.max(initial=-1) >= self.dimension:
                 entry = int(np.argmax(rows.columns >= self.dimension))
                 line = rows.lines[np.searchsorted(rows.pointers, entry, side="right") - 1]
@@ -222,8 +235,8 @@ def read_libsvm(path: str | Path, options: ReadOptions) -> Source:
     if options.discover and (options.dimension is None or unknown_labels):
         largest, names = 0, set()
         for file in files.values():
-            for chunk in _numbered(file):
-                rows = _parse(file, chunk)
+            for block in _blocks(file):
+                rows = _parse(file, *block)
                 largest = max(largest, int(rows.columns.max(initial=-1)) + 1)
                 if unknown_labels:
                     names.update(np.unique(rows.labels).tolist())

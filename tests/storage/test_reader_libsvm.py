@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import bz2
 import gzip
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
@@ -237,27 +237,51 @@ def test_a_declared_image_shape_stays_with_the_rows(tmp_path: Path, layout: Layo
 @settings(deadline=None, max_examples=200)
 @given(
     some.lists(
-        some.text(alphabet="019+-.eE:_ \t\r#nax", min_size=1, max_size=24).map(str.strip).filter(bool),
+        some.text(alphabet="019+-.eE:_ \t\r#nax", max_size=24),
         min_size=1,
         max_size=6,
     )
 )
 def test_lines_at_once_are_what_they_are_one_by_one(lines: list[str]) -> None:
-    """Whatever is written: the same rows, or a closer look."""
-    chunk = [(number, line.encode()) for number, line in enumerate(lines, start=1)]
+    """Whatever is written, blank, indented or with a comment: the same rows, or the same error."""
+    text = "\n".join([*lines, ""]).encode()
     try:
-        found = libsvm._columns(chunk)
-    except (libsvm._UnexpectedError, pa.ArrowInvalid):
+        expected = libsvm._line_by_line(Path("rows"), libsvm._stripped(1, text))
+    except InputError as error:
+        with pytest.raises(InputError, match=re.escape(str(error))):
+            libsvm._parse(Path("rows"), 1, text)
         return
-    expected = libsvm._line_by_line(Path("rows"), chunk)
+    found = libsvm._parse(Path("rows"), 1, text)
     for name in ("labels", "pointers", "columns", "values", "lines"):
         assert np.array_equal(getattr(found, name), getattr(expected, name)), name
 
 
 def test_ordinary_lines_need_no_closer_look() -> None:
-    chunk = [(3, b"+1 1:0.25 7:-1e-3"), (4, b"-1"), (9, b"+1\t2:123456789.123456789  3:5")]
-    found = libsvm._columns(chunk)
+    text = b"\n+1 1:0.25 7:-1e-3\n-1 \r\n+1\t2:123456789.123456789  3:5\n"
+    found = libsvm._columns(text, np.arange(3, 6))
     assert found.pointers.tolist() == [0, 2, 2, 4]
     assert found.columns.tolist() == [0, 6, 1, 2]
     assert found.values.tolist() == [0.25, -1e-3, 123456789.123456789, 5.0]
     assert found.labels.tolist() == ["1", "-1", "1"]
+
+
+def test_blocks_are_whole_lines_with_their_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the size of a block, and without a newline at the end; a fault is named by its line."""
+    lines = [f"{number % 2} {1 + number % 7}:{number}" for number in range(40)]
+    path = _write(tmp_path, "\n".join(lines))
+    options = ReadOptions(dimension=7, classes=("0", "1"))
+    for size in (1, 9, 64, 1 << 20):
+        monkeypatch.setattr(libsvm, "_BYTES", size)
+        monkeypatch.setattr(libsvm, "_LINES", 6)
+        blocks = list(read_source("libsvm", path, options).parts["train"])
+        assert np.concatenate([block.lines for block in blocks]).tolist() == list(range(1, 41))
+        assert max(len(block.labels) for block in blocks) <= 6
+        sums = [np.asarray(block.features.sum(axis=1)).ravel() for block in blocks]
+        assert np.concatenate(sums).tolist() == list(range(40))
+        path.write_text("\n".join([*lines, "0 8:1", "1 1:1"]))
+        with pytest.raises(InputError, match="line 41: index 8"):
+            list(read_source("libsvm", path, options).parts["train"])
+        path.write_text("\n".join([*lines, "0 2:x"]))
+        with pytest.raises(InputError, match="line 41: malformed value"):
+            list(read_source("libsvm", path, options).parts["train"])
+        path.write_text("\n".join(lines))
