@@ -97,7 +97,6 @@ class Algorithm(ABC):
         ParameterError
             As :meth:`check` does.
         """
-        raise NotImplementedError
 
     def work(self, setting: Setting) -> Work:
         """Return what a release asks of a machine; by default that of a solver that holds all rows."""
@@ -125,7 +124,6 @@ class ProjectionAlgorithm(Algorithm):
     @abstractmethod
     def output_dimension(self, dimension: int) -> int:
         """Return the number of features after the map, from the number before it."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,7 +190,6 @@ class OneSum(Algorithm):
     @abstractmethod
     def sum_shape(self, setting: Setting) -> tuple[int, ...]:
         """Return the shape of the sum, public."""
-        raise NotImplementedError
 
     def steps(self, setting: Setting) -> int:
         """Return 1: one sum."""

@@ -19,10 +19,10 @@ import numpy as np
 from dpalgos.aggregators.aggregator import Aggregator
 from dpalgos.algorithms import Algorithm, OneSum
 from dpalgos.errors import ParameterError
-from dpalgos.gaussian_sums import GAUSSIAN_BUDGETS, total_mu
+from dpalgos.gaussian_sums import GAUSSIAN_BUDGETS
 from dpalgos.guarantees import RELATIONS, GaussianMu, Guarantee, Loss, Neighbours, Setting
 from dpalgos.mechanisms.factorisation import GRID, ToeplitzFactor
-from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
+from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian, total_mu
 from dpalgos.mechanisms.symmetric import SymmetricRoundedGaussian
 from dpalgos.models import Artefact, Statistic
 from dpalgos.rows import Floats, Ints, Rows
@@ -290,5 +290,4 @@ class RunningSumModel(Aggregator[Statistic]):
 
     def combine(self, artefacts: Sequence[Statistic], weights: Floats) -> Artefact:  # type: ignore[override]  # of sums alone
         """Return the model of the last night; weights are the factor's own."""
-        del weights
         return model_of(self.inner, self.factor, [one.values for one in artefacts], self.setting, self.sizes)

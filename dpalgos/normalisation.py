@@ -34,7 +34,6 @@ class Normalisation(ABC):
     @abstractmethod
     def learn(self, blocks: Iterable[Floats]) -> RowMap:
         """Return the map; row-local normalisations learn nothing and do not touch the blocks."""
-        raise NotImplementedError
 
 
 class RowLocal(Normalisation):
@@ -50,7 +49,6 @@ class RowLocal(Normalisation):
     @abstractmethod
     def __call__(self, features: Floats) -> Floats:
         """Return (m, d) from (m, d)."""
-        raise NotImplementedError
 
 
 @register("normalisations", "unit-norm")

@@ -41,7 +41,6 @@ class Partition(ABC):
         ParameterError
             If there are too few rows for the parties.
         """
-        raise NotImplementedError
 
 
 def _dealt(parts: Sequence[Ints]) -> dict[int, Ints]:

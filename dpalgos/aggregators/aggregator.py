@@ -33,4 +33,3 @@ class Aggregator(ABC, Generic[Released]):
         weights : array (parties,)
             Not negative, of sum 1.
         """
-        raise NotImplementedError

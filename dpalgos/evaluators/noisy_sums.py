@@ -35,17 +35,14 @@ class NoisySums(PrivateAlgorithm, OneSum):
     @abstractmethod
     def contribution(self, state: Ints, rows: Rows, setting: Setting) -> Ints:
         """Return a party's exact sums, in integers."""
-        raise NotImplementedError
 
     @abstractmethod
     def sensitivity(self, setting: Setting) -> float:
         """Return how far one record moves the sums, in the norm of the noise."""
-        raise NotImplementedError
 
     @abstractmethod
     def deviation(self, setting: Setting) -> float:
         """Return the standard deviation of the noise of each sum, public."""
-        raise NotImplementedError
 
     def guarantee(self, setting: Setting) -> Guarantee:
         """Return the budget, exact."""

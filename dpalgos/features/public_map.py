@@ -29,17 +29,14 @@ class RowFeatures(ABC):
     @abstractmethod
     def dimension(self) -> int:
         """Number of features that come out."""
-        raise NotImplementedError
 
     @abstractmethod
     def transform(self, features: Floats) -> Floats:
         """Map rows (m, d) to (m, dimension), each by itself."""
-        raise NotImplementedError
 
     @abstractmethod
     def arrays(self) -> dict[str, Array]:
         """Return the arrays that it is made of."""
-        raise NotImplementedError
 
     def apply(self, features: Floats) -> Floats:
         """Map rows, as :meth:`transform` does: what the door calls."""
@@ -77,12 +74,10 @@ class FileMap(ABC):
         ParameterError
             If the file says no such map.
         """
-        raise NotImplementedError
 
     @abstractmethod
     def outside(self, content: bytes) -> str:
         """Return in one sentence whose rows the guarantee leaves out because of the file."""
-        raise NotImplementedError
 
 
 def image_shape(dimension: int, shape: Sequence[int] | None) -> tuple[int, int, int]:

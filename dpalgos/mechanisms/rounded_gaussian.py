@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 from scipy.special import ndtri
 
 from dpalgos.errors import ParameterError
-from dpalgos.guarantees import Numerics
+from dpalgos.guarantees import GaussianMu, Loss, Numerics, ZeroConcentrated
 from dpalgos.mechanisms import _precise
 from dpalgos.noise import RandomStream
 from dpalgos.rows import Floats, Ints
 
-__all__ = ["RoundedGaussian"]
+__all__ = ["RoundedGaussian", "total_mu"]
 
 # Below this many grid units the first words decide; above it, a coarse cell is drawn first and a place in it next.
 _COARSE_SIGMA = 2.0**22
@@ -26,6 +26,14 @@ _MAXIMUM_SIGMA = 2.0**44
 _QUANTILE_ERROR = 2.0**-40
 # No tail probability of 127 bits lies beyond this many standard deviations: 2 Phi(-13.2) < 2^-129.
 _FARTHEST = 13.2
+
+
+def total_mu(budget: Loss) -> float:
+    """Return the mu of Gaussian-DP that a budget buys; mu-GDP by Gaussian noise is mu²/2-zCDP."""
+    if isinstance(budget, GaussianMu):
+        return budget.mu
+    assert isinstance(budget, ZeroConcentrated)
+    return math.sqrt(2.0 * budget.rho)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +101,21 @@ class RoundedGaussian:
                 f"sigma is {self.sigma!r} grid units; it must lie between 2^-20 and 2^44: "
                 "choose a finer grid for a smaller and a coarser grid for a larger one"
             )
+
+    @classmethod
+    def calibrated(cls, budget: Loss, sensitivity: float, steps: int = 1) -> RoundedGaussian:
+        """Return the noise of each of ``steps`` sums of equal l2 sensitivity (grid units), so that all cost the budget.
+
+        T-fold composition of mu₀-GDP Gaussian mechanisms is exactly √T·mu₀-GDP, adaptively too
+        (Dong, Roth, Su 2022, Corollary 2). The standard deviation is rounded up by more than the arithmetic's error.
+
+        Parameters
+        ----------
+        budget : GaussianMu or ZeroConcentrated
+        sensitivity : float
+        steps : int
+        """
+        return cls(sensitivity * math.sqrt(steps) / total_mu(budget) * (1.0 + 2.0**-48))
 
     def mu(self, sensitivity: float) -> float:
         """Return the Gaussian-DP parameter for an l2 sensitivity in grid units, rounded up."""

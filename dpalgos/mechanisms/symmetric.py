@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpalgos.errors import ParameterError
-from dpalgos.guarantees import Numerics
+from dpalgos.guarantees import Loss, Numerics
 from dpalgos.mechanisms.discrete_gaussian import DiscreteGaussian
 from dpalgos.mechanisms.radial import RadialLaplace
 from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
@@ -116,6 +116,11 @@ class SymmetricRoundedGaussian(_SymmetricIntegers):
     """
 
     law: ClassVar[type[RoundedGaussian]] = RoundedGaussian
+
+    @classmethod
+    def calibrated(cls, budget: Loss, sensitivity: float, dimension: int) -> SymmetricRoundedGaussian:
+        """Return the noise of one packed matrix of given Frobenius sensitivity (grid units) that costs the budget."""
+        return cls(RoundedGaussian.calibrated(budget, sensitivity).sigma, dimension)
 
     def mu(self, sensitivity: float) -> float:
         """Return the Gaussian-DP parameter for a Frobenius sensitivity in grid units, rounded up."""

@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from dpalgos.algorithms import ApproximateAlgorithm, PrivateAlgorithm, Unproved
-from dpalgos.gaussian_sums import GAUSSIAN_BUDGETS, gaussian_guarantee, grid, symmetric_law
+from dpalgos.gaussian_sums import GAUSSIAN_BUDGETS, gaussian_guarantee, grid
 from dpalgos.guarantees import Claim, Guarantee, Loss, Setting
 from dpalgos.mechanisms.fixed_point import encoded_radius, gram_sensitivity
 from dpalgos.mechanisms.gaussian import sigma_classical
@@ -68,7 +68,7 @@ class AnalyzeGauss(PrivateAlgorithm, CovarianceSum):
     def law(self, setting: Setting) -> SymmetricRoundedGaussian:
         """Return the noise of the packed upper triangle."""
         sensitivity = gram_sensitivity(encoded_radius(1.0, self._scale(setting)), setting.neighbours)
-        return symmetric_law(self.budget, sensitivity, setting.dimension)
+        return SymmetricRoundedGaussian.calibrated(self.budget, sensitivity, setting.dimension)
 
     def _scale(self, setting: Setting) -> float:
         return grid(self.budget, gram_sensitivity(1.0, setting.neighbours), 1, setting)

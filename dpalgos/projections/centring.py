@@ -10,7 +10,7 @@ import numpy as np
 from dpalgos.algorithms import OneSum, PrivateAlgorithm, ProjectionAlgorithm
 from dpalgos.arrays import Array
 from dpalgos.features.public_map import RowFeatures
-from dpalgos.gaussian_sums import GAUSSIAN_BUDGETS, gaussian_guarantee, gaussian_law, grid
+from dpalgos.gaussian_sums import GAUSSIAN_BUDGETS, gaussian_guarantee, grid
 from dpalgos.guarantees import RELATIONS, Guarantee, Loss, Neighbours, Setting, Trust
 from dpalgos.mechanisms.fixed_point import encode_rows, encoded_radius, sum_sensitivity
 from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
@@ -116,7 +116,7 @@ class PrivateCentring(PrivateAlgorithm, OneSum, ProjectionAlgorithm):
     def law(self, setting: Setting) -> RoundedGaussian:
         """Return the noise of each coordinate of the sum."""
         radius = encoded_radius(1.0, self._scale(setting))
-        return gaussian_law(self.budget, sum_sensitivity(radius, setting.neighbours))
+        return RoundedGaussian.calibrated(self.budget, sum_sensitivity(radius, setting.neighbours))
 
     def sum_shape(self, setting: Setting) -> tuple[int, ...]:
         """Return the number of features."""

@@ -120,7 +120,6 @@ class CovarianceSum(TruncatedDirections, OneSum):
     @abstractmethod
     def _scale(self, setting: Setting) -> float:
         """Return the grid units per unit in which rows are encoded."""
-        raise NotImplementedError
 
 
 def gram_matrix(parties: Sequence[Rows], setting: Setting) -> Floats:

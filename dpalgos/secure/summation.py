@@ -193,11 +193,9 @@ class _PartyMemory:
     state: PartyState | None = None
 
     def recall(self, stage: Stage) -> PartyState | None:
-        del stage
         return self.state
 
     def keep(self, stage: Stage, state: PartyState) -> PartyState:
-        del stage
         self.state = state
         return state
 

@@ -11,7 +11,7 @@ import numpy as np
 from dpalgos.algorithms import OneSum, PrivateAlgorithm
 from dpalgos.class_sums import ClassSums
 from dpalgos.errors import ParameterError
-from dpalgos.gaussian_sums import GAUSSIAN_BUDGETS, gaussian_guarantee, gaussian_law, grid
+from dpalgos.gaussian_sums import GAUSSIAN_BUDGETS, gaussian_guarantee, grid
 from dpalgos.guarantees import Guarantee, Loss, Neighbours, Setting
 from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
 from dpalgos.models import LinearModel
@@ -120,7 +120,7 @@ class ClassMeansDiscriminant(ClassSumTrainer, OneSum):
 
     def law(self, setting: Setting) -> RoundedGaussian:
         """Return the noise of the sum."""
-        return gaussian_law(self.budget, self.class_sums(setting).sensitivity(setting.neighbours))
+        return RoundedGaussian.calibrated(self.budget, self.class_sums(setting).sensitivity(setting.neighbours))
 
     def sum_shape(self, setting: Setting) -> tuple[int, ...]:
         """Return one row a class, of the features and the count."""

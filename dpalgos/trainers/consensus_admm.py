@@ -11,7 +11,7 @@ import numpy as np
 
 from dpalgos.algorithms import PrivateAlgorithm, PureAlgorithm, Unproved
 from dpalgos.errors import ParameterError
-from dpalgos.gaussian_sums import GAUSSIAN_BUDGETS, gaussian_guarantee, gaussian_law
+from dpalgos.gaussian_sums import GAUSSIAN_BUDGETS, gaussian_guarantee
 from dpalgos.guarantees import RELATIONS, Claim, Guarantee, Loss, Neighbours, Setting, Trust
 from dpalgos.losses import outputs
 from dpalgos.mechanisms.radial import RadialLaplace
@@ -198,7 +198,7 @@ class ConsensusAdmm(PrivateAlgorithm, _Consensus):
                 f"{max(setting.sizes)} rows the weights could leave the grid: choose larger ones"
             )
         moved = self.sensitivity(setting) / unit + math.sqrt(weights * width)
-        return gaussian_law(self.budget, moved, self.iterations)
+        return RoundedGaussian.calibrated(self.budget, moved, self.iterations)
 
     def fit(self, parties: Sequence[Rows], setting: Setting, noise: NoiseSource) -> LinearModel:
         """Return the model of all parties."""

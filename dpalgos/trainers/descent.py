@@ -11,11 +11,11 @@ from typing import ClassVar, Generic, TypeVar
 import numpy as np
 
 from dpalgos.algorithms import PrivateAlgorithm
-from dpalgos.gaussian_sums import GAUSSIAN_BUDGETS, gaussian_guarantee, gaussian_law, grid, total_mu
+from dpalgos.gaussian_sums import GAUSSIAN_BUDGETS, gaussian_guarantee, grid
 from dpalgos.gradient_sums import EncodedRows, GradientSums
 from dpalgos.guarantees import RELATIONS, GaussianMu, Guarantee, Loss, Neighbours, Setting
 from dpalgos.mechanisms.fixed_point import sum_sensitivity
-from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
+from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian, total_mu
 from dpalgos.models import LinearModel
 from dpalgos.rows import Floats, Ints, Rows
 from dpalgos.trainers.linear import LinearTrainer
@@ -68,12 +68,10 @@ class GradientSumTrainer(PrivateAlgorithm, LinearTrainer, Generic[State]):
     @abstractmethod
     def initial(self, setting: Setting) -> State:
         """Return the state before the first sum, with zero weights."""
-        raise NotImplementedError
 
     @abstractmethod
     def weights(self, state: State) -> Floats:
         """Return the weights (m, p) at which the next gradients are taken."""
-        raise NotImplementedError
 
     def mu(self) -> GaussianMu:
         """Return what all sums together cost."""
@@ -106,7 +104,9 @@ class GradientSumTrainer(PrivateAlgorithm, LinearTrainer, Generic[State]):
 
     def law(self, setting: Setting) -> RoundedGaussian:
         """Return the noise of each sum."""
-        return gaussian_law(self.mu(), self.sums(setting).sensitivity(setting.neighbours), self.iterations)
+        return RoundedGaussian.calibrated(
+            self.mu(), self.sums(setting).sensitivity(setting.neighbours), self.iterations
+        )
 
     def prepare(self, rows: Rows, setting: Setting) -> Rows | EncodedRows:
         """Encode the party's rows once, unless they are too many to keep."""

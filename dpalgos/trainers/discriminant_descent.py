@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 
 from dpalgos.arrays import Array, Features
 from dpalgos.class_sums import ClassSums
-from dpalgos.gaussian_sums import gaussian_guarantee, grid, total_mu
+from dpalgos.gaussian_sums import gaussian_guarantee, grid
 from dpalgos.gradient_sums import EncodedRows, GradientSums
 from dpalgos.guarantees import GaussianMu, Guarantee, Neighbours, Setting
 from dpalgos.linear import LinearTask
 from dpalgos.losses import make_loss
-from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
+from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian, total_mu
 from dpalgos.models import LinearModel
 from dpalgos.registry import register
 from dpalgos.rows import Floats, Ints, Rows, sanitise

@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from dpalgos.algorithms import OneSum, PrivateAlgorithm, PureAlgorithm
-from dpalgos.gaussian_sums import GAUSSIAN_BUDGETS, gaussian_guarantee, gaussian_law
+from dpalgos.gaussian_sums import GAUSSIAN_BUDGETS, gaussian_guarantee
 from dpalgos.guarantees import RELATIONS, Claim, Guarantee, Loss, Neighbours, Setting
 from dpalgos.losses import ScoreLoss, Squared, outputs
 from dpalgos.mechanisms.radial import RadialLaplace
@@ -206,7 +206,7 @@ class OutputPerturbation(PrivateAlgorithm, _WeightedMinimiserSum):
 
     def law(self, setting: Setting) -> RoundedGaussian:
         """Return the noise of the sum."""
-        return gaussian_law(self.budget, self.integer_sensitivity(setting))
+        return RoundedGaussian.calibrated(self.budget, self.integer_sensitivity(setting))
 
     def result(self, state: Ints, setting: Setting) -> LinearModel:
         """Return the weighted mean of the parties' minimisers, with the noise of the sum, shrunken."""

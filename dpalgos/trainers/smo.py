@@ -54,7 +54,6 @@ class MachineTrainer(Unproved):
         self, parties: Sequence[Rows], setting: Setting, noise: NoiseSource
     ) -> tuple[LinearModel | KernelModel, dict[str, float]]:
         """Return the machine and the numbers of its training (:func:`dpalgos.smo.machine.train`)."""
-        raise NotImplementedError
 
 
 @register("trainers", "smo")

@@ -11,7 +11,7 @@ import numpy as np
 
 from dpalgos.algorithms import Algorithm, PrivateAlgorithm
 from dpalgos.errors import ParameterError
-from dpalgos.gaussian_sums import GAUSSIAN_BUDGETS, gaussian_guarantee, gaussian_law
+from dpalgos.gaussian_sums import GAUSSIAN_BUDGETS, gaussian_guarantee
 from dpalgos.guarantees import RELATIONS, Guarantee, Loss, Neighbours, Setting
 from dpalgos.keystream import KeyedNoise, public_secret
 from dpalgos.linear import LinearTask
@@ -171,7 +171,7 @@ class SmoOutputPerturbation(PrivateAlgorithm, HingeMinimisers):
                 f"C is {self.C!r}; with {setting.rows} rows the weights could leave the grid: choose a larger C"
             )
         rounding = math.sqrt(outputs(setting.classes) * (setting.dimension + 1))
-        return gaussian_law(self.budget, self.sensitivity(setting) / unit + rounding)
+        return RoundedGaussian.calibrated(self.budget, self.sensitivity(setting) / unit + rounding)
 
     def fit(self, parties: Sequence[Rows], setting: Setting, noise: NoiseSource) -> LinearModel:
         """Return the noisy machine of all parties' rows together."""

@@ -10,7 +10,7 @@ from typing import ClassVar
 import numpy as np
 
 from dpalgos.algorithms import OneSum, PrivateAlgorithm
-from dpalgos.gaussian_sums import GAUSSIAN_BUDGETS, gaussian_guarantee, grid, symmetric_law
+from dpalgos.gaussian_sums import GAUSSIAN_BUDGETS, gaussian_guarantee, grid
 from dpalgos.gram_sums import packed_gram
 from dpalgos.guarantees import RELATIONS, Guarantee, Loss, Neighbours, Setting
 from dpalgos.linear import LinearTask
@@ -111,7 +111,7 @@ class SufficientStatistics(PrivateAlgorithm, OneSum):
     def law(self, setting: Setting) -> SymmetricRoundedGaussian:
         """Return the noise of the packed upper triangle."""
         sensitivity = gram_sensitivity(encoded_radius(1.0, self._scale(setting)), setting.neighbours)
-        return symmetric_law(self.budget, sensitivity, self._width(setting))
+        return SymmetricRoundedGaussian.calibrated(self.budget, sensitivity, self._width(setting))
 
     def sum_shape(self, setting: Setting) -> tuple[int, ...]:
         """Return the number of entries of the upper triangle."""

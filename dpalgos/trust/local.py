@@ -78,7 +78,6 @@ class Local(TrustModel):
         record: SumRecord | None,
     ) -> Summation:
         """Return the sum of the parties' own noisy sums."""
-        del algorithm, setting, identity, record
         return _SumOfNoisySums(tuple(noises))
 
 

@@ -37,12 +37,10 @@ class TrustModel:
     @classmethod
     def derived(cls, arrangements: Mapping[str, Arrangement]) -> Arrangement | None:
         """Return how a system that does not name this trust model runs under it all the same; None where it cannot."""
-        del arrangements
         return None
 
     def owner(self, parties: Sequence[str]) -> str:
         """Return whose release it is that reads these parties' rows: a party's own, or :data:`EVERYONE`'s."""
-        del parties
         return EVERYONE
 
     def noise_makers(self, parties: Sequence[str]) -> tuple[str, ...]:
@@ -51,7 +49,6 @@ class TrustModel:
 
     def noise_factor(self, parties: int) -> float:
         """Return how many times its law's standard deviation the noise of a sum over these parties has."""
-        del parties
         return 1.0
 
     def require(self, algorithm: Algorithm, setting: Setting) -> None:
@@ -69,7 +66,6 @@ class TrustModel:
 
     def in_rounds(self, algorithm: Algorithm, setting: Setting) -> bool:
         """Whether parties and server exchange messages of :mod:`dpalgos.secure` that may each be a task of its own."""
-        del algorithm, setting
         return False
 
     def travels(self, algorithm: Algorithm, setting: Setting) -> bool:
@@ -98,5 +94,4 @@ class TrustModel:
         record : SumRecord or None
             None keeps nothing: for simulations that release nothing.
         """
-        del algorithm, setting, identity, record
         return TrustedSummation(noises[0])

@@ -14,7 +14,7 @@ import pytest
 from dpalgos.algorithms import Algorithm, PrivateAlgorithm
 from dpalgos.audit.releases import Effort, audit_algorithm
 from dpalgos.audit.report import AuditReport, Verdict
-from dpalgos.gaussian_sums import gaussian_guarantee, gaussian_law, symmetric_law
+from dpalgos.gaussian_sums import gaussian_guarantee
 from dpalgos.guarantees import GaussianMu, Guarantee, Loss, Neighbours, Setting, Trust
 from dpalgos.keystream import KeyedNoise, KeyStream
 from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
@@ -72,7 +72,9 @@ class MissingRootTwo(AnalyzeGauss):
     """1 for the √2 by which XᵀX moves in the Frobenius norm where a row is replaced."""
 
     def law(self, setting: Setting) -> SymmetricRoundedGaussian:
-        return symmetric_law(self.budget, super().law(setting).sigma * MU.mu / 2**0.5, setting.dimension)
+        return SymmetricRoundedGaussian.calibrated(
+            self.budget, super().law(setting).sigma * MU.mu / 2**0.5, setting.dimension
+        )
 
 
 class ZeroOutUnderReplaceOne(NoisyGradientDescent):
@@ -80,7 +82,7 @@ class ZeroOutUnderReplaceOne(NoisyGradientDescent):
 
     def law(self, setting: Setting) -> RoundedGaussian:
         sensitivity = self.sums(setting).sensitivity(Neighbours.REPLACE_SPECIAL)
-        return gaussian_law(self.mu(), sensitivity, self.iterations)
+        return RoundedGaussian.calibrated(self.mu(), sensitivity, self.iterations)
 
 
 class GradientsClippedAfterNoise(NoisyGradientDescent):

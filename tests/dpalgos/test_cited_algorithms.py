@@ -14,10 +14,10 @@ from scipy.special import ive
 from scipy.stats import norm
 
 from dpalgos.errors import ParameterError
-from dpalgos.gaussian_sums import gaussian_law
 from dpalgos.guarantees import GaussianMu, Neighbours, PureEpsilon, Setting, Trust
 from dpalgos.keystream import KeyedNoise, public_secret
 from dpalgos.mechanisms.bingham import Bingham
+from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
 from dpalgos.projections.ppca import Ppca, PublishedPpca
 from dpalgos.rows import ArrayRows, Floats
 from dpalgos.solvers import Problem, minimise
@@ -166,7 +166,7 @@ def test_admm_pays_for_every_step_and_a_mutant_that_pays_once_is_caught() -> Non
     needed = admm.sensitivity(place) * math.sqrt(steps) / mu
     unit = admm._unit(place)
     assert needed <= law.sigma * unit <= needed * (1 + 1e-4)
-    once = gaussian_law(GaussianMu(mu), admm.sensitivity(place) / unit, 1)
+    once = RoundedGaussian.calibrated(GaussianMu(mu), admm.sensitivity(place) / unit, 1)
     assert once.sigma < law.sigma / 3.9
 
 

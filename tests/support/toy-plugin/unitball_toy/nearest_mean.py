@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from dpalgos.algorithms import OneSum, PrivateAlgorithm
-from dpalgos.gaussian_sums import GAUSSIAN_BUDGETS, gaussian_guarantee, gaussian_law
+from dpalgos.gaussian_sums import GAUSSIAN_BUDGETS, gaussian_guarantee
 from dpalgos.guarantees import RELATIONS, Guarantee, Loss, Neighbours, Setting
 from dpalgos.mechanisms.fixed_point import encode_rows, encoded_radius
 from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
@@ -59,7 +59,7 @@ class NearestMean(PrivateAlgorithm, OneSum):
 
     def law(self, setting: Setting) -> RoundedGaussian:
         """Return the noise of each entry."""
-        return gaussian_law(self.budget, self.sensitivity(setting) * encoded_radius(1.0, SCALE))
+        return RoundedGaussian.calibrated(self.budget, self.sensitivity(setting) * encoded_radius(1.0, SCALE))
 
     def contribution(self, state: Ints, rows: Rows, setting: Setting) -> Ints:
         """Return the party's sums, by class."""
