@@ -7,7 +7,7 @@ from typing import cast
 from prefect import flow, get_run_logger
 from prefect.client.schemas.objects import State
 from prefect.states import Completed, Failed
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 from dpalgos.guarantees import Neighbours
 from flows.federated_training import chain_inline
@@ -26,7 +26,7 @@ class PrivacyViolationError(Exception):
     """What is stated of an algorithm was refuted at confidence 1 − 10⁻⁹."""
 
 
-class AuditOutcome(BaseModel):
+class AuditOutcome(BaseModel, frozen=True):
     """The outcome of one algorithm's audit.
 
     Attributes
@@ -41,8 +41,6 @@ class AuditOutcome(BaseModel):
     delta : float
     mlflow_run_id : str
     """
-
-    model_config = ConfigDict(frozen=True)
 
     algorithm: str
     outcome: str

@@ -10,7 +10,7 @@ from typing import Any
 
 from prefect import flow, task
 from prefect.futures import PrefectFuture, as_completed
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 from flows.federated_training import chain_inline
 from storage.errors import InputError
@@ -33,29 +33,23 @@ __all__ = ["Finished", "Outcome", "SweepResult", "finish_point", "run_sweep", "s
 _POINTS_A_WRITE = 25
 
 
-class Finished(BaseModel):
+class Finished(BaseModel, frozen=True):
     """A finished point: its result, and its run in MLflow."""
-
-    model_config = ConfigDict(frozen=True)
 
     result: RunResult
     tracked: TrackedPoint
 
 
-class Outcome(BaseModel):
+class Outcome(BaseModel, frozen=True):
     """What became of a point."""
-
-    model_config = ConfigDict(frozen=True)
 
     point: Point
     result: RunResult | None = None
     error: str | None = None
 
 
-class SweepResult(BaseModel):
+class SweepResult(BaseModel, frozen=True):
     """All points of a sweep, in the order of the specification."""
-
-    model_config = ConfigDict(frozen=True)
 
     name: str
     outcomes: tuple[Outcome, ...]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 from storage.atomic import write_once
 from storage.errors import DamagedError, FormatVersionError, StorageError
@@ -22,7 +22,7 @@ _MAGIC = b"unitball-round "
 _DIGEST = hashlib.sha256().digest_size
 
 
-class MessageRef(BaseModel):
+class MessageRef(BaseModel, frozen=True, extra="forbid"):
     """One stored message of a round.
 
     Attributes
@@ -32,8 +32,6 @@ class MessageRef(BaseModel):
     name : str
         Which message: its kind, and whom it is from or for.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     key: str
     name: str

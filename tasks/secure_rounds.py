@@ -39,7 +39,6 @@ def answer(
     asked: MessageRef,
 ) -> list[MessageRef]:
     """Parties: answer what the server asks in a stage; their own shards are given to the stage that masks alone."""
-    del asked
     return Rounds(release).answer(stage, block, shards, upstream)
 
 

@@ -104,7 +104,6 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
     @abstractmethod
     def _label_facts(self, y: NDArray[Any]) -> tuple[NDArray[Any], tuple[str, ...], tuple[float, float] | None]:
         """Return labels as algorithms take them, names of the classes, range of targets; check the declarations."""
-        raise NotImplementedError
 
     def _fit(self, X: Any, y: Any) -> None:
         if not self.public:

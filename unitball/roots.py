@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from storage.errors import RefusedError
+from tasks.runtime.environment import restoring
 from tasks.runtime.settings import ROOT_VARIABLE, isolated_root
 
 __all__ = ["PROCESS", "books", "other_process", "process_root", "using_root"]
@@ -31,17 +32,10 @@ def using_root(root: str | os.PathLike[str] | None) -> Iterator[None]:
 
     Calls of several threads wait for each other.
     """
-    with _LOCK:
-        before = os.environ.get(ROOT_VARIABLE)
+    with _LOCK, restoring([ROOT_VARIABLE]):
         if root is not None:
             os.environ[ROOT_VARIABLE] = str(Path(root).expanduser().resolve())
-        try:
-            yield
-        finally:
-            if before is None:
-                os.environ.pop(ROOT_VARIABLE, None)
-            else:
-                os.environ[ROOT_VARIABLE] = before
+        yield
 
 
 @contextmanager

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.box import SIMPLE
+from rich.console import RenderableType
 from rich.table import Table
 
+from deployments.cli.answers import Answer, answered, table
 from deployments.cli.app import app
-from deployments.cli.common import JsonFlag, RootOption, console, print_json, print_root, use_root
 from storage.errors import InputError, StorageError
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ _MOST_LINES = 50
 
 
 @app.command(epilog="Example: unitball budget digits --verify")
+@answered
 def budget(
     dataset: Annotated[str | None, typer.Argument(help="A registered data set; all accounts if left out.")] = None,
     verify: Annotated[
@@ -33,42 +35,32 @@ def budget(
     out: Annotated[
         Path | None, typer.Option(help="Draw spending against caps over time: a .png, or an .html page with a table.")
     ] = None,
-    root: RootOption = None,
-    json: JsonFlag = False,
-) -> None:
+) -> Answer:
     """Show the cap, which is what is guaranteed, what was charged of it and what is left, per party, or of all."""
     from tasks.accounts.budget import budget_report, change_cap, verify_books
 
-    use_root(root)
     if raise_epsilon_cap is not None:
         if dataset is None:
             raise InputError("--raise-epsilon-cap is of one account: name a data set that pays from it")
         change_cap(dataset, raise_epsilon_cap, reason)
     if verify:
         problems = verify_books()
-        if json:
-            print_json({"dataset": dataset, "verified": not problems, "problems": problems})
-        for problem in problems if not json else ():
-            console().print(f"[red]✗[/] {problem}")
-        if problems:
-            raise StorageError(f"the books do not agree: {len(problems)} problem(s), first: {problems[0]}")
-        if not json:
-            console().print("The ledger's chain is whole and every stored release is the one that was charged.")
-            print_root()
-        return
+        whole = "The ledger's chain is whole and every stored release is the one that was charged."
+        if not problems:
+            return Answer({"dataset": dataset, "verified": True, "problems": []}, [whole])
+        return Answer(
+            {"dataset": dataset, "verified": False, "problems": problems},
+            [f"✗ {problem}" for problem in problems],
+            StorageError(f"the books do not agree: {len(problems)} problem(s), first: {problems[0]}"),
+        )
     if dataset is None or out is not None:
-        _overview(dataset, out, json)
-        return
+        return _overview(dataset, out)
     report = budget_report(dataset)
-    if json:
-        print_json(report)
-    else:
-        _show(report)
-        print_root()
+    return Answer(report, _shown(report))
 
 
-def _overview(dataset: str | None, out: Path | None, json: bool) -> None:
-    """Print and draw where accounts stand: a data set's own, or all."""
+def _overview(dataset: str | None, out: Path | None) -> Answer:
+    """Show and draw where accounts stand: a data set's own, or all."""
     from storage.atomic import write_bytes
     from tasks.accounts.drawing import budget_page, budget_rows, draw_budgets
     from tasks.accounts.history import budget_histories
@@ -83,19 +75,11 @@ def _overview(dataset: str | None, out: Path | None, json: bool) -> None:
         picture = draw_budgets(histories)
         written = picture if out.suffix == ".png" else budget_page(histories, picture).encode()
         write_bytes(out.absolute(), written)
-    if json:
-        print_json({"accounts": [one.model_dump(mode="json") for one in histories]})
-        return
-    table = Table(title="Budgets", title_justify="left", box=SIMPLE)
     rows = budget_rows(histories)
-    for heading in rows[0] if rows else ("no data set is registered yet",):
-        table.add_column(heading)
-    for row in rows:
-        table.add_row(*row.values())
-    console().print(table)
-    if out is not None:
-        console().print(f"drawn in {out}", soft_wrap=True, highlight=False)
-    print_root()
+    headings = [*rows[0]] if rows else ["no data set is registered yet"]
+    shown = table(headings, (row.values() for row in rows), title="Budgets")
+    machine = {"accounts": [one.model_dump(mode="json") for one in histories]}
+    return Answer(machine, [shown] if out is None else [shown, f"drawn in {out}"])
 
 
 def _epsilon(value: float | None) -> str:
@@ -114,45 +98,41 @@ def _lines(parties: list[PartyBudget]) -> list[tuple[str, PartyBudget]]:
     ]
 
 
-def _show(report: BudgetReport) -> None:
+def _shown(report: BudgetReport) -> Iterator[RenderableType]:
     cap = report["cap"]
     title = f"{report['dataset']} (account {report['account']}): " + (
         f"cap ε = {cap['epsilon']:g} at δ = {cap['delta']:g}"
         if cap
         else "public, no cap; what its runs would have cost"
     )
-    parties = Table(title=title, title_justify="left", box=SIMPLE)
-    for heading in ("party", "ε spent", *(["ε left"] if cap else []), "δ", "releases"):
-        parties.add_column(heading, justify="left" if heading == "party" else "right")
+    numbers = ["ε spent", *(["ε left"] if cap else []), "δ", "releases"]
+    rows = []
     for who, party in _lines(report["parties"]):
         spent = party["epsilon_spent"]
         left = [] if not cap else ["0" if spent is None else f"{max(cap['epsilon'] - spent, 0):.4g}"]
-        parties.add_row(who, _epsilon(spent), *left, f"{party['delta_spent']:.1g}", str(len(party["charges"])))
+        rows.append([who, _epsilon(spent), *left, f"{party['delta_spent']:.1g}", len(party["charges"])])
+    yield table(["party", *numbers], rows, title=title, right=numbers)
     charges: dict[tuple[str, str, int], set[str]] = {}
     each = {(charge["plan"], charge["key"]): charge for party in report["parties"] for charge in party["charges"]}
     for charge in each.values():
         again = " (computed again, charged again)" if charge["recharge"] else ""
         made = charges.setdefault((charge["recorded_at"][:19], charge["run"] + again, charge["plan"]), set())
         made.add(charge["label"])
-    out = console()
-    out.print(parties)
     if charges:
-        out.print(_charges(charges))
+        yield _charges(charges)
     for one in report["disjoint"]:
-        out.print(f"declared disjoint from {', '.join(one['from'])} on {one['recorded_at'][:10]}: {one['reason']}")
+        yield f"declared disjoint from {', '.join(one['from'])} on {one['recorded_at'][:10]}: {one['reason']}"
     for run in report["reserved"]:
-        out.print(f"reserved, and counted as spent, for run {run}", soft_wrap=True)
+        yield f"reserved, and counted as spent, for run {run}"
     if cap:
-        out.print(f"neighbouring relation: {report['relation']}")
+        yield f"neighbouring relation: {report['relation']}"
         how = f" (composed over runs and partitions: {report['filter']})" if each else "; nothing was charged yet"
-        out.print(f"spent ε = {_epsilon(report['epsilon_spent'])}, left ε = {report['epsilon_left']:.4g}{how}")
+        yield f"spent ε = {_epsilon(report['epsilon_spent'])}, left ε = {report['epsilon_left']:.4g}{how}"
 
 
 def _charges(charges: dict[tuple[str, str, int], set[str]]) -> Table:
-    table = Table(title="charges", title_justify="left", box=SIMPLE)
-    for heading in ("when (UTC)", "run", "releases"):
-        table.add_column(heading)
-    for (when, run, _), labels in sorted(charges.items(), key=lambda item: item[0][2]):
-        first = min(labels)
-        table.add_row(when, run, first if len(labels) == 1 else f"{first} and {len(labels) - 1} more")
-    return table
+    rows = [
+        (when, run, min(labels) + ("" if len(labels) == 1 else f" and {len(labels) - 1} more"))
+        for (when, run, _), labels in sorted(charges.items(), key=lambda item: item[0][2])
+    ]
+    return table(("when (UTC)", "run", "releases"), rows, title="charges")

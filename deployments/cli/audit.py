@@ -7,18 +7,19 @@ from typing import Annotated
 
 import typer
 
+from deployments.cli.answers import Answer, answered
 from deployments.cli.app import app
 from deployments.cli.audit_runs import (
-    show_audit,
-    show_audit_on_public_rows,
-    show_chain_audit,
-    show_membership,
-    show_one_run_audit,
+    audit_on_rows,
+    chain_audit,
+    membership_inference,
+    one_run_audit,
+    subject_audit,
 )
-from deployments.cli.common import JsonFlag, RootOption, use_root
 
 
 @app.command(epilog="Example: unitball audit wishart-svm --trials 200")
+@answered
 def audit(
     name: Annotated[
         str | None, typer.Argument(help="A registered system, or else a projection, trainer or evaluator.")
@@ -58,15 +59,12 @@ def audit(
     out: Annotated[
         Path | None, typer.Option(help="--membership: write the picture of its ROC curve here (PNG).")
     ] = None,
-    root: RootOption = None,
-    json: JsonFlag = False,
-) -> None:
+) -> Answer:
     """Bound epsilon from below: the code that trains, run many times on rows made up to differ in one."""
     from dpalgos.errors import ParameterError
     from dpalgos.guarantees import Neighbours
     from tasks.auditing.catalogue import Arguments, find_subject
 
-    use_root(root)
     known = [str(one) for one in (Neighbours.REPLACE_ONE, Neighbours.REPLACE_SPECIAL)]
     if neighbours is not None and neighbours not in known:
         raise ParameterError(f"--neighbours {neighbours!r} is none of {', '.join(known)}")
@@ -88,17 +86,13 @@ def audit(
         quick=quick,
     )
     if name is None:
-        from deployments.cli.audit_table import show_all_audits
+        from deployments.cli.audit_table import all_audits
 
-        show_all_audits(arguments, json=json)
-        return
+        return all_audits(arguments)
     if canaries is not None:
-        show_one_run_audit(name, arguments, canaries, json=json)
-    elif membership is not None:
-        show_membership(name, arguments, membership, out=out, json=json)
-    elif dataset is not None:
-        show_audit_on_public_rows(name, arguments, dataset, json=json)
-    elif chain:
-        show_chain_audit(name, arguments, json=json)
-    else:
-        show_audit(find_subject(name, kind), arguments, json=json)
+        return one_run_audit(name, arguments, canaries)
+    if membership is not None:
+        return membership_inference(name, arguments, membership, out)
+    if dataset is not None:
+        return audit_on_rows(name, arguments, dataset)
+    return chain_audit(name, arguments) if chain else subject_audit(find_subject(name, kind), arguments)

@@ -1,4 +1,4 @@
-"""``unitball audit NAME``, ``--chain``, ``--canaries``, ``--dataset``, ``--membership``: run, and print the report."""
+"""``unitball audit NAME``, ``--chain``, ``--canaries``, ``--dataset``, ``--membership``: run and report."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
-from deployments.cli.common import console, print_json, print_root
+from deployments.cli.answers import Answer
 from dpalgos.guarantees import Neighbours
 
 if TYPE_CHECKING:
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from tasks.auditing.catalogue import Arguments, Subject
 
 __all__ = [
-    "show_audit",
-    "show_audit_on_public_rows",
-    "show_chain_audit",
-    "show_membership",
-    "show_one_run_audit",
+    "audit_on_rows",
+    "chain_audit",
+    "membership_inference",
+    "one_run_audit",
+    "subject_audit",
 ]
 
 _TRIALS, _CANARY_TRIALS, _MODELS = 48, 400, 64
@@ -58,27 +58,26 @@ def _progress(title: str) -> Iterator[Callable[[int, int], None]]:
         yield lambda done, of: shown.update(bar, completed=done, total=of)
 
 
-def _print(title: str, numbers: Sequence[tuple[str, float | None]], *lines: str, seconds: float | None = None) -> None:
-    """Print a title, named numbers, further lines and how long it took."""
-    out = console()
-    out.print(title, highlight=False)
+def _lines(
+    title: str, numbers: Sequence[tuple[str, float | None]], *lines: str, seconds: float | None = None
+) -> list[str]:
+    """Return a title, named numbers, further lines and how long it took."""
     named = [f"{name}: {'–' if value is None else f'{value:.4g}'}" for name, value in numbers]
-    for line in (*named, *lines, *([] if seconds is None else [f"{seconds:.1f} s"])):
-        out.print(f"  {line}", highlight=False, markup=False, soft_wrap=True)
-    print_root()
+    below = (*named, *lines, *([] if seconds is None else [f"{seconds:.1f} s"]))
+    return [title, *(f"  {line}" for line in below)]
 
 
-def show_audit(subject: Subject, asked: Arguments, *, json: bool) -> None:
-    """Audit a system or a release on made-up neighbours, and print the report."""
+def subject_audit(subject: Subject, asked: Arguments) -> Answer:
+    """Audit a system or a release on made-up neighbours."""
     from tasks.auditing.catalogue import audit_subject
 
     with _progress(f"audit of {subject.name}") as advance:
         report = audit_subject(subject, asked, progress=advance)
-    _print_report(report, json=json)
+    return _answer(report)
 
 
-def show_audit_on_public_rows(name: str, asked: Arguments, dataset: str, *, json: bool) -> None:
-    """Audit a system on public rows that differ in a canary, and print the report."""
+def audit_on_rows(name: str, asked: Arguments, dataset: str) -> Answer:
+    """Audit a system on public rows that differ in a canary."""
     from tasks.auditing.public_canaries import audit_on_public_rows
 
     trials = _CANARY_TRIALS if asked.trials is None else asked.trials
@@ -87,15 +86,12 @@ def show_audit_on_public_rows(name: str, asked: Arguments, dataset: str, *, json
         report = audit_on_public_rows(
             name, dataset, trials=trials, confidence=confidence, seed=seed, progress=advance, **usual
         )
-    _print_report(report, json=json)
+    return _answer(report)
 
 
-def _print_report(report: AuditReport, *, json: bool) -> None:
-    if json:
-        print_json(report.to_json())
-        return
+def _answer(report: AuditReport) -> Answer:
     errors = [f"  {alpha:.3g}, {beta:.3g}" for alpha, beta in report.curve[:: max(1, len(report.curve) // 5)]]
-    _print(
+    shown = _lines(
         f"{report.algorithm} ({report.kind}): {report.verdict}, at delta {report.delta:g} under {report.neighbours}",
         [
             ("epsilon proved", report.proved_epsilon),
@@ -113,10 +109,11 @@ def _print_report(report: AuditReport, *, json: bool) -> None:
         f"event: {report.event}",
         f"{report.trials} runs counted on each neighbour, {report.seconds:.1f} s",
     )
+    return Answer(report.to_json(), shown)
 
 
-def show_membership(name: str, asked: Arguments, dataset: str, *, out: Path | None, json: bool) -> None:
-    """Attack a system's models of public rows, and print how well members are told from others."""
+def membership_inference(name: str, asked: Arguments, dataset: str, out: Path | None) -> Answer:
+    """Attack a system's models of public rows: members are to be told from others."""
     from storage.atomic import write_bytes
     from tasks.auditing.drawing import draw_membership
     from tasks.auditing.membership import infer_membership
@@ -126,11 +123,8 @@ def show_membership(name: str, asked: Arguments, dataset: str, *, out: Path | No
         report = infer_membership(name, dataset, models=models, seed=asked.seed, progress=advance, **_usual(asked))
     if out is not None:
         write_bytes(out.absolute(), draw_membership(report))
-    if json:
-        print_json(report.to_json())
-        return
     stated = "proved" if report.proved_epsilon is not None else "claimed"
-    _print(
+    shown = _lines(
         f"{name} on {dataset}: {report.models} shadow models of {report.rows} rows, under {report.neighbours}",
         [],
         f"advantage {report.advantage:.4f}, at most {report.advantage_bound:.4f} by what is {stated}",
@@ -141,10 +135,11 @@ def show_membership(name: str, asked: Arguments, dataset: str, *, out: Path | No
         ),
         seconds=report.seconds,
     )
+    return Answer(report.to_json(), shown)
 
 
-def show_chain_audit(name: str, asked: Arguments, *, json: bool) -> None:
-    """Audit a whole chain and print the report."""
+def chain_audit(name: str, asked: Arguments) -> Answer:
+    """Audit a whole chain."""
     from flows.federated_training import chain_inline
     from tasks.auditing.chain import audit_chain
 
@@ -152,10 +147,7 @@ def show_chain_audit(name: str, asked: Arguments, *, json: bool) -> None:
     trials = _TRIALS if asked.trials is None else asked.trials
     with _progress(f"audit of {name}, the whole chain") as advance:
         report = audit_chain(name, chain=chain_inline, trials=trials, confidence=confidence, progress=advance, **usual)
-    if json:
-        print_json(report.to_json())
-        return
-    _print(
+    shown = _lines(
         f"{name}, the whole chain: {report.verdict}, at delta {usual['delta']:g} under {usual['neighbours']}",
         [("epsilon proved", report.proved_epsilon)],
         f"epsilon lower bound at {confidence:.12g}: {report.lower_bound:.4g}, and {report.ceiling:.4g} at most "
@@ -166,18 +158,16 @@ def show_chain_audit(name: str, asked: Arguments, *, json: bool) -> None:
         f"event: {report.event}",
         seconds=report.seconds,
     )
+    return Answer(report.to_json(), shown)
 
 
-def show_one_run_audit(name: str, asked: Arguments, canaries: int, *, json: bool) -> None:
-    """Audit one training run and print the report."""
+def one_run_audit(name: str, asked: Arguments, canaries: int) -> Answer:
+    """Audit one training run."""
     from tasks.auditing.one_run import audit_in_one_run
 
     usual, confidence = _usual(asked), asked.confidence
     report = audit_in_one_run(name, canaries=canaries, confidence=confidence, seed=asked.seed, **usual)
-    if json:
-        print_json(report.to_json())
-        return
-    _print(
+    shown = _lines(
         f"{name}, one run: {report.verdict}, at delta {usual['delta']:g} under {usual['neighbours']}",
         [
             ("epsilon proved", report.proved_epsilon),
@@ -190,3 +180,4 @@ def show_one_run_audit(name: str, asked: Arguments, canaries: int, *, json: bool
         f"{report.correct} of {report.guesses} guesses right, of {report.canaries} canaries",
         seconds=report.seconds,
     )
+    return Answer(report.to_json(), shown)

@@ -6,13 +6,13 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from deployments.cli.common import console, print_json, print_root
+from deployments.cli.answers import Answer, table
 from tasks.runtime.settings import current_layout
 
 if TYPE_CHECKING:
     from tasks.auditing.catalogue import Arguments
 
-__all__ = ["show_all_audits"]
+__all__ = ["all_audits"]
 
 _COLUMNS = {
     "claimed": "claimed_epsilon",
@@ -22,11 +22,10 @@ _COLUMNS = {
 }
 
 
-def show_all_audits(arguments: Arguments, *, json: bool) -> None:
-    """Audit all that is registered and draws noise, and print a table, or one JSON object."""
+def all_audits(arguments: Arguments) -> Answer:
+    """Audit all that is registered and draws noise."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-    from rich.table import Table
 
     from tasks.auditing.catalogue import KINDS, audit_all, subjects
 
@@ -41,24 +40,20 @@ def show_all_audits(arguments: Arguments, *, json: bool) -> None:
             found.append(report)
             shown.update(line, advance=1, description=f"audits: {subject.name} {report['verdict']}")
     found.sort(key=lambda one: (KINDS.index(str(one["kind"])), str(one["algorithm"])))
-    if json:
-        print_json({"audits": found})
-        return
-    table = Table(title=f"Audits at confidence {arguments.confidence:.12g}")
-    for name in ("kind", "name", "δ", *(f"ε {words}" for words in _COLUMNS), "verdict", "runs", "seconds"):
-        table.add_column(name, justify="left" if name in {"kind", "name", "verdict"} else "right")
-    for one in found:
-        table.add_row(
-            str(one["kind"]),
-            str(one["algorithm"]),
-            _number(one["delta"]),
-            *(_number(one[field]) for field in _COLUMNS.values()),
-            str(one["verdict"]),
+    numbers = ("δ", *(f"ε {words}" for words in _COLUMNS), "runs", "seconds")
+    rows = (
+        (
+            one["kind"],
+            one["algorithm"],
+            one["verdict"],
+            *map(_number, (one["delta"], *(one[field] for field in _COLUMNS.values()))),
             f"{one['trials']:,}",
             _number(one["seconds"]),
         )
-    console().print(table)
-    print_root()
+        for one in found
+    )
+    title = f"Audits at confidence {arguments.confidence:.12g}"
+    return Answer({"audits": found}, [table(("kind", "name", "verdict", *numbers), rows, title=title, right=numbers)])
 
 
 def _number(value: object) -> str:

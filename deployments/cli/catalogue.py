@@ -6,30 +6,27 @@ import sys
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
 
+from deployments.cli.answers import Answer, answered, table
 from deployments.cli.app import app
-from deployments.cli.common import JsonFlag, RootOption, console, print_json, print_root, use_root
 from dpalgos.errors import ParameterError
 
 
 @app.command(epilog="Example: unitball algorithms --kind systems --proved")
+@answered
 def algorithms(
-    kind: Annotated[str | None, typer.Option(help="systems, projections, trainers or aggregators.")] = None,
+    kind: Annotated[str | None, typer.Option(help="systems, projections, trainers, evaluators or aggregators.")] = None,
     proved: Annotated[bool, typer.Option("--proved", help="Only what may run on private rows.")] = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print the whole page of guarantees.")] = False,
-    root: RootOption = None,
-    json: JsonFlag = False,
-) -> None:
+) -> Answer:
     """List the algorithms: name, kind, trust, what is proved, what is claimed, source."""
     from tasks.planning.algorithms import describe_all
 
-    use_root(root)
     if markdown:
         from tasks.experiments.guarantees_page import render
 
         sys.stdout.write(render())
-        return
+        raise typer.Exit
     described = describe_all()
     kinds = dict.fromkeys(entry["kind"] for entry in described)
     if kind is not None and kind not in kinds:
@@ -37,23 +34,12 @@ def algorithms(
     entries = [
         entry for entry in described if (kind is None or entry["kind"] == kind) and (not proved or entry["proved"])
     ]
-    if json:
-        print_json({"algorithms": entries})
-        return
-    table = Table(title="Algorithms", title_justify="left")
-    for heading in ("name", "kind", "trust", "proved", "claim", "source"):
-        table.add_column(heading)
-    for entry in entries:
-        table.add_row(
-            entry["name"],
-            entry["kind"],
-            ", ".join(entry["trust"]),
-            _proved(entry),
-            entry["claim"] or "–",
-            entry["source"],
-        )
-    console().print(table)
-    print_root()
+    rows = (
+        (one["name"], one["kind"], ", ".join(one["trust"]), _proved(one), one["claim"], one["source"])
+        for one in entries
+    )
+    headings = ("name", "kind", "trust", "proved", "claim", "source")
+    return Answer({"algorithms": entries}, [table(headings, rows, title="Algorithms")])
 
 
 def _proved(entry: dict[str, Any]) -> str:

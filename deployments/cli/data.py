@@ -7,19 +7,10 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Table
 
+from deployments.cli.answers import Answer, answered, table
 from deployments.cli.app import app
-from deployments.cli.common import (
-    JsonFlag,
-    RootOption,
-    console,
-    print_json,
-    print_root,
-    progress,
-    require_readable,
-    use_root,
-)
+from deployments.cli.common import progress, require_readable
 from deployments.cli.options import options_of
 from storage.errors import InputError
 from storage.refs import Visibility
@@ -33,58 +24,24 @@ _COUNTS = ("read", "kept", "incomplete", "outside", "clipped", "dropped", "null"
 
 
 @app.command(epilog='Example: unitball datasets digits --sql "SELECT label, count(*) FROM train GROUP BY label"')
+@answered
 def datasets(
     name: Annotated[str | None, typer.Argument(help="One data set; all if left out.")] = None,
     sql: Annotated[str | None, typer.Option(help="DuckDB SQL over the views train and test; public sets only.")] = None,
-    root: RootOption = None,
-    json: JsonFlag = False,
-) -> None:
+) -> Answer:
     """List the data sets, or ask a public one something in SQL."""
     from tasks.datasets.description import describe_datasets
     from tasks.datasets.queries import query
 
-    use_root(root)
     if sql is not None:
         if name is None:
             raise InputError('name the data set to query: unitball datasets digits --sql "…"')
         rows = query(name, sql)
-        if json:
-            print_json({"rows": rows})
-            return
-        table = Table()
-        for heading in rows[0] if rows else ():
-            table.add_column(heading)
-        for row in rows:
-            table.add_row(*(str(value) for value in row.values()))
-        console().print(table)
-        print_root()
-        return
+        return Answer({"rows": rows}, [table([*rows[0]] if rows else [], (row.values() for row in rows))])
     entries = describe_datasets(name)
-    if json:
-        print_json({"datasets": entries})
-        return
-    table = Table(title="Data sets", title_justify="left")
-    for heading in ("name", "format", "rows", "test rows", "dimension", "classes", "visibility", "account", "versions"):
-        table.add_column(heading)
-    for entry in entries:
-        table.add_row(
-            *(
-                str(entry[key])
-                for key in (
-                    "name",
-                    "format",
-                    "rows",
-                    "test_rows",
-                    "dimension",
-                    "classes",
-                    "visibility",
-                    "account",
-                    "versions",
-                )
-            )
-        )
-    console().print(table)
-    print_root()
+    headings = ("name", "format", "rows", "test rows", "dimension", "classes", "visibility", "account", "versions")
+    cells = ([entry[heading.replace(" ", "_")] for heading in headings] for entry in entries)
+    return Answer({"datasets": entries}, [table(headings, cells, title="Data sets")])
 
 
 @app.command(
@@ -96,21 +53,19 @@ def datasets(
     without=["name", "visibility", "test_path"],
     named={"schema_path": "--schema", "parties": "--party"},
 )
+@answered
 def ingest(
     request: IngestRequest,
     name: Annotated[str, typer.Argument(help=IngestRequest.model_fields["name"].description)],
     private: Annotated[
         bool, typer.Option("--private/--public", help=IngestRequest.model_fields["visibility"].description)
     ] = True,
-    root: RootOption = None,
-    json: JsonFlag = False,
-) -> None:
+) -> Answer:
     """Bring rows in: validated, stored, registered under an account."""
     from tasks.datasets.description import report_of
     from tasks.datasets.registration import ingest as bring_in
     from tasks.datasets.schedules import schedule_of
 
-    use_root(root)
     if request.path is not None:
         require_readable(request.path, "--path")
     for party, path in request.parties.items():
@@ -120,24 +75,17 @@ def ingest(
     with progress(f"ingest {name}"):
         reference = bring_in(request.model_copy(update={"name": name, "visibility": visibility}))
     report = report_of(reference)
-    if json:
-        duplicates = None if report.duplicates is None else asdict(report.duplicates)
-        print_json({**reference.model_dump(mode="json"), "counts": report.counts, "duplicates": duplicates})
-    else:
-        tests = f" and {reference.test_rows} test rows" if reference.test_rows else ""
-        console().print(
-            f"{reference.name}: {reference.rows} rows{tests} × {reference.dimension}, {reference.visibility}, "
-            f"account {reference.account}"
-        )
-        for line in _accounted(report):
-            console().print(line, soft_wrap=True, highlight=False)
-        if schedule is not None and schedule.on_new_version:
-            console().print(
-                f"a new version starts federated-training/{name} where it is served: epsilon {schedule.config.epsilon}",
-                soft_wrap=True,
-                highlight=False,
-            )
-        print_root()
+    tests = f" and {reference.test_rows} test rows" if reference.test_rows else ""
+    lines = [
+        f"{reference.name}: {reference.rows} rows{tests} × {reference.dimension}, {reference.visibility}, "
+        f"account {reference.account}",
+        *_accounted(report),
+    ]
+    if schedule is not None and schedule.on_new_version:
+        epsilon = schedule.config.epsilon
+        lines.append(f"a new version starts federated-training/{name} where it is served: epsilon {epsilon}")
+    duplicates = None if report.duplicates is None else asdict(report.duplicates)
+    return Answer({**reference.model_dump(mode="json"), "counts": report.counts, "duplicates": duplicates}, lines)
 
 
 def _accounted(report: IngestionReport) -> Iterator[str]:

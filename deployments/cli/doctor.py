@@ -6,14 +6,13 @@ from dataclasses import asdict
 from typing import Annotated
 
 import typer
-from rich.box import SIMPLE
-from rich.table import Table
 
+from deployments.cli.answers import Answer, answered, table
 from deployments.cli.app import app
-from deployments.cli.common import JsonFlag, RootOption, console, print_json, print_root, use_root
 
 
 @app.command(epilog="Example: unitball doctor --clean")
+@answered
 def doctor(
     clean: Annotated[
         bool,
@@ -22,34 +21,24 @@ def doctor(
             help="First remove what killed processes left and damaged releases; make lost fingerprints again.",
         ),
     ] = False,
-    root: RootOption = None,
-    json: JsonFlag = False,
-) -> None:
+) -> Answer:
     """Check permissions, keys, ledger, marks, releases, data sets, left-overs, formats and disk; 0 if all is well."""
     from tasks.runtime.events import Event, announce
     from tasks.runtime.settings import current_layout, current_root
     from tasks.upkeep.checks import check_root
     from tasks.upkeep.sweeping import sweep_everything
 
-    use_root(root)
     cleaned = sweep_everything(current_layout()) if clean else []
     findings = check_root()
-    well = all(finding.problem is None for finding in findings)
-    if json:
-        print_json({"root": str(current_root()), "ok": well, "cleaned": cleaned, "checks": [*map(asdict, findings)]})
-    else:
-        out = console()
-        for done in cleaned:
-            out.print(done)
-        table = Table(box=SIMPLE)
-        for heading in ("check", "", "way out"):
-            table.add_column(heading, overflow="fold")
-        for finding in findings:
-            found = "[green]OK[/]" if finding.problem is None else f"[red]{finding.problem}[/]"
-            table.add_row(finding.check, found, finding.way_out)
-        out.print(table)
-        print_root()
-    if not well:
-        failed = sorted({finding.check for finding in findings if finding.problem is not None})
+    failed = sorted({finding.check for finding in findings if finding.problem is not None})
+    if failed:
         announce(Event.UNWELL, "unitball.root", {"checks": ", ".join(failed)})
-    raise typer.Exit(0 if well else 1)
+    rows = (
+        (one.check, "[green]OK[/]" if one.problem is None else f"[red]{one.problem}[/]", one.way_out)
+        for one in findings
+    )
+    return Answer(
+        {"root": str(current_root()), "ok": not failed, "cleaned": cleaned, "checks": [*map(asdict, findings)]},
+        [*cleaned, table(("check", "", "way out"), rows)],
+        typer.Exit(1) if failed else None,
+    )

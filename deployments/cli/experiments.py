@@ -4,27 +4,16 @@ from __future__ import annotations
 
 import os
 import shlex
-import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.box import SIMPLE
-from rich.table import Table
+from rich.console import RenderableType
 
+from deployments.cli.answers import Answer, answered, table
 from deployments.cli.app import app
-from deployments.cli.common import (
-    DaskOption,
-    JsonFlag,
-    RootOption,
-    console,
-    print_json,
-    print_root,
-    progress,
-    read_text,
-    use_root,
-)
+from deployments.cli.common import DaskOption, progress, read_text
 from deployments.cli.options import options_of
 from dpalgos.errors import ParameterError
 from storage.errors import InputError, RefusedError
@@ -48,28 +37,24 @@ def _command(words: Sequence[str]) -> str:
 
 
 @app.command(epilog="Example: unitball sweep docs/examples/sweep.yaml --workers 2")
+@answered
 def sweep(
     specification: Annotated[Path, typer.Argument(help="YAML: name, set, grid (see docs/reproduction.md).")],
     workers: _Workers = None,
     dask: DaskOption = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List the points and run none.")] = False,
-    root: RootOption = None,
-    json: JsonFlag = False,
-) -> None:
+) -> Answer:
     """Run a grid over any parameters: side by side, each point once, failures recorded."""
     from tasks.datasets.description import find_dataset
     from tasks.experiments.specification import SweepSpec, load
     from tasks.runtime.cluster import require_scheduler
     from tasks.runtime.engine import prepare_engine, quick_flows
 
-    use_root(root)
     spec = load(SweepSpec, read_text(specification, "SPECIFICATION"), str(specification))
     points = spec.points()
     if dry_run:
-        for point in points:
-            console().print(point.description, soft_wrap=True)
-        print_root()
-        return
+        listed = [point.description for point in points]
+        return Answer({"points": listed}, listed)
     for dataset in {point.config.dataset for point in points}:
         find_dataset(dataset)
     require_scheduler(dask)
@@ -80,18 +65,11 @@ def sweep(
 
         result = run_sweep(spec, workers=workers, dask=dask)
         experiment = report_sweep(spec, result, _command(["sweep", str(specification)]))
-    if json:
-        print_json(result.model_dump(mode="json"))
-    else:
-        _show(experiment)
-        done = len(result.outcomes) - len(result.failed)
-        console().print(
-            f"{done} done ({result.reused} of them before), {len(result.failed)} failed"
-            + ("." if result.seconds is None else f", {result.seconds:.1f} s.")
-        )
-        print_root()
-    if result.failed:
-        raise typer.Exit(1)
+    done = len(result.outcomes) - len(result.failed)
+    counts = f"{done} done ({result.reused} of them before), {len(result.failed)} failed"
+    ending = "." if result.seconds is None else f", {result.seconds:.1f} s."
+    error = typer.Exit(1) if result.failed else None
+    return Answer(result.model_dump(mode="json"), [*_shown(experiment), counts + ending], error)
 
 
 @app.command(epilog="Example: unitball frontier --dataset digits")
@@ -118,6 +96,7 @@ def sweep(
         "sizes",
     ],
 )
+@answered
 def frontier(
     config: TrainingConfig,
     algorithms: Annotated[str, typer.Option(help="Named systems, separated by commas.")] = _FRONTIER,
@@ -125,14 +104,11 @@ def frontier(
     seeds: Annotated[int, typer.Option(min=1, max=1000, help="Seeds of noise and partition, from 0.")] = 3,
     out: Annotated[Path | None, typer.Option(help="Write the files here; default under the root.")] = None,
     workers: _Workers = None,
-    root: RootOption = None,
-    json: JsonFlag = False,
-) -> None:
+) -> Answer:
     """Draw accuracy against epsilon: the recommended system, the papers' and training without privacy. Public sets."""
     from tasks.datasets.description import find_dataset
     from tasks.runtime.engine import prepare_engine, quick_flows
 
-    use_root(root)
     if find_dataset(config.dataset).private:
         raise RefusedError(
             f"{config.dataset} is private, and a frontier is many runs with public seeds; draw it on a public set"
@@ -149,13 +125,7 @@ def frontier(
         words = _frontier_words(config, algorithms, epsilons, seeds)
         where = out.absolute() if out else None
         experiment = report_sweep(spec, result, _command(words), plot=FRONTIER_PLOT, scale="frontier", out=where)
-    if json:
-        print_json(experiment.model_dump(mode="json"))
-    else:
-        _show(experiment)
-        print_root()
-    if experiment.failed:
-        raise typer.Exit(1)
+    return _answer(experiment)
 
 
 def _frontier_words(config: TrainingConfig, algorithms: str, epsilons: str, seeds: int) -> list[str]:
@@ -178,6 +148,7 @@ def _numbers(text: str) -> list[float]:
 
 
 @app.command(epilog="Example: unitball reproduce wang2024-fig3  ·  unitball reproduce --list")
+@answered
 def reproduce(
     name: Annotated[str | None, typer.Argument(help="A figure or table (unitball reproduce --list).")] = None,
     every: Annotated[
@@ -189,17 +160,13 @@ def reproduce(
     out: Annotated[Path | None, typer.Option(help="Write the files here; default under the root.")] = None,
     workers: _Workers = None,
     dask: DaskOption = None,
-    root: RootOption = None,
-    json: JsonFlag = False,
-) -> None:
+) -> Answer:
     """Redraw a paper's figure or table from honest runs, beside what the paper claims."""
     from tasks.runtime.cluster import require_scheduler
     from tasks.runtime.engine import prepare_engine, quick_flows
 
-    use_root(root)
     if every:
-        _list(json)
-        return
+        return _known()
     if name is None:
         raise ParameterError(
             "name a figure or table, for example wang2024-fig3; all of them: unitball reproduce --list"
@@ -224,13 +191,7 @@ def reproduce(
             workers,
             dask,
         )
-    if json:
-        print_json(experiment.model_dump(mode="json"))
-    else:
-        _show(experiment)
-        print_root()
-    if experiment.failed:
-        raise typer.Exit(1)
+    return _answer(experiment)
 
 
 def _require_scale(name: str, scale: str) -> None:
@@ -242,62 +203,59 @@ def _require_scale(name: str, scale: str) -> None:
         raise ParameterError(f"{name} has no scale {scale!r}; it has: {', '.join(known)}")
 
 
-def _list(json: bool) -> None:
+def _known() -> Answer:
     from flows.specs import known_reproductions, load_reproduction
 
     known = [load_reproduction(name) for name in known_reproductions()]
-    if json:
-        print_json({"reproductions": [one.model_dump(mode="json") for one in known]})
-        return
-    table = Table(title="Figures and tables", title_justify="left", box=SIMPLE)
-    for heading in ("name", "what", "quick on", "full on: files needed"):
-        table.add_column(heading, no_wrap=heading == "name")
-    for one in known:
-        full = "–" if one.full is None else "\n".join(f"{need.name}: {need.files}" for need in one.full.data)
-        table.add_row(one.name, one.title, ", ".join(need.name for need in one.quick.data), full)
-    console().print(table)
-    print_root()
+    rows = (
+        (
+            one.name,
+            one.title,
+            ", ".join(need.name for need in one.quick.data),
+            None if one.full is None else "\n".join(f"{need.name}: {need.files}" for need in one.full.data),
+        )
+        for one in known
+    )
+    shown = table(("name", "what", "quick on", "full on: files needed"), rows, title="Figures and tables")
+    shown.columns[0].no_wrap = True
+    return Answer({"reproductions": [one.model_dump(mode="json") for one in known]}, [shown])
 
 
-def _show(experiment: Experiment) -> None:
+def _answer(experiment: Experiment) -> Answer:
+    error = typer.Exit(1) if experiment.failed else None
+    return Answer(experiment.model_dump(mode="json"), _shown(experiment), error)
+
+
+def _shown(experiment: Experiment) -> Iterator[RenderableType]:
     from tasks.experiments.records import experiments_folder
 
-    out = console()
-    for table in experiment.tables:
-        shown = Table(title=experiment.title or experiment.name, title_justify="left", box=SIMPLE)
-        for heading in table.head[:_COLUMNS]:
-            shown.add_column(heading)
-        for cells in table.body:
-            shown.add_row(*cells[:_COLUMNS])
-        out.print(shown)
-    for one in experiment.verdicts:
-        measured = "–" if one.measured is None else f"{one.measured:.4g}"
-        out.print(f"{one.word}: {one.says}; measured {measured}, wanted {one.wanted}", soft_wrap=True)
+    for one in experiment.tables:
+        cells = (body[:_COLUMNS] for body in one.body)
+        yield table(one.head[:_COLUMNS], cells, title=experiment.title or experiment.name)
+    for verdict in experiment.verdicts:
+        measured = "–" if verdict.measured is None else f"{verdict.measured:.4g}"
+        yield f"{verdict.word}: {verdict.says}; measured {measured}, wanted {verdict.wanted}"
     for number in experiment.compared:
         where = ", ".join(str(value) for value in number.where.values())
-        out.print(f"{where}: {number.metric} {number.measured:.6g}, the paper {number.paper:g}", soft_wrap=True)
-    for line in experiment.missing:
-        out.print(f"missing: {line}", soft_wrap=True, markup=False)
-    for line in experiment.failed:
-        out.print(f"failed: {line}", soft_wrap=True, markup=False)
+        yield f"{where}: {number.metric} {number.measured:.6g}, the paper {number.paper:g}"
+    yield from (f"missing: {line}" for line in experiment.missing)
+    yield from (f"failed: {line}" for line in experiment.failed)
     folder = experiments_folder() / f"{experiment.name}-{experiment.scale}"
     if folder.is_dir():
-        out.print(f"{os.fspath(folder)}: rows, figure, report.html", soft_wrap=True, style="dim")
+        yield f"{os.fspath(folder)}: rows, figure, report.html"
 
 
 @app.command(epilog="Example: unitball report wang2024-fig3-quick --out fig3.html")
+@answered
 def report(
     name: Annotated[str | None, typer.Argument(help="An experiment that was run; all if left out.")] = None,
     out: Annotated[Path | None, typer.Option(help="Write the one page here; default beside its rows.")] = None,
-    root: RootOption = None,
-    json: JsonFlag = False,
-) -> None:
+) -> Answer:
     """Write one self-contained HTML page an experiment, from what was stored when it ran."""
     from storage.atomic import write_bytes
     from tasks.experiments.pages import page
     from tasks.experiments.records import load_experiment, stored_experiments
 
-    use_root(root)
     chosen = [name] if name is not None else stored_experiments()
     if not chosen:
         raise InputError("no experiment was run in this root yet: unitball reproduce --list")
@@ -308,8 +266,4 @@ def report(
         experiment, drawing, folder = load_experiment(one)
         places[one] = out or folder / "report.html"
         write_bytes(places[one].absolute(), page(experiment, drawing).encode())
-    if json:
-        print_json({"pages": places})
-    else:
-        sys.stdout.writelines(f"{place}\n" for place in places.values())
-        print_root()
+    return Answer({"pages": places}, map(str, places.values()))

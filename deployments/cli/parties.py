@@ -8,11 +8,13 @@ from typing import Annotated
 
 import typer
 
+from deployments.cli.answers import Answer, answered
+from deployments.cli.answers import show as show_part
 from deployments.cli.app import app
 from deployments.cli.common import JsonFlag, RootOption, console, print_json, print_root, require_readable, use_root
 from deployments.cli.data import ingest
 from deployments.cli.options import options_of
-from deployments.cli.run_results import show_results
+from deployments.cli.run_results import shown_results
 from storage.errors import InputError
 from tasks.planning.configuration import TrainingConfig
 from tasks.runtime.settings import current_layout, current_root
@@ -35,19 +37,15 @@ _NOR_YET = ("horizon", "participations", "separation", "expected_rows", "bands")
 
 
 @party.command(epilog="Example: unitball party show clinic")
-def show(dataset: _Dataset, root: RootOption = None, json: JsonFlag = False) -> None:
+@answered
+def show(dataset: _Dataset) -> Answer:
     """Print this party's line of the roster: its name and the fingerprint of its key."""
     from storage.secrets import root_secret
     from tasks.federation.messages import fingerprint, identity_key
     from tasks.federation.party import own_name
 
-    use_root(root)
     name, print_of = own_name(dataset), fingerprint(identity_key(root_secret(current_layout())).public_key())
-    if json:
-        print_json({"party": name, "fingerprint": print_of})
-        return
-    console().print(f"{name}: {print_of}", highlight=False, soft_wrap=True)
-    print_root()
+    return Answer({"party": name, "fingerprint": print_of}, [f"{name}: {print_of}"])
 
 
 @party.command(epilog="Example: unitball party serve clinic --roster roster.yaml")
@@ -74,23 +72,17 @@ def serve(dataset: _Dataset, roster: _Roster, root: RootOption = None) -> None:
 
 
 @party.command("return", epilog="Example: unitball party return clinic 3f9a1c2b…")
+@answered
 def give_back(
     dataset: _Dataset,
     run: Annotated[str, typer.Argument(help="A run that was reserved for and never committed (unitball budget).")],
-    root: RootOption = None,
-    json: JsonFlag = False,
-) -> None:
+) -> Answer:
     """Take back what was reserved for a run whose coordinator does not come back; refused once it was committed."""
     from tasks.accounts.budget import open_ledger
     from tasks.datasets.description import find_dataset
 
-    use_root(root)
     open_ledger().give_back(find_dataset(dataset).account, run, why="by its owner")
-    if json:
-        print_json({"returned": run})
-        return
-    console().print(f"returned what was reserved for run {run}", highlight=False, soft_wrap=True)
-    print_root()
+    return Answer({"returned": run}, [f"returned what was reserved for run {run}"])
 
 
 @app.command(epilog="Example: unitball federate --roster docs/examples/roster.yaml --dataset study --epsilon 1")
@@ -136,4 +128,6 @@ def federate(
         highlight=False,
         soft_wrap=True,
     )
-    show_results([made.result])
+    for part in shown_results([made.result]):
+        show_part(part)
+    print_root()

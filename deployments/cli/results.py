@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import io
 import json as json_module
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
+from rich.console import RenderableType
 
+from deployments.cli.answers import Answer, answered, table
 from deployments.cli.app import app
-from deployments.cli.common import JsonFlag, RootOption, console, print_json, print_root, use_root
+from deployments.cli.common import console
 from storage.atomic import write_bytes
 from storage.errors import InputError
 
@@ -30,6 +31,7 @@ _LONGEST = 400
 @app.command(
     epilog='Example: unitball results "SELECT algorithm, max(accuracy) FROM runs GROUP BY algorithm ORDER BY 2 DESC"'
 )
+@answered
 def results(
     sql: Annotated[
         str | None,
@@ -42,14 +44,11 @@ def results(
             "against epsilon where they are there; of one run its confusion matrix and ROC."
         ),
     ] = None,
-    root: RootOption = None,
-    json: JsonFlag = False,
-) -> None:
+) -> Answer:
     """Ask the results something in SQL (DuckDB); the query sees these views and no file."""
     from tasks.experiments.results import query_results
 
-    use_root(root)
-    rows = query_results(sql or "SELECT * FROM runs")
+    rows = query_results("SELECT * FROM runs" if sql is None else sql)
     if sql is None:
         rows = _with_errors(rows, query_results)
     if plot is not None:
@@ -57,18 +56,19 @@ def results(
     if sql is None:
         used = [name for name in _SHOWN if any(row.get(name) is not None for row in rows)]
         rows = [{name: row.get(name) for name in used} for row in rows]
-    if json:
-        print_json({"rows": rows})
-        return
-    screen = console()
+    return Answer({"rows": rows}, _shown(rows))
+
+
+def _shown(rows: Sequence[Row]) -> Iterator[RenderableType]:
     if not rows:
-        screen.print("no rows")
-    elif len(rows[0]) * _NARROWEST <= screen.width:
-        screen.print(_as_table(rows))
+        yield "no rows"
+    elif len(rows[0]) * _NARROWEST <= console().width:
+        yield table([*rows[0]], (map(_cell, row.values()) for row in rows))
     else:
         for number, row in enumerate(rows, 1):
-            screen.print(_as_record(row, f"row {number} of {len(rows)}"))
-    print_root()
+            record = table(("", ""), ((name, _cell(value)) for name, value in row.items()))
+            record.title, record.show_header = f"row {number} of {len(rows)}", False
+            yield record
 
 
 def _with_errors(rows: list[Row], query: Callable[[str], list[Row]]) -> list[Row]:
@@ -124,24 +124,8 @@ def _plot(rows: list[Row], path: Path) -> None:
     write_bytes(path, buffer.getvalue(), mode=0o644)
 
 
-def _as_table(rows: Sequence[Mapping[str, object]]) -> Table:
-    table = Table()
-    for heading in rows[0]:
-        table.add_column(heading)
-    for row in rows:
-        table.add_row(*map(_cell, row.values()))
-    return table
-
-
-def _as_record(row: Mapping[str, object], title: str) -> Table:
-    table = Table(title=title, show_header=False)
-    for heading, value in row.items():
-        table.add_row(heading, _cell(value))
-    return table
-
-
-def _cell(value: object) -> str:
+def _cell(value: object) -> str | None:
     if value is None:
-        return "–"
+        return None
     text = f"{value:.6g}" if isinstance(value, float) else str(value)
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.box import SIMPLE
+from rich.console import RenderableType
 from rich.table import Table
 
-from deployments.cli.common import console, print_root
+from deployments.cli.answers import table
 from dpalgos.rounding import rounded_up
 
 if TYPE_CHECKING:
     from tasks.tracking.results import Proved, RunResult
 
-__all__ = ["show_results"]
+__all__ = ["shown_results"]
 
 
 _HEADINGS = {"accuracy": "accuracy", "balanced_accuracy": "balanced", "mae": "mean absolute error", "r2": "R²"}
@@ -46,16 +46,10 @@ def _spent(value: float | None, digits: int) -> str:
 
 def results_table(results: Sequence[RunResult]) -> Table:
     """Return the table a person reads: what ran, what is proved and claimed, what it cost, how well it does."""
-    table = Table(title=f"{results[0].dataset}: what each algorithm costs and gives", title_justify="left", box=SIMPLE)
-    for heading in ("algorithm", "trust"):
-        table.add_column(heading, no_wrap=True)
-    for heading in ("proved", "claim"):
-        table.add_column(heading)
     main, other = ("mae", "r2") if any("mae" in one.metrics for one in results) else ("accuracy", "balanced_accuracy")
-    for heading in ("ε spent", "δ spent", *(_HEADINGS[name] for name in (main, other)), "seconds"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for result in results:
-        table.add_row(
+    numbers = ("ε spent", "δ spent", _HEADINGS[main], _HEADINGS[other], "seconds")
+    rows = (
+        (
             result.algorithm,
             result.trust,
             _loss(result.proved),
@@ -66,7 +60,14 @@ def results_table(results: Sequence[RunResult]) -> Table:
             _number(result.metrics.get(other), ".3f"),
             _number(result.seconds, ".1f") + (" (cached)" if result.cached else ""),
         )
-    return table
+        for result in results
+    )
+    title = f"{results[0].dataset}: what each algorithm costs and gives"
+    made = table(("algorithm", "trust", "proved", "claim", *numbers), rows, title=title, right=numbers)
+    for column in made.columns:
+        # What is proved and claimed is in words, which may be broken.
+        column.no_wrap = column.header not in ("proved", "claim")
+    return made
 
 
 def _measured(result: RunResult, name: str, form: str) -> str:
@@ -96,17 +97,14 @@ def _program(name: str) -> str:
     return name if found and Path(found).resolve() == beside.resolve() else str(beside)
 
 
-def show_results(results: Sequence[RunResult]) -> None:
-    """Print the results of runs on one data set."""
+def shown_results(results: Sequence[RunResult]) -> Iterator[RenderableType]:
+    """Yield the results of runs on one data set, for people."""
     from tasks.runtime.tracking_server import server_address
 
-    out = console()
-    out.print(results_table(results))
-    for note in [*_guessing(results), *_footnotes(results), *_spending(results)]:
-        out.print(note, soft_wrap=True, highlight=False)
+    yield results_table(results)
+    yield from [*_guessing(results), *_footnotes(results), *_spending(results)]
     where = server_address() or f"{_program('unitball')} serve"
-    out.print(f"See the runs in MLflow and Prefect: {where}", soft_wrap=True, style="dim")
-    print_root()
+    yield f"See the runs in MLflow and Prefect: {where}"
 
 
 def _guessing(results: Sequence[RunResult]) -> list[str]:

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Table
 
+from deployments.cli.answers import Answer, answered, table
 from deployments.cli.app import app
-from deployments.cli.common import JsonFlag, RootOption, console, print_json, print_root, require_readable, use_root
+from deployments.cli.common import require_readable
 from deployments.cli.options import options_of
 from dpalgos.errors import ParameterError
 from tasks.planning.configuration import TrainingConfig
 
+if TYPE_CHECKING:
+    from tasks.datasets.schedules import Schedule
+
 
 @app.command(epilog="Example: unitball schedule digits --nightly --epsilon 0.05")
 @options_of(TrainingConfig, without=["dataset"], named={"parameters": "--param"})
+@answered
 def schedule(
     config: TrainingConfig,
     dataset: Annotated[str, typer.Argument(help="A registered data set.")],
@@ -38,14 +42,12 @@ def schedule(
         bool, typer.Option("--promote", help="A trained model that is better is made champion.")
     ] = False,
     remove: Annotated[bool, typer.Option("--remove", help="End the data set's schedule.")] = False,
-    root: RootOption = None,
-    json: JsonFlag = False,
-) -> None:
+) -> Answer:
     """Set when a data set is trained on without being asked, and how; `unitball serve` applies it when it starts."""
     from tasks.datasets.schedules import NIGHTLY, Schedule, remove_schedule, set_schedule
     from tasks.release.preflight import require_feasible
 
-    use_root(root)
+    made = None
     if remove:
         if nightly or cron or on_new_version or score_input:
             raise ParameterError("--remove ends the schedule: give it alone, or leave it out to set another")
@@ -68,40 +70,34 @@ def schedule(
         )
         require_feasible(config)
         set_schedule(made)
-    if json:
-        print_json({"dataset": dataset, "schedule": None if remove else made.model_dump(mode="json")})
-        return
-    if remove:
-        console().print(f"{dataset} has no schedule any more", highlight=False, soft_wrap=True)
-    else:
-        console().print(
-            f"federated-training/{dataset}: {_when(made)}; {_price(config)} (epsilon {config.epsilon}, "
+    return Answer(
+        {"dataset": dataset, "schedule": None if made is None else made.model_dump(mode="json")},
+        [
+            f"{dataset} has no schedule any more"
+            if made is None
+            else f"federated-training/{dataset}: {_when(made)}; {_price(config)} (epsilon {config.epsilon}, "
             f"delta {config.delta:g})",
-            highlight=False,
-            soft_wrap=True,
-        )
-    console().print("in force when `unitball serve` starts the next time", soft_wrap=True)
-    print_root()
+            "in force when `unitball serve` starts the next time",
+        ],
+    )
 
 
 @app.command(epilog="Example: unitball schedules")
-def schedules(root: RootOption = None, json: JsonFlag = False) -> None:
+@answered
+def schedules() -> Answer:
     """List which data sets are trained on without being asked, when, and how."""
     from tasks.datasets.schedules import schedules as standing
 
-    use_root(root)
     found = standing()
-    if json:
-        print_json({"schedules": [one.model_dump(mode="json") for one in found]})
-        return
-    table = Table(title="Schedules", title_justify="left")
-    for heading in ("data set", "when", "algorithm", "epsilon", "delta"):
-        table.add_column(heading)
-    for one in found:
-        algorithm = one.config.algorithm or one.config.trainer
-        table.add_row(one.dataset, _when(one), algorithm, f"{one.config.epsilon or '–'}", f"{one.config.delta:g}")
-    console().print(table if found else "no data set has a schedule: unitball schedule NAME --nightly --epsilon …")
-    print_root()
+    rows = (
+        (one.dataset, _when(one), one.config.algorithm or one.config.trainer, one.config.epsilon, one.config.delta)
+        for one in found
+    )
+    shown = table(("data set", "when", "algorithm", "epsilon", "delta"), rows, title="Schedules")
+    return Answer(
+        {"schedules": [one.model_dump(mode="json") for one in found]},
+        [shown if found else "no data set has a schedule: unitball schedule NAME --nightly --epsilon …"],
+    )
 
 
 def _price(config: TrainingConfig) -> str:
@@ -130,10 +126,7 @@ def require_timing(cron: str, timezone: str) -> None:
             raise ParameterError(f"--{field} {given.get(field, cron)!r}: {message}") from None
 
 
-def _when(one: object) -> str:
-    from tasks.datasets.schedules import Schedule
-
-    assert isinstance(one, Schedule)
+def _when(one: Schedule) -> str:
     parts = [f"cron {one.cron} {one.timezone}"] if one.cron else []
     parts += ["on each new version"] if one.on_new_version else []
     parts += [f"{one.scoring_input} scored after each training"] if one.scoring_input else []

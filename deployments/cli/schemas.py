@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Table
 
+from deployments.cli.answers import show, table
 from deployments.cli.app import app
-from deployments.cli.common import JsonFlag, RootOption, console, print_json, progress, require_readable, use_root
+from deployments.cli.common import JsonFlag, RootOption, print_json, progress, require_readable, use_root
 from storage.errors import InputError
 
 if TYPE_CHECKING:
@@ -104,13 +104,9 @@ def draft(
         return
     if drawn is not None:
         for line in _drawn(drawn, range_epsilon, account or output.stem):
-            console().print(line, soft_wrap=True, markup=False)
-    console().print(
-        f"{output}: {columns} columns. Write their types and ranges, then: unitball schema check {output} "
-        f"--path {rows}",
-        soft_wrap=True,
-        markup=False,
-    )
+            show(line)
+    way_on = f"Write their types and ranges, then: unitball schema check {output} --path {rows}"
+    show(f"{output}: {columns} columns. {way_on}")
 
 
 def _drawn(drawn: ColumnContents, epsilon: float | None, account: str) -> Iterator[str]:
@@ -144,23 +140,19 @@ def check(
     if json:
         print_json(asdict(report))
         return
-    screen = console()
-    table = Table(title=f"{rows} under {path}", title_justify="left")
-    for heading in ("column", "admits", "missing", "outside", "of them not clippable", "first ones", "never there"):
-        table.add_column(heading)
-    for column in report.columns:
-        table.add_row(*_cells(column, report.rows))
-    screen.print(table)
+    headings = ("column", "admits", "missing", "outside", "of them not clippable", "first ones", "never there")
+    cells = (_cells(column, report.rows) for column in report.columns)
+    show(table(headings, cells, title=f"{rows} under {path}"))
     for line in _lines(report):
-        screen.print(line, soft_wrap=True, markup=False, highlight=False)
+        show(line)
 
 
-def _cells(column: ColumnReport, rows: int) -> Iterator[str]:
+def _cells(column: ColumnReport, rows: int) -> Iterator[object]:
     yield column.name
     yield column.bound
-    yield "all" if column.missing == rows else str(column.missing or "–")
-    yield str(column.outside or "–")
-    yield str(column.hopeless or "–")
+    yield "all" if column.missing == rows else column.missing or None
+    yield column.outside or None
+    yield column.hopeless or None
     yield ", ".join(f"{place}: {cell!r}" for place, cell in column.examples.items())
     yield ", ".join(column.unseen[:6]) + (", …" if len(column.unseen) > 6 else "")
 

@@ -7,29 +7,25 @@ from typing import Annotated
 
 import typer
 
+from deployments.cli.answers import Answer, answered
 from deployments.cli.app import app
-from deployments.cli.common import JsonFlag, RootOption, console, print_json, print_root, use_root
+from deployments.cli.common import RootOption, use_root
 
 secret = typer.Typer(name="secret", help="The secret of a root's Prefect and MLflow servers.", no_args_is_help=True)
 app.add_typer(secret)
 
 
 @secret.command(epilog="Example: unitball secret rotate")
-def rotate(root: RootOption = None, json: JsonFlag = False) -> None:
+@answered
+def rotate() -> Answer:
     """Replace the secret; what is being served keeps the old one until it is started again."""
     from tasks.runtime.credentials import rotate_credentials
     from tasks.runtime.settings import current_root, recorded_servers
 
-    use_root(root)
     path = rotate_credentials(current_root())
     served = sorted(recorded_servers(current_root()).values())
-    if json:
-        print_json({"secret_file": str(path), "to_restart": served})
-        return
-    console().print(f"new secret in {path}", soft_wrap=True, highlight=False)
-    for address in served:
-        console().print(f"start again what serves {address}: it still takes the old one", soft_wrap=True)
-    print_root()
+    again = [f"start again what serves {address}: it still takes the old one" for address in served]
+    return Answer({"secret_file": str(path), "to_restart": served}, [f"new secret in {path}", *again])
 
 
 @app.command(epilog="Example: unitball serve --runs 2")

@@ -9,19 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from deployments.cli.answers import Answer, answered
 from deployments.cli.app import app
-from deployments.cli.common import (
-    DaskOption,
-    JsonFlag,
-    RootOption,
-    console,
-    print_json,
-    progress,
-    require_readable,
-    use_root,
-)
+from deployments.cli.common import DaskOption, progress, require_readable
 from deployments.cli.options import options_of
-from deployments.cli.run_results import show_results
+from deployments.cli.run_results import shown_results
 from dpalgos.errors import ParameterError
 from storage.errors import InputError, RefusedError
 from tasks.planning.configuration import TrainingConfig
@@ -38,6 +30,7 @@ DEFAULT_COMPARISON = (
 
 @app.command(epilog="Example: unitball train --dataset digits --epsilon 1")
 @options_of(TrainingConfig, named={"parameters": "--param"})
+@answered
 def train(
     config: TrainingConfig,
     explain: Annotated[
@@ -50,26 +43,18 @@ def train(
     format: Annotated[str | None, typer.Option(help="Format of --path.")] = None,
     public: Annotated[bool, typer.Option("--public", help="The rows of --path are public.")] = False,
     dask: DaskOption = None,
-    root: RootOption = None,
-    json: JsonFlag = False,
-) -> None:
+) -> Answer:
     """Train one model over the parties' rows, charge what it costs, evaluate and log it."""
-    use_root(root)
     if path is None and (format is not None or public):
         raise ParameterError("--format and --public speak of rows to ingest on the way: say which with --path")
     if path is not None:
         _ingest(config.dataset, path, format, public)
     if explain:
-        _explain(config, json)
-        return
+        return _explained(config)
     if plan:
-        _show_expectation(config, json)
-        return
+        return _expectation(config)
     results = _run([config], f"{config.algorithm or config.trainer} on {config.dataset}", dask)
-    if json:
-        print_json(results[0].model_dump(mode="json"))
-    else:
-        show_results(results)
+    return Answer(results[0].model_dump(mode="json"), shown_results(results))
 
 
 def _ingest(name: str, path: Path, format: str | None, public: bool) -> None:
@@ -86,37 +71,30 @@ def _ingest(name: str, path: Path, format: str | None, public: bool) -> None:
         raise type(error)(f"unitball ingest {name}: {error}") from None
 
 
-def _explain(config: TrainingConfig, json: bool) -> None:
+def _explained(config: TrainingConfig) -> Answer:
     from tasks.release.preflight import require_feasible
 
     plan = require_feasible(config)
     if plan is None:
         raise InputError(f"partition {config.partition} goes by what rows contain: what would run is known at the run")
+    _warn(plan)
     parts = {
         release.algorithm.kind.removesuffix("s"): {"name": release.name, **release.algorithm.parameters}
         for release in (*plan.projections[:1], *plan.models[:1])
     }
-    explained = {"system": plan.system, "trust": plan.trust, "reasons": plan.reasons, "warning": plan.warning}
-    if json:
-        print_json({**explained, "parts": parts})
-        return
-    out = console()
-    out.print(f"{plan.system} under trust {plan.trust}", soft_wrap=True, markup=False)
-    for reason in plan.reasons or ("parts and parameters as named or by their defaults",):
-        out.print(f"  - {reason}", soft_wrap=True, markup=False)
+    lines = [f"{plan.system} under trust {plan.trust}"]
+    lines += [f"  - {reason}" for reason in plan.reasons or ("parts and parameters as named or by their defaults",)]
     for kind, part in parts.items():
         given = ", ".join(f"{name}={value}" for name, value in part.items() if name != "name")
-        out.print(f"  {kind} {part['name']}" + (f": {given}" if given else ""), soft_wrap=True, markup=False)
-    _warn(plan)
+        lines.append(f"  {kind} {part['name']}" + (f": {given}" if given else ""))
+    explained = {"system": plan.system, "trust": plan.trust, "reasons": plan.reasons, "warning": plan.warning}
+    return Answer({**explained, "parts": parts}, lines)
 
 
-def _show_expectation(config: TrainingConfig, json: bool) -> None:
+def _expectation(config: TrainingConfig) -> Answer:
     from tasks.release.preflight import expect_run
 
     expected = expect_run(config)
-    if json:
-        print_json(expected.to_json())
-        return
     budget = "none" if expected.epsilon is None else f"epsilon {expected.epsilon:g} at delta {expected.delta:.2g}"
     tuned = f", the best of {expected.candidates} private candidates" if expected.candidates > 1 else ""
     lines = {
@@ -128,9 +106,7 @@ def _show_expectation(config: TrainingConfig, json: bool) -> None:
         "memory": f"about {expected.memory_bytes / 2**20:,.0f} MiB",
         "seconds": f"about {expected.seconds:g}, the engine's start included",
     }
-    out = console()
-    for name, line in lines.items():
-        out.print(f"{name:<11}{line}", soft_wrap=True, markup=False)
+    return Answer(expected.to_json(), [f"{name:<11}{line}" for name, line in lines.items()])
 
 
 def _warn(plan: RunPlan | None) -> None:
@@ -145,21 +121,16 @@ def _warn(plan: RunPlan | None) -> None:
     named={"parameters": "--param"},
     defaults={"epsilon": 1.0},
 )
+@answered
 def compare(
     config: TrainingConfig,
     algorithms: Annotated[str, typer.Option(help="Named systems, separated by commas.")] = DEFAULT_COMPARISON,
-    root: RootOption = None,
-    json: JsonFlag = False,
-) -> None:
+) -> Answer:
     """Train several algorithms on one data set at one budget and show them side by side."""
-    use_root(root)
     shared = config.model_dump(exclude={"algorithm"})
     configs = [TrainingConfig(algorithm=name, **shared) for name in algorithms.split(",")]
     results = _run(configs, f"comparing on {config.dataset}")
-    if json:
-        print_json({"results": [result.model_dump(mode="json") for result in results]})
-    else:
-        show_results(results)
+    return Answer({"results": [result.model_dump(mode="json") for result in results]}, shown_results(results))
 
 
 def _run(configs: Sequence[TrainingConfig], title: str, dask: str | None = None) -> list[RunResult]:

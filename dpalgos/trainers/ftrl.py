@@ -9,11 +9,11 @@ import numpy as np
 
 from dpalgos.algorithms import OneSum, PrivateAlgorithm
 from dpalgos.errors import ParameterError
-from dpalgos.gaussian_sums import GAUSSIAN_BUDGETS, gaussian_guarantee, gaussian_law, grid, total_mu
+from dpalgos.gaussian_sums import GAUSSIAN_BUDGETS, gaussian_guarantee, grid
 from dpalgos.gradient_sums import GradientSums
 from dpalgos.guarantees import RELATIONS, GaussianMu, Guarantee, Loss, Neighbours, Setting
 from dpalgos.mechanisms.fixed_point import sum_sensitivity
-from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
+from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian, total_mu
 from dpalgos.models import LinearModel
 from dpalgos.registry import register
 from dpalgos.rows import Floats, Ints, Rows
@@ -119,7 +119,7 @@ class FollowTheRegularisedLeader(LeaderTrainer, OneSum):
 
     def law(self, setting: Setting) -> RoundedGaussian:
         """Return the noise of the sum."""
-        return gaussian_law(self.budget, self.sums(setting).sensitivity(setting.neighbours))
+        return RoundedGaussian.calibrated(self.budget, self.sums(setting).sensitivity(setting.neighbours))
 
     def sum_shape(self, setting: Setting) -> tuple[int, ...]:
         """Return the shape of the weights."""

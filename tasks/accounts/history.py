@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 from tasks.accounts.budget import LOW, PUBLIC_DELTA, account_readings, open_ledger, runs_left
 from tasks.runtime.books import open_catalog
@@ -16,7 +16,7 @@ __all__ = ["BudgetHistory", "SpendingPoint", "budget_histories", "budget_history
 _MOST_POINTS, _RECENT = 400, 10
 
 
-class SpendingPoint(BaseModel):
+class SpendingPoint(BaseModel, frozen=True):
     """An account after one charged plan.
 
     Attributes
@@ -31,15 +31,13 @@ class SpendingPoint(BaseModel):
         The same by the party that pays, over all partitions.
     """
 
-    model_config = ConfigDict(frozen=True)
-
     at: str
     epsilon: float | None
     cap: float | None
     parties: dict[str, float | None]
 
 
-class BudgetHistory(BaseModel):
+class BudgetHistory(BaseModel, frozen=True):
     """An account's budget: spent against cap over time, and how many more runs fit.
 
     Attributes
@@ -59,8 +57,6 @@ class BudgetHistory(BaseModel):
         Day (UTC) of the first run that would be refused, if runs like the last one go on at the mean rate of the last
         ten; None where there is no rate.
     """
-
-    model_config = ConfigDict(frozen=True)
 
     account: str
     datasets: tuple[str, ...]

@@ -7,7 +7,7 @@ import time
 from functools import partial
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, Field, field_validator
 
 from dpalgos.audit.report import AuditReport, Verdict
 from dpalgos.guarantees import Neighbours
@@ -29,10 +29,8 @@ _TRIALS_AGAIN = 400
 _MOST_FIELDS = 5
 
 
-class AuditRequest(BaseModel):
+class AuditRequest(BaseModel, frozen=True, extra="forbid"):
     """What a scheduled audit examines; rows are made up, so nothing is charged."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     algorithm: Annotated[
         Annotated[str, RegisteredName("systems")] | None,
@@ -57,7 +55,7 @@ class AuditRequest(BaseModel):
         return neighbours and neighbours.in_force()
 
 
-class Examined(BaseModel):
+class Examined(BaseModel, frozen=True, arbitrary_types_allowed=True):
     """What the audits of one algorithm say together.
 
     Attributes
@@ -69,8 +67,6 @@ class Examined(BaseModel):
     mechanism, one_run, chain
         The reports that the outcome rests on; None where an audit was left out.
     """
-
-    model_config = ConfigDict(frozen=True, arbitrary_types_allowed=True)
 
     algorithm: str
     outcome: str

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt
+from pydantic import BaseModel, Field, PositiveInt
 
 from dpalgos.guarantees import Neighbours
 from storage.errors import InputError
@@ -19,10 +19,8 @@ from storage.refs import OnViolation, Scaling, Visibility
 __all__ = ["IngestRequest"]
 
 
-class IngestRequest(BaseModel):
+class IngestRequest(BaseModel, frozen=True, extra="forbid"):
     """What the owner says of rows that come in; see ``unitball ingest --help``."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: Annotated[str, Field(description="The name the data set will go by.")]
     format: Annotated[str | None, Field(description="Of the files; an unknown one lists those there are.")] = None

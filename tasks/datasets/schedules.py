@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, Field, model_validator
 
 from dpalgos.errors import ParameterError
 from tasks.planning.configuration import TrainingConfig
@@ -16,14 +16,12 @@ NIGHTLY = "0 3 * * *"
 """Every night at three."""
 
 
-class Schedule(BaseModel):
+class Schedule(BaseModel, frozen=True, extra="forbid"):
     """What starts runs on one data set, and which.
 
     A run on a version that it was made on before is served from the cache and charges nothing; a new version is charged
     in full.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     config: TrainingConfig
     cron: Annotated[str | None, Field(description="When, as five fields of cron.", examples=[NIGHTLY])] = None

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 from tasks.experiments.points import PointResult, Status
 from tasks.experiments.specification import Plot
@@ -52,16 +52,14 @@ _PANEL_WIDTH, _ONLY_PANEL_WIDTH, _PANEL_HEIGHT, _LEGEND_LINE = 4.6, 6.4, 3.1, 0.
 _LETTER, _HANDLE = 0.073, 0.55
 
 
-class Drawing(BaseModel):
+class Drawing(BaseModel, frozen=True):
     """A figure as files."""
-
-    model_config = ConfigDict(frozen=True)
 
     png: bytes
     svg: bytes
 
 
-class DecisionBoundaries(BaseModel):
+class DecisionBoundaries(BaseModel, frozen=True):
     """Rows of two features and where models of two classes divide them.
 
     Attributes
@@ -72,8 +70,6 @@ class DecisionBoundaries(BaseModel):
     scores : list of (label, status, scores)
         Of each model, a score for each y and x.
     """
-
-    model_config = ConfigDict(frozen=True)
 
     rows: list[tuple[float, float, int]]
     grid: tuple[list[float], list[float]]

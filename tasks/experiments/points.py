@@ -8,7 +8,7 @@ from statistics import fmean
 from types import MappingProxyType
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 from tasks.experiments.specification import Check, Derived, PaperValue, Point
 from tasks.tracking.results import RunResult
@@ -21,7 +21,7 @@ NOISE_AXES = ("seeds", "seed", "partition_seed", "repetition")
 Status = Literal["proved", "unproved", "non-private"]
 
 
-class PointResult(BaseModel):
+class PointResult(BaseModel, frozen=True):
     """One finished point.
 
     Attributes
@@ -33,8 +33,6 @@ class PointResult(BaseModel):
     axes : dict
         What was set or varied.
     """
-
-    model_config = ConfigDict(frozen=True)
 
     label: str
     dataset: str
@@ -126,7 +124,7 @@ def derive(results: Sequence[PointResult], wanted: Sequence[Derived]) -> list[Po
     return found
 
 
-class Verdict(BaseModel):
+class Verdict(BaseModel, frozen=True):
     """A sentence of the paper beside the number measured here.
 
     Attributes
@@ -137,8 +135,6 @@ class Verdict(BaseModel):
         Whether it was measured on the paper's data at the paper's sizes; anywhere else the paper is neither confirmed
         nor refuted.
     """
-
-    model_config = ConfigDict(frozen=True)
 
     says: str
     measured: float | None
@@ -214,10 +210,8 @@ def _other(theirs: Mapping[str, float], others: Sequence[PointResult], question:
     return fmean(near) if near else None
 
 
-class Compared(BaseModel):
+class Compared(BaseModel, frozen=True):
     """A number printed in the paper beside the one measured here."""
-
-    model_config = ConfigDict(frozen=True)
 
     where: dict[str, object]
     metric: str

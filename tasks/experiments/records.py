@@ -11,7 +11,7 @@ from typing import Annotated
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field
+from pydantic import AliasChoices, BaseModel, Field
 
 from storage.atomic import write_bytes
 from storage.errors import InputError
@@ -25,17 +25,15 @@ __all__ = ["Experiment", "Table", "experiments_folder", "load_experiment", "stor
 _PACKAGES = ("unitball", "numpy", "scipy", "scikit-learn", "prefect", "mlflow", "dp-accounting", "matplotlib")
 
 
-class Table(BaseModel):
+class Table(BaseModel, frozen=True):
     """A table for people."""
-
-    model_config = ConfigDict(frozen=True)
 
     title: str = ""
     head: list[str]
     body: list[list[str]]
 
 
-class Experiment(BaseModel):
+class Experiment(BaseModel, frozen=True):
     """Everything a page says of an experiment.
 
     Attributes
@@ -43,8 +41,6 @@ class Experiment(BaseModel):
     missing : list of str
         What could not be run: systems that are not registered, files that are not there.
     """
-
-    model_config = ConfigDict(frozen=True)
 
     name: str
     scale: str

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import NoReturn, Protocol
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 from dpalgos.algorithms import fit
 from dpalgos.errors import ParameterError
@@ -57,7 +57,7 @@ class Post(Protocol):
         ...
 
 
-class Federated(BaseModel):
+class Federated(BaseModel, frozen=True):
     """What a run over parties of their own leaves with the coordinator.
 
     Attributes
@@ -74,8 +74,6 @@ class Federated(BaseModel):
     result : RunResult
         As logged to MLflow, like that of a run in one root.
     """
-
-    model_config = ConfigDict(frozen=True)
 
     run: str
     model: ReleaseRef

@@ -13,7 +13,6 @@ from typing import Annotated
 
 from pydantic import (
     BaseModel,
-    ConfigDict,
     Field,
     GetCoreSchemaHandler,
     GetJsonSchemaHandler,
@@ -109,10 +108,8 @@ def _values(given: object) -> object:
     return tuple(found)
 
 
-class SecureSettings(BaseModel):
+class SecureSettings(BaseModel, frozen=True, extra="forbid"):
     """The fault model of secure aggregation, and who is lost in the simulation."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     dropouts: Annotated[int, Field(ge=0, description="secagg: parties that may be lost during the run.")] = 0
     colluders: Annotated[int, Field(ge=0, description="secagg: parties that may pool what they know.")] = 0
@@ -128,10 +125,8 @@ class SecureSettings(BaseModel):
     ] = False
 
 
-class TrainingConfig(BaseModel):
+class TrainingConfig(BaseModel, frozen=True, extra="forbid"):
     """One training run: which rows, which algorithm, which budget."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     dataset: Annotated[str, Field(min_length=1, description="Name of a registered data set.", examples=["digits"])] = (
         "digits"

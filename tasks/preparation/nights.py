@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 from dpalgos.errors import ParameterError
 from storage.arrivals import Arrival
@@ -30,7 +30,7 @@ from tasks.runtime.settings import current_layout
 __all__ = ["Night", "Nights", "begin_nights", "deal_night", "deal_test_rows", "preview_nights"]
 
 
-class Night(BaseModel):
+class Night(BaseModel, frozen=True, extra="forbid"):
     """One night's rows.
 
     Attributes
@@ -44,15 +44,13 @@ class Night(BaseModel):
         The parties' rows; a party may have none.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
     night: int
     registered: DatasetRef
     features: tuple[FeatureStep, ...]
     shards: tuple[ShardRef, ...]
 
 
-class Nights(BaseModel):
+class Nights(BaseModel, frozen=True, extra="forbid"):
     """The nights of a horizon so far.
 
     Attributes
@@ -63,8 +61,6 @@ class Nights(BaseModel):
     arrived : tuple of int
         Rows of each party so far.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     terms: StreamTerms
     unreleased: tuple[Night, ...]

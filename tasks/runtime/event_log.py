@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
+from pydantic import AwareDatetime, BaseModel, Field
 
 from storage.atomic import locked_directory
 from storage.layout import Layout
@@ -22,7 +22,7 @@ FILES = 5
 """How many files are kept, the newest included."""
 
 
-class LogLine(BaseModel):
+class LogLine(BaseModel, frozen=True, extra="forbid"):
     """One line: public words and numbers that follow from charges alone.
 
     Attributes
@@ -35,8 +35,6 @@ class LogLine(BaseModel):
     dataset, account : str or None
     details : mapping
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     time: AwareDatetime
     event: str = Field(pattern=r"^unitball(\.[a-z-]+)+$")

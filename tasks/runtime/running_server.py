@@ -13,6 +13,7 @@ from storage.errors import StorageError
 from storage.layout import Layout
 from tasks.runtime.credentials import credentials
 from tasks.runtime.engine import keep_quiet
+from tasks.runtime.environment import restoring
 from tasks.runtime.settings import MLFLOW_VARIABLE, recorded_servers
 
 __all__ = ["being_served", "on_running_server", "running_servers"]
@@ -93,14 +94,6 @@ def on_running_server(root: Path) -> Iterator[bool]:
     }
     # Where pages link to.
     linked = {"PREFECT_API_URL": found["prefect"], MLFLOW_VARIABLE: found.get("mlflow", "")}
-    before = {name: os.environ.get(name) for name in linked}
-    os.environ.update({name: value for name, value in linked.items() if value})
-    try:
-        with temporary_settings(updates=changed):
-            yield True
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+    with restoring(linked), temporary_settings(updates=changed):
+        os.environ.update({name: value for name, value in linked.items() if value})
+        yield True

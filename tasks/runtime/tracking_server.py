@@ -12,6 +12,7 @@ from urllib.parse import urlsplit, urlunsplit
 from storage.errors import StorageError
 from storage.layout import Layout
 from tasks.runtime.databases import recorded_server
+from tasks.runtime.environment import restoring
 
 __all__ = [
     "TrackingError",
@@ -83,28 +84,8 @@ def _point(uri: str | None) -> None:
     """
     import mlflow
 
-    before = os.environ.get(_VARIABLE)
-    try:
+    with restoring([_VARIABLE]):
         mlflow.set_tracking_uri(uri)
-    finally:
-        if before is None:
-            os.environ.pop(_VARIABLE, None)
-        else:
-            os.environ[_VARIABLE] = before
-
-
-@contextmanager
-def _environment(changes: dict[str, str]) -> Iterator[None]:
-    before = {name: os.environ.get(name) for name in changes}
-    os.environ.update(changes)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
 
 
 def require_server(root: Path) -> None:
@@ -118,7 +99,8 @@ def require_server(root: Path) -> None:
     from mlflow import MlflowClient
     from mlflow.exceptions import MlflowException
 
-    with _GLOBAL, _environment(_AT_ONCE):
+    with _GLOBAL, restoring(_AT_ONCE):
+        os.environ.update(_AT_ONCE)
         try:
             MlflowClient(tracking_uri=tracking_uri(root)).search_experiments(max_results=1)
         except MlflowException as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import asdict
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 from dpalgos.accounting.composition import compose
 from dpalgos.accounting.trade_off import TYPE_I_ERRORS, gaussian_mu, trade_off
@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 
-class Proved(BaseModel):
+class Proved(BaseModel, frozen=True):
     """What is proved of a run's releases together, for the party that pays most.
 
     Attributes
@@ -44,8 +44,6 @@ class Proved(BaseModel):
     neighbours, trust, numerics : str
     assumptions : tuple of str
     """
-
-    model_config = ConfigDict(frozen=True)
 
     epsilon: float
     delta: float
@@ -78,7 +76,7 @@ class Proved(BaseModel):
         )
 
 
-class RunResult(BaseModel):
+class RunResult(BaseModel, frozen=True):
     """What a training run gives back, to people as a table row and to machines as JSON.
 
     Attributes
@@ -105,8 +103,6 @@ class RunResult(BaseModel):
     releasing_seconds : float or None
         Of these, what making the releases took one after another; None where one was there before, or nobody measured.
     """
-
-    model_config = ConfigDict(frozen=True)
 
     algorithm: str
     dataset: str

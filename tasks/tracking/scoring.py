@@ -5,20 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from tasks.tracking.models import CHAMPION, find_model
 
 __all__ = ["ScoringRequest", "chosen_model"]
 
 
-class ScoringRequest(BaseModel):
+class ScoringRequest(BaseModel, frozen=True, extra="forbid"):
     """A file of rows and the registered model that predicts them.
 
     Predictions are written below ``private/predictions`` of the root, readable by its owner alone.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     model: Annotated[
         str,

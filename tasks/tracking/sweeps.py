@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 from tasks.tracking.client import tracking_client
 from tasks.tracking.runs import FACTS, PARENT, RUN_KEY, experiment_of, log_files, log_run, runs_with
@@ -17,10 +17,8 @@ POINT_KEY = "unitball.point_key"
 _POINT = "point"
 
 
-class TrackedPoint(BaseModel):
+class TrackedPoint(BaseModel, frozen=True):
     """The child run of a point: the facts of every run, its parameters, metrics and tags; or the error."""
-
-    model_config = ConfigDict(frozen=True)
 
     key: str
     name: str

@@ -10,10 +10,9 @@ import pytest
 from dpalgos.audit.gaussian import gaussian_lower_bound
 from dpalgos.continual import NightSum, decode_running_sum, model_of, nightly_budget
 from dpalgos.errors import ParameterError
-from dpalgos.gaussian_sums import total_mu
 from dpalgos.guarantees import RELATIONS, GaussianMu, Neighbours, Setting, Trust
 from dpalgos.mechanisms.factorisation import ToeplitzFactor
-from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
+from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian, total_mu
 from dpalgos.rows import NULL_LABEL, ArrayRows, Floats, Ints, Rows
 from dpalgos.summation import IntegerNoise, TrustedSummation, run_sums
 from dpalgos.trainers.continual_ftrl import ContinualLeader

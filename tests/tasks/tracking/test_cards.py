@@ -70,13 +70,13 @@ def test_the_command_asks_for_the_same_run(config: dict[str, Any], monkeypatch: 
     asked = TrainingConfig(**{"dataset": "clinic", **config})
     seen: list[TrainingConfig] = []
 
-    def ran(configs: list[TrainingConfig], title: str, *_: object) -> list[None]:
+    def ran(configs: list[TrainingConfig], title: str, *_: object) -> list[TrainingConfig]:
         seen.extend(configs)
-        return [None]
+        return configs
 
     monkeypatch.setattr(command, "_run", ran)
-    monkeypatch.setattr(command, "show_results", lambda results: None)
-    monkeypatch.setattr(command, "use_root", lambda root: None)
+    monkeypatch.setattr(command, "shown_results", lambda results: [])
+    monkeypatch.setattr("deployments.cli.answers.use_root", lambda root: None)
     outcome = CliRunner().invoke(app, shlex.split(command_of(asked))[1:])
     assert outcome.exit_code == 0, outcome.output
     assert seen == [asked]
