@@ -82,6 +82,7 @@ def test_make_run_ends_with_commands_that_work(dataset: str, unitball: CommandLi
 
 def test_readme_names_files_and_options_that_exist(commands: CommandLine) -> None:
     readme = (REPOSITORY / "README.md").read_text().replace("\\\n", " ")
+    import_all()
     groups = {group.name for group in app.registered_groups}
     known = {example.split(":")[0] for example in examples()} | groups
     lines = [line.split("#")[0] for line in readme.splitlines() if line.startswith("    unitball ")]
