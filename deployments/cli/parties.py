@@ -128,6 +128,6 @@ def federate(
         highlight=False,
         soft_wrap=True,
     )
-    for part in shown_results([made.result]):
+    for part in shown_results([made.result], elsewhere=True):
         show_part(part)
     print_root()

@@ -97,12 +97,12 @@ def _program(name: str) -> str:
     return name if found and Path(found).resolve() == beside.resolve() else str(beside)
 
 
-def shown_results(results: Sequence[RunResult]) -> Iterator[RenderableType]:
-    """Yield the results of runs on one data set, for people."""
+def shown_results(results: Sequence[RunResult], *, elsewhere: bool = False) -> Iterator[RenderableType]:
+    """Yield the results of runs on one data set, for people; ``elsewhere``: accounts are parties' of their own."""
     from tasks.runtime.tracking_server import server_address
 
     yield results_table(results)
-    yield from [*_guessing(results), *_footnotes(results), *_spending(results)]
+    yield from [*_guessing(results), *_footnotes(results), *([] if elsewhere else _spending(results))]
     where = server_address() or f"{_program('unitball')} serve"
     yield f"See the runs in MLflow and Prefect: {where}"
 

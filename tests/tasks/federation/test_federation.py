@@ -417,6 +417,7 @@ def test_gradient_descent_over_parties_is_that_of_one_root(parties: Federation, 
     assert len(parties.messages(asked)) == 9
 
 
+@pytest.mark.nightly
 def test_the_recommended_system_is_centred_trained_measured_and_logged(
     parties: Federation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
