@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
+import sqlite3
 import subprocess
 import sys
 import time
@@ -16,9 +18,12 @@ from deployments.systemd import unit_of
 from deployments.tidying import remove_deleted_runs, remove_old_results
 from storage.layout import Layout
 from tasks.runtime import processes
+from tasks.runtime.engine import prefect_database
 from tasks.runtime.processes import LeashedProcess
 from tasks.runtime.tracking_server import own_database
 from tests.support.command_line import CommandLine
+from tests.support.engines import Engine
+from tests.support.processes import clean_environment
 from tests.support.serving import wait_for
 
 
@@ -80,6 +85,75 @@ def test_prefect_takes_the_settings_of_its_server(tmp_path: Path, monkeypatch: p
     assert vacuum.retention_period == timedelta(days=9)
     assert Settings().server.events.retention_period == timedelta(days=7)
     assert "filesystem" in Settings().server.concurrency.lease_storage
+
+
+_VACUUM = """
+import asyncio
+from prefect.server.database import provide_database_interface
+from prefect.server.services import db_vacuum
+
+async def once():
+    database = provide_database_interface()
+    await db_vacuum.vacuum_old_flow_runs(db=database)
+    await db_vacuum.vacuum_events_with_retention_overrides(db=database)
+    await db_vacuum.vacuum_old_events(db=database)
+
+asyncio.run(once())
+"""
+_OF_RUNS = ("flow_run", "flow_run_state", "task_run", "task_run_state", "log", "artifact")
+_OF_EVENTS = ("events", "event_resources")
+
+
+def _counts(database: Path) -> dict[str, int]:
+    with contextlib.closing(sqlite3.connect(database)) as opened:
+        tables = (*_OF_RUNS, *_OF_EVENTS)
+        return {table: opened.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in tables}
+
+
+def _make_older(database: Path, days: int) -> None:
+    """Move everything that has happened to some days earlier."""
+    with contextlib.closing(sqlite3.connect(database)) as opened, opened:
+        for table in (*_OF_RUNS, *_OF_EVENTS):
+            columns = [row[1] for row in opened.execute(f"PRAGMA table_info({table})") if row[2].upper() == "TIMESTAMP"]
+            columns += [row[1] for row in opened.execute(f"PRAGMA table_info({table})") if row[2].upper() == "DATETIME"]
+            moved = ", ".join(f"{name} = strftime('%Y-%m-%d %H:%M:%f', {name}, '-{days} days')" for name in columns)
+            opened.execute(f"UPDATE {table} SET {moved}")
+
+
+@pytest.mark.nightly
+def test_prefects_vacuum_takes_what_is_older_than_its_time(
+    engine: Engine, unitball: CommandLine, tmp_path: Path
+) -> None:
+    """Under the settings of `unitball serve`, on the database of a run: events after 7 days, the rest after 30."""
+    unitball.trained("--dataset", "wine", "--algorithm", "noisy-gd", "--epsilon", 1)
+    served = tmp_path / "served"
+    engine.prepare_served(served)
+    database = prefect_database(served)
+    with contextlib.closing(sqlite3.connect(database)) as opened, opened:
+        # Other tests' runs may be under way or have been broken off; a start of `unitball serve` ends those.
+        opened.execute("DELETE FROM flow_run WHERE state_type != 'COMPLETED'")
+        opened.execute("DELETE FROM log WHERE flow_run_id NOT IN (SELECT id FROM flow_run)")
+        opened.execute("DELETE FROM artifact WHERE flow_run_id NOT IN (SELECT id FROM flow_run)")
+
+    def vacuum() -> dict[str, int]:
+        settings = {
+            **Serving(root=served).prefect_settings(),
+            "PREFECT_API_DATABASE_CONNECTION_URL": f"sqlite+aiosqlite:///{database}",
+            "PREFECT_HOME": str(tmp_path / "home"),
+        }
+        subprocess.run([sys.executable, "-c", _VACUUM], env=clean_environment(**settings), check=True, timeout=300)
+        return _counts(database)
+
+    young = _counts(database)
+    assert all(young.values()), young
+    assert vacuum() == young
+    _make_older(database, 8)
+    assert vacuum() == young | dict.fromkeys(_OF_EVENTS, 0)
+    _make_older(database, 23)
+    assert not any(vacuum()[table] for table in ("flow_run", "flow_run_state", "log", "artifact", *_OF_EVENTS))
+    with contextlib.closing(sqlite3.connect(database)) as opened:
+        # The file keeps its size; what is free in it is used before it grows again.
+        assert opened.execute("PRAGMA freelist_count").fetchone()[0] > 20
 
 
 def test_old_results_and_deleted_runs_go(tracked_root: Path) -> None:
