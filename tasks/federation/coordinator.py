@@ -286,6 +286,8 @@ class _Asking:
             "algorithm_name": release.name,
             "trust": release.trust.name,
             "took_part": list(took_part),
+            # Not here: the ledger of this root knows nothing of it.
+            "reads_rows": False,
             "charged_by": "each party, in its own account",
             "guarantee": release.guarantee().to_json(),
             "descriptions": [one.model_dump(mode="json") for one in self.said],

@@ -22,7 +22,7 @@ from storage.layout import Layout
 from storage.refs import Visibility
 from storage.releases import ReleaseStore
 from storage.secrets import party_secret, root_secret
-from tasks.accounts.budget import budget_report, open_ledger
+from tasks.accounts.budget import budget_report, check_releases, open_ledger
 from tasks.datasets.registration import ingest
 from tasks.datasets.request import IngestRequest
 from tasks.federation.coordinator import Federated, federate
@@ -183,6 +183,7 @@ def test_each_party_pays_for_itself_and_the_model_is_of_all(parties: Federation,
     expected = summed(parties) if made.trust == "secagg" else averaged(parties)
     assert arrays.keys() == expected.keys()
     assert all(np.allclose(arrays[name], expected[name], rtol=1e-12) for name in arrays)
+    assert parties.at("coordinator", check_releases) == []
     # Asked again, everything is found; nobody pays twice, and nobody is asked for rows.
     before = len(parties.messages(Ask.MASK) + parties.messages(Ask.RELEASE))
     assert parties.run(**config) == made
