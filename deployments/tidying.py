@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 from storage.layout import Layout
+from tasks.runtime.environment import restoring
 from tasks.runtime.permissions import keep_private
 from tasks.runtime.settings import current_root
 from tasks.runtime.tracking_server import has_own_database, own_database
@@ -34,7 +35,9 @@ def remove_deleted_runs(root: Path, days: float) -> None:
     from mlflow.cli import gc
 
     where = ["--backend-store-uri", own_database(root), "--tracking-uri", own_database(root)]
-    gc([*where, "--older-than", f"{int(days * 24 * 3600)}s"], standalone_mode=False)
+    # MLflow writes where it is pointed into the environment, and leaves it there.
+    with restoring(["MLFLOW_TRACKING_URI"]):
+        gc([*where, "--older-than", f"{int(days * 24 * 3600)}s"], standalone_mode=False)
 
 
 def main() -> None:

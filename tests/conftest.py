@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -101,8 +100,7 @@ def _kept_tracking_uri() -> Iterator[None]:
     after = os.environ.pop("MLFLOW_TRACKING_URI", None)
     if before is not None:
         os.environ["MLFLOW_TRACKING_URI"] = before
-    if after != before:
-        warnings.warn(f"MLFLOW_TRACKING_URI was left at {after!r} and is put back", stacklevel=1)
+    assert after == before, f"MLFLOW_TRACKING_URI was left at {after!r}"
 
 
 # MLflow writes where it is pointed into the environment, where the next test's root would take it for a user's wish.

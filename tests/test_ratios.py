@@ -82,12 +82,7 @@ def test_a_gradient_sum_costs_at_most_twice_numpys(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_charge_after_many_plans_costs_what_one_after_few_costs(tmp_path: Path) -> None:
-    """Ten times as many plans here, a hundred times as many nightly: at most half as much again."""
-    assert charge_ratio(tmp_path, 10, 100) <= 1.5
-
-
-@pytest.mark.nightly
-def test_a_charge_after_a_thousand_plans(tmp_path: Path) -> None:
+    """A thousand plans against ten: at most half as much again."""
     assert charge_ratio(tmp_path, 10, 1000) <= 1.5
 
 

@@ -117,8 +117,8 @@ def federate(
 
     out = console()
     asked = read_roster(require_readable(roster, "--roster"))
-    told = (lambda line: None) if json else (lambda line: out.print(line, highlight=False, markup=False))
-    made = run(config, asked, posting(patience), measured_on=measure_on, told=told)
+    progress = (lambda line: None) if json else (lambda line: out.print(line, highlight=False, markup=False))
+    made = run(config, asked, posting(patience), measured_on=measure_on, progress=progress)
     if json:
         print_json(made.model_dump(mode="json"))
         return

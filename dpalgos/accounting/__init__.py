@@ -16,7 +16,7 @@ from dpalgos.accounting.profiles import PrivacyProfile
 from dpalgos.accounting.scaling import group_loss, losses_under
 from dpalgos.accounting.spending import (
     Admission,
-    Cap,
+    FilterCap,
     Spent,
     admit,
     repeats_left,
@@ -27,7 +27,7 @@ from dpalgos.accounting.spending import (
 __all__ = [
     "Admission",
     "Allocation",
-    "Cap",
+    "FilterCap",
     "PlanCost",
     "PrivacyProfile",
     "Spent",

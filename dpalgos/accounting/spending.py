@@ -37,7 +37,7 @@ from dpalgos.guarantees import Loss
 __all__ = [
     "Admission",
     "Books",
-    "Cap",
+    "FilterCap",
     "Spent",
     "admit",
     "repeats_left",
@@ -58,7 +58,7 @@ _FEW = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Cap:
+class FilterCap:
     """The most an account may spend over its life.
 
     Parameters
@@ -136,7 +136,7 @@ class Admission:
     Parameters
     ----------
     admitted : bool
-    cap : Cap
+    cap : FilterCap
     before, after : Spent
         At the cap's delta, without the new plan and with it; for the whole account.
     left : float
@@ -152,7 +152,7 @@ class Admission:
     """
 
     admitted: bool
-    cap: Cap
+    cap: FilterCap
     before: Spent
     after: Spent
     left: float
@@ -356,7 +356,7 @@ class _Candidate:
     parts: Mapping[str, float]
 
     @classmethod
-    def of(cls, books: Books, partition: str, costs: Mapping[str, PlanCost], cap: Cap) -> _Candidate:
+    def of(cls, books: Books, partition: str, costs: Mapping[str, PlanCost], cap: FilterCap) -> _Candidate:
         parts = books.parts(cap.delta, cap.reserved) if books.bills else shares(costs.values(), cap.delta, cap.reserved)
         bills = books.bills.get(partition, {})
         # Parties that paid the same and are to pay the same stand and fall together: one of them is looked at.
@@ -369,7 +369,7 @@ class _Candidate:
             parts,
         )
 
-    def fits(self, paid: Mapping[str, tuple[Totals, tuple[Loss, ...]]], cap: Cap, plans: int = 1) -> bool:
+    def fits(self, paid: Mapping[str, tuple[Totals, tuple[Loss, ...]]], cap: FilterCap, plans: int = 1) -> bool:
         """Whether plans that cost the parties this in all are within the cap; the losses matter where it is one."""
         if cap.room < 0:
             return False
@@ -435,24 +435,24 @@ def worst_totals(history: History | Books) -> Totals:
     return _worst(_largest(parties.values()) for parties in _books(history).bills.values()).totals
 
 
-def _whole(books: Books, cap: Cap) -> Spent:
+def _whole(books: Books, cap: FilterCap) -> Spent:
     epsilon, name = books.epsilon(cap.delta, cap.reserved)
     return Spent(epsilon=epsilon, delta=cap.delta, filter=name, parties={})
 
 
-def _with_earlier(found: Spent, cap: Cap) -> Spent:
+def _with_earlier(found: Spent, cap: FilterCap) -> Spent:
     """Add what earlier filters hold, rounded up."""
     if cap.earlier == 0:
         return found
     return dataclasses.replace(found, epsilon=math.nextafter(cap.earlier + found.epsilon, math.inf))
 
 
-def standing(history: History | Books, cap: Cap) -> Admission:
+def standing(history: History | Books, cap: FilterCap) -> Admission:
     """Return where an account stands under a cap, with nothing new; admitted if what is charged is within it."""
     return _admission(history, ("", {}), cap)
 
 
-def admit(history: History | Books, new: tuple[str, Mapping[str, PlanCost]], cap: Cap) -> Admission:
+def admit(history: History | Books, new: tuple[str, Mapping[str, PlanCost]], cap: FilterCap) -> Admission:
     """Decide on the next plan.
 
     A plan is admitted if, with it, every row is within the cap by some filter of :mod:`dpalgos.accounting.filters` or
@@ -463,7 +463,7 @@ def admit(history: History | Books, new: tuple[str, Mapping[str, PlanCost]], cap
     history : Books, or sequence of (partition, mapping of party to PlanCost)
         All plans charged to the account, in order.
     new : (partition, mapping of party to PlanCost)
-    cap : Cap
+    cap : FilterCap
 
     Notes
     -----
@@ -474,7 +474,7 @@ def admit(history: History | Books, new: tuple[str, Mapping[str, PlanCost]], cap
     return _admission(history, new, cap)
 
 
-def _admission(history: History | Books, new: tuple[str, Mapping[str, PlanCost]], cap: Cap) -> Admission:
+def _admission(history: History | Books, new: tuple[str, Mapping[str, PlanCost]], cap: FilterCap) -> Admission:
     books = _books(history)
     found = _whole(books, cap)
     costs = {party: cost for party, cost in new[1].items() if not cost.is_zero}
@@ -498,7 +498,7 @@ def _admission(history: History | Books, new: tuple[str, Mapping[str, PlanCost]]
 
 def _reason(
     admitted: bool,
-    cap: Cap,
+    cap: FilterCap,
     before: Spent,
     after: Spent,
     left: float,
@@ -551,7 +551,7 @@ def _rounded(value: float, towards: Any) -> str:
     return f"{digits * unit:.4g}"
 
 
-def _largest_fitting(books: Books, new: tuple[str, Mapping[str, PlanCost]], cap: Cap) -> float | None:
+def _largest_fitting(books: Books, new: tuple[str, Mapping[str, PlanCost]], cap: FilterCap) -> float | None:
     """Return the largest epsilon, rounded down, at which a plan like the new one fits; None where none makes sense."""
     partition, costs = new
     if not costs or any(unproved(cost) is not None for cost in costs.values()):
@@ -562,7 +562,7 @@ def _largest_fitting(books: Books, new: tuple[str, Mapping[str, PlanCost]], cap:
     return largest * (1 - 1e-8) if math.isfinite(largest) else None
 
 
-def _largest_by_noise(candidate: _Candidate, cap: Cap) -> float:
+def _largest_by_noise(candidate: _Candidate, cap: FilterCap) -> float:
     """Return the largest epsilon that gdp, zcdp or the single plan's composition leave, all noise scaled alike."""
     costs = candidate.costs
     distinct = {cost.losses: cost.delta for cost in costs.values()}
@@ -607,7 +607,7 @@ def _largest_by_noise(candidate: _Candidate, cap: Cap) -> float:
     return largest
 
 
-def _largest_by_basic(candidate: _Candidate, cap: Cap) -> float:
+def _largest_by_basic(candidate: _Candidate, cap: FilterCap) -> float:
     """Return the largest epsilon that basic sums leave, every party's scaled alike."""
     costs = candidate.costs
 
@@ -634,7 +634,7 @@ def _largest_factor(fits: Callable[[float], bool], low: float = 0.0) -> float:
     return low
 
 
-def repeats_left(history: History | Books, new: tuple[str, Mapping[str, PlanCost]], cap: Cap) -> int:
+def repeats_left(history: History | Books, new: tuple[str, Mapping[str, PlanCost]], cap: FilterCap) -> int:
     """Return how many plans exactly like the new one would be admitted one after the other.
 
     At most a million are counted.

@@ -13,6 +13,7 @@ from dpalgos.arrays import Array
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import RELATIONS, Guarantee, Neighbours, Setting
 from dpalgos.rows import Floats
+from dpalgos.work import Work
 
 __all__ = ["FileMap", "PublicMap", "RowFeatures", "image_shape"]
 
@@ -53,6 +54,10 @@ class PublicMap(ProjectionAlgorithm):
     def guarantee(self, setting: Setting) -> Guarantee:
         """Return a guarantee without cost."""
         return Guarantee(losses=(), neighbours=setting.neighbours)
+
+    def work(self, setting: Setting) -> Work:
+        """Return what making the map and mapping each row once asks of a machine; by default next to nothing."""
+        return Work()
 
 
 @dataclass(frozen=True, kw_only=True)

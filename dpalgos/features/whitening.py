@@ -21,6 +21,7 @@ from dpalgos.noise import NoiseSource, RandomStream
 from dpalgos.registry import AlgorithmSpec, register
 from dpalgos.rows import Floats, Rows
 from dpalgos.validation import require_components, require_count, require_positive
+from dpalgos.work import Work
 
 __all__ = ["PublicWhitening", "WhitenedFeatures"]
 
@@ -67,6 +68,10 @@ class WhitenedFeatures(RowFeatures):
     def arrays(self) -> dict[str, Array]:
         """Return mean, basis and the arrays of the feature map."""
         return {"mean": self.mean, "basis": self.basis, "map_kind": self._map_kind, **self._of_map}
+
+
+# Floating-point operations of both eigendecompositions, over the cube of the number of features, as measured.
+_DECOMPOSITION = 4.0
 
 
 @register("projections", "public-whitening")
@@ -145,6 +150,15 @@ class PublicWhitening(PublicMap):
         if self.shape is not None:
             parameters.setdefault("shape", self.shape)
         return AlgorithmSpec("projections", self.features, parameters)
+
+    def work(self, setting: Setting) -> Work:
+        """Return that of two eigendecompositions, and of each row's features and their directions."""
+        features = self._inner().build().output_dimension(setting.dimension)
+        mapped = setting.rows + 2 * self.images
+        return Work(
+            operations=_DECOMPOSITION * float(features) ** 3 + 2.0 * mapped * features * self.components,
+            small_operations=float(mapped) * features,
+        )
 
     def fit(self, parties: Sequence[Rows], setting: Setting, noise: NoiseSource) -> WhitenedFeatures:
         """Return the map, made once in a process: neither rows nor noise have a part in it."""

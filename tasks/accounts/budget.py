@@ -10,8 +10,7 @@ from typing import TypedDict
 
 from dpalgos.accounting.costs import PlanCost, price
 from dpalgos.accounting.scaling import losses_under
-from dpalgos.accounting.spending import Admission, Books, admit, repeats_left, spent, standing, worst_totals
-from dpalgos.accounting.spending import Cap as AccountingCap
+from dpalgos.accounting.spending import Admission, Books, FilterCap, admit, repeats_left, spent, standing, worst_totals
 from dpalgos.accounting.successive import RESERVED, filter_in_force
 from dpalgos.guarantees import ApproximateDP, GaussianMu, Guarantee, Loss, Neighbours, NoGuarantee, ZeroConcentrated
 from storage.errors import InputError, RefusedError
@@ -208,7 +207,7 @@ class _Standing:
 
     Parameters
     ----------
-    limit : AccountingCap
+    limit : FilterCap
         What the filter in force admits.
     books : Books
         The plans that were charged under it, added up.
@@ -218,7 +217,7 @@ class _Standing:
         Why an earlier filter did not keep to its own delta.
     """
 
-    limit: AccountingCap
+    limit: FilterCap
     books: Books
     promised: float
     broken: str | None
@@ -239,14 +238,14 @@ class _Standing:
         broken = None
         for closed, start, end in zip(found.earlier, bounds, bounds[1:], strict=False):
             under = _books([plan for plan in plans if plan.sequence < end], start)
-            held = standing(under, AccountingCap(closed.epsilon, closed.delta))
+            held = standing(under, FilterCap(closed.epsilon, closed.delta))
             if not held.admitted:
                 broken = (
                     "a raised cap opens a filter of its own, and what was charged before spends the delta that is kept "
                     f"for it: {held.reason}; a first run at a smaller delta would have left it"
                 )
         return cls(
-            limit=AccountingCap(cap.epsilon, found.delta, earlier=found.earlier_epsilon, reserved=found.reserved),
+            limit=FilterCap(cap.epsilon, found.delta, earlier=found.earlier_epsilon, reserved=found.reserved),
             books=_books(plans, bounds[-1]),
             promised=found.promised,
             broken=broken,

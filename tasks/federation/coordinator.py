@@ -91,7 +91,7 @@ def federate(
     post: Post,
     *,
     measured_on: str | None = None,
-    told: Callable[[str], None] = lambda line: None,
+    progress: Callable[[str], None] = lambda line: None,
 ) -> Federated:
     """Train one model over the rows of parties of their own and log it; asked again, it goes on where it stopped.
 
@@ -105,7 +105,7 @@ def federate(
     measured_on : str, optional
         A public data set of the coordinator's root on whose rows the model is measured exactly; no party holds out
         rows then. Without it the parties' held-out rows are counted with noise, as in one root.
-    told : callable
+    progress : callable
         Told what is being done.
 
     Raises
@@ -120,7 +120,7 @@ def federate(
     changed: dict[str, object] = {} if config.trust else {"trust": str(Trust.SECAGG)}
     changed |= {"evaluation": False} if measured_on is not None else {}
     config = config.model_copy(update=changed)
-    asking = _Asking(config, roster, post, told)
+    asking = _Asking(config, roster, post, progress)
     asking.describe()
     rows = asking.featured()
     public = None if measured_on is None else _public_rows(measured_on, rows, asking.plan)
@@ -190,8 +190,8 @@ class _Asking:
     run: str
     columns: Columns
 
-    def __init__(self, config: TrainingConfig, roster: Roster, post: Post, told: Callable[[str], None]) -> None:
-        self._config, self._roster, self._post, self._told = config, roster, post, told
+    def __init__(self, config: TrainingConfig, roster: Roster, post: Post, progress: Callable[[str], None]) -> None:
+        self._config, self._roster, self._post, self._progress = config, roster, post, progress
         self.said: tuple[Signed, ...] = ()
         self.made: dict[str, ReleaseRef] = {}
 
@@ -305,7 +305,7 @@ class _Asking:
             for party, part in zip(answers, parts, strict=True):
                 if part.size != length:
                     raise RefusedError(f"party {party} has sent {part.size} numbers in a sum of {length}")
-            self._told(f"sum {step + 1} of {len(step_lengths(release))}")
+            self._progress(f"sum {step + 1} of {len(step_lengths(release))}")
             sums.append(keep_sum(release, step, np.sum(parts, axis=0, dtype=np.int64)))
         return sums, self._roster.names
 
@@ -325,7 +325,7 @@ class _Asking:
                     found = carry_out(_Posted(self, release, number, rounds, there, before), SUM)
                     assert found is not None
                     sums.append(found)
-                    self._told(f"sum {len(sums)} of {total}")
+                    self._progress(f"sum {len(sums)} of {total}")
                 # Who was lost once is lost for the release: it was not told the sums that follow.
                 there = self.named(release, rounds.survivors)
         return sums, there
@@ -377,12 +377,12 @@ class _Asking:
         _require_none_refused(answers)
         came = [answer for answer in answers.values() if answer is not None and answer.status is Status.DONE]
         if lost := set(requests) - {answer.party for answer in came}:
-            self._told(f"{stage}: {', '.join(sorted(lost))} did not answer")
+            self._progress(f"{stage}: {', '.join(sorted(lost))} did not answer")
         return came
 
     def _ask(self, requests: Mapping[str, Request]) -> dict[str, Answer | None]:
         asks = {str(request.ask) for request in requests.values()}
-        self._told(f"{', '.join(sorted(asks))}: {', '.join(requests)}")
+        self._progress(f"{', '.join(sorted(asks))}: {', '.join(requests)}")
         with ThreadPoolExecutor(max(len(requests), 1)) as pool:
             return dict(zip(requests, pool.map(self._post, requests, requests.values()), strict=True))
 
@@ -401,7 +401,7 @@ class _Asking:
             descriptions=self.said,
             release=0 if release is None else self.plan.releases.index(release),
             step=step,
-            sum_before=told_sum(before),
+            sum_before=encoded_sum(before),
             upstream=self._upstream(release) if release is not None and looks else (),
         )
 
@@ -410,7 +410,7 @@ class _Asking:
         return tuple(Sent.stored(key) for key in release.upstream if key not in own)
 
 
-def told_sum(numbers: Ints | None) -> str:
+def encoded_sum(numbers: Ints | None) -> str:
     """Return a sum as it travels."""
     return "" if numbers is None else packed(np.asarray(numbers, dtype="<i8").tobytes())
 
@@ -436,7 +436,7 @@ class _Posted:
                 request = self.asking.request(stage, self.release, self.block, message)
                 more: dict[str, object] = {"advertisements": self.advertisements}
                 if stage is Stage.MASK and self.before is not None:
-                    more |= {"sum_before": told_sum(self.before), "upstream": ()}
+                    more |= {"sum_before": encoded_sum(self.before), "upstream": ()}
                 requests[names[number]] = request.model_copy(update=more)
         came = self.asking.some(stage, requests)
         if stage is Stage.ADVERTISE:

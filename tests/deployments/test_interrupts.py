@@ -83,7 +83,7 @@ def test_an_interrupt_that_meets_a_finaliser_is_not_lost(
             time.sleep(0.01)
         return 0
 
-    monkeypatch.setattr(entry_point, "app", command)
+    monkeypatch.setattr(entry_point, "command_group", lambda _: command)
     before, began = signal.signal(signal.SIGINT, signal.default_int_handler), time.monotonic()
     try:
         with pytest.raises(SystemExit, match="130"):

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpalgos.accounting import (
-    Cap,
+    FilterCap,
     PlanCost,
     admit,
     allocate,
@@ -240,8 +240,8 @@ def test_partitions_add_up() -> None:
 def test_pure_plans_spend_no_delta_and_take_no_part_of_it() -> None:
     history: History = [("even", everyone(PureEpsilon(0.25)))] * 4
     assert spent(history, 0.0).epsilon == pytest.approx(1.0)
-    assert admit(history[:3], history[0], Cap(1.0, 0.0)).admitted
-    assert not admit(history, history[0], Cap(1.0, 0.0)).admitted
+    assert admit(history[:3], history[0], FilterCap(1.0, 0.0)).admitted
+    assert not admit(history, history[0], FilterCap(1.0, 0.0)).admitted
 
 
 @given(population=populations, extra=a_plan, delta=st.sampled_from([1e-7, 1e-5]))
@@ -257,7 +257,7 @@ def test_more_plans_never_cost_less(population: Population, extra: Any, delta: f
 @given(population=populations, epsilon=st.floats(0.05, 2.0))
 @settings(max_examples=15, deadline=None, derandomize=True)
 def test_what_was_admitted_stays_within_the_cap(population: Population, epsilon: float) -> None:
-    cap = Cap(epsilon, D)
+    cap = FilterCap(epsilon, D)
     admitted: History = []
     kept = Population(population.rows, ())
     for plan, planned in zip(population.history(), population.plans, strict=True):
@@ -277,7 +277,7 @@ def test_what_was_admitted_stays_within_the_cap(population: Population, epsilon:
 
 
 def test_a_first_plan_outside_every_filter_is_admitted_and_is_the_last() -> None:
-    cap = Cap(1.0, D)
+    cap = FilterCap(1.0, D)
     whole = ("even", everyone(*allocate([GaussianMu, PureEpsilon], [0.5, 0.5], 1.0, D).losses, delta=D))
     first = admit([], whole, cap)
     assert first.admitted
@@ -295,7 +295,7 @@ def test_a_first_plan_outside_every_filter_is_admitted_and_is_the_last() -> None
 
 def test_what_proves_nothing_never_fits_a_cap() -> None:
     plan = ("even", everyone(NoGuarantee("chosen indices are records")))
-    decision = admit([], plan, Cap(1e6, 0.5))
+    decision = admit([], plan, FilterCap(1e6, 0.5))
     assert not decision.admitted
     assert decision.fits is None
     assert "chosen indices are records" in decision.reason
@@ -305,7 +305,7 @@ def test_what_proves_nothing_never_fits_a_cap() -> None:
 
 def test_a_refusal_says_what_is_left_and_what_would_fit() -> None:
     history: History = [("even", everyone(GaussianMu(mu_from_epsilon_delta(0.3, 1e-6))))] * 3
-    decision = admit(history, history[0], Cap(0.5, D))
+    decision = admit(history, history[0], FilterCap(0.5, D))
     assert not decision.admitted
     assert decision.before.epsilon < 0.5 < decision.after.epsilon
     assert decision.left == pytest.approx(0.5 - decision.before.epsilon)
@@ -328,9 +328,9 @@ PLAN_KINDS: list[tuple[list[type[Loss]], list[float]]] = [
 
 @pytest.mark.parametrize(("kinds", "shares"), PLAN_KINDS)
 @pytest.mark.parametrize("partitions", [("even",), ("even", "by-site")])
-@pytest.mark.parametrize("cap", [Cap(1.0, D), Cap(4.0, 1e-6)])
+@pytest.mark.parametrize("cap", [FilterCap(1.0, D), FilterCap(4.0, 1e-6)])
 def test_the_largest_epsilon_that_fits_is_the_largest(
-    kinds: list[type[Loss]], shares: list[float], partitions: tuple[str, ...], cap: Cap
+    kinds: list[type[Loss]], shares: list[float], partitions: tuple[str, ...], cap: FilterCap
 ) -> None:
     def plan(epsilon: float) -> dict[str, PlanCost]:
         return everyone(*allocate(kinds, shares, epsilon, 1e-7).losses, delta=1e-7)
@@ -352,26 +352,26 @@ def test_what_fits_takes_account_of_parties_that_the_plan_does_not_touch() -> No
     history: History = [("even", everyone(GaussianMu(0.02), delta=1e-8, parties=["1"]))] * 30
     history += [("by-site", everyone(PureEpsilon(0.01)))] * 2
     plan = ("even", everyone(PureEpsilon(3.0), parties=["0"]))
-    decision = admit(history, plan, Cap(1.0, D))
+    decision = admit(history, plan, FilterCap(1.0, D))
     assert not decision.admitted
     assert decision.fits
-    assert admit(history, ("even", everyone(PureEpsilon(decision.fits), parties=["0"])), Cap(1.0, D)).admitted
+    assert admit(history, ("even", everyone(PureEpsilon(decision.fits), parties=["0"])), FilterCap(1.0, D)).admitted
     assert not admit(
-        history, ("even", everyone(PureEpsilon(decision.fits * 1.01), parties=["0"])), Cap(1.0, D)
+        history, ("even", everyone(PureEpsilon(decision.fits * 1.01), parties=["0"])), FilterCap(1.0, D)
     ).admitted
 
 
 def test_on_an_empty_account_the_whole_cap_fits() -> None:
     for kinds, shares in PLAN_KINDS:
         plan = ("even", everyone(*allocate(kinds, shares, 3.0, D).losses, delta=D))
-        fits = admit([], plan, Cap(1.0, D)).fits
+        fits = admit([], plan, FilterCap(1.0, D)).fits
         assert fits is not None
         # Pure stages are stated at delta 0, and the cap has a delta to spare.
         assert 1 - 1e-6 < fits <= (1.001 if set(kinds) == {PureEpsilon} else 1.0)
 
 
 def test_repeats_are_counted() -> None:
-    cap = Cap(1.0, D)
+    cap = FilterCap(1.0, D)
     for losses in ([GaussianMu(0.05)], [PureEpsilon(0.09)], [GaussianMu(0.02), PureEpsilon(0.03)]):
         plan = ("even", everyone(*losses, delta=1e-8))
         count = repeats_left([], plan, cap)
@@ -385,7 +385,7 @@ def test_repeats_are_counted() -> None:
 
 def test_a_plan_that_leaks_more_than_its_delta_has_no_largest_epsilon() -> None:
     plan = ("even", everyone(ApproximateDP(3.0, 2e-6), delta=1e-7))
-    decision = admit([], plan, Cap(1.0, D))
+    decision = admit([], plan, FilterCap(1.0, D))
     assert not decision.admitted
     assert decision.fits is None
     assert "no epsilon can be stated" in decision.reason
@@ -393,15 +393,15 @@ def test_a_plan_that_leaks_more_than_its_delta_has_no_largest_epsilon() -> None:
 
 def test_a_lowered_cap_is_noticed() -> None:
     history: History = [("even", everyone(GaussianMu(0.1)))] * 2
-    assert standing(history, Cap(1.0, D)).admitted
-    assert not standing(history, Cap(0.1, D)).admitted
-    assert "above the cap" in standing(history, Cap(0.1, D)).reason
+    assert standing(history, FilterCap(1.0, D)).admitted
+    assert not standing(history, FilterCap(0.1, D)).admitted
+    assert "above the cap" in standing(history, FilterCap(0.1, D)).reason
 
 
 @pytest.mark.parametrize(("epsilon", "delta"), [(-1.0, D), (math.inf, D), (1.0, 1.0), (1.0, -D), (math.nan, D)])
 def test_a_cap_outside_its_range_is_refused(epsilon: float, delta: float) -> None:
     with pytest.raises(ParameterError):
-        Cap(epsilon, delta)
+        FilterCap(epsilon, delta)
 
 
 # ── prices ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -511,7 +511,7 @@ def test_the_next_plan_after_a_thousand_is_decided_in_a_fifth_of_a_second() -> N
             (partition, {party: PlanCost.from_json(cost) for party, cost in bills.items()})
             for partition, bills in stored
         ]
-        decision = admit(history, ("even", new), Cap(1.0, D))
+        decision = admit(history, ("even", new), FilterCap(1.0, D))
         assert not decision.admitted
         assert decision.fits
 
@@ -547,7 +547,7 @@ def test_books_that_grow_plan_by_plan_are_those_of_the_whole_history(seed: int) 
 def test_parties_that_pay_alike_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Thousands of small parties cost no more thought than one of each kind, and the answers are the same."""
     light, heavy = PlanCost.of([GaussianMu(0.2)], 1e-6), PlanCost.of([GaussianMu(0.3), PureEpsilon(0.01)], 1e-6)
-    cap = Cap(2.0, 1e-5)
+    cap = FilterCap(2.0, 1e-5)
 
     def answers(parties: int) -> tuple[float | None, int, float]:
         everybody = {str(number): light for number in range(parties)}

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy.special import expit
 
-from dpalgos.accounting import Cap, PlanCost, admit, standing
+from dpalgos.accounting import FilterCap, PlanCost, admit, standing
 from dpalgos.accounting.successive import RESERVED, filter_in_force
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import GaussianMu, PureEpsilon
@@ -72,19 +72,19 @@ def plan(mu: float) -> tuple[str, dict[str, PlanCost]]:
 
 
 def test_only_a_single_plan_may_use_the_reserved_delta() -> None:
-    cap = Cap(1.0, D, reserved=RESERVED)
+    cap = FilterCap(1.0, D, reserved=RESERVED)
     whole = plan(mu_from_epsilon_delta(1.0, D))
     assert admit([], whole, cap).admitted
-    assert not standing([whole], Cap(1.0, D * (1 - RESERVED))).admitted
+    assert not standing([whole], FilterCap(1.0, D * (1 - RESERVED))).admitted
     halves = plan(mu_from_epsilon_delta(1.0, D * 7 / 8 * (1 - RESERVED)) / math.sqrt(2) * (1 - 1e-9))
     assert admit([halves], halves, cap).admitted
     more = plan(mu_from_epsilon_delta(1.0, D * 7 / 8) / math.sqrt(2) * (1 - 1e-9))
     assert not admit([more], more, cap).admitted
-    assert admit([more], more, Cap(1.0, D)).admitted
+    assert admit([more], more, FilterCap(1.0, D)).admitted
 
 
 def test_what_earlier_filters_hold_is_counted_whole() -> None:
-    cap = Cap(3.0, D, earlier=2.0)
+    cap = FilterCap(3.0, D, earlier=2.0)
     pure = ("p", {"0": PlanCost.of([PureEpsilon(0.9)], D)})
     found = admit([], pure, cap)
     assert found.admitted
@@ -95,5 +95,5 @@ def test_what_earlier_filters_hold_is_counted_whole() -> None:
     assert refused.fits == pytest.approx(0.1, rel=0.05)
     assert "cap of epsilon 3" in refused.reason
     # Lowered below what earlier filters hold: nothing is admitted.
-    assert not admit([], ("p", {"0": PlanCost.of([PureEpsilon(1e-9)], D)}), Cap(1.5, D, earlier=2.0)).admitted
+    assert not admit([], ("p", {"0": PlanCost.of([PureEpsilon(1e-9)], D)}), FilterCap(1.5, D, earlier=2.0)).admitted
     assert np.isfinite(standing([pure], cap).after.epsilon)
