@@ -70,8 +70,11 @@ class WhitenedFeatures(RowFeatures):
         return {"mean": self.mean, "basis": self.basis, "map_kind": self._map_kind, **self._of_map}
 
 
-# Floating-point operations of both eigendecompositions, over the cube of the number of features, as measured.
-_DECOMPOSITION = 4.0
+# Operations a number, as measured: of two eigendecompositions over the cube of the number of features, of a pixel's
+# scattering features, and of drawing and deforming a made-up pixel.
+_DECOMPOSITION = 18.0
+_FEATURES = 6.0
+_DRAWING = 20.0
 
 
 @register("projections", "public-whitening")
@@ -152,12 +155,12 @@ class PublicWhitening(PublicMap):
         return AlgorithmSpec("projections", self.features, parameters)
 
     def work(self, setting: Setting) -> Work:
-        """Return that of two eigendecompositions, and of each row's features and their directions."""
-        features = self._inner().build().output_dimension(setting.dimension)
-        mapped = setting.rows + 2 * self.images
+        """Return that of making the map, and of each row's features and their directions."""
+        features, made = self._inner().build().output_dimension(setting.dimension), 2 * self.images
+        mapped = setting.rows + made
         return Work(
             operations=_DECOMPOSITION * float(features) ** 3 + 2.0 * mapped * features * self.components,
-            small_operations=float(mapped) * features,
+            small_operations=float(setting.dimension) * (_FEATURES * mapped + _DRAWING * made),
         )
 
     def fit(self, parties: Sequence[Rows], setting: Setting, noise: NoiseSource) -> WhitenedFeatures:

@@ -19,7 +19,7 @@ __all__ = ["Expectation", "Speeds", "expect", "measure_speeds"]
 
 _BYTES = 4
 # What was measured on two cores that did nothing else, in seconds; a machine's own speed scales it.
-_REFERENCE_LOOP = 0.012
+_REFERENCE_LOOP = 0.0105
 _START = 7.5
 _NEW_ROOT = 5.5
 _RECORD = 1.5

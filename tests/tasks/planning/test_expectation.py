@@ -101,12 +101,12 @@ def test_a_limit_that_is_none_is_refused(words: str, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.usefixtures("_steady")
 def test_making_a_public_map_and_mapping_each_row_is_counted() -> None:
-    """Two decompositions of the features' covariances, and features and directions of rows and made-up images."""
+    """Two decompositions, made-up images drawn, and features and directions of these and the rows."""
     whitening = PublicWhitening(components=20, images=50, shape=(16, 16))
     features = whitening.make(256).map.dimension
     work = whitening.work(Setting(sizes=(40, 60), dimension=256, classes=3))
-    assert work.small_operations == 200 * features
-    assert work.operations == pytest.approx(4 * features**3 + 2 * 200 * features * 20)
+    assert work.small_operations == 256 * (6 * 200 + 20 * 100)
+    assert work.operations == 18 * features**3 + 2 * 200 * features * 20
     with_map, without = (
         expected(dataset="digits", algorithm="noisy-gd", projection=projection, dimension=20).seconds
         for projection in ("public-whitening", "pca")
