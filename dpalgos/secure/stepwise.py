@@ -73,6 +73,14 @@ def _contribution(algorithm: SumAlgorithm, state: Any, rows: Rows, setting: Sett
     return algorithm.contribution(state, given, setting)
 
 
+def _next_contribution(algorithm: SumAlgorithm, rows: Rows, setting: Setting, sums: Sequence[Ints]) -> Ints:
+    """Return a party's contribution to the step after some sums, if there is one: each sum more would be unpaid."""
+    steps = algorithm.steps(setting)
+    if len(sums) >= steps:
+        raise ParameterError(f"{len(sums)} sums are made; the algorithm has {steps}, and its guarantee pays for them")
+    return _contribution(algorithm, state_after(algorithm, sums, setting), rows, setting)
+
+
 def _empty(algorithm: SumAlgorithm, state: Any, setting: Setting) -> Ints:
     # Total in what rows contain, so also where there is none; the shape depends on public facts alone.
     none = ArrayRows(np.zeros((0, setting.dimension)), np.zeros(0, dtype=np.int64))
@@ -155,8 +163,13 @@ def vector_of(
         Its own, of this release.
     sums : sequence of array of int64
         Of the steps before this one.
+
+    Raises
+    ------
+    ParameterError
+        If the algorithm has no step more: its guarantee pays for as many as it has.
     """
-    contribution = _contribution(algorithm, state_after(algorithm, sums, setting), rows, setting)
+    contribution = _next_contribution(algorithm, rows, setting, sums)
     share = share_law(algorithm.law(setting), tolerance.unknown_shares, contribution.size)
     return noisy_contribution(contribution, allotments(setting.sizes, share)[party], share, noise, step_name(len(sums)))
 
@@ -177,8 +190,13 @@ def noisy_sum_of(
         Its own, of this release.
     sums : sequence of array of int64
         Of the steps before this one.
+
+    Raises
+    ------
+    ParameterError
+        If the algorithm has no step more: its guarantee pays for as many as it has.
     """
-    contribution = _contribution(algorithm, state_after(algorithm, sums, setting), rows, setting)
+    contribution = _next_contribution(algorithm, rows, setting, sums)
     released = TrustedSummation(noise).release(step_name(len(sums)), [contribution], algorithm.law(setting))
     return np.asarray(released, dtype=np.int64).reshape(-1)
 

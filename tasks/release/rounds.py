@@ -212,9 +212,13 @@ class PartyRounds:
         Raises
         ------
         RefusedError
-            If the release is not charged, or was not planned for this shard.
+            If the release is not charged, was not planned for this shard, or has no such step: what is charged pays
+            for as many as its algorithm has.
         """
         planned, name = self._planned, f"own-{stepwise.step_name(step)}"
+        steps = _algorithm(planned).steps(planned.setting)
+        if step >= steps:
+            raise RefusedError(f"{planned.label} has {steps} {'sum' if steps == 1 else 'sums'}; step {step} is none")
         sent = self._notes.get(name)
         if sent is None:
             with open_release(planned, shards, upstream) as release:

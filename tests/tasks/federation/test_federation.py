@@ -505,6 +505,19 @@ def test_what_is_sent_again_is_answered_alike_or_refused(parties: Federation) ->
     assert all(parties.reserved(name) == [] for name in NAMES)
 
 
+def test_no_party_adds_up_more_steps_than_it_paid(parties: Federation) -> None:
+    """Noise hides each sum, and the account has paid for as many as the algorithm has."""
+    parties.run(algorithm="noisy-gd", parameters={"iterations": 1}, trust="local")
+    asked, (_, first) = parties.messages(Ask.SUM), answered(parties, Ask.SUM)
+    assert asked == list(NAMES)
+    request, _ = answered(parties, Ask.SUM)
+    said = parties.post("berlin", request.model_copy(update={"step": 1, "sum_before": first.message}))
+    assert said is not None
+    assert said.status == "refused", said
+    assert "1 sum" in said.reason
+    assert said.message == ""
+
+
 def with_secure(config: TrainingConfig, secure: dict[str, Any]) -> TrainingConfig:
     return TrainingConfig.model_validate({**config.model_dump(), "secure": secure})
 
