@@ -1,14 +1,18 @@
 """How fast each piece of work is beside what others need for it: one table, alternating, medians, ratios.
 
-``python benchmarks/performance.py [rows …] [--repeat 5]``. Both sides of a row run in turn in one
-process after one warm-up, so that a busy machine slows both; what counts is the ratio. What is a process of its own is
-run beside an empty one, its children included, with the peak of its memory. Rows are made up, or scikit-learn's digits;
-the environment's ``OMP_NUM_THREADS`` applies to both.
+``python benchmarks/performance.py [rows …] [--repeat 5] [--peers PYTHON] [--json FILE]``. All sides of a row run in
+turn after one warm-up, so that a busy machine slows all; what counts is the ratio. Libraries that Unitball does not
+need run in an environment of their own (``benchmarks/peers.py``), whose interpreter ``--peers`` names; without it their
+lines are left out. What is a process of its own is run beside an empty one, its children included, with the peak of its
+memory. Rows are made up, or scikit-learn's digits, or read from ``UNITBALL_DATA``; the environment's
+``OMP_NUM_THREADS`` applies to all.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import json
 import math
 import os
 import resource
@@ -18,45 +22,39 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
+from peers import PEERS, unit_rows
 
 Work = Callable[[], object]
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
-    """Our work and another's; with ``once``, each is done a single time and nothing before it."""
+class Beside:
+    """Our work and others', by name; with ``once``, each is done a single time and nothing before it."""
 
     ours: Work
-    other: Work
-    name: str
+    others: dict[str, Work]
     once: bool = False
 
 
-_ROWS: dict[str, tuple[str, Callable[[Path], Pair]]] = {}
+_ROWS: dict[str, tuple[str, Callable[[Path], Beside]]] = {}
 
 
-def row(name: str, title: str) -> Callable[[Callable[[Path], Pair]], Callable[[Path], Pair]]:
+def row(name: str, title: str) -> Callable[[Callable[[Path], Beside]], Callable[[Path], Beside]]:
     """Add a row to the table."""
 
-    def add(make: Callable[[Path], Pair]) -> Callable[[Path], Pair]:
+    def add(make: Callable[[Path], Beside]) -> Callable[[Path], Beside]:
         _ROWS[name] = (title, make)
         return make
 
     return add
 
 
-def unit_rows(rows: int, dimension: int) -> np.ndarray:
-    """Return rows of norm 1 in float32."""
-    made = np.random.default_rng(1).standard_normal((rows, dimension), dtype=np.float32)
-    return made / np.linalg.norm(made, axis=1, keepdims=True)
-
-
 @row("csv", "CSV to Parquet, 100,000 × 51")
-def _csv(folder: Path) -> Pair:
+def _csv(folder: Path) -> Beside:
     import pyarrow.csv as arrow_csv
     import pyarrow.parquet as pq
 
@@ -86,11 +84,11 @@ def _csv(folder: Path) -> Pair:
         found = arrow_csv.read_csv(path, read_options=arrow_csv.ReadOptions(autogenerate_column_names=True))
         pq.write_table(found, folder / "other.parquet", compression="zstd", compression_level=1)
 
-    return Pair(ours, other, "pyarrow.csv and pyarrow.parquet")
+    return Beside(ours, {"pyarrow.csv and pyarrow.parquet": other})
 
 
 @row("libsvm", "LIBSVM reading, 50,000 sparse rows")
-def _libsvm(folder: Path) -> Pair:
+def _libsvm(folder: Path) -> Beside:
     from scipy import sparse
     from sklearn.datasets import dump_svmlight_file, load_svmlight_file
 
@@ -105,10 +103,10 @@ def _libsvm(folder: Path) -> Pair:
         for _ in read_libsvm(path, ReadOptions(dimension=2_000, classes=("0", "1"))).parts["train"]:
             pass
 
-    return Pair(ours, lambda: load_svmlight_file(str(path), n_features=2_000), "load_svmlight_file")
+    return Beside(ours, {"load_svmlight_file": lambda: load_svmlight_file(str(path), n_features=2_000)})
 
 
-def _gradient(rows: int, dimension: int) -> Pair:
+def _gradient(rows: int, dimension: int) -> Beside:
     from dpalgos.gradient_sums import GradientSums
     from dpalgos.guarantees import Neighbours, Setting
     from dpalgos.linear import LinearTask
@@ -130,16 +128,16 @@ def _gradient(rows: int, dimension: int) -> Pair:
         norms = np.linalg.norm(slopes, axis=1, keepdims=True)
         return (slopes * np.minimum(1, 0.5 / np.maximum(norms, 1e-30))).T @ features
 
-    return Pair(lambda: sums.total(weights, prepared, setting), other, "NumPy, float32")
+    return Beside(lambda: sums.total(weights, prepared, setting), {"NumPy, float32": other})
 
 
 @row("gradient-wide", "one gradient sum, 20,000 × 1,296 × 10")
-def _gradient_wide(folder: Path) -> Pair:
+def _gradient_wide(folder: Path) -> Beside:
     return _gradient(20_000, 1_296)
 
 
 @row("gradient-long", "one gradient sum, 100,000 × 50 × 10")
-def _gradient_long(folder: Path) -> Pair:
+def _gradient_long(folder: Path) -> Beside:
     return _gradient(100_000, 50)
 
 
@@ -161,23 +159,26 @@ def stored_rows(folder: Path, rows: int, dimension: int) -> object:
 
 
 @row("covariance", "covariance of 70,000 × 784 stored rows")
-def _covariance(folder: Path) -> Pair:
+def _covariance(folder: Path) -> Beside:
     from dpalgos.guarantees import GaussianMu, Neighbours, Setting
     from dpalgos.registry import lookup
 
     rows = stored_rows(folder, 70_000, 784)
     setting = Setting(sizes=(70_000,), dimension=784, classes=2, neighbours=Neighbours.REPLACE_ONE)
     algorithm = lookup("projections", "analyze-gauss")(budget=GaussianMu(1.0), components=20)
-    held = np.concatenate([features for features, _ in rows.blocks()]).astype(np.float64)
-    return Pair(
+    single = np.concatenate([features for features, _ in rows.blocks()])
+    double = single.astype(np.float64)
+    return Beside(
         lambda: algorithm.contribution(algorithm.initial(setting), rows, setting),
-        lambda: held.T @ held,
-        "NumPy in memory, float64",
+        {
+            "NumPy in memory, float64": lambda: double.T @ double,
+            "NumPy in memory, float32": lambda: single.T @ single,
+        },
     )
 
 
 @row("dp-pca", "DP-PCA, 20,000 × 784 to 20")
-def _dp_pca(folder: Path) -> Pair:
+def _dp_pca(folder: Path) -> Beside:
     from sklearn.decomposition import PCA
 
     from dpalgos.algorithms import fit
@@ -192,15 +193,14 @@ def _dp_pca(folder: Path) -> Pair:
     setting = Setting(sizes=(20_000,), dimension=784, classes=2, neighbours=Neighbours.REPLACE_ONE)
     algorithm = lookup("projections", "analyze-gauss")(budget=GaussianMu(1.0), components=20)
     noise = KeyedNoise(b"k" * 32, "benchmark")
-    return Pair(
+    return Beside(
         lambda: fit(algorithm, [rows], setting, noise, TrustedSummation(noise)),
-        lambda: PCA(20, svd_solver="covariance_eigh").fit(features),
-        "scikit-learn's PCA, not private",
+        {"scikit-learn's PCA, not private": lambda: PCA(20, svd_solver="covariance_eigh").fit(features)},
     )
 
 
 @row("hog", "HOG, 2,000 images of 28 × 28")
-def _hog(folder: Path) -> Pair:
+def _hog(folder: Path) -> Beside:
     from skimage.feature import hog
 
     from dpalgos.registry import lookup
@@ -212,32 +212,54 @@ def _hog(folder: Path) -> Pair:
         for image in images:
             hog(image.reshape(28, 28), pixels_per_cell=(4, 4), cells_per_block=(2, 2))
 
-    return Pair(lambda: made.transform(images), other, "scikit-image")
+    return Beside(lambda: made.transform(images), {"scikit-image": other})
 
 
-@row("smo", "SMO, 5,000 rows of 22 features, one in ten of the class, Gaussian kernel")
-def _smo(folder: Path) -> Pair:
+def _support_vectors(features: np.ndarray, signs: np.ndarray, gamma: float | None) -> Beside:
     from sklearn.svm import SVC
 
-    from dpalgos.kernels import GaussianKernel
+    from dpalgos.kernels import GaussianKernel, LinearKernel
     from dpalgos.smo.solver import solve
     from dpalgos.smo.working_sets import SecondOrder
 
-    random = np.random.default_rng(12)
-    signs = np.where(random.random(5_000) < 0.1, 1.0, -1.0)
-    features = random.normal(size=(5_000, 22)) + 0.4 * signs[:, None]
-    kernel, rule = GaussianKernel(1 / 22), SecondOrder()
-    return Pair(
-        lambda: solve(kernel, features, signs, cost=1.0, tolerance=1e-3, rule=rule, shrinking=True),
-        lambda: SVC(C=1.0, gamma=1 / 22, tol=1e-3, cache_size=200).fit(features, signs),
-        "LIBSVM (scikit-learn's SVC)",
+    kernel = LinearKernel() if gamma is None else GaussianKernel(gamma)
+    named = {"kernel": "linear"} if gamma is None else {"gamma": gamma}
+    return Beside(
+        lambda: solve(kernel, features, signs, cost=1.0, tolerance=1e-3, rule=SecondOrder(), shrinking=True),
+        {"LIBSVM (scikit-learn's SVC)": lambda: SVC(C=1.0, tol=1e-3, cache_size=200, **named).fit(features, signs)},
     )
 
 
-@row("charge", "a charge of ten releases, high-water marks included")
-def _charge(folder: Path) -> Pair:
+@row("smo", "SMO, 5,000 made-up rows of 22 features, one in ten of the class, Gaussian kernel")
+def _smo(folder: Path) -> Beside:
+    random = np.random.default_rng(12)
+    signs = np.where(random.random(5_000) < 0.1, 1.0, -1.0)
+    return _support_vectors(random.normal(size=(5_000, 22)) + 0.4 * signs[:, None], signs, 1 / 22)
+
+
+@row("smo-a1a", "SMO, a1a, linear kernel")
+def _smo_a1a(folder: Path) -> Beside:
+    return _support_vectors(*_libsvm_set("a1a", 123), None)
+
+
+@row("smo-ijcnn1", "SMO, ijcnn1, Gaussian kernel")
+def _smo_ijcnn1(folder: Path) -> Beside:
+    return _support_vectors(*_libsvm_set("ijcnn1.trn.bz2", 22), 1 / 22)
+
+
+def _libsvm_set(name: str, features: int) -> tuple[np.ndarray, np.ndarray]:
+    from sklearn.datasets import load_svmlight_file
+
+    found = Path(os.environ.get("UNITBALL_DATA", "../shared/data")) / "libsvm" / name
+    if not found.exists():
+        raise LeftOutError(f"{found} is missing; UNITBALL_DATA names the folder of data sets")
+    rows, signs = load_svmlight_file(str(found), n_features=features)
+    return rows.toarray(), signs
+
+
+def _charging(folder: Path, before: int) -> Work:
+    """Return what charges ten releases to an account of so many plans."""
     import itertools
-    import sqlite3
 
     from dpalgos.guarantees import GaussianMu, Guarantee, Neighbours, Numerics
     from storage.ledger.charges import Cap, PlanRequest, ReleaseCharge
@@ -245,37 +267,53 @@ def _charge(folder: Path) -> Pair:
     from storage.ledger.ledger import Ledger
     from tasks.accounts.budget import AccountingPolicy
 
+    folder.mkdir()
     (folder / "private").mkdir()
     ledger = Ledger(open_database(folder / "ledger.sqlite", marks=folder / "marks"), AccountingPolicy())
     ledger.open_account("a", Cap(5.0, 1e-5))
     losses = (GaussianMu(0.001),)
     proved = Guarantee(losses=losses, neighbours=Neighbours.REPLACE_ONE, numerics=Numerics.EXACT).to_json()
-    plain, numbers = sqlite3.connect(folder / "plain.sqlite"), itertools.count()
-    plain.execute("CREATE TABLE entries (content TEXT)")
+    numbers = itertools.count()
 
-    def ours() -> None:
+    def charge() -> None:
         number = next(numbers)
         releases = tuple(ReleaseCharge(f"{number}-{party}", (str(party),), proved) for party in range(10))
         ledger.charge(PlanRequest("a", "even", releases, 1e-7), {str(party): "key" for party in range(10)})
 
-    def other() -> None:
+    for _ in range(before):
+        charge()
+    return charge
+
+
+@row("charge", "a charge of ten releases, high-water marks included")
+def _charge(folder: Path) -> Beside:
+    import sqlite3
+
+    plain = sqlite3.connect(folder / "plain.sqlite")
+    plain.execute("CREATE TABLE entries (content TEXT)")
+
+    def commit() -> None:
         with plain:
             plain.execute("INSERT INTO entries VALUES ('x')")
 
-    return Pair(ours, other, "one commit of SQLite")
+    return Beside(_charging(folder / "ours", 0), {"one commit of SQLite": commit})
+
+
+@row("charge-growth", "a charge of ten releases after 1,000 plans")
+def _charge_growth(folder: Path) -> Beside:
+    return Beside(_charging(folder / "many", 1_000), {"the same after 10": _charging(folder / "few", 10)})
 
 
 @row("gaussian", "300,000 rounded Gaussians")
-def _gaussian(folder: Path) -> Pair:
+def _gaussian(folder: Path) -> Beside:
     from dpalgos.keystream import KeyedNoise
     from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
 
     law, noise, random = RoundedGaussian(1e5), KeyedNoise(b"k" * 32, "benchmark"), np.random.default_rng(10)
     value = np.arange(10)
-    return Pair(
+    return Beside(
         lambda: law.sample(300_000, noise.stream("draw", value)),
-        lambda: np.rint(random.standard_normal(300_000) * 1e5).astype(np.int64),
-        "NumPy's normals, rounded",
+        {"NumPy's normals, rounded": lambda: np.rint(random.standard_normal(300_000) * 1e5).astype(np.int64)},
     )
 
 
@@ -295,39 +333,39 @@ def _nothing() -> None:
     subprocess.run([sys.executable, "-c", "pass"], check=True)
 
 
-_EMPTY = "an empty process"
+_EMPTY = {"an empty process": _nothing}
 _TRAIN = ("train", "--dataset", "digits", "--algorithm", "noisy-gd")
 
 
 @row("help", "unitball --help")
-def _help(folder: Path) -> Pair:
-    return Pair(lambda: _unitball("--help"), _nothing, _EMPTY)
+def _help(folder: Path) -> Beside:
+    return Beside(lambda: _unitball("--help"), _EMPTY)
 
 
 @row("algorithms", "unitball algorithms")
-def _algorithms(folder: Path) -> Pair:
-    return Pair(lambda: _unitball("algorithms", root=folder), _nothing, _EMPTY)
+def _algorithms(folder: Path) -> Beside:
+    return Beside(lambda: _unitball("algorithms", root=folder), _EMPTY)
 
 
 @row("train-new", "unitball train on digits in a new root, engine included")
-def _train_new(folder: Path) -> Pair:
+def _train_new(folder: Path) -> Beside:
     def ours() -> int:
         with tempfile.TemporaryDirectory(dir=folder) as root:
             return _unitball(*_TRAIN, "--epsilon", "1", root=Path(root))
 
-    return Pair(ours, _nothing, _EMPTY)
+    return Beside(ours, _EMPTY)
 
 
 @row("train", "unitball train on digits in a used root, engine included")
-def _train(folder: Path) -> Pair:
+def _train(folder: Path) -> Beside:
     import itertools
 
     budgets = itertools.count(1)
-    return Pair(lambda: _unitball(*_TRAIN, "--epsilon", str(next(budgets)), root=folder), _nothing, _EMPTY)
+    return Beside(lambda: _unitball(*_TRAIN, "--epsilon", str(next(budgets)), root=folder), _EMPTY)
 
 
 @row("million", "noisy-gd on 1,000,000 × 50, process and engine included, rows ingested before")
-def _million(folder: Path) -> Pair:
+def _million(folder: Path) -> Beside:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -343,11 +381,11 @@ def _million(folder: Path) -> Pair:
     root, made = folder / "root", str(folder / "made.parquet")
     _unitball("ingest", "made", "--path", made, "--public", "--format", "parquet", root=root)
     asked = ("train", "--dataset", "made", "--algorithm", "noisy-gd", "--epsilon", "1")
-    return Pair(lambda: _unitball(*asked, root=root), _nothing, _EMPTY, once=True)
+    return Beside(lambda: _unitball(*asked, root=root), _EMPTY, once=True)
 
 
 @row("flow", "a further flow in a warm process, digits")
-def _flow(folder: Path) -> Pair:
+def _flow(folder: Path) -> Beside:
     import itertools
 
     os.environ["UNITBALL_ROOT"] = str(folder)
@@ -365,16 +403,46 @@ def _flow(folder: Path) -> Pair:
         with quick_flows():
             train(TrainingConfig.model_validate(asked))
 
-    return Pair(ours, lambda: None, "nothing")
+    return Beside(ours, {"nothing": lambda: None})
 
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """Medians of one side of a row: seconds, and the most memory that a process of its own took, in bytes."""
+    """One side of a row: wall and processor seconds, and the most memory that a process of its own took, in bytes."""
 
     wall: float
     processor: float
-    peak: int
+    peak: int = 0
+
+
+class LeftOutError(Exception):
+    """A row for which something is missing."""
+
+
+class Peer:
+    """Another library's side of a row, in a process of another environment (``benchmarks/peers.py``)."""
+
+    def __init__(self, interpreter: str, name: str) -> None:
+        command = [interpreter, str(Path(__file__).with_name("peers.py")), name]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self._answer()
+
+    def __call__(self) -> Taken:
+        """Run it once."""
+        assert self._process.stdin is not None
+        print("run", file=self._process.stdin, flush=True)
+        return Taken(**self._answer())
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.communicate()
+
+    def _answer(self) -> dict[str, float]:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise LeftOutError(f"{' '.join(self._process.args)} ended with {self._process.wait()}")
+        return json.loads(line)
 
 
 def _processor() -> float:
@@ -382,48 +450,87 @@ def _processor() -> float:
     return time.process_time() + used.ru_utime + used.ru_stime
 
 
-def measured(pair: Pair, repeat: int) -> tuple[Taken, Taken]:
-    """Return the medians of both sides, run in turn after a warm-up."""
-    sides = (pair.ours, pair.other)
-    found: tuple[list[Taken], list[Taken]] = ([], [])
-    if not pair.once:
+def _once(work: Work) -> Taken:
+    wall, processor = time.perf_counter(), _processor()
+    found = work()
+    if isinstance(found, Taken):
+        return found
+    peak = found if isinstance(found, int) else 0
+    return Taken(time.perf_counter() - wall, _processor() - processor, peak)
+
+
+def measured(beside: Beside, repeat: int) -> list[Taken]:
+    """Return the medians of all sides, ours first, run in turn after a warm-up."""
+    sides = (beside.ours, *beside.others.values())
+    found: tuple[list[Taken], ...] = tuple([] for _ in sides)
+    if not beside.once:
         for work in sides:
             work()
-    for _ in range(1 if pair.once else repeat):
+    for _ in range(1 if beside.once else repeat):
         for work, taken in zip(sides, found, strict=True):
-            wall, processor = time.perf_counter(), _processor()
-            peak = work()
-            taken.append(
-                Taken(time.perf_counter() - wall, _processor() - processor, peak if isinstance(peak, int) else 0)
-            )
-    ours, other = (
+            taken.append(_once(work))
+    return [
         Taken(
             statistics.median(one.wall for one in taken),
             statistics.median(one.processor for one in taken),
             max(one.peak for one in taken),
         )
         for taken in found
-    )
-    return ours, other
+    ]
+
+
+def measure(name: str, repeat: int, interpreter: str | None) -> tuple[str, dict[str, Taken]]:
+    """Return a row's title and what each of its sides took, ours as ``unitball``.
+
+    Raises
+    ------
+    LeftOutError
+        If something that the row needs is missing.
+    """
+    title, make = _ROWS[name]
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        beside = make(Path(folder))
+        with contextlib.ExitStack() as processes:
+            if interpreter is not None and name in PEERS:
+                peer = Peer(interpreter, name)
+                processes.callback(peer.close)
+                beside.others[PEERS[name].title] = peer
+            return title, dict(zip(("unitball", *beside.others), measured(beside, repeat), strict=True))
+
+
+def lines(title: str, sides: dict[str, Taken]) -> list[str]:
+    """Return a row of the table for each of the others."""
+    (_, ours), *others = sides.items()
+    found = []
+    for name, other in others:
+        ratios = [ours.wall / other.wall, ours.processor / other.processor if other.processor > 0 else math.inf]
+        shown = ["–" if value > 1e4 else f"{value:.2f}" if value > 0.1 else f"{value:.1g}" for value in ratios]
+        peak = f"{ours.peak / 2**20:.0f}" if ours.peak else ""
+        numbers = [f"{ours.wall:.4g}", f"{ours.processor:.4g}", peak, name, f"{other.wall:.4g}", *shown]
+        found.append(f"| {title} | {' | '.join(numbers)} |")
+    return found
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("rows", nargs="*", default=list(_ROWS))
+    parser.add_argument("rows", nargs="*", default=list(_ROWS), help=", ".join(_ROWS))
     parser.add_argument("--repeat", type=int, default=5)
+    parser.add_argument("--peers", help="Interpreter of the environment that benchmarks/peers.txt describes.")
+    parser.add_argument("--json", type=Path, help="Write what each side took, by row.")
     arguments = parser.parse_args()
     print("| work | ours, s | processor, s | peak, MiB | other | its s | ratio | ratio of processor time |")
     print("|---|---|---|---|---|---|---|---|", flush=True)
+    written: dict[str, dict[str, object]] = {}
     for name in arguments.rows:
-        title, make = _ROWS[name]
-        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-            pair = make(Path(folder))
-            ours, other = measured(pair, arguments.repeat)
-        ratios = [ours.wall / other.wall, ours.processor / other.processor if other.processor > 0 else math.inf]
-        shown = [f"{value:.2f}" if value < 1e4 else "–" for value in ratios]
-        peak = f"{ours.peak / 2**20:.0f}" if ours.peak else ""
-        numbers = [f"{ours.wall:.4g}", f"{ours.processor:.4g}", peak, pair.name, f"{other.wall:.4g}", *shown]
-        print(f"| {title} | {' | '.join(numbers)} |", flush=True)
+        try:
+            title, sides = measure(name, arguments.repeat, arguments.peers)
+        except LeftOutError as error:
+            print(f"{name}: left out; {error}", file=sys.stderr)
+            continue
+        print("\n".join(lines(title, sides)), flush=True)
+        written[name] = {side: asdict(taken) for side, taken in sides.items()}
+        if arguments.json is not None:
+            arguments.json.write_text(json.dumps(written, indent=1))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,1 @@
+"""What asv keeps from commit to commit (``benchmarks/asv.conf.json``)."""

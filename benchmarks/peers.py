@@ -1,0 +1,73 @@
+"""Other libraries' sides of ``benchmarks/performance.py``, each a process of an environment of its own.
+
+``python benchmarks/peers.py NAME`` answers every line that it reads with the seconds of one run; what it needs stands
+in ``benchmarks/peers.txt``. NumPy is all that must be there to read this file.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+__all__ = ["PEERS", "Library", "unit_rows"]
+
+Work = Callable[[], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """What another library's side of a row is called, and what makes it ready to run."""
+
+    title: str
+    make: Callable[[], Work]
+
+
+def unit_rows(rows: int, dimension: int) -> np.ndarray:
+    """Return rows of norm 1 in float32."""
+    made = np.random.default_rng(1).standard_normal((rows, dimension), dtype=np.float32)
+    return made / np.linalg.norm(made, axis=1, keepdims=True)
+
+
+def _dp_pca() -> Work:
+    from diffprivlib.models import PCA
+
+    features = unit_rows(20_000, 784).astype(np.float64)
+    return lambda: PCA(20, epsilon=1.0, data_norm=1.0, centered=True).fit(features)
+
+
+def _gaussian() -> Work:
+    import opendp.prelude as dp
+
+    dp.enable_features("contrib")
+    space = dp.vector_domain(dp.atom_domain(T=int)), dp.l2_distance(T=float)
+    value, law = [0] * 300_000, dp.m.make_gaussian(*space, scale=1e5)
+    return lambda: law(value)
+
+
+PEERS = {
+    "dp-pca": Library("diffprivlib's PCA", _dp_pca),
+    "gaussian": Library("OpenDP's discrete Gaussian", _gaussian),
+}
+"""By the row's name in ``benchmarks/performance.py``."""
+
+
+def main() -> None:
+    warnings.simplefilter("ignore")
+    work = PEERS[sys.argv[1]].make()
+    print("{}", flush=True)
+    for _ in sys.stdin:
+        wall, processor = time.perf_counter(), time.process_time()
+        work()
+        print(
+            json.dumps({"wall": time.perf_counter() - wall, "processor": time.process_time() - processor}), flush=True
+        )
+
+
+if __name__ == "__main__":
+    main()
