@@ -492,9 +492,13 @@ def measure(name: str, repeat: int, interpreter: str | None) -> tuple[str, dict[
         beside = make(Path(folder))
         with contextlib.ExitStack() as processes:
             if interpreter is not None and name in PEERS:
-                peer = Peer(interpreter, name)
-                processes.callback(peer.close)
-                beside.others[PEERS[name].title] = peer
+                try:
+                    peer = Peer(interpreter, name)
+                except LeftOutError as error:
+                    print(f"{PEERS[name].title}: left out; {error}", file=sys.stderr)
+                else:
+                    processes.callback(peer.close)
+                    beside.others[PEERS[name].title] = peer
             return title, dict(zip(("unitball", *beside.others), measured(beside, repeat), strict=True))
 
 
