@@ -30,7 +30,7 @@ ICML 2021, Definition 1.1 (zero-out neighbours); ``NeighboringRelation.REPLACE_S
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -43,6 +43,7 @@ __all__ = [
     "NULL_LABEL",
     "Array",
     "ArrayRows",
+    "ChosenRows",
     "Features",
     "Floats",
     "Ints",
@@ -194,6 +195,41 @@ class ArrayRows:
         digest = hashlib.sha256(np.ascontiguousarray(self.features).tobytes())
         digest.update(np.ascontiguousarray(self.labels).tobytes())
         return np.frombuffer(digest.digest(), dtype=np.uint8)
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenRows:
+    """Some of a party's rows, chosen by their positions, read block by block.
+
+    Parameters
+    ----------
+    rows : Rows
+    chosen : callable
+        Of a start and a stop, positions in ``rows``: which rows between them are taken, (stop − start,) of bool.
+    count : int
+        How many it takes of all.
+    """
+
+    rows: Rows
+    chosen: Callable[[int, int], NDArray[np.bool_]]
+    count: int
+
+    @property
+    def dimension(self) -> int:
+        """Features a row."""
+        return self.rows.dimension
+
+    def blocks(self) -> Iterator[tuple[Features, Array]]:
+        """Yield ``(features, labels)`` of the chosen rows, in order."""
+        start = 0
+        for features, labels in self.rows.blocks():
+            kept = self.chosen(start, start + len(labels))
+            yield features[kept], labels[kept]
+            start += len(labels)
+
+    def fingerprint(self) -> NDArray[np.uint8]:
+        """Return the digest of all rows, chosen or not."""
+        return self.rows.fingerprint()
 
 
 def gather(rows: Rows, classes: int) -> tuple[Floats, Ints]:

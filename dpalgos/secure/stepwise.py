@@ -179,22 +179,7 @@ def noisy_sum_of(
 ) -> Ints:
     """Return a party's contribution to a step with all the noise of the law, flat: what it may show by itself.
 
-    Parameters
-    ----------
-    algorithm : SumAlgorithm
-    rows : Rows
-        The party's own.
-    setting : Setting
-        Of all parties.
-    noise : NoiseSource
-        Its own, of this release.
-    sums : sequence of array of int64
-        Of the steps before this one.
-
-    Raises
-    ------
-    ParameterError
-        If the algorithm has no step more: its guarantee pays for as many as it has.
+    Parameters and errors are those of :func:`vector_of`.
     """
     contribution = _next_contribution(algorithm, rows, setting, sums)
     released = TrustedSummation(noise).release(step_name(len(sums)), [contribution], algorithm.law(setting))

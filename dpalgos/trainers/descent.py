@@ -22,13 +22,44 @@ from dpalgos.trainers.linear import LinearTrainer
 from dpalgos.validation import require_between, require_count, require_positive
 from dpalgos.work import Work
 
-__all__ = ["GradientSumTrainer", "PlainDescent"]
+__all__ = ["ClippedGradientTrainer", "GradientSumTrainer", "PlainDescent"]
 
 State = TypeVar("State")
 
 
 @dataclass(frozen=True, kw_only=True)
-class GradientSumTrainer(PrivateAlgorithm, LinearTrainer, Generic[State]):
+class ClippedGradientTrainer(PrivateAlgorithm, LinearTrainer):
+    """A trainer of linear models that sees rows through exact sums of clipped gradients, and costs its budget.
+
+    Parameters
+    ----------
+    clip : float
+        Largest norm of a row's gradient.
+    """
+
+    clip: float = 1.0
+
+    relations: ClassVar[tuple[Neighbours, ...]] = RELATIONS
+    budgets: ClassVar[tuple[type[Loss], ...]] = GAUSSIAN_BUDGETS
+    measured: ClassVar[str] = "sum of clipped gradients, l2"
+    norm: ClassVar[int] = 2
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_positive("clip", self.clip)
+
+    def sensitivity(self, setting: Setting) -> float:
+        """Return clip times the records that neighbours differ in, at any weights."""
+        return sum_sensitivity(self.clip, setting.neighbours)
+
+    def guarantee(self, setting: Setting) -> Guarantee:
+        """Return the budget."""
+        self.check(setting)
+        return gaussian_guarantee(self.budget, setting)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GradientSumTrainer(ClippedGradientTrainer, Generic[State]):
     """T noisy integer sums of clipped gradients; a subclass says what the server makes of them.
 
     Guarantee
@@ -52,18 +83,11 @@ class GradientSumTrainer(PrivateAlgorithm, LinearTrainer, Generic[State]):
 
     iterations: int = 100
     regularisation: float = 1e-3
-    clip: float = 1.0
-
-    relations: ClassVar[tuple[Neighbours, ...]] = RELATIONS
-    budgets: ClassVar[tuple[type[Loss], ...]] = GAUSSIAN_BUDGETS
-    measured: ClassVar[str] = "sum of clipped gradients, l2"
-    norm: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require_count("iterations", self.iterations)
         require_between("regularisation", self.regularisation, 0.0, math.inf, open_high=True)
-        require_positive("clip", self.clip)
 
     @abstractmethod
     def initial(self, setting: Setting) -> State:
@@ -85,18 +109,9 @@ class GradientSumTrainer(PrivateAlgorithm, LinearTrainer, Generic[State]):
         """Return the grid units per unit of both factors of a gradient."""
         return grid(self.mu(), 2.0, self.iterations, setting)
 
-    def sensitivity(self, setting: Setting) -> float:
-        """Return clip times the records that neighbours differ in, at any weights."""
-        return sum_sensitivity(self.clip, setting.neighbours)
-
     def statistic(self, rows: Rows, setting: Setting) -> Floats:
         """Return the party's exact sum at the first weights."""
         return self.sums(setting).decode(self.contribution(self.initial(setting), rows, setting))
-
-    def guarantee(self, setting: Setting) -> Guarantee:
-        """Return the budget."""
-        self.check(setting)
-        return gaussian_guarantee(self.budget, setting)
 
     def steps(self, setting: Setting) -> int:
         """Return the number of gradient sums."""

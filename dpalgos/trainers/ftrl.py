@@ -7,17 +7,16 @@ from typing import ClassVar, cast
 
 import numpy as np
 
-from dpalgos.algorithms import OneSum, PrivateAlgorithm
+from dpalgos.algorithms import OneSum
 from dpalgos.errors import ParameterError
-from dpalgos.gaussian_sums import GAUSSIAN_BUDGETS, gaussian_guarantee, grid
+from dpalgos.gaussian_sums import grid
 from dpalgos.gradient_sums import GradientSums
-from dpalgos.guarantees import RELATIONS, GaussianMu, Guarantee, Loss, Neighbours, Setting
-from dpalgos.mechanisms.fixed_point import sum_sensitivity
+from dpalgos.guarantees import GaussianMu, Setting
 from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian, total_mu
 from dpalgos.models import LinearModel
 from dpalgos.registry import register
 from dpalgos.rows import Floats, Ints, Rows
-from dpalgos.trainers.linear import LinearTrainer
+from dpalgos.trainers.descent import ClippedGradientTrainer
 from dpalgos.validation import require_between, require_positive
 
 __all__ = ["FollowTheRegularisedLeader", "LeaderTrainer"]
@@ -28,7 +27,7 @@ _LARGEST_STEP = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class LeaderTrainer(PrivateAlgorithm, LinearTrainer):
+class LeaderTrainer(ClippedGradientTrainer):
     """What trainers have in common whose weights are a running sum of gradients, W = −η Ĝ.
 
     Parameters
@@ -50,14 +49,8 @@ class LeaderTrainer(PrivateAlgorithm, LinearTrainer):
     step_size: float | None = None
     mean_weight: float = 0.25
 
-    relations: ClassVar[tuple[Neighbours, ...]] = RELATIONS
-    budgets: ClassVar[tuple[type[Loss], ...]] = GAUSSIAN_BUDGETS
-    measured: ClassVar[str] = "sum of clipped gradients, l2"
-    norm: ClassVar[int] = 2
-
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_positive("clip", self.clip)
         if self.step_size is not None:
             require_positive("step_size", self.step_size)
         require_between("mean_weight", self.mean_weight, 0.0, 1.0)
@@ -70,15 +63,6 @@ class LeaderTrainer(PrivateAlgorithm, LinearTrainer):
                 "follow-the-regularised-leader needs classes; real labels need another trainer: sufficient-statistics, "
                 "or noisy-gd with loss=squared"
             )
-
-    def guarantee(self, setting: Setting) -> Guarantee:
-        """Return the budget."""
-        self.check(setting)
-        return gaussian_guarantee(self.budget, setting)
-
-    def sensitivity(self, setting: Setting) -> float:
-        """Return clip times the records that neighbours differ in, at any weights."""
-        return sum_sensitivity(self.clip, setting.neighbours)
 
 
 @register("trainers", "ftrl")

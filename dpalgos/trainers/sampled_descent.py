@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from dpalgos.accounting.sampling import gaussian_part, noise_multiplier
 from dpalgos.algorithms import ApproximateAlgorithm
-from dpalgos.arrays import Array, Features
 from dpalgos.errors import ParameterError
 from dpalgos.gaussian_sums import grid
 from dpalgos.gradient_sums import EncodedRows, GradientSums
@@ -21,7 +20,7 @@ from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
 from dpalgos.models import LinearModel
 from dpalgos.noise import NoiseSource
 from dpalgos.registry import register
-from dpalgos.rows import Floats, Rows
+from dpalgos.rows import ChosenRows, Floats, Rows
 from dpalgos.trainers.linear import LinearTrainer
 from dpalgos.validation import require_between, require_count, require_positive
 
@@ -208,30 +207,7 @@ class _Sampled:
     def total(self, weights: Floats, taking_part: NDArray[np.bool_]) -> NDArray[np.int64]:
         """Return the exact sum over the rows that take part."""
         kept = self._rows
-        rows = kept.where(taking_part) if isinstance(kept, EncodedRows) else _Part(kept, taking_part)
-        return self._sums.total(weights, rows, self._setting)
-
-
-class _Part:
-    """Some of a party's rows, read block by block."""
-
-    def __init__(self, rows: Rows, taking_part: NDArray[np.bool_]) -> None:
-        self._rows, self._taking_part = rows, taking_part
-
-    @property
-    def count(self) -> int:
-        return int(self._taking_part.sum())
-
-    @property
-    def dimension(self) -> int:
-        return self._rows.dimension
-
-    def blocks(self) -> Iterator[tuple[Features, Array]]:
-        start = 0
-        for features, labels in self._rows.blocks():
-            kept = self._taking_part[start : start + len(labels)]
-            yield features[kept], labels[kept]
-            start += len(labels)
-
-    def fingerprint(self) -> NDArray[np.uint8]:
-        return self._rows.fingerprint()
+        if isinstance(kept, EncodedRows):
+            return self._sums.total(weights, kept.where(taking_part), self._setting)
+        some = ChosenRows(kept, lambda start, stop: taking_part[start:stop], int(taking_part.sum()))
+        return self._sums.total(weights, some, self._setting)

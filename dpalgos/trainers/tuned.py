@@ -16,7 +16,7 @@ from dpalgos.accounting.composition import compose
 from dpalgos.accounting.profiles import GaussianProfile
 from dpalgos.accounting.selection import candidate_mu, selection_delta
 from dpalgos.algorithms import Algorithm, ApproximateAlgorithm, fit
-from dpalgos.arrays import Array, Features
+from dpalgos.arrays import Array
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import ApproximateDP, GaussianMu, Guarantee, Loss, Neighbours, Numerics, Setting, Trust
 from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
@@ -24,7 +24,7 @@ from dpalgos.models import KernelModel, LinearModel
 from dpalgos.neighbouring import NeighbouringPair
 from dpalgos.noise import NoiseSource, RandomStream
 from dpalgos.registry import construct, lookup, names, register
-from dpalgos.rows import ArrayRows, Floats, Rows, sanitise
+from dpalgos.rows import ArrayRows, ChosenRows, Floats, Rows, sanitise
 from dpalgos.sensitivities import Calibrated
 from dpalgos.validation import require_between
 from dpalgos.work import Work
@@ -221,7 +221,7 @@ class Tuned(ApproximateAlgorithm):
 
     def statistic(self, rows: Rows, setting: Setting) -> Floats:
         """Return the first candidate's, of the rows that train."""
-        part = _Part(rows, self.held_out, scoring=False)
+        part = _part(rows, self.held_out, scoring=False)
         return cast(Calibrated, self.candidates()[0]).statistic(part, self._training(setting))
 
     def neighbouring_pair(self, setting: Setting) -> NeighbouringPair:
@@ -248,8 +248,8 @@ class Tuned(ApproximateAlgorithm):
     def fit(self, parties: Sequence[Rows], setting: Setting, noise: NoiseSource) -> LinearModel | KernelModel:
         """Return the model of the best candidate that entered."""
         self.check(setting)
-        training = [_Part(rows, self.held_out, scoring=False) for rows in parties]
-        scoring = [_Part(rows, self.held_out, scoring=True) for rows in parties]
+        training = [_part(rows, self.held_out, scoring=False) for rows in parties]
+        scoring = [_part(rows, self.held_out, scoring=True) for rows in parties]
         models, scores = [], []
         for index, candidate in enumerate(self.candidates()):
             source = _Within(noise, f"candidate-{index}")
@@ -310,30 +310,14 @@ def _right(model: LinearModel | KernelModel, rows: Rows, classes: int) -> int:
     return count
 
 
-class _Part:
-    """A party's rows that train, or those that score."""
-
-    def __init__(self, rows: Rows, share: float, *, scoring: bool) -> None:
-        self._rows, self._share, self._wanted = rows, share, scoring
-
-    @property
-    def count(self) -> int:
-        held_out = _scored(self._rows.count, self._share)
-        return held_out if self._wanted else self._rows.count - held_out
-
-    @property
-    def dimension(self) -> int:
-        return self._rows.dimension
-
-    def blocks(self) -> Iterator[tuple[Features, Array]]:
-        start = 0
-        for features, labels in self._rows.blocks():
-            kept = _scoring(start, start + len(labels), self._share) == self._wanted
-            yield features[kept], labels[kept]
-            start += len(labels)
-
-    def fingerprint(self) -> NDArray[np.uint8]:
-        return self._rows.fingerprint()
+def _part(rows: Rows, share: float, *, scoring: bool) -> ChosenRows:
+    """Return a party's rows that train, or those that score."""
+    held_out = _scored(rows.count, share)
+    return ChosenRows(
+        rows,
+        lambda start, stop: _scoring(start, stop, share) == scoring,
+        held_out if scoring else rows.count - held_out,
+    )
 
 
 @dataclass(frozen=True, slots=True)

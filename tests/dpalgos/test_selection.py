@@ -170,7 +170,7 @@ def test_a_candidate_that_costs_more_is_refused(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize("count", [0, 1, 2, 7, 400, 3000])
 def test_rows_train_or_score_by_their_position(count: int) -> None:
     rows = blobs(count, 6, 3, 0)
-    parts = [tuned._Part(rows, 0.2, scoring=scoring) for scoring in (False, True)]
+    parts = [tuned._part(rows, 0.2, scoring=scoring) for scoring in (False, True)]
     seen = [sum(len(labels) for _, labels in part.blocks()) for part in parts]
     assert seen == [part.count for part in parts]
     assert sum(seen) == count
