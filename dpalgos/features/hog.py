@@ -51,11 +51,13 @@ class HogFeatures(RowFeatures):
 
         channels, height, width, cell, bins, block = (int(size) for size in self.layout)
         out = np.empty((len(features), self.dimension))
+        angles = np.arange(1, bins) * (np.pi / bins)
+        borders = np.stack([np.cos(angles), np.sin(angles)], axis=1)
 
         def batch(part: slice[int, int, None]) -> None:
             images = np.asarray(features[part], dtype=np.float64).reshape(-1, channels, height, width)
             cells = np.empty((height // cell, width // cell, bins))
-            histograms(images, cell, bins, block, _SMALL, _CLIP, cells, out[part])
+            histograms(images, cell, block, _SMALL, _CLIP, borders, cells, out[part])
 
         for_each(batch, pieces(len(features), features.shape[1], _BATCH_ENTRIES))
         return out
