@@ -8,8 +8,7 @@ import hmac
 import itertools
 import threading
 import weakref
-from functools import cache
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
@@ -26,9 +25,6 @@ SECRET_BYTES = 32
 """Length of a party's secret."""
 
 _DOMAIN = b"unitball/noise/1"
-# A generator takes words from its stream in blocks of this many; a constant, so that what it returns depends on the
-# key and on the calls alone.
-_BLOCK = 2048
 
 
 def _framed(*parts: bytes) -> bytes:
@@ -198,18 +194,20 @@ _feeds: weakref.WeakValueDictionary[int, _WordFeed] = weakref.WeakValueDictionar
 class _WordFeed:
     """What ``numpy.random.Generator`` needs of a bit generator: a capsule around C functions, and a lock.
 
-    The state is one array: the position, the number of words, this object's handle, then the words.
+    Its state is laid out as :mod:`dpalgos._compiled_feed` says.
     """
 
-    __slots__ = ("__weakref__", "_interface", "_state", "_stream", "capsule", "lock")
+    __slots__ = ("__weakref__", "_block", "_header", "_interface", "_state", "_stream", "capsule", "lock")
 
     def __init__(self, stream: KeyStream) -> None:
-        self._stream = stream
-        self._state: NDArray[np.uint64] = np.zeros(3 + _BLOCK, dtype=np.uint64)
-        self._state[2] = next(_handles)
+        # The compiler takes a moment to start, and most noise is drawn without it.
+        from dpalgos import _compiled_feed as feed
+
+        self._stream, self._header, self._block = stream, feed.HEADER, feed.BLOCK
+        self._state: NDArray[np.uint64] = np.zeros(feed.HEADER + feed.BLOCK, dtype=np.uint64)
+        self._state[2:4] = next(_handles), ctypes.cast(_refill, ctypes.c_void_p).value or 0
         _feeds[int(self._state[2])] = self
-        functions = _compiled()
-        self._interface = _BitGenerator(self._state.ctypes.data, *(function.address for function in functions))
+        self._interface = _BitGenerator(self._state.ctypes.data, *feed.functions())
         new_capsule = ctypes.pythonapi.PyCapsule_New
         new_capsule.restype = ctypes.py_object
         new_capsule.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
@@ -217,9 +215,8 @@ class _WordFeed:
         self.lock = threading.Lock()
 
     def refill(self) -> None:
-        words = self._stream.words(_BLOCK)
-        self._state[3:] = words
-        self._state[1] = _BLOCK
+        self._state[self._header :] = self._stream.words(self._block)
+        self._state[1] = self._block
         self._state[0] = 0
 
     def __reduce__(self) -> NoReturn:
@@ -229,40 +226,3 @@ class _WordFeed:
 @ctypes.CFUNCTYPE(None, ctypes.c_uint64)  # type: ignore[untyped-decorator]  # numba has no types
 def _refill(handle: int) -> None:
     _feeds[handle].refill()
-
-
-@cache
-def _compiled() -> tuple[Any, ...]:
-    """Return the four C functions of the interface; compiled, because Python cannot be trusted inside one.
-
-    An exception in a Python callback (the user's Ctrl-C, say) would be swallowed and a zero returned for a random
-    word. Here Python only refills the block, and the compiled loop asks again until the block is there.
-    """
-    from numba import carray, cfunc, njit, types
-
-    refill = _refill
-    header = 3
-
-    @njit  # type: ignore[untyped-decorator]  # numba has no types
-    def take(state: Any) -> Any:
-        words = carray(state, header + _BLOCK)
-        while words[0] >= words[1]:
-            refill(words[2])
-        words[0] += np.uint64(1)
-        return words[np.int64(words[0]) + header - 1]
-
-    pointer = types.CPointer(types.uint64)
-
-    @cfunc(types.uint64(pointer))  # type: ignore[untyped-decorator]  # numba has no types
-    def next_uint64(state: Any) -> Any:
-        return take(state)
-
-    @cfunc(types.uint32(pointer))  # type: ignore[untyped-decorator]  # numba has no types
-    def next_uint32(state: Any) -> Any:
-        return np.uint32(take(state) >> np.uint64(32))
-
-    @cfunc(types.float64(pointer))  # type: ignore[untyped-decorator]  # numba has no types
-    def next_double(state: Any) -> Any:
-        return np.float64(np.int64(take(state) >> np.uint64(11))) * 2.0**-53
-
-    return next_uint64, next_uint32, next_double, next_uint64

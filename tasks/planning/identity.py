@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.metadata
 import inspect
 import json
+import re
 import threading
 from functools import cache
 from pathlib import Path
@@ -13,7 +15,7 @@ from pydantic import BaseModel
 
 from tasks.planning.code_version import code_version
 
-__all__ = ["canonical", "code_version", "identity", "package_digest", "source_of"]
+__all__ = ["canonical", "code_version", "identity", "package_digest", "required_versions", "source_of"]
 
 
 def _plain(value: object) -> object:
@@ -52,11 +54,26 @@ def source_of(cls: type) -> str:
 
 @cache
 def package_digest(*packages: str) -> str:
-    """Return the digest of all Python sources of some of our packages."""
+    """Return the digest of all files of some of our packages: sources, and the data beside them."""
     digest = hashlib.sha256()
     here = Path(__file__).resolve().parent.parent.parent
     for package in packages:
-        for source in sorted((here / package).rglob("*.py")):
+        for source in sorted((here / package).rglob("*")):
+            if "__pycache__" in source.parts or not source.is_file():
+                continue
             digest.update(f"{source.relative_to(here)}\0".encode())
             digest.update(hashlib.sha256(source.read_bytes()).digest())
     return digest.hexdigest()
+
+
+@cache
+def required_versions() -> tuple[str, ...]:
+    """Return names and versions of the distributions that Unitball requires, those of its extras where installed."""
+    found = []
+    for requirement in importlib.metadata.requires("unitball") or ():
+        name = re.split(r"[^A-Za-z0-9._-]", requirement, maxsplit=1)[0]
+        try:
+            found.append(f"{name} {importlib.metadata.version(name)}")
+        except importlib.metadata.PackageNotFoundError:
+            found.append(f"{name} none")
+    return tuple(sorted(found))

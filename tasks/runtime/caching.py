@@ -10,7 +10,7 @@ from typing import Any
 from prefect.cache_policies import CachePolicy
 from prefect.context import TaskRunContext
 
-from tasks.planning.identity import canonical, code_version, package_digest
+from tasks.planning.identity import canonical, package_digest, required_versions
 from tasks.runtime.settings import current_root
 
 __all__ = ["BY_CONTENT", "ByContent"]
@@ -35,7 +35,7 @@ class ByContent(CachePolicy):
                 "source": source,
                 "inputs": inputs,
                 "code": package_digest("dpalgos", "storage", "tasks", "flows"),
-                "packages": code_version(),
+                "packages": required_versions(),
                 "root": str(current_root()),
             }
         )
