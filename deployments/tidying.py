@@ -1,4 +1,4 @@
-"""Remove what is older than its time: cached results, and runs that were deleted in MLflow; once a day."""
+"""Remove what is older than its time, once a day: cached results, mapped rows, and runs deleted in MLflow."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 from storage.layout import Layout
+from storage.mapped import remove_unused_mapped
 from tasks.runtime.environment import restoring
 from tasks.runtime.permissions import keep_private
 from tasks.runtime.settings import current_root
@@ -47,6 +48,7 @@ def main() -> None:
     parser.add_argument("--days", type=float, required=True)
     days = parser.parse_args().days
     remove_old_results(current_root(), days)
+    remove_unused_mapped(Layout(current_root()), time.time() - days * 24 * 3600)
     remove_deleted_runs(current_root(), days)
 
 

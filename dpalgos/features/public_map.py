@@ -25,6 +25,8 @@ class RowFeatures(ABC):
     kind: ClassVar[str]
     packages: ClassVar[tuple[str, ...]] = ()
     """Distributions that it needs beside what every model does."""
+    kept: ClassVar[bool] = False
+    """Whether mapping a row takes longer than reading its features from disk, so that they are worth keeping there."""
 
     @property
     @abstractmethod
@@ -50,6 +52,8 @@ class PublicMap(ProjectionAlgorithm):
 
     relations: ClassVar[tuple[Neighbours, ...]] = RELATIONS
     reads_rows: ClassVar[bool] = False
+    kept: ClassVar[bool] = False
+    """Whether it takes seconds to make, from parameters and the rows' dimension alone, without drawing noise."""
 
     def guarantee(self, setting: Setting) -> Guarantee:
         """Return a guarantee without cost."""

@@ -124,6 +124,7 @@ class ScatteringFeatures(RowFeatures):
     layout: Ints
     power: Floats
     kind: ClassVar[str] = "scattering-features"
+    kept: ClassVar[bool] = True
 
     @property
     def dimension(self) -> int:

@@ -42,6 +42,7 @@ class WhitenedFeatures(RowFeatures):
     """
 
     kind: ClassVar[str] = "whitened-features"
+    kept: ClassVar[bool] = True
 
     def __init__(self, mean: Floats, basis: Floats, map_kind: NDArray[np.uint8], **of_map: Array) -> None:
         self.mean, self.basis, self._map_kind, self._of_map = mean, basis, map_kind, of_map
@@ -125,6 +126,7 @@ class PublicWhitening(PublicMap):
     seed: int = 0
     shape: Sequence[int] | None = None
     source: ClassVar[str] = "ours; Fisher 1936 on images of a random process"
+    kept: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         require_count("components", self.components)

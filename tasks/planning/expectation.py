@@ -118,7 +118,14 @@ class Expectation:
 
 
 def expect(
-    plan: RunPlan, dataset: DatasetRef, speeds: Speeds, *, to_store: int, limit: int, new_root: bool = False
+    plan: RunPlan,
+    dataset: DatasetRef,
+    speeds: Speeds,
+    *,
+    to_store: int,
+    limit: int,
+    new_root: bool = False,
+    mapped: bool = False,
 ) -> Expectation:
     """Return what a run of a plan will ask for, if none of its releases is stored.
 
@@ -136,6 +143,8 @@ def expect(
         Bytes of rows that may be kept between passes.
     new_root : bool
         Whether the engine's databases are made first.
+    mapped : bool
+        Whether the rows are kept as the plan's public maps show them.
     """
     releases = [release for release in (*plan.projections, *plan.models) if release.reads_rows]
     works = [(release, release.build().work(release.setting)) for release in releases]
@@ -148,7 +157,7 @@ def expect(
     seconds += numbers * _STORE * to_store / speeds.interpreted
     seconds += dataset.test_rows * dataset.dimension * _ENCODE / speeds.interpreted
     seconds += sum(_seconds(release, work, speeds, streamed) for release, work in works)
-    maps = [release for release in plan.projections if not release.reads_rows]
+    maps = [] if mapped else [release for release in plan.projections if not release.reads_rows]
     tested = 1.0 + dataset.test_rows / max(dataset.rows, 1)
     seconds += tested * sum(_seconds(release, release.build().work(release.setting), speeds, False) for release in maps)
     return Expectation(

@@ -21,7 +21,7 @@ from dpalgos.models import decode
 from dpalgos.registry import AlgorithmSpec, construct, lookup
 from dpalgos.rows import Array, Floats
 from storage.datasets import is_complete, open_dataset, transform_dataset, transformed_ref
-from storage.errors import InputError, RefusedError
+from storage.errors import DamagedError, InputError, RefusedError
 from storage.refs import DatasetRef
 from storage.releases import ReleaseStore
 from tasks.datasets.description import find_dataset
@@ -34,7 +34,16 @@ from tasks.runtime.books import open_releases
 from tasks.runtime.progress import say
 from tasks.runtime.settings import current_layout
 
-__all__ = ["featured_ref", "is_extracted_whole", "make_maps", "map_features", "plan_features", "stored_map"]
+__all__ = [
+    "featured_ref",
+    "find_public_map",
+    "is_extracted_whole",
+    "make_maps",
+    "map_features",
+    "plan_features",
+    "public_map",
+    "stored_map",
+]
 
 
 def plan_features(dataset: DatasetRef, config: TrainingConfig) -> tuple[FeatureStep, ...]:
@@ -111,6 +120,35 @@ def stored_map(feature: FeatureStep) -> RowFeatures:
     return found
 
 
+def public_map(spec: AlgorithmSpec, setting: Setting) -> RowFeatures:
+    """Return a map made of parameters and the rows' dimension alone; made once for all runs of a root, then read back.
+
+    Parameters
+    ----------
+    spec : AlgorithmSpec
+        A :class:`~dpalgos.features.public_map.PublicMap` that is ``kept``: it draws no noise.
+    setting : Setting
+    """
+    found = find_public_map(spec, setting)
+    if found is not None:
+        return found
+    key = _map_identity(spec, setting.dimension)
+    made: RowFeatures = spec.build().fit((), setting, KeyedNoise(public_secret(0), key))
+    return _store(key, spec.name, made)
+
+
+def find_public_map(spec: AlgorithmSpec, setting: Setting) -> RowFeatures | None:
+    """Return what :func:`public_map` has made and kept; None where it has not. A damaged one is removed."""
+    step = FeatureStep(key=_map_identity(spec, setting.dimension), label=spec.name, dimension=0, algorithm=spec)
+    if not open_releases().exists(step.key):
+        return None
+    try:
+        return stored_map(step)
+    except DamagedError:
+        open_releases().remove_damaged(step.key)
+        return None
+
+
 def is_extracted_whole(dataset: DatasetRef) -> bool:
     """Whether a version is there."""
     return is_complete(current_layout(), dataset)
@@ -128,10 +166,12 @@ def _through(maps: Sequence[RowFeatures]) -> Callable[[Floats], Floats]:
 def _from_parameters(dataset: DatasetRef, name: str, given: dict[str, object]) -> FeatureStep:
     spec = AlgorithmSpec("projections", name, given)
     algorithm = spec.build()
-    key = identity(
-        map=[spec.name, dict(spec.parameters), dataset.dimension], code=code_version(lookup(spec.kind, spec.name))
-    )
+    key = _map_identity(spec, dataset.dimension)
     return FeatureStep(key=key, label=name, dimension=algorithm.output_dimension(dataset.dimension), algorithm=spec)
+
+
+def _map_identity(spec: AlgorithmSpec, dimension: int) -> str:
+    return identity(map=[spec.name, dict(spec.parameters), dimension], code=code_version(lookup(spec.kind, spec.name)))
 
 
 def _from_file(dataset: DatasetRef, name: str, file: str, given: dict[str, object]) -> FeatureStep:

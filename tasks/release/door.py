@@ -10,6 +10,7 @@ from typing import cast
 from threadpoolctl import threadpool_limits
 
 from dpalgos.algorithms import Diagnosing, fit, is_sum_algorithm
+from dpalgos.features.public_map import PublicMap
 from dpalgos.keystream import KeyedNoise
 from dpalgos.memory import set_memory_limit
 from dpalgos.models import Artefact
@@ -20,6 +21,7 @@ from storage.refs import ReleaseRef, ShardRef
 from tasks.accounts.budget import open_ledger
 from tasks.planning.fields import Json
 from tasks.planning.plans import PlannedRelease, RunPlan
+from tasks.preparation.features import public_map
 from tasks.release import checkpoints
 from tasks.release.admission import admit, require_upstream
 from tasks.release.deadlines import DeadlineClock, require_no_overrun
@@ -120,6 +122,8 @@ class OpenRelease:
         planned, setting = self.planned, self.planned.setting
         self._require_whole()
         algorithm = planned.build()
+        if isinstance(algorithm, PublicMap) and algorithm.kept:
+            return public_map(planned.algorithm, setting)
         if isinstance(algorithm, Diagnosing) and not self._shards[0].dataset.private:
             diagnosed, self._diagnostics = algorithm.diagnostics(self.rows, setting, self.noises[0])
             return diagnosed

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from dpalgos.errors import ParameterError
+from dpalgos.features.public_map import PublicMap
 from dpalgos.guarantees import ApproximateDP, GaussianMu, Loss, PureEpsilon, ZeroConcentrated
 from dpalgos.registry import AlgorithmSpec, lookup
 from dpalgos.secure.errors import SecureAggregationError
 from storage.errors import InputError, RefusedError
-from storage.refs import DatasetRef
+from storage.refs import DatasetRef, ShardRef
 from tasks.accounts.budget import relation_of
 from tasks.datasets.description import default_normalisation, find_dataset
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.expectation import Expectation, expect, measure_speeds
 from tasks.planning.nights import plan_night
 from tasks.planning.planner import plan_run
-from tasks.planning.plans import RunPlan
+from tasks.planning.plans import PlannedRelease, RunPlan
 from tasks.planning.resolution import Resolved, resolve, resolve_normalisation
 from tasks.preparation.dealing import planned_shards
-from tasks.preparation.features import featured_ref, plan_features
+from tasks.preparation.features import featured_ref, find_public_map, plan_features
+from tasks.preparation.mapped_rows import are_kept
 from tasks.preparation.mapping import mapped_ref
 from tasks.preparation.nights import preview_nights
 from tasks.release.admission import require_admissible
@@ -146,7 +148,20 @@ def expect_run(config: TrainingConfig) -> Expectation:
         to_store=len(missing) + undealt,
         limit=kept_memory(),
         new_root=not has_databases(layout.root),
+        mapped=shards is not None and _are_mapped(plan, shards.all),
     )
+
+
+def _are_mapped(plan: RunPlan, shards: Sequence[ShardRef]) -> bool:
+    """Whether the shards' rows are kept as the plan's public maps show them."""
+    maps = [release for release in plan.projections if not release.reads_rows]
+    found = [find_public_map(release.algorithm, release.setting) for release in maps if _is_kept(release)]
+    return len(found) == len(maps) and all(one is not None and are_kept(shards, one) for one in found)
+
+
+def _is_kept(release: PlannedRelease) -> bool:
+    algorithm = release.build()
+    return isinstance(algorithm, PublicMap) and algorithm.kept
 
 
 def _check_parts(config: TrainingConfig, dataset: DatasetRef, faults: _Faults) -> None:

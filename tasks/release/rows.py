@@ -6,15 +6,18 @@ import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpalgos.rows import Floats, Ints, Rows
+from dpalgos.features.public_map import RowFeatures
+from dpalgos.rows import Features, Ints, Rows
 from dpalgos.spreading import SpreadRows
 from storage.layout import Layout
 from storage.refs import ReleaseRef, ShardRef
 from storage.shards import open_shard
+from tasks.preparation.mapped_rows import kept_rows, seen_through
 from tasks.release.redaction import redacted
 from tasks.release.storing import read_release
 from tasks.runtime.cluster import map_over_workers, on_dask_worker
@@ -22,16 +25,20 @@ from tasks.runtime.settings import current_root
 
 __all__ = ["RowMaps", "maps_of", "rows_of"]
 
-RowMaps = Sequence[Callable[[Floats], Floats]]
+RowMaps = Sequence[Callable[[Features], Features]]
 
 
 class _MappedRows:
-    """A party's rows seen through released artefacts (post-processing: the maps cost nothing more)."""
+    """A party's rows seen through released artefacts (post-processing: the maps cost nothing more).
 
-    def __init__(self, rows: Rows, maps: RowMaps, dimension: int) -> None:
+    ``origin``: the party's own rows, where ``rows`` have passed through some of the maps already.
+    """
+
+    def __init__(self, rows: Rows, maps: RowMaps, dimension: int, origin: Rows | None = None) -> None:
         self._rows = rows
         self._maps = maps
         self._dimension = dimension
+        self._origin = origin or rows
 
     @property
     def count(self) -> int:
@@ -41,16 +48,23 @@ class _MappedRows:
     def dimension(self) -> int:
         return self._dimension
 
-    def blocks(self) -> Iterator[tuple[Floats, NDArray[np.generic]]]:
+    def blocks(self) -> Iterator[tuple[Features, NDArray[np.generic]]]:
         for stored, labels in self._rows.blocks():
-            features = np.asarray(stored, dtype=np.float64)
-            for mapped in self._maps:
-                features = mapped(features)
-            yield features, labels
+            yield functools.reduce(_apply, self._maps, stored), labels
 
     def fingerprint(self) -> NDArray[np.uint8]:
         # The maps are part of the release's identity, which keys the noise already.
-        return self._rows.fingerprint()
+        return self._origin.fingerprint()
+
+
+@dataclass(frozen=True, slots=True)
+class _Public:
+    """A public map, which gives the same numbers whether its rows are kept or mapped anew."""
+
+    features: RowFeatures
+
+    def __call__(self, rows: Features) -> Features:
+        return seen_through(self.features, rows)
 
 
 def maps_of(upstream: Sequence[ReleaseRef], branches: Sequence[int] = ()) -> RowMaps:
@@ -63,11 +77,15 @@ def maps_of(upstream: Sequence[ReleaseRef], branches: Sequence[int] = ()) -> Row
         Lengths of the branches that ``upstream`` is made of; what comes out of each stands beside the others. None: all
         in turn.
     """
-    opened = [read_release(reference).apply for reference in upstream]
+    opened = [_opened(read_release(reference)) for reference in upstream]
     if not branches:
         return opened
     ends = list(itertools.accumulate(branches))
     return [_Beside([opened[end - length : end] for end, length in zip(ends, branches, strict=True)])]
+
+
+def _opened(artefact: Any) -> Callable[[Features], Features]:
+    return _Public(artefact) if isinstance(artefact, RowFeatures) else artefact.apply
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,21 +94,27 @@ class _Beside:
 
     branches: Sequence[RowMaps]
 
-    def __call__(self, features: Floats) -> Floats:
-        return np.hstack([functools.reduce(_apply, branch, features) for branch in self.branches])
+    def __call__(self, features: Features) -> Features:
+        beside = [functools.reduce(_apply, branch, features) for branch in self.branches]
+        return np.asarray(np.hstack(beside), dtype=np.float64)
 
 
-def _apply(features: Floats, mapped: Callable[[Floats], Floats]) -> Floats:
-    return mapped(features)
+def _apply(features: Features, mapped: Callable[[Features], Features]) -> Features:
+    return mapped(np.asarray(features, dtype=np.float64))
 
 
 def rows_of(shard: ShardRef, maps: RowMaps, dimension: int) -> Rows:
     """Open a shard, seen through released artefacts in turn; ``dimension`` features come out.
 
-    On a Dask worker, a shard of several files is summed by all workers, a file at a time.
+    On a Dask worker, a shard of several files is summed by all workers, a file at a time. Elsewhere a public map that
+    comes first and is slow is applied once, and what it gives is kept with the shard.
     """
     # Nothing is to be made for reading, and this is asked for each of many thousand parties.
     rows = open_shard(Layout(current_root()), shard)
+    if maps and isinstance(maps[0], _Public) and not on_dask_worker():
+        kept = kept_rows(shard, rows, maps[0].features)
+        if kept is not None:
+            return _MappedRows(kept, maps[1:], dimension, rows)
 
     def seen(part: Rows) -> Rows:
         return _MappedRows(part, maps, dimension) if maps else part

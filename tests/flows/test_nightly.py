@@ -19,7 +19,7 @@ from dpalgos.guarantees import Setting
 from dpalgos.mechanisms.factorisation import ToeplitzFactor
 from dpalgos.models import Statistic
 from dpalgos.normalisation import UnitNorm
-from dpalgos.rows import Floats, Ints, Rows
+from dpalgos.rows import Features, Floats, Ints, Rows
 from dpalgos.trainers.ftrl import FollowTheRegularisedLeader
 from flows.federated_training import chain_inline
 from storage.errors import InputError, OverspendError, RefusedError, StorageError
@@ -603,7 +603,7 @@ def test_a_year_of_digits(root: Path, tmp_path: Path) -> None:
         )
         chained = chain_inline(configured("digits-of-a-year", horizon=365, trust="central", parties=2))
         price = price or spent("digits-of-a-year")
-        rows = UnitNorm()(digits.data[test].astype(np.float64))
+        rows: Features = UnitNorm()(digits.data[test].astype(np.float64))
         for apply in maps_of(chained.models["all"]):
             rows = apply(rows)
         found.append(float((rows.argmax(axis=1) == digits.target[test]).mean()))

@@ -65,7 +65,7 @@ def test_whatever_an_answer_depends_on_is_in_the_key(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     keys = {key_of(number=2), key_of(number=3), key_of(other=2), key_of(triple, number=2)}
-    for name in ("package_digest", "code_version"):
+    for name in ("package_digest", "required_versions"):
         with monkeypatch.context() as patch:
             # A helper in one of our packages was edited; a numerical library is another one.
             patch.setattr(caching, name, lambda *packages: "changed")

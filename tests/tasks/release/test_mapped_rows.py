@@ -1,0 +1,137 @@
+"""Rows behind a slow public map are mapped once, and the same numbers are seen whether they are kept or not."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dpalgos.features.scattering import ScatteringFeatures
+from dpalgos.features.whitening import PublicWhitening, WhitenedFeatures
+from dpalgos.guarantees import Setting
+from dpalgos.registry import AlgorithmSpec
+from dpalgos.rows import Rows
+from storage.datasets import write_dataset
+from storage.layout import Layout
+from storage.refs import ShardRef, Visibility
+from storage.shards import open_shard, write_shards
+from storage.source import Block, Source
+from tasks.preparation import features, mapped_rows
+from tasks.release import rows as release_rows
+from tasks.release.rows import RowMaps, rows_of
+from tests.support.data import flip
+
+ROWS, PIXELS, DIRECTIONS = 1100, 64, 5
+SPEC = AlgorithmSpec(
+    "projections", "public-whitening", {"images": 40, "components": DIRECTIONS, "feature_parameters": {"scales": 1}}
+)
+
+
+@pytest.fixture(scope="module")
+def whitening() -> WhitenedFeatures:
+    layout = np.array([1, 8, 8, 1, 2, 2])
+    inner = ScatteringFeatures(layout=layout, power=np.array([0.5]))
+    random = np.random.default_rng(1)
+    return WhitenedFeatures.of(inner, random.random(inner.dimension), random.normal(size=(inner.dimension, DIRECTIONS)))
+
+
+@pytest.fixture
+def shard(root: Path) -> ShardRef:
+    layout, random = Layout(root).prepare(), np.random.default_rng(2)
+    images = random.random((ROWS, PIXELS)) / 8
+    images[3] = 0.0
+    block = Block(images, random.integers(0, 2, ROWS))
+    source = Source(format="made-up", place="made up", dimension=PIXELS, parts={"train": [block]}, classes=("0", "1"))
+    ref = write_dataset(layout, source, name="images", account="images", visibility=Visibility.PRIVATE)
+    return write_shards(layout, ref, {"a": np.arange(ROWS)}, "one")[0]
+
+
+def maps(whitening: WhitenedFeatures, monkeypatch: pytest.MonkeyPatch) -> RowMaps:
+    monkeypatch.setattr(release_rows, "read_release", lambda _: whitening)
+    return release_rows.maps_of([SimpleNamespace()])  # type: ignore[list-item]  # nothing is read of it
+
+
+def seen(rows: Rows) -> Sequence[Any]:
+    blocks = list(rows.blocks())
+    return np.concatenate([block for block, _ in blocks]), np.concatenate([labels for _, labels in blocks])
+
+
+def test_kept_rows_are_those_that_are_mapped_anew(
+    shard: ShardRef, root: Path, whitening: WhitenedFeatures, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = maps(whitening, monkeypatch)
+    with monkeypatch.context() as patch:
+        patch.setattr(mapped_rows, "_FEWEST_ROWS", ROWS + 1)
+        anew = rows_of(shard, path, DIRECTIONS)
+        expected = seen(anew)
+    assert not list(root.rglob("mapped"))
+    first = rows_of(shard, path, DIRECTIONS)
+    monkeypatch.setattr(WhitenedFeatures, "transform", lambda *_: pytest.fail("mapped again"))
+    for rows in (first, rows_of(shard, path, DIRECTIONS)):
+        assert (rows.count, rows.dimension) == (ROWS, DIRECTIONS)
+        assert all(np.array_equal(one, other) for one, other in zip(seen(rows), expected, strict=True))
+        # Noise that is drawn first is keyed by the party's own rows, not by their copy.
+        assert np.array_equal(rows.fingerprint(), open_shard(Layout(root), shard).fingerprint())
+    # A further map meets double precision.
+    (doubles, _) = next(iter(rows_of(shard, [*path, lambda given: given + 0.0], DIRECTIONS).blocks()))
+    assert doubles.dtype == np.float64
+
+
+def test_another_map_has_rows_of_its_own(
+    shard: ShardRef, whitening: WhitenedFeatures, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, _ = seen(rows_of(shard, maps(whitening, monkeypatch), DIRECTIONS))
+    turned = WhitenedFeatures.of(whitening.map, whitening.mean, -whitening.basis)
+    other, _ = seen(rows_of(shard, maps(turned, monkeypatch), DIRECTIONS))
+    assert np.array_equal(other, -one)
+    with monkeypatch.context() as patch:
+        patch.setattr(mapped_rows, "code_version", lambda _: "another")
+        assert mapped_rows.map_key(whitening) != mapped_rows.map_key(turned)
+        changed = mapped_rows.map_key(whitening)
+    assert changed != mapped_rows.map_key(whitening)
+
+
+@pytest.mark.parametrize("lacking", ["disk", "permission"])
+def test_where_nothing_can_be_kept_rows_are_mapped_all_the_same(
+    shard: ShardRef, root: Path, whitening: WhitenedFeatures, monkeypatch: pytest.MonkeyPatch, lacking: str
+) -> None:
+    if lacking == "disk":
+        monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=4 * ROWS * DIRECTIONS))
+    else:
+
+        def refused(*_: object, **__: object) -> None:
+            raise OSError("read-only")
+
+        monkeypatch.setattr(mapped_rows, "write_mapped", refused)
+    rows, _ = seen(rows_of(shard, maps(whitening, monkeypatch), DIRECTIONS))
+    assert rows.shape == (ROWS, DIRECTIONS)
+    assert not list(root.rglob("mapped"))
+
+
+def test_a_map_that_takes_long_is_made_once_for_a_root(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Layout(root).prepare()
+    setting, calls = Setting(sizes=(), dimension=PIXELS, classes=2), []
+    inner, random = ScatteringFeatures(np.array([1, 8, 8, 1, 8, 4]), np.array([0.5])), np.random.default_rng(3)
+
+    def make(self: PublicWhitening, dimension: int) -> WhitenedFeatures:
+        calls.append(dimension)
+        basis = np.random.default_rng(4).normal(size=(inner.dimension, self.components))
+        return WhitenedFeatures.of(inner, random.random(inner.dimension), basis)
+
+    monkeypatch.setattr(PublicWhitening, "fit", lambda self, *_: make(self, PIXELS))
+    first = features.public_map(SPEC, setting)
+    again = features.public_map(SPEC, setting)
+    assert len(calls) == 1
+    assert all(np.array_equal(array, again.arrays()[name]) for name, array in first.arrays().items())
+    features.public_map(SPEC.with_parameters(components=4), setting)
+    assert len(calls) == 2
+    for place in root.rglob("arrays.npz"):
+        flip(place)
+    features.public_map(SPEC, setting)
+    features.public_map(SPEC, setting)
+    assert len(calls) == 3
