@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
+from dpalgos._blas import add_gram
 from dpalgos.arrays import Array, Features, Floats, Ints
 from dpalgos.mechanisms.fixed_point import encode_into, encoded_radius
 from dpalgos.mechanisms.symmetric import pack
@@ -33,15 +34,13 @@ class _Gram:
         self._most, self._held = max(1, int(_EXACT / radius**2)), 0
 
     def add(self, part: Floats) -> None:
-        from scipy.linalg.blas import dsyrk
-
         for start in range(0, len(part), self._most):
             rows = part[start : start + self._most]
             if self._held + len(rows) > self._most:
                 self._moved += self._sum.astype(np.int64)
                 self._sum[:], self._held = 0.0, 0
             self._held += len(rows)
-            self._sum = dsyrk(1.0, rows.T, beta=1.0, c=self._sum, overwrite_c=1, lower=1)
+            add_gram(self._sum, rows)
 
     def packed(self) -> Ints:
         return pack((self._moved + self._sum.astype(np.int64)).T)
