@@ -197,7 +197,8 @@ class OneSum(Algorithm):
 
     def work(self, setting: Setting) -> Work:
         """Return that of one pass, two operations for each row and entry of the sum."""
-        return Work(operations=2.0 * setting.rows * math.prod(self.sum_shape(setting)))
+        entries = math.prod(self.sum_shape(setting))
+        return Work(operations=2.0 * setting.rows * entries, sums=2 * 8 * entries)
 
     def initial(self, setting: Setting) -> Ints:
         """Return an empty sum."""

@@ -26,6 +26,7 @@ from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian, total_mu
 from dpalgos.mechanisms.symmetric import SymmetricRoundedGaussian
 from dpalgos.models import Artefact, Statistic
 from dpalgos.rows import Floats, Ints, Rows
+from dpalgos.work import Work
 
 __all__ = [
     "GaussianSum",
@@ -77,6 +78,10 @@ class GaussianSum(Protocol):
 
     def sum_shape(self, setting: Setting) -> tuple[int, ...]:
         """Return the shape of the sum."""
+        ...
+
+    def work(self, setting: Setting) -> Work:
+        """Return what one sum asks of a machine."""
         ...
 
     def contribution(self, state: Ints, rows: Rows, setting: Setting) -> Ints:
@@ -168,6 +173,16 @@ class NightSum(Algorithm):
         once = self.inner.guarantee(setting)
         shared = f"a row takes part in {_times(self.factor)}, and how many rows arrive in which night is public"
         return replace(once, losses=(self.budget,), assumptions=(*once.assumptions, shared))
+
+    def work(self, setting: Setting) -> Work:
+        """Return that of the nights whose sums take part."""
+        once, nights = self.inner.work(setting), min(self.night, self.factor.kept_nights)
+        return replace(
+            once,
+            passes=once.passes * nights,
+            operations=once.operations * nights,
+            small_operations=once.small_operations * nights,
+        )
 
     def steps(self, setting: Setting) -> int:
         """Return 1: one sum a night."""

@@ -78,11 +78,14 @@ class LinearTask:
 
     def gather(self, parties: Sequence[Rows], setting: Setting) -> tuple[Floats, Floats]:
         """Return the rows (n, p) and targets (n, m) of all parties together."""
-        blocks = [self.block(*block, setting) for rows in parties for block in rows.blocks()]
-        if not blocks:
-            classes, width = self.shape(setting)
-            return np.zeros((0, width)), np.zeros((0, classes))
-        return np.concatenate([rows for rows, _ in blocks]), np.concatenate([targets for _, targets in blocks])
+        (classes, width), count = self.shape(setting), sum(rows.count for rows in parties)
+        gathered, targets, filled = np.zeros((count, width)), np.zeros((count, classes)), 0
+        for rows in parties:
+            for block in rows.blocks():
+                part = slice(filled, filled + len(block[1]))
+                gathered[part], targets[part] = self.block(*block, setting)
+                filled = part.stop
+        return gathered[:filled], targets[:filled]
 
     def model(self, weights: Floats, setting: Setting) -> LinearModel:
         """Return the model of weights (m, p), in the coordinates of the rows and labels as they were given."""

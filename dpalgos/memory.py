@@ -1,12 +1,18 @@
-"""What may be kept in memory between passes over rows: one limit for the whole process, and reservations against it."""
+"""What may be held of rows in memory: one limit for the whole process, reservations and claims against it.
+
+Rows that could be read again are kept where a reservation fits, and streamed otherwise (:func:`reserve`). An algorithm
+that must hold its rows waits for its turn (:func:`claim`).
+"""
 
 from __future__ import annotations
 
 import os
 import threading
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-__all__ = ["Reserved", "machine_memory", "memory_limit", "reserve", "set_memory_limit"]
+__all__ = ["Reserved", "claim", "machine_memory", "memory_limit", "reserve", "set_memory_limit"]
 
 
 def machine_memory() -> int:
@@ -23,14 +29,26 @@ class _Account:
     def __init__(self) -> None:
         self.limit = machine_memory() // 4
         self.held = 0
+        self.claimed = 0
         self._lock = threading.Lock()
+        self._given = threading.Condition(self._lock)
 
     def take(self, count: int) -> bool:
         with self._lock:
-            if self.held + count > self.limit:
+            if self.held + self.claimed + count > self.limit:
                 return False
             self.held += count
             return True
+
+    def claim(self, count: int) -> None:
+        with self._lock:
+            self._given.wait_for(lambda: not self.claimed or self.claimed + count <= self.limit)
+            self.claimed += count
+
+    def unclaim(self, count: int) -> None:
+        with self._lock:
+            self.claimed -= count
+            self._given.notify_all()
 
     def give(self, count: int) -> None:
         with self._lock:
@@ -59,6 +77,24 @@ def reserve(size: int) -> Reserved | None:
     reserved = Reserved(size)
     weakref.finalize(reserved, _account.give, size)
     return reserved
+
+
+@contextmanager
+def claim(size: int) -> Iterator[None]:
+    """Hold ``size`` bytes for rows that must be in memory; wait until they fit beside what else is claimed.
+
+    Whoever is alone goes ahead whatever the size: that it fits at all is for the caller to check before. What is kept
+    by reservation is not waited for, since it ends when it is forgotten and not at a point of the program: it may come
+    on top, but nothing more is kept meanwhile. A claim within a claim may wait forever.
+    """
+    if size <= 0:
+        yield
+        return
+    _account.claim(size)
+    try:
+        yield
+    finally:
+        _account.unclaim(size)
 
 
 def memory_limit() -> int:

@@ -234,7 +234,9 @@ class ChosenRows:
 
 def gather(rows: Rows, classes: int) -> tuple[Floats, Ints]:
     """Return all rows of a party as sanitised arrays, features (n, d) and labels (n,), null records included."""
-    parts = [sanitise(features, labels, classes) for features, labels in rows.blocks()]
-    if not parts:
-        return np.zeros((0, rows.dimension)), np.zeros(0, dtype=np.int64)
-    return np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts])
+    gathered, known, filled = np.zeros((rows.count, rows.dimension)), np.zeros(rows.count, dtype=np.int64), 0
+    for features, labels in rows.blocks():
+        part = slice(filled, filled + len(labels))
+        gathered[part], known[part] = sanitise(features, labels, classes)
+        filled = part.stop
+    return gathered[:filled], known[:filled]

@@ -308,8 +308,12 @@ def _factorised(problem: Problem, weights: Floats, gradient: Floats) -> Floats:
     direction = np.empty_like(gradient)
     for row in range(len(gradient)):
         bent = np.flatnonzero(weights[:, row])
-        features = problem.features if len(bent) == len(weights) else problem.features[bent]
-        hessian = (features * weights[bent, row : row + 1]).T @ features
+        hessian = np.zeros((gradient.shape[1], gradient.shape[1]))
+        # Block by block: weighted rows are another copy of them all otherwise.
+        for start in range(0, len(bent), _BLOCK):
+            own = bent[start : start + _BLOCK]
+            features = problem.features[own]
+            hessian += (features * weights[own, row : row + 1]).T @ features
         hessian[np.diag_indices(len(hessian))] += problem.regularisation
         direction[row] = np.linalg.solve(hessian, -gradient[row])
     return direction

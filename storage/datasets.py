@@ -55,6 +55,8 @@ MANIFEST = "dataset.json"
 _UNREGISTERED = "unregistered"
 _PARTS = ("train", "test")
 _SPARSE_FROM = 1024
+# Rows that are brought into the unit ball at a time.
+_PIECE_ROWS = 1024
 
 RowMap = Callable[[NDArray[np.float64]], NDArray[np.float64]]
 
@@ -65,6 +67,14 @@ def into_unit_ball(features: NDArray[np.float64]) -> NDArray[np.float32]:
     Total: rows that are not finite become zero. Rounding moves a row's norm by up to one part in 2²⁴, in either
     direction, so the norm is checked after the round trip and longer rows are scaled once more.
     """
+    stored = np.empty(features.shape, dtype=np.float32)
+    # What is made on the way is several times as large as the rows.
+    for start in range(0, len(features), _PIECE_ROWS):
+        stored[start : start + _PIECE_ROWS] = _rounded(features[start : start + _PIECE_ROWS])
+    return stored
+
+
+def _rounded(features: NDArray[np.float64]) -> NDArray[np.float32]:
     rows = np.array(features, dtype=np.float64)
     rows[~np.isfinite(rows).all(axis=1)] = 0.0
     # A row with an entry above 1 is outside anyway; dividing by that entry first keeps the square from overflowing.

@@ -19,6 +19,7 @@ from dpalgos.neighbouring import NeighbouringPair, one_row_apart
 from dpalgos.noise import NoiseSource
 from dpalgos.registry import register
 from dpalgos.rows import ArrayRows, Floats, Rows, null_records
+from dpalgos.work import Work
 
 __all__ = ["KeySelection"]
 
@@ -92,6 +93,10 @@ class KeySelection(ApproximateAlgorithm):
             return self.width
         whole = (setting.dimension - self.first) % self.columns == 0
         return (setting.dimension - self.first) // self.columns if whole else 0
+
+    def work(self, setting: Setting) -> Work:
+        """Return that of one pass."""
+        return Work(small_operations=float(setting.rows) * self.columns)
 
     def sensitivity(self, setting: Setting) -> float:
         """Return m: how many counts one record changes by one."""

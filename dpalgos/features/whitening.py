@@ -163,6 +163,9 @@ class PublicWhitening(PublicMap):
         return Work(
             operations=_DECOMPOSITION * float(features) ** 3 + 2.0 * mapped * features * self.components,
             small_operations=float(setting.dimension) * (_FEATURES * mapped + _DRAWING * made),
+            # Both halves of the pairs and all of them side by side, and square matrices and their eigenvectors.
+            row=8 * 3 * features,
+            held=8 * (2 * made * features + 5 * features**2),
         )
 
     def fit(self, parties: Sequence[Rows], setting: Setting, noise: NoiseSource) -> WhitenedFeatures:
@@ -193,12 +196,15 @@ class PublicWhitening(PublicMap):
 
     def _directions(self, first: Floats, second: Floats) -> tuple[Floats, Floats]:
         """Return mean (p,) and basis (p, k) from the features of the pairs."""
+        # One copy of the features at a time: they are the most that making the map holds.
+        apart = first - second
+        within, vectors = np.linalg.eigh(apart.T @ apart / (2 * len(apart)))
+        del apart
+        whitener = vectors / np.sqrt(within + self.floor * within[-1])
         both = np.concatenate([first, second])
         mean = both.mean(axis=0)
-        centred, apart = both - mean, first - second
-        within, vectors = np.linalg.eigh(apart.T @ apart / (2 * len(apart)))
-        whitener = vectors / np.sqrt(within + self.floor * within[-1])
-        _, turned = np.linalg.eigh(whitener.T @ (centred.T @ centred / len(centred)) @ whitener)
+        both -= mean
+        _, turned = np.linalg.eigh(whitener.T @ (both.T @ both / len(both)) @ whitener)
         # Single precision is enough and halves the file.
         basis = (whitener @ turned[:, ::-1][:, : self.components]).astype(np.float32).astype(np.float64)
         return mean, basis

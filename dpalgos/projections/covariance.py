@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -19,7 +19,7 @@ from dpalgos.models import Projection
 from dpalgos.neighbouring import NeighbouringPair, orthogonal_pair
 from dpalgos.rows import Array, Features, Floats, Ints, Rows, null_labels, sanitise
 from dpalgos.validation import require_between, require_components, require_count
-from dpalgos.work import Work
+from dpalgos.work import Work, covariance_work
 
 __all__ = ["CovarianceSum", "PrincipalDirections", "TruncatedDirections", "gram_matrix", "leading_basis"]
 
@@ -48,6 +48,10 @@ class PrincipalDirections(ProjectionAlgorithm):
     def output_dimension(self, dimension: int) -> int:
         """Return the number of directions."""
         return self.components
+
+    def work(self, setting: Setting) -> Work:
+        """Return that of a covariance and of all its eigenvectors."""
+        return covariance_work(setting)
 
     def neighbouring_pair(self, setting: Setting) -> NeighbouringPair:
         """Return two orthogonal rows, which move XᵀX by √2 in the Frobenius norm, or one and a null record: by 1."""
@@ -111,11 +115,6 @@ class CovarianceSum(TruncatedDirections, OneSum):
         """Return the basis; its spectrum is that of the noisy XᵀX/n."""
         covariance = unpack(state) / self._scale(setting) ** 2 / max(setting.rows, 1)
         return leading_basis(covariance, self.components, self.variance_share)
-
-    def work(self, setting: Setting) -> Work:
-        """Return that of the sum and of all eigenvectors of a d × d matrix."""
-        summed = super().work(setting)
-        return replace(summed, operations=summed.operations + 10.0 * setting.dimension**3)
 
     @abstractmethod
     def _scale(self, setting: Setting) -> float:

@@ -24,6 +24,7 @@ from dpalgos.solvers import Problem, certified_minimiser, rounding_bound
 from dpalgos.trainers.linear import LinearClassifierTrainer
 from dpalgos.trainers.output_perturbation import SOLVER_ASSUMPTION
 from dpalgos.validation import require_count, require_positive
+from dpalgos.work import Work, gathering_work
 
 __all__ = ["ConsensusAdmm", "PublishedConsensusAdmm"]
 
@@ -65,6 +66,10 @@ class _Consensus(LinearClassifierTrainer):
         require_positive("regularisation", self.regularisation)
         if not math.isfinite(self.task.loss.slope_norm(2)):
             raise ParameterError(f"the loss {self.loss!r} has no bounded slope; use huber-hinge, logistic or softmax")
+
+    def work(self, setting: Setting) -> Work:
+        """Return that of the parties' solvers, one after the other in each step."""
+        return gathering_work(setting, rows=max(setting.sizes, default=0), times=self.iterations)
 
     def slope(self, setting: Setting) -> float:
         """Return G: the largest norm of one row's gradient, over all weight rows."""

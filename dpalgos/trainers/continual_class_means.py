@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -18,6 +19,7 @@ from dpalgos.models import Artefact
 from dpalgos.registry import register
 from dpalgos.rows import Floats, Ints, Rows, sanitise
 from dpalgos.trainers.class_means import ClassMeansDiscriminant, ClassSumTrainer
+from dpalgos.work import Work
 
 __all__ = ["ContinualClassMeans"]
 
@@ -71,6 +73,11 @@ class ContinualClassMeans(ClassSumTrainer):
         """Return the budget."""
         self.check(setting)
         return gaussian_guarantee(self.budget, setting)
+
+    def work(self, setting: Setting) -> Work:
+        """Return that of one pass, and of a sum for each night."""
+        shape = self.class_sums(setting).shape(setting)
+        return Work(operations=2.0 * setting.rows * math.prod(shape), sums=8 * self.nights * math.prod(shape))
 
     def class_sums(self, setting: Setting) -> ClassSums:
         """Return one night's sums, on the grid of their noise."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -15,6 +15,7 @@ from dpalgos.models import Artefact
 from dpalgos.registry import register
 from dpalgos.rows import ArrayRows, Floats, Ints, Rows
 from dpalgos.trainers.ftrl import FollowTheRegularisedLeader, LeaderTrainer
+from dpalgos.work import Work
 
 __all__ = ["ContinualLeader"]
 
@@ -65,6 +66,12 @@ class ContinualLeader(LeaderTrainer):
     def factor(self) -> ToeplitzFactor:
         """Return the factor of the horizon."""
         return ToeplitzFactor(nights=self.nights, bands=self.bands)
+
+    def work(self, setting: Setting) -> Work:
+        """Return that of holding all nights' rows, and of each night's sum again in all later ones."""
+        nights = self.nights
+        once = self._once().sums(setting).work(setting, nights)
+        return replace(once, kept=0, held=2 * 8 * setting.rows * setting.dimension)
 
     def sensitivity(self, setting: Setting) -> float:
         """Return how far one record of the first night moves the stream, in units of gradients."""

@@ -21,6 +21,7 @@ from dpalgos.smo.raw_rows import gather_raw
 from dpalgos.smo.solver import solve
 from dpalgos.smo.working_sets import RULES
 from dpalgos.validation import require_positive
+from dpalgos.work import Work, machine_work
 
 __all__ = ["PublishedDualPerturbation"]
 
@@ -71,6 +72,10 @@ class PublishedDualPerturbation(Unproved, PureAlgorithm):
         super().__post_init__()
         require_positive("C", self.C)
         require_positive("tolerance", self.tolerance)
+
+    def work(self, setting: Setting) -> Work:
+        """Return that of holding rows as they are, and a cache of kernel rows."""
+        return machine_work(setting)
 
     def fit(self, parties: Sequence[Rows], setting: Setting, noise: NoiseSource) -> LinearModel:
         """Return the machine with noisy dual variables; one-vs-rest for three classes and more."""

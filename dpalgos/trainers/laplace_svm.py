@@ -17,6 +17,7 @@ from dpalgos.registry import register
 from dpalgos.rows import Rows
 from dpalgos.trainers.smo import Smo
 from dpalgos.validation import require_count, require_positive
+from dpalgos.work import Work, machine_work
 
 __all__ = ["PublishedLaplaceSvm"]
 
@@ -65,6 +66,10 @@ class PublishedLaplaceSvm(Unproved, PureAlgorithm):
         """Return 2Cnd/ε."""
         attributes = self.attributes or setting.dimension
         return 2.0 * self.C * max(setting.rows, 1) * attributes / self.budget.epsilon
+
+    def work(self, setting: Setting) -> Work:
+        """Return that of holding rows as they are, and a cache of kernel rows."""
+        return machine_work(setting)
 
     def fit(self, parties: Sequence[Rows], setting: Setting, noise: NoiseSource) -> LinearModel:
         """Return the machine of all parties' rows together, with noise on its weights."""

@@ -73,8 +73,8 @@ class MinimiserSum(LinearTrainer, OneSum):
         return self.task.shape(setting)
 
     def work(self, setting: Setting) -> Work:
-        """Return that of the parties' solvers."""
-        return gathering_work(setting)
+        """Return that of the parties' solvers, one after the other."""
+        return gathering_work(setting, rows=max(setting.sizes, default=0))
 
     def minimiser(self, rows: Rows, setting: Setting) -> Floats:
         """Return the weights (m, p) that minimise the party's own regularised risk."""

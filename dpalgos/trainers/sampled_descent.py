@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -23,6 +23,7 @@ from dpalgos.registry import register
 from dpalgos.rows import ChosenRows, Floats, Rows
 from dpalgos.trainers.linear import LinearTrainer
 from dpalgos.validation import require_between, require_count, require_positive
+from dpalgos.work import Work
 
 __all__ = ["SampledDescent"]
 
@@ -140,6 +141,14 @@ class SampledDescent(ApproximateAlgorithm, LinearTrainer):
         """Return the party's exact sum at zero weights, were all rows to take part."""
         sums = self.sums(setting)
         return sums.decode(sums.total(np.zeros(self.task.shape(setting)), rows, setting))
+
+    def work(self, setting: Setting) -> Work:
+        """Return that of a sum over a sample of the rows in each step."""
+        share = self._threshold / 2.0**_RATE_BITS
+        whole = self.sums(setting).work(setting, self.iterations)
+        return replace(
+            whole, operations=whole.operations * share, small_operations=whole.small_operations * share + setting.rows
+        )
 
     def sums(self, setting: Setting) -> GradientSums:
         """Return how gradients are clipped, encoded and added."""

@@ -16,6 +16,7 @@ from dpalgos.registry import register
 from dpalgos.rows import Rows
 from dpalgos.smo.machine import MachineOptions, train
 from dpalgos.smo.working_sets import RULES
+from dpalgos.work import Work, machine_work
 
 __all__ = ["MachineTrainer", "Smo"]
 
@@ -44,6 +45,10 @@ class MachineTrainer(Unproved):
         return MachineOptions(
             C=self.C, kernel=self.kernel, gamma=self.gamma, tolerance=self.tolerance, shrinking=self.shrinking
         )
+
+    def work(self, setting: Setting) -> Work:
+        """Return that of holding rows as they are, and a cache of kernel rows."""
+        return machine_work(setting)
 
     def fit(self, parties: Sequence[Rows], setting: Setting, noise: NoiseSource) -> LinearModel | KernelModel:
         """Return the machine trained on all parties' rows together."""

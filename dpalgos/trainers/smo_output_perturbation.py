@@ -21,7 +21,7 @@ from dpalgos.models import LinearModel
 from dpalgos.neighbouring import NeighbouringPair
 from dpalgos.noise import NoiseSource, RandomStream
 from dpalgos.registry import register
-from dpalgos.rows import NULL_LABEL, Floats, Ints, Rows, gather
+from dpalgos.rows import NULL_LABEL, Floats, Ints, Rows, sanitise
 from dpalgos.smo.coordinate_descent import minimise_hinge, rounding_slack
 from dpalgos.smo.machine import fingerprints
 from dpalgos.validation import require_between, require_positive
@@ -95,12 +95,17 @@ class HingeMinimisers(Algorithm):
         return np.stack([minimise_hinge(features, y, self.C, self.gap(setting), order) for y in targets.T])
 
     def _pool(self, parties: Sequence[Rows], setting: Setting) -> tuple[Floats, Ints]:
-        parts = [gather(rows, setting.classes) for rows in parties]
-        features = np.concatenate([np.zeros((0, setting.dimension)), *(part[0] for part in parts)])
-        labels = np.concatenate([np.zeros(0, dtype=np.int64), *(part[1] for part in parts)])
+        count = sum(rows.count for rows in parties)
+        pooled, labels, filled = np.zeros((count, setting.dimension + 1)), np.zeros(count, dtype=np.int64), 0
+        for rows in parties:
+            for block in rows.blocks():
+                part = slice(filled, filled + len(block[1]))
+                pooled[part, :-1], labels[part] = sanitise(*block, setting.classes)
+                filled = part.stop
         # A null record has no constant feature either: a zero row moves no weight.
-        constant = np.where(labels[:, None] == NULL_LABEL, 0.0, self.intercept_scaling)
-        return np.hstack([features, constant]) * self._factor(), labels
+        pooled[:, -1] = np.where(labels == NULL_LABEL, 0.0, self.intercept_scaling)
+        pooled *= self._factor()
+        return pooled[:filled], labels[:filled]
 
     def _factor(self) -> float:
         return 1.0 / math.hypot(1.0, self.intercept_scaling)

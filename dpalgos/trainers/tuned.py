@@ -213,6 +213,8 @@ class Tuned(ApproximateAlgorithm):
             operations=sum(work.operations for work in works),
             small_operations=sum(work.small_operations for work in works),
             kept=max(work.kept for work in works),
+            held=max(work.held for work in works),
+            sums=max(work.sums for work in works),
         )
 
     def sensitivity(self, setting: Setting) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -12,6 +12,7 @@ from dpalgos.parallel import cores
 from dpalgos.trainers.tuned import Tuned
 from dpalgos.work import Work
 from storage.refs import DatasetRef
+from storage.rowfiles import RowFormat
 from tasks.planning.fields import Json
 from tasks.planning.plans import PlannedRelease, RunPlan
 
@@ -29,7 +30,16 @@ _READ = 1.5e-9
 _ENCODE = 5e-9
 _SMALL = 45e-9
 _STORE = 30e-9
-_OVERHEAD = 480 * 2**20
+# Resident in bytes, measured on runs of a few rows: engine and libraries before rows are read, compiled code, and the
+# least that a whole run takes, its records and figures included.
+_IMPORTED, _COMPILED, _LEAST = 410 * 2**20, 60 * 2**20, 480 * 2**20
+# Releases of several parties that are made at once, and copies of a block while it is read and decoded, or brought into
+# the unit ball and written.
+_AT_ONCE, _READING, _STORING = 4, 3, 4
+# Numbers a class of a test row that is scored, sorted and counted.
+_SCORED = 4
+# Bytes a row of a partition's positions, sorted and compared; bytes of a group of shards on their way to files.
+_POSITION, _DEALT = 48, 2 * 2**27
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,12 +179,46 @@ def expect(
         passes=max((work.passes for _, work in works), default=0),
         operations=sum(work.operations for _, work in works),
         read_bytes=_BYTES * read,
-        memory_bytes=_OVERHEAD + (0 if streamed else kept),
+        memory_bytes=_memory(works, maps, dataset, speeds.cores, limit, stored_first=to_store > 0),
         streamed=streamed,
         epsilon=plan.epsilon,
         delta=plan.delta,
         seconds=round(seconds, 1),
     )
+
+
+def _memory(
+    works: Sequence[tuple[PlannedRelease, Work]],
+    maps: Sequence[PlannedRelease],
+    dataset: DatasetRef,
+    cores: int,
+    limit: int,
+    *,
+    stored_first: bool,
+) -> int:
+    """Return the peak of the process: the most of its stages, each what it holds above the libraries.
+
+    Rows are mapped and dealt; public maps are made; releases read blocks, keep rows or hold them, and add up; test rows
+    are scored.
+    """
+    block = min(dataset.rows, RowFormat(dataset.dimension, dataset.labels).block_rows)
+    mapping = [one.build().work(one.setting) for one in maps]
+    reading = block * (4 * _READING * dataset.dimension + max((work.row for work in mapping), default=0))
+    scores = 8 * _SCORED * (dataset.test_rows or dataset.rows // 5) * max(len(dataset.classes), 1)
+    stages = [reading + scores, *(work.held for work in mapping)]
+    if stored_first:
+        dealt = min(_DEALT, 8 * dataset.rows * dataset.dimension)
+        stages.append(8 * _STORING * block * dataset.dimension + _POSITION * dataset.rows + dealt)
+    for level in {release.upstream for release, _ in works}:
+        side_by_side = [(release, work) for release, work in works if release.upstream == level]
+        summing = [
+            reading + work.sums * cores + 8 * block * release.setting.dimension * 2 * (cores + 1)
+            for release, work in side_by_side
+        ]
+        held = sorted(work.held for _, work in side_by_side)[-_AT_ONCE:]
+        kept = min(sum(work.kept for _, work in side_by_side), limit)
+        stages.append(sum(sorted(summing)[-_AT_ONCE:]) + kept + min(sum(held), max(limit, *held)))
+    return max(_LEAST, _IMPORTED + _COMPILED + max(stages))
 
 
 def _candidates(release: PlannedRelease) -> int:

@@ -15,7 +15,9 @@ from storage.shards import open_shard
 from tasks.accounts.budget import open_ledger
 from tasks.planning.fields import Json
 from tasks.planning.plans import PlannedCombination, PlannedRelease, RunPlan
+from tasks.release.memory import require_memory
 from tasks.release.noise import key_identifiers
+from tasks.release.storing import is_stored
 from tasks.runtime.settings import current_layout
 
 __all__ = ["admit", "commit", "require_admissible", "require_upstream", "reserve"]
@@ -96,6 +98,10 @@ def _admissible(
         _require_bound(release, by_party)
     for release in readers:
         release.trust_model().require(release.build(), release.setting)
+    for release in readers:
+        # What is stored is not made again.
+        if not is_stored(release.key):
+            require_memory(release)
     private = next((shard.dataset for shard in shards if shard.dataset.private), None)
     if private is not None:
         _require_private(readers, private, ledger, run, sound_counterpart)

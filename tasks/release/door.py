@@ -9,10 +9,10 @@ from typing import cast
 
 from threadpoolctl import threadpool_limits
 
-from dpalgos.algorithms import Diagnosing, fit, is_sum_algorithm
+from dpalgos.algorithms import Algorithm, Diagnosing, fit, is_sum_algorithm
 from dpalgos.features.public_map import PublicMap
 from dpalgos.keystream import KeyedNoise
-from dpalgos.memory import set_memory_limit
+from dpalgos.memory import claim, set_memory_limit
 from dpalgos.models import Artefact
 from dpalgos.rows import Rows
 from dpalgos.summation import SumAlgorithm
@@ -124,6 +124,12 @@ class OpenRelease:
         algorithm = planned.build()
         if isinstance(algorithm, PublicMap) and algorithm.kept:
             return public_map(planned.algorithm, setting)
+        # Parties' releases are made side by side; those that hold their rows take turns where not all fit.
+        with claim(algorithm.work(setting).held):
+            return self._fitted(algorithm)
+
+    def _fitted(self, algorithm: Algorithm) -> Artefact:
+        planned, setting = self.planned, self.planned.setting
         if isinstance(algorithm, Diagnosing) and not self._shards[0].dataset.private:
             diagnosed, self._diagnostics = algorithm.diagnostics(self.rows, setting, self.noises[0])
             return diagnosed

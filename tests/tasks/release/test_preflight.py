@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from dpalgos.errors import ParameterError
+from flows.federated_training import chain_inline
 from storage.errors import InputError, OverspendError, RefusedError
 from tasks.accounts.budget import open_ledger
 from tasks.datasets.description import find_dataset
@@ -124,3 +125,27 @@ def test_no_engine_is_imported() -> None:
     code = "import sys, tasks.release.preflight; print([name for name in ('prefect', 'mlflow') if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=clean_environment())
     assert done.stdout.strip() == "[]", done
+
+
+@pytest.mark.parametrize("trainer", ["erm", "output-perturbation", "smo-output-perturbation", "consensus-admm"])
+def test_rows_that_must_be_held_and_do_not_fit_are_refused_before_the_charge(
+    trainer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The system would kill the process once it had been charged for."""
+    config: dict[str, Any] = {"algorithm": None, "trainer": trainer, "evaluation": False}
+    monkeypatch.setenv("UNITBALL_MEMORY", "8K")
+    with pytest.raises(InputError, match=r"120 × 4 rows|60 × 4 rows") as caught:
+        check(**config)
+    assert "MiB, and UNITBALL_MEMORY allows 0; nothing was charged" in str(caught.value)
+    with pytest.raises(InputError, match="nothing was charged"):
+        chain_inline(TrainingConfig.model_validate({"dataset": "iris", "epsilon": 1.0, "parties": 2, **config}))
+    assert charges("iris") == []
+    monkeypatch.setenv("UNITBALL_MEMORY", "1M")
+    check(**config)
+
+
+def test_what_is_stored_needs_no_memory_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = TrainingConfig.model_validate({"dataset": "iris", "algorithm": "non-private", "parties": 2})
+    made = chain_inline(config)
+    monkeypatch.setenv("UNITBALL_MEMORY", "0")
+    assert chain_inline(config).models == made.models
