@@ -29,9 +29,16 @@ class _Gram:
     """
 
     def __init__(self, width: int, radius: float) -> None:
+        self._space = np.empty((0, width))
         self._sum = np.zeros((width, width), order="F")
         self._moved = np.zeros((width, width), dtype=np.int64)
         self._most, self._held = max(1, int(_EXACT / radius**2)), 0
+
+    def space(self, rows: int) -> Floats:
+        """Return room for so many encoded rows, the same memory each time."""
+        if rows > len(self._space):
+            self._space = np.empty((rows, self._space.shape[1]))
+        return self._space[:rows]
 
     def add(self, part: Floats) -> None:
         for start in range(0, len(part), self._most):
@@ -70,12 +77,16 @@ def packed_gram(
     """
     many = count * width >= _COMPILED_FROM
 
-    def add(gram: _Gram, block: tuple[Features, Array]) -> None:
-        features, labels = block
-        for part in pieces(len(features), width, _PART_ENTRIES):
-            rows = clean(features[part], labels[part])
-            compiled = many and rows.dtype == np.float32
-            gram.add(encode_into(np.empty(rows.shape), rows, 1.0, scale, compiled=compiled))
+    def add(gram: _Gram, part: tuple[Features, Array]) -> None:
+        rows = clean(*part)
+        compiled = many and rows.dtype == np.float32
+        gram.add(encode_into(gram.space(len(rows)), rows, 1.0, scale, compiled=compiled))
 
-    grams = accumulate(lambda: _Gram(width, encoded_radius(1.0, scale)), add, blocks)
+    # Parts, not blocks, wait for a core: few blocks are held at once.
+    parts = (
+        (features[part], labels[part])
+        for features, labels in blocks
+        for part in pieces(len(features), width, _PART_ENTRIES)
+    )
+    grams = accumulate(lambda: _Gram(width, encoded_radius(1.0, scale)), add, parts)
     return np.asarray(sum(gram.packed() for gram in grams))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
+from functools import cached_property
 from typing import Any, ClassVar
 
 from dpalgos.errors import ParameterError
@@ -218,7 +219,7 @@ class Claim:
     flaw: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Setting:
     """The public facts a guarantee may depend on.
 
@@ -255,10 +256,15 @@ class Setting:
     def __post_init__(self) -> None:
         self.neighbours.in_force()
 
-    @property
+    @cached_property
     def rows(self) -> int:
-        """Rows of all parties together."""
+        """Rows of all parties together; added up once, for each of many parties asks."""
         return sum(self.sizes)
+
+    @cached_property
+    def smallest(self) -> int:
+        """Rows of the smallest party, at least 1."""
+        return max(1, min(self.sizes, default=1))
 
 
 @dataclass(frozen=True, slots=True)

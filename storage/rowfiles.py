@@ -39,6 +39,8 @@ NULL_CLASS = -1
 # A block of about 32 MB in float64: large enough for fast matrix products, small enough to hold several.
 _BLOCK_ENTRIES = 1 << 22
 _PART_BYTES = 1 << 27
+# Numbers by which compression is judged.
+_SAMPLE = 1 << 16
 _verified: dict[tuple[str, int, int], str] = {}
 
 
@@ -224,10 +226,9 @@ class RowWriter:
             self._writer = pq.ParquetWriter(
                 self._folder / self._name,
                 self._schema,
-                compression="zstd",
-                compression_level=1,
                 use_dictionary=False,
                 write_statistics=False,
+                **self._compression(table),
             )
         self._writer.write_table(table.slice(0, rows).combine_chunks())
         rest = table.slice(rows)
@@ -236,6 +237,18 @@ class RowWriter:
         self._in_part += rows
         if self._in_part >= self._format.part_rows:
             self._close_part()
+
+    def _compression(self, table: Any) -> dict[str, Any]:
+        """Return how a file that begins with these rows is compressed: not at all where it would save a tenth or less.
+
+        The digits of real numbers hardly shrink and take longer to unpack than to read.
+        """
+        zstd: dict[str, Any] = {"compression": "zstd", "compression_level": 1}
+        if self._format.sparse:
+            return zstd
+        features, _ = self._format.decode(table.slice(0, self._format.block_rows).combine_chunks().to_batches()[0])
+        sample = features.reshape(-1)[:_SAMPLE].tobytes()
+        return zstd if len(pa.Codec("zstd", 1).compress(sample)) < 0.9 * len(sample) else {"compression": "none"}
 
     @property
     def _name(self) -> str:
@@ -344,7 +357,9 @@ class StoredRows:
         for path in self.parts or self.files:
             try:
                 source = path.open() if isinstance(path, StoredPart) else path
-                with pq.ParquetFile(source, pre_buffer=False) as file:
+                # From a disk, a megabyte at a time instead of whole columns of a row group.
+                buffer = 0 if isinstance(path, StoredPart) else 1 << 20
+                with pq.ParquetFile(source, pre_buffer=False, buffer_size=buffer) as file:
                     for batch in file.iter_batches(size):
                         pending.append(batch)
                         rows += len(batch)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
+from functools import lru_cache
 from typing import TypeVar
 
 import numpy as np
@@ -36,6 +37,8 @@ _EXACT = 2**53
 _LARGEST_SUM = 2**62
 
 
+# Asked for once a party and block, and exact arithmetic takes its time.
+@lru_cache(maxsize=64)
 def squared_limit(radius: float, scale: float) -> float:
     """Return floor((scale * radius)^2), which no encoded row's squared norm exceeds; exact, below 2^52."""
     for name, value in (("radius", radius), ("scale", scale)):

@@ -37,7 +37,8 @@ def packed_size(dimension: int) -> int:
 
 def pack(matrix: NDArray[_Number]) -> NDArray[_Number]:
     """Return the upper triangle (d (d+1) / 2,) of a symmetric matrix (d, d), row by row, diagonal included."""
-    return matrix[np.triu_indices(len(matrix))]
+    places = np.arange(len(matrix))
+    return matrix[places[:, None] <= places]
 
 
 def unpack(vector: NDArray[_Number]) -> NDArray[_Number]:

@@ -91,17 +91,13 @@ class _MinimiserMean(PureAlgorithm, MinimiserSum):
     def _change(self, setting: Setting, tolerance: float) -> float:
         """Return 2G/(n₍₁₎ λ) + 2γ/λ: how far a replaced row moves one classifier, in l2; G for one against null."""
         slope = setting.neighbours.records * self._slope()
-        return (slope / _smallest(setting) + 2.0 * tolerance) / self.regularisation
+        return (slope / setting.smallest + 2.0 * tolerance) / self.regularisation
 
     def _unit(self, setting: Setting) -> float:
         """Return the grid's step, a power of two: fine against the noise, and every sum below 2^62 steps."""
         scale = self._multiple(setting) * self._change(setting, 0.0) / self.budget.epsilon
-        room = self._largest() * max(setting.rows, 1) / _smallest(setting) / _ROOM
+        room = self._largest() * max(setting.rows, 1) / setting.smallest / _ROOM
         return 2.0 ** max(math.floor(math.log2(scale)) - _FINENESS, math.ceil(math.log2(room)))
-
-
-def _smallest(setting: Setting) -> int:
-    return max(1, min(setting.sizes, default=1))
 
 
 @register("trainers", "mpc-op")

@@ -17,10 +17,6 @@ from dpalgos.trainers.descent import PlainDescent
 __all__ = ["GradientPerturbation", "LocalGradient", "PublishedGradientPerturbation"]
 
 
-def _smallest(setting: Setting) -> int:
-    return max(1, min(setting.sizes, default=1))
-
-
 @dataclass(frozen=True, kw_only=True)
 class MeanDescent(PlainDescent):
     """Descent on the mean over parties of their mean gradients, whatever their rows."""
@@ -30,7 +26,7 @@ class MeanDescent(PlainDescent):
 
     def sums(self, setting: Setting) -> GradientSums:
         """Return sums in which each party's gradients weigh as those of the smallest party."""
-        return replace(super().sums(setting), smallest_party=_smallest(setting))
+        return replace(super().sums(setting), smallest_party=setting.smallest)
 
     def party_weights(self, setting: Setting) -> tuple[int, ...]:
         """Return that every party counts the same: the mean is over parties, whatever their rows."""
@@ -38,7 +34,7 @@ class MeanDescent(PlainDescent):
 
     def divisor(self, setting: Setting) -> int:
         """Return N n₍₁₎."""
-        return max(len(setting.sizes), 1) * _smallest(setting)
+        return max(len(setting.sizes), 1) * setting.smallest
 
 
 @register("trainers", "gradient-perturbation")
@@ -175,5 +171,5 @@ class LocalGradient(MeanDescent):
     def law(self, setting: Setting) -> RoundedGaussian:
         """Return the sum of the parties' noise in each step."""
         alone = super().law(setting)
-        shares = (_smallest(setting) / max(size, 1) for size in setting.sizes)
+        shares = (setting.smallest / max(size, 1) for size in setting.sizes)
         return RoundedGaussian(alone.sigma * math.sqrt(sum(share * share for share in shares)))

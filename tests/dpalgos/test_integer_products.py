@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpalgos import parallel
+from dpalgos import gram_sums, parallel
 from dpalgos.gram_sums import packed_gram
 from dpalgos.mechanisms.fixed_point import encode_rows, encoded_radius
 from dpalgos.mechanisms.integer_products import inner_products, on_weight_grid, outer_products
@@ -53,6 +53,7 @@ def test_a_gram_matrix_does_not_depend_on_blocks_or_cores(
     cores: int, block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(parallel, "cores", lambda: cores)
+    monkeypatch.setattr(gram_sums, "_PART_ENTRIES", 240)
     features = np.random.default_rng(5).normal(size=(300, 6))
     features[7] = np.nan
     blocks = [(features[start : start + block], np.zeros(block)) for start in range(0, 300, block)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -139,6 +140,27 @@ def test_many_small_parties_are_merged_without_a_difference() -> None:
             return getattr(self.inner, name)
 
     np.testing.assert_array_equal(merged, fit(Apart(algorithm), parties, known, noise()).weights)
+
+
+def test_what_a_party_does_does_not_grow_with_their_number() -> None:
+    """The sizes of all are gone through once, not once by each."""
+
+    class Counted(tuple[int, ...]):
+        passes = 0
+
+        def __iter__(self) -> Iterator[int]:
+            Counted.passes += 1
+            return super().__iter__()
+
+    rows = blobs(40, 4, 2, 2)
+    parties = [ArrayRows(rows.features[start : start + 2], rows.labels[start : start + 2]) for start in range(0, 40, 2)]
+    known = setting(Counted([2] * 20), 4)
+    for trainer in (GradientPerturbation, LocalGradient):
+        algorithm = trainer(budget=GaussianMu(1.0), iterations=1)
+        start, before = algorithm.initial(known), Counted.passes
+        for party in parties:
+            algorithm.contribution(start, algorithm.prepare(party, known), known)
+        assert Counted.passes - before <= 2
 
 
 def l1_change(dimension: int) -> float:

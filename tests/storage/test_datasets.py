@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
@@ -31,7 +32,7 @@ from storage.errors import DamagedError, FormatVersionError, InputError, Refused
 from storage.fingerprints import row_fingerprints
 from storage.layout import Layout
 from storage.refs import DatasetRef, Labels, Visibility
-from storage.rowfiles import RowFormat
+from storage.rowfiles import RowFormat, RowWriter, StoredRows
 from storage.secrets import root_secret
 from tests.support.data import files_of, flip, gathered, made_up, source_of, stored, temporaries
 
@@ -122,6 +123,18 @@ def test_blocks_parts_and_row_groups_do_not_change_what_is_read(
     # The same cut for other blocks on the way in: sums over blocks repeat bit by bit.
     other = open_dataset(other_root := Layout(tmp_path / "b").prepare(), stored(other_root, source_of(train, block=11)))
     assert [path.read_bytes() for path in rows.files] == [path.read_bytes() for path in other.files]
+
+
+def test_what_hardly_shrinks_is_not_compressed(tmp_path: Path) -> None:
+    random = np.random.default_rng(3)
+    noise = random.standard_normal((300, 40), dtype=np.float32)
+    for name, rows, codec in (("noise", noise, "UNCOMPRESSED"), ("counts", np.rint(noise), "ZSTD")):
+        layout = RowFormat(40, Labels.CLASSES)
+        writer = RowWriter(tmp_path / name, layout)
+        writer.write(layout.encode(rows, np.zeros(300)))
+        stored_rows = StoredRows.open(tmp_path / name, layout, writer.close())
+        assert pq.ParquetFile(stored_rows.files[0]).metadata.row_group(0).column(0).compression == codec
+        assert np.array_equal(np.concatenate([features for features, _ in stored_rows.blocks()]), rows)
 
 
 def test_public_versions_are_named_by_their_content(layout: Layout, tmp_path: Path) -> None:
