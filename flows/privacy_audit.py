@@ -81,8 +81,8 @@ def privacy_audit(request: AuditRequest | None = None) -> list[AuditOutcome]:
     for one in refuted:
         announce(Event.VIOLATED, f"unitball.algorithm.{one.algorithm}", {"reasons": "; ".join(one.reasons)})
     if refuted:
-        words = "; ".join(f"{one.algorithm}: {', '.join(one.reasons)}" for one in refuted)
-        return cast(list[AuditOutcome], _violated(PrivacyViolationError(words)))
+        reasons = "; ".join(f"{one.algorithm}: {', '.join(one.reasons)}" for one in refuted)
+        return cast(list[AuditOutcome], _violated(PrivacyViolationError(reasons)))
     if any(one.outcome != CONSISTENT for one in outcomes):
         return cast(
             list[AuditOutcome], Completed(name=str(EndState.WARNING), message="suspected at 99 %", data=outcomes)

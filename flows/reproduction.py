@@ -252,7 +252,7 @@ def verdict_text(experiment: Experiment) -> str:
     lines = ["| what the paper says | measured | wanted | verdict |", "|---|---|---|---|"]
     for one in experiment.verdicts:
         measured = "–" if one.measured is None else f"{one.measured:.4g}"
-        lines.append(f"| {one.says} | {measured} | {one.wanted} | {one.word} |")
+        lines.append(f"| {one.says} | {measured} | {one.wanted} | {one.summary} |")
     return "\n".join([*lines, *(f"\n- {line}" for line in experiment.missing)])
 
 

@@ -40,18 +40,20 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def append(layout: Layout, rows: Sequence[Mapping[str, Any]], *, table: str = "runs", run: str | None = None) -> None:
-    """Keep result rows, whole or not at all.
+def append(
+    layout: Layout, records: Sequence[Mapping[str, Any]], *, table: str = "runs", run: str | None = None
+) -> None:
+    """Keep result records, whole or not at all.
 
     Parameters
     ----------
-    rows : sequence of mappings
+    records : sequence of mappings
         Column names to text, numbers, booleans or None; columns may differ from those of other files. Mappings and
         sequences are kept as JSON text.
     table : {"runs", "metrics"}
         Which view they appear in.
     run : str, optional
-        Name of the file. Appending under the same name again replaces the rows, so that a run that is repeated
+        Name of the file. Appending under the same name again replaces the records, so that a run that is repeated
         after a kill is not counted twice. Without it every call adds.
 
     Raises
@@ -63,13 +65,13 @@ def append(layout: Layout, rows: Sequence[Mapping[str, Any]], *, table: str = "r
     """
     _require_table(table)
     name = path_component(run or randomness.token_hex(16), "run")
-    columns = list(dict.fromkeys(column for row in rows for column in row))
+    columns = list(dict.fromkeys(column for record in records for column in record))
     if not columns:
         return
     try:
-        data = pa.table({column: pa.array([_plain(row.get(column)) for row in rows]) for column in columns})
+        data = pa.table({column: pa.array([_plain(record.get(column)) for record in records]) for column in columns})
     except pa.ArrowException as error:
-        raise InputError(f"result rows hold different kinds of values in one column: {error}") from error
+        raise InputError(f"result records hold different kinds of values in one column: {error}") from error
     buffer = io.BytesIO()
     pq.write_table(
         data.replace_schema_metadata({_VERSION_KEY: str(FORMAT_VERSION).encode()}), buffer, compression="zstd"
@@ -78,7 +80,7 @@ def append(layout: Layout, rows: Sequence[Mapping[str, Any]], *, table: str = "r
 
 
 def is_recorded(layout: Layout, run: str, table: str = "runs") -> bool:
-    """Whether rows were kept under a run's name."""
+    """Whether records were kept under a run's name."""
     _require_table(table)
     return (layout.results / table / f"{path_component(run, 'run')}.parquet").is_file()
 

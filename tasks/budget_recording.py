@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from tasks.accounts.budget import low_budget
-from tasks.accounts.drawing import budget_page, budget_rows, draw_budgets
+from tasks.accounts.drawing import budget_page, budget_table, draw_budgets
 from tasks.accounts.history import BudgetHistory, budget_histories
 from tasks.runtime.events import Event, account_resource, announce
 from tasks.runtime.settings import current_root
@@ -23,7 +23,7 @@ _BUDGETS = "budgets"
 def record_budgets() -> list[BudgetHistory]:
     """Show and log where every account stands now; return their histories."""
     histories = budget_histories()
-    picture, rows = draw_budgets(histories), budget_rows(histories)
+    picture, lines = draw_budgets(histories), budget_table(histories)
     now = datetime.now(UTC)
     track_run(
         current_root(),
@@ -34,10 +34,10 @@ def record_budgets() -> list[BudgetHistory]:
             params={"accounts": len(histories)},
             metrics={"accounts_low": float(sum(one.low for one in histories))},
             files={"budgets.png": picture, "budgets.html": budget_page(histories, picture)},
-            note="\n".join(f"- {row['account']}: ε = {row['epsilon spent']} of {row['cap']}" for row in rows),
+            note="\n".join(f"- {line['account']}: ε = {line['epsilon spent']} of {line['cap']}" for line in lines),
         ),
     )
-    show_budgets(rows, picture)
+    show_budgets(lines, picture)
     for one in histories:
         if low := low_budget(one.account):
             announce(Event.BUDGET_LOW, account_resource(one.account), low)

@@ -9,7 +9,7 @@ import pandas as pd
 from dpalgos.accounting.successive import RESERVED
 from storage.ledger.charges import Cap
 from tasks.accounts.budget import budget_report, open_ledger
-from unitball.roots import books, using_root
+from unitball.roots import charged_root, using_root
 
 __all__ = ["budget", "open_account", "opened"]
 
@@ -43,7 +43,7 @@ def open_account(
     storage.errors.InputError
         If it exists with another cap, or the cap bounds nothing.
     """
-    with books(root):
+    with charged_root(root):
         opened(name, Cap(epsilon=epsilon, delta=delta), allow_idealised=allow_idealised)
 
 

@@ -31,7 +31,7 @@ from tasks.planning.planner import plan_run
 from tasks.planning.plans import PlannedCombination, RunPlan
 from tasks.planning.resolution import resolve_normalisation
 from unitball.accounts import opened
-from unitball.roots import books
+from unitball.roots import charged_root
 
 __all__ = ["BudgetError", "Fit", "fit_private", "fit_public", "row_map"]
 
@@ -178,7 +178,7 @@ def fit_private(
         For parameters that do not fit.
     """
     try:
-        with books(root):
+        with charged_root(root):
             return _through_the_door(config, features, labels, classes, label_range, account, root is not None, pure)
     except RefusedError as refusal:
         raise BudgetError(str(refusal)) from None
@@ -198,8 +198,8 @@ def _through_the_door(
     from tasks.datasets.request import IngestRequest
     from tasks.release.preflight import require_feasible
     from tasks.release.storing import read_release
-    from tasks.runtime.books import open_catalog
     from tasks.runtime.settings import current_layout
+    from tasks.runtime.stores import open_catalog
 
     population = account or _DEFAULT_ACCOUNT
     if open_catalog().account(population) is None:

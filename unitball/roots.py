@@ -17,7 +17,7 @@ from storage.errors import RefusedError
 from tasks.runtime.environment import restoring
 from tasks.runtime.settings import ROOT_VARIABLE, isolated_root
 
-__all__ = ["PROCESS", "books", "other_process", "process_root", "using_root"]
+__all__ = ["PROCESS", "charged_root", "other_process", "process_root", "using_root"]
 
 PROCESS = secrets.token_hex(16)
 """Names this process, so that what was made in another one is known to be."""
@@ -45,7 +45,7 @@ def process_root() -> Iterator[None]:
     Raises
     ------
     RefusedError
-        In a process that another one has started: each would have books of its own, and spend the same cap again.
+        In a process that another one has started: each would have a ledger of its own, and spend the same cap again.
     """
     if multiprocessing.parent_process() is not None or multiprocessing.current_process().name != "MainProcess":
         raise RefusedError(other_process("this one was started by another"))
@@ -61,7 +61,7 @@ def process_root() -> Iterator[None]:
             yield
 
 
-def books(root: str | os.PathLike[str] | None) -> AbstractContextManager[None]:
+def charged_root(root: str | os.PathLike[str] | None) -> AbstractContextManager[None]:
     """Return the root whose ledger is charged: the one that is named, or that of this process alone."""
     return process_root() if root is None else using_root(root)
 

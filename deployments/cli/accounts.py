@@ -1,4 +1,4 @@
-"""``unitball budget``: what an account may spend, has spent, and whether its books are in order."""
+"""``unitball budget``: what an account may spend, has spent, and whether its ledger is in order."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def budget(
         return Answer(
             {"dataset": dataset, "verified": False, "problems": problems},
             [f"✗ {problem}" for problem in problems],
-            StorageError(f"the books do not agree: {len(problems)} problem(s), first: {problems[0]}"),
+            StorageError(f"the ledger and the releases do not agree: {len(problems)} problem(s), first: {problems[0]}"),
         )
     if dataset is None or out is not None:
         return _overview(dataset, out)
@@ -62,7 +62,7 @@ def budget(
 def _overview(dataset: str | None, out: Path | None) -> Answer:
     """Show and draw where accounts stand: a data set's own, or all."""
     from storage.atomic import write_bytes
-    from tasks.accounts.drawing import budget_page, budget_rows, draw_budgets
+    from tasks.accounts.drawing import budget_page, budget_table, draw_budgets
     from tasks.accounts.history import budget_histories
     from tasks.datasets.description import find_dataset
 
@@ -75,7 +75,7 @@ def _overview(dataset: str | None, out: Path | None) -> Answer:
         picture = draw_budgets(histories)
         written = picture if out.suffix == ".png" else budget_page(histories, picture).encode()
         write_bytes(out.absolute(), written)
-    rows = budget_rows(histories)
+    rows = budget_table(histories)
     headings = [*rows[0]] if rows else ["no data set is registered yet"]
     shown = table(headings, (row.values() for row in rows), title="Budgets")
     machine = {"accounts": [one.model_dump(mode="json") for one in histories]}

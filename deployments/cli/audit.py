@@ -62,10 +62,10 @@ def audit(
 ) -> Answer:
     """Bound epsilon from below: the code that trains, run many times on rows made up to differ in one."""
     from dpalgos.errors import ParameterError
-    from dpalgos.guarantees import Neighbours
+    from dpalgos.guarantees import RELATIONS, Neighbours
     from tasks.auditing.catalogue import Arguments, find_subject
 
-    known = [str(one) for one in (Neighbours.REPLACE_ONE, Neighbours.REPLACE_SPECIAL)]
+    known = [str(one) for one in RELATIONS]
     if neighbours is not None and neighbours not in known:
         raise ParameterError(f"--neighbours {neighbours!r} is none of {', '.join(known)}")
     if not 0 < confidence < 1:

@@ -40,7 +40,7 @@ def all_audits(arguments: Arguments) -> Answer:
             found.append(report)
             shown.update(line, advance=1, description=f"audits: {subject.name} {report['verdict']}")
     found.sort(key=lambda one: (KINDS.index(str(one["kind"])), str(one["algorithm"])))
-    numbers = ("δ", *(f"ε {words}" for words in _COLUMNS), "runs", "seconds")
+    numbers = ("δ", *(f"ε {heading}" for heading in _COLUMNS), "runs", "seconds")
     rows = (
         (
             one["kind"],

@@ -23,8 +23,8 @@ _APP = "app"
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
-    """What a module's source tells of a command, or of a group of commands, that it registers with the application."""
+class _Registration:
+    """A command, or a group of commands, that a module registers with the application, as its source says."""
 
     name: str
     module: str
@@ -46,33 +46,31 @@ def command_group(arguments: list[str]) -> TyperGroup:
     """
     asked = next((argument for argument in arguments if not argument.startswith("-")), None)
     try:
-        told = [one for name, path in _modules().items() for one in _told(name, path)]
+        found = [one for name, path in _modules().items() for one in _registrations(name, path)]
     except (ValueError, KeyError):
         import_all()
         return get_group(app)
-    for one in told:
+    for one in found:
         if one.name == asked:
             importlib.import_module(one.module)
     group = get_group(app)
     # Groups stand last, as where all are registered.
-    told.sort(key=lambda one: one.group)
-    group.commands = {one.name: group.commands.get(one.name) or _stand_in(one) for one in told}
+    found.sort(key=lambda one: one.group)
+    group.commands = {one.name: group.commands.get(one.name) or _stand_in(one) for one in found}
     return group
 
 
-def _stand_in(told: _Told) -> TyperCommand | TyperGroup:
-    return (TyperGroup if told.group else TyperCommand)(name=told.name, help=told.help)
+def _stand_in(one: _Registration) -> TyperCommand | TyperGroup:
+    return (TyperGroup if one.group else TyperCommand)(name=one.name, help=one.help)
 
 
 def _modules() -> dict[str, Path]:
     """Return the modules beside this one with their sources."""
-    found = {}
-    for module in pkgutil.iter_modules(cli.__path__, f"{cli.__name__}."):
-        found[module.name] = Path(cli.__path__[0]) / f"{module.name.rpartition('.')[2]}.py"
-    return found
+    folder = Path(cli.__path__[0])
+    return {f"{cli.__name__}.{module.name}": folder / f"{module.name}.py" for module in pkgutil.iter_modules([folder])}
 
 
-def _told(module: str, path: Path) -> Iterator[_Told]:
+def _registrations(module: str, path: Path) -> Iterator[_Registration]:
     """Yield what a source registers.
 
     Raises
@@ -103,15 +101,17 @@ def _told(module: str, path: Path) -> Iterator[_Told]:
                     yield _group(module, groups[group], call)
 
 
-def _command(module: str, node: ast.FunctionDef, call: ast.Call) -> _Told:
+def _command(module: str, node: ast.FunctionDef, call: ast.Call) -> _Registration:
     given = _literals(call)
     name = given.get("name") or (ast.literal_eval(call.args[0]) if call.args else get_command_name(node.name))
-    return _Told(name, module, inspect.cleandoc(given.get("help") or ast.get_docstring(node) or ""), group=False)
+    return _Registration(
+        name, module, inspect.cleandoc(given.get("help") or ast.get_docstring(node) or ""), group=False
+    )
 
 
-def _group(module: str, made: ast.Call, added: ast.Call) -> _Told:
+def _group(module: str, made: ast.Call, added: ast.Call) -> _Registration:
     given = {**_literals(made), **_literals(added)}
-    return _Told(given["name"], module, given["help"], group=True)
+    return _Registration(given["name"], module, given["help"], group=True)
 
 
 def _literals(call: ast.Call) -> dict[str, Any]:

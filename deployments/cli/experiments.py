@@ -32,8 +32,8 @@ _COLUMNS = 8
 _FRONTIER = "unitball,noisy-gd,fed-dpdr-dpml,fed-dpdr-dpml-published,dppca-svm,unitball-without-noise"
 
 
-def _command(words: Sequence[str]) -> str:
-    return shlex.join(["unitball", *words])
+def _command(arguments: Sequence[str]) -> str:
+    return shlex.join(["unitball", *arguments])
 
 
 @app.command(epilog="Example: unitball sweep docs/examples/sweep.yaml --workers 2")
@@ -122,19 +122,19 @@ def frontier(
 
         spec = frontier_sweep(config, algorithms.split(","), budgets, seeds)
         result = run_sweep(spec, workers=workers, dask=None)
-        words = _frontier_words(config, algorithms, epsilons, seeds)
+        arguments = _frontier_arguments(config, algorithms, epsilons, seeds)
         where = out.absolute() if out else None
-        experiment = report_sweep(spec, result, _command(words), plot=FRONTIER_PLOT, scale="frontier", out=where)
+        experiment = report_sweep(spec, result, _command(arguments), plot=FRONTIER_PLOT, scale="frontier", out=where)
     return _answer(experiment)
 
 
-def _frontier_words(config: TrainingConfig, algorithms: str, epsilons: str, seeds: int) -> list[str]:
-    """Return the words of the command that draws the same frontier."""
-    words = ["frontier", "--dataset", config.dataset, "--algorithms", algorithms, "--epsilons", epsilons]
-    words += ["--seeds", str(seeds)]
+def _frontier_arguments(config: TrainingConfig, algorithms: str, epsilons: str, seeds: int) -> list[str]:
+    """Return the arguments of the command that draws the same frontier."""
+    arguments = ["frontier", "--dataset", config.dataset, "--algorithms", algorithms, "--epsilons", epsilons]
+    arguments += ["--seeds", str(seeds)]
     # Whatever else is an option of this command is one value.
     given = config.model_dump(mode="json", exclude_defaults=True, exclude={"dataset", "algorithm"})
-    return words + [word for name, value in given.items() for word in (f"--{name.replace('_', '-')}", str(value))]
+    return arguments + [part for name, value in given.items() for part in (f"--{name.replace('_', '-')}", str(value))]
 
 
 def _numbers(text: str) -> list[float]:
@@ -180,13 +180,13 @@ def reproduce(
         from flows.reproduction import reproduce as run
 
         given = {"--scale": scale, "--dataset": dataset, "--path": path}
-        words = [part for option, value in given.items() if value is not None for part in (option, str(value))]
+        arguments = [part for option, value in given.items() if value is not None for part in (option, str(value))]
         experiment = run(
             name,
             scale,
             dataset,
             path.absolute() if path else None,
-            _command(["reproduce", name, *words]),
+            _command(["reproduce", name, *arguments]),
             out.absolute() if out else None,
             workers,
             dask,
@@ -234,7 +234,7 @@ def _shown(experiment: Experiment) -> Iterator[RenderableType]:
         yield table(one.head[:_COLUMNS], cells, title=experiment.title or experiment.name)
     for verdict in experiment.verdicts:
         measured = "–" if verdict.measured is None else f"{verdict.measured:.4g}"
-        yield f"{verdict.word}: {verdict.says}; measured {measured}, wanted {verdict.wanted}"
+        yield f"{verdict.summary}: {verdict.says}; measured {measured}, wanted {verdict.wanted}"
     for number in experiment.compared:
         where = ", ".join(str(value) for value in number.where.values())
         yield f"{where}: {number.metric} {number.measured:.6g}, the paper {number.paper:g}"

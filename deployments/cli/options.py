@@ -10,13 +10,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import typer
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from dpalgos.errors import ParameterError
+from tasks.planning.relations import Offered
 
 __all__ = ["faults", "options_of"]
 
@@ -194,7 +195,9 @@ def _options(
 def _without_none(annotation: Any) -> Any:
     """Return what an annotation says beside None and metadata."""
     if get_origin(annotation) is Annotated:
-        return _without_none(get_args(annotation)[0])
+        inner, *about = get_args(annotation)
+        offered = next((one.choices for one in about if isinstance(one, Offered)), None)
+        return _without_none(inner) if offered is None else Literal[offered]
     if get_origin(annotation) in (Union, types.UnionType):
         kinds = [kind for kind in get_args(annotation) if kind is not types.NoneType]
         return _without_none(kinds[0]) if len(kinds) == 1 else str
@@ -202,6 +205,8 @@ def _without_none(annotation: Any) -> Any:
 
 
 def _metavar(kind: Any) -> str:
+    if get_origin(kind) is Literal:
+        return "|".join(get_args(kind))
     if isinstance(kind, type) and issubclass(kind, Enum):
         return "|".join(str(member.value) for member in kind)
     if get_origin(kind) is tuple:

@@ -17,7 +17,7 @@ from deployments.cli.common import console
 from storage.atomic import write_bytes
 from storage.errors import InputError
 
-Row = dict[str, Any]
+Record = dict[str, Any]
 _FACTS = ("algorithm", "dataset", "trust", "config_epsilon", "epsilon_spent", "delta_spent")
 _SHOWN = (*_FACTS, "accuracy", "mae", "r2", "seconds")
 _ERRORS = "SELECT run_key, metric, value FROM metrics WHERE party = 'all' AND metric IN ('mae', 'r2')"
@@ -48,40 +48,40 @@ def results(
     """Ask the results something in SQL (DuckDB); the query sees these views and no file."""
     from tasks.experiments.results import query_results
 
-    rows = query_results("SELECT * FROM runs" if sql is None else sql)
+    records = query_results("SELECT * FROM runs" if sql is None else sql)
     if sql is None:
-        rows = _with_errors(rows, query_results)
+        records = _with_errors(records, query_results)
     if plot is not None:
-        _plot(rows, plot)
+        _plot(records, plot)
     if sql is None:
-        used = [name for name in _SHOWN if any(row.get(name) is not None for row in rows)]
-        rows = [{name: row.get(name) for name in used} for row in rows]
-    return Answer({"rows": rows}, _shown(rows))
+        used = [name for name in _SHOWN if any(record.get(name) is not None for record in records)]
+        records = [{name: record.get(name) for name in used} for record in records]
+    return Answer({"rows": records}, _shown(records))
 
 
-def _shown(rows: Sequence[Row]) -> Iterator[RenderableType]:
-    if not rows:
+def _shown(records: Sequence[Record]) -> Iterator[RenderableType]:
+    if not records:
         yield "no rows"
-    elif len(rows[0]) * _NARROWEST <= console().width:
-        yield table([*rows[0]], (map(_cell, row.values()) for row in rows))
+    elif len(records[0]) * _NARROWEST <= console().width:
+        yield table([*records[0]], (map(_cell, record.values()) for record in records))
     else:
-        for number, row in enumerate(rows, 1):
-            record = table(("", ""), ((name, _cell(value)) for name, value in row.items()))
-            record.title, record.show_header = f"row {number} of {len(rows)}", False
-            yield record
+        for number, record in enumerate(records, 1):
+            shown = table(("", ""), ((name, _cell(value)) for name, value in record.items()))
+            shown.title, shown.show_header = f"row {number} of {len(records)}", False
+            yield shown
 
 
-def _with_errors(rows: list[Row], query: Callable[[str], list[Row]]) -> list[Row]:
+def _with_errors(records: list[Record], query: Callable[[str], list[Record]]) -> list[Record]:
     """Return runs with their errors beside the accuracy, where some predict numbers."""
-    if all(row.get("accuracy") is not None or row.get("measured_on") is None for row in rows):
-        return rows
-    errors: dict[object, Row] = {}
+    if all(record.get("accuracy") is not None or record.get("measured_on") is None for record in records):
+        return records
+    errors: dict[object, Record] = {}
     for one in query(_ERRORS):
         errors.setdefault(one["run_key"], {})[str(one["metric"])] = one["value"]
-    return [{**row, **errors.get(row["run_key"], {})} for row in rows]
+    return [{**record, **errors.get(record["run_key"], {})} for record in records]
 
 
-def _plot(rows: list[Row], path: Path) -> None:
+def _plot(records: list[Record], path: Path) -> None:
     """Write a figure of one run, or of several.
 
     Raises
@@ -91,19 +91,19 @@ def _plot(rows: list[Row], path: Path) -> None:
     """
     if path.exists():
         raise InputError(f"{path} exists; name another file, or remove it first")
-    if len(rows) == 1 and rows[0].get("confusion"):
+    if len(records) == 1 and records[0].get("confusion"):
         from tasks.tracking.figures import draw_measured
 
-        classes, confusion, roc = (json_module.loads(str(rows[0][name])) for name in ("classes", "confusion", "roc"))
+        classes, confusion, roc = (json_module.loads(str(records[0][name])) for name in ("classes", "confusion", "roc"))
         if classes:
-            write_bytes(path, draw_measured(classes, confusion, roc, str(rows[0]["measured_on"])), mode=0o644)
+            write_bytes(path, draw_measured(classes, confusion, roc, str(records[0]["measured_on"])), mode=0o644)
             return
     import pandas as pd
     from matplotlib.figure import Figure
 
     from unitball.frontiers import plot
 
-    frame = pd.DataFrame(rows)
+    frame = pd.DataFrame(records)
     numbers = [str(name) for name in frame.select_dtypes("number").columns if frame[name].notna().any()]
     x = next((name for name in ("config_epsilon", "epsilon") if name in numbers), numbers[0] if numbers else "")
     found = [name for name in numbers if name != x]

@@ -26,7 +26,7 @@ _HEADINGS = {"accuracy": "accuracy", "balanced_accuracy": "balanced", "mae": "me
 def _loss(proved: Proved | None) -> str:
     if proved is None:
         return "[red]none[/]"
-    return f"{proved.in_words()}, {proved.numerics}"
+    return f"{proved.summary()}, {proved.numerics}"
 
 
 def _claimed(result: RunResult) -> str:

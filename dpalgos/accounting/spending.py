@@ -36,9 +36,9 @@ from dpalgos.guarantees import Loss
 
 __all__ = [
     "Admission",
-    "Books",
     "FilterCap",
     "Spent",
+    "SummedHistory",
     "admit",
     "repeats_left",
     "spent",
@@ -261,10 +261,10 @@ def _losses_of(costs: Sequence[PlanCost]) -> tuple[Loss, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Books:
+class SummedHistory:
     """An account's history, added up plan by plan, so that one more costs the same after a thousand as after ten.
 
-    Immutable: :meth:`with_plan` returns new books that share what has not changed.
+    Immutable: :meth:`with_plan` returns a new one that shares what has not changed.
 
     Attributes
     ----------
@@ -278,7 +278,7 @@ class Books:
     first: tuple[PlanCost, ...] = ()
 
     @classmethod
-    def of(cls, history: Iterable[tuple[str, Mapping[str, PlanCost]]]) -> Books:
+    def of(cls, history: Iterable[tuple[str, Mapping[str, PlanCost]]]) -> SummedHistory:
         """Add a history up."""
         paid: dict[str, dict[str, list[PlanCost]]] = {}
         first: tuple[PlanCost, ...] = ()
@@ -291,8 +291,8 @@ class Books:
         bills = {name: {party: of.bill() for party, of in parties.items()} for name, parties in accounts.items()}
         return cls(accounts, bills, first)
 
-    def with_plan(self, partition: str, costs: Mapping[str, PlanCost]) -> Books:
-        """Return the books with one more plan."""
+    def with_plan(self, partition: str, costs: Mapping[str, PlanCost]) -> SummedHistory:
+        """Return the history with one more plan."""
         dear, before = _dear(costs), self.accounts.get(partition, {})
         if not dear:
             return self
@@ -305,7 +305,7 @@ class Books:
         billed = {pair: account.bill() for pair, account in formed.items()}
         changed = {party: formed[pair] for party, pair in asked.items()}
         bills = {party: billed[pair] for party, pair in asked.items()}
-        return Books(
+        return SummedHistory(
             {**self.accounts, partition: {**before, **changed}},
             {**self.bills, partition: {**self.bills.get(partition, {}), **bills}},
             self.first or tuple(dear.values()),
@@ -342,8 +342,8 @@ def _dear(costs: Mapping[str, PlanCost]) -> dict[str, PlanCost]:
     return {party: cost for party, cost in costs.items() if not cost.is_zero}
 
 
-def _books(history: History | Books) -> Books:
-    return history if isinstance(history, Books) else Books.of(history)
+def _summed(history: History | SummedHistory) -> SummedHistory:
+    return history if isinstance(history, SummedHistory) else SummedHistory.of(history)
 
 
 @dataclass(frozen=True, slots=True)
@@ -356,16 +356,18 @@ class _Candidate:
     parts: Mapping[str, float]
 
     @classmethod
-    def of(cls, books: Books, partition: str, costs: Mapping[str, PlanCost], cap: FilterCap) -> _Candidate:
-        parts = books.parts(cap.delta, cap.reserved) if books.bills else shares(costs.values(), cap.delta, cap.reserved)
-        bills = books.bills.get(partition, {})
+    def of(cls, summed: SummedHistory, partition: str, costs: Mapping[str, PlanCost], cap: FilterCap) -> _Candidate:
+        parts = (
+            summed.parts(cap.delta, cap.reserved) if summed.bills else shares(costs.values(), cap.delta, cap.reserved)
+        )
+        bills = summed.bills.get(partition, {})
         # Parties that paid the same and are to pay the same stand and fall together: one of them is looked at.
         alike = {(bills.get(party), costs.get(party)): party for party in (*bills, *costs)}
         few = set(alike.values())
         return cls(
             {party: bill for party, bill in bills.items() if party in few},
             {party: cost for party, cost in costs.items() if party in few},
-            books.elsewhere(partition),
+            summed.elsewhere(partition),
             parts,
         )
 
@@ -399,7 +401,7 @@ def _worst(bills: Iterable[_Bill]) -> _Bill:
     return total
 
 
-def spent(history: History | Books, delta: float, reserved: float = 0.0) -> Spent:
+def spent(history: History | SummedHistory, delta: float, reserved: float = 0.0) -> Spent:
     """Return what a history costs at delta: every party, and the account as a whole.
 
     A reading of what was charged, not a theorem: what is promised of an account is its cap, because a filter's
@@ -407,7 +409,7 @@ def spent(history: History | Books, delta: float, reserved: float = 0.0) -> Spen
 
     Parameters
     ----------
-    history : Books, or sequence of (partition, mapping of party to PlanCost)
+    history : SummedHistory, or sequence of (partition, mapping of party to PlanCost)
         In the order in which the plans were charged.
     delta : float
     reserved : float
@@ -419,24 +421,24 @@ def spent(history: History | Books, delta: float, reserved: float = 0.0) -> Spen
         If delta is outside [0, 1).
     """
     require_delta(delta)
-    books = _books(history)
-    parts = books.parts(delta, reserved)
+    summed = _summed(history)
+    parts = summed.parts(delta, reserved)
     parties = {}
-    for partition, bills in books.bills.items():
-        elsewhere = books.elsewhere(partition)
+    for partition, bills in summed.bills.items():
+        elsewhere = summed.elsewhere(partition)
         found = {bill: bill.beside(elsewhere).epsilon(delta, parts)[0] for bill in set(bills.values())}
         parties[partition] = {party: found[bill] for party, bill in bills.items()}
-    epsilon, name = books.epsilon(delta, reserved)
+    epsilon, name = summed.epsilon(delta, reserved)
     return Spent(epsilon=epsilon, delta=delta, filter=name, parties=parties)
 
 
-def worst_totals(history: History | Books) -> Totals:
+def worst_totals(history: History | SummedHistory) -> Totals:
     """Return bounds, over all rows, on the sums that filters compare: over partitions, of the largest over parties."""
-    return _worst(_largest(parties.values()) for parties in _books(history).bills.values()).totals
+    return _worst(_largest(parties.values()) for parties in _summed(history).bills.values()).totals
 
 
-def _whole(books: Books, cap: FilterCap) -> Spent:
-    epsilon, name = books.epsilon(cap.delta, cap.reserved)
+def _whole(summed: SummedHistory, cap: FilterCap) -> Spent:
+    epsilon, name = summed.epsilon(cap.delta, cap.reserved)
     return Spent(epsilon=epsilon, delta=cap.delta, filter=name, parties={})
 
 
@@ -447,12 +449,12 @@ def _with_earlier(found: Spent, cap: FilterCap) -> Spent:
     return dataclasses.replace(found, epsilon=math.nextafter(cap.earlier + found.epsilon, math.inf))
 
 
-def standing(history: History | Books, cap: FilterCap) -> Admission:
+def standing(history: History | SummedHistory, cap: FilterCap) -> Admission:
     """Return where an account stands under a cap, with nothing new; admitted if what is charged is within it."""
     return _admission(history, ("", {}), cap)
 
 
-def admit(history: History | Books, new: tuple[str, Mapping[str, PlanCost]], cap: FilterCap) -> Admission:
+def admit(history: History | SummedHistory, new: tuple[str, Mapping[str, PlanCost]], cap: FilterCap) -> Admission:
     """Decide on the next plan.
 
     A plan is admitted if, with it, every row is within the cap by some filter of :mod:`dpalgos.accounting.filters` or
@@ -460,7 +462,7 @@ def admit(history: History | Books, new: tuple[str, Mapping[str, PlanCost]], cap
 
     Parameters
     ----------
-    history : Books, or sequence of (partition, mapping of party to PlanCost)
+    history : SummedHistory, or sequence of (partition, mapping of party to PlanCost)
         All plans charged to the account, in order.
     new : (partition, mapping of party to PlanCost)
     cap : FilterCap
@@ -474,16 +476,16 @@ def admit(history: History | Books, new: tuple[str, Mapping[str, PlanCost]], cap
     return _admission(history, new, cap)
 
 
-def _admission(history: History | Books, new: tuple[str, Mapping[str, PlanCost]], cap: FilterCap) -> Admission:
-    books = _books(history)
-    found = _whole(books, cap)
+def _admission(history: History | SummedHistory, new: tuple[str, Mapping[str, PlanCost]], cap: FilterCap) -> Admission:
+    summed = _summed(history)
+    found = _whole(summed, cap)
     costs = {party: cost for party, cost in new[1].items() if not cost.is_zero}
-    reached = _whole(books.with_plan(*new), cap) if costs else found
+    reached = _whole(summed.with_plan(*new), cap) if costs else found
     admitted = reached.epsilon <= cap.room or (bool(new[1]) and not costs)
     before, after = _with_earlier(found, cap), _with_earlier(reached, cap)
     left = max(cap.epsilon - before.epsilon, 0.0) if math.isfinite(before.epsilon) else 0.0
     at_delta = max((cost.delta for cost in costs.values()), default=0.0)
-    fits = None if admitted else _largest_fitting(books, (new[0], costs), cap)
+    fits = None if admitted else _largest_fitting(summed, (new[0], costs), cap)
     return Admission(
         admitted=admitted,
         cap=cap,
@@ -551,12 +553,12 @@ def _rounded(value: float, towards: Any) -> str:
     return f"{digits * unit:.4g}"
 
 
-def _largest_fitting(books: Books, new: tuple[str, Mapping[str, PlanCost]], cap: FilterCap) -> float | None:
+def _largest_fitting(summed: SummedHistory, new: tuple[str, Mapping[str, PlanCost]], cap: FilterCap) -> float | None:
     """Return the largest epsilon, rounded down, at which a plan like the new one fits; None where none makes sense."""
     partition, costs = new
     if not costs or any(unproved(cost) is not None for cost in costs.values()):
         return None
-    candidate = _Candidate.of(books, partition, costs, cap)
+    candidate = _Candidate.of(summed, partition, costs, cap)
     largest = max(_largest_by_noise(candidate, cap), _largest_by_basic(candidate, cap))
     # Infinite where the plan's own losses leave more delta than it states its epsilon at.
     return largest * (1 - 1e-8) if math.isfinite(largest) else None
@@ -634,7 +636,7 @@ def _largest_factor(fits: Callable[[float], bool], low: float = 0.0) -> float:
     return low
 
 
-def repeats_left(history: History | Books, new: tuple[str, Mapping[str, PlanCost]], cap: FilterCap) -> int:
+def repeats_left(history: History | SummedHistory, new: tuple[str, Mapping[str, PlanCost]], cap: FilterCap) -> int:
     """Return how many plans exactly like the new one would be admitted one after the other.
 
     At most a million are counted.
@@ -642,7 +644,7 @@ def repeats_left(history: History | Books, new: tuple[str, Mapping[str, PlanCost
     partition, costs = new[0], {party: cost for party, cost in new[1].items() if not cost.is_zero}
     if not costs:
         return _MOST_REPEATS
-    candidate = _Candidate.of(_books(history), partition, costs, cap)
+    candidate = _Candidate.of(_summed(history), partition, costs, cap)
 
     def fits(times: int) -> bool:
         paid = {

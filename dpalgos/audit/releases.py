@@ -290,7 +290,7 @@ def experiments_on(algorithm: Algorithm, setting: Setting, *, salt: str, noise: 
 
 
 def shape_of(dimension: int, classes: int) -> str:
-    """Return words for the size of a setting."""
+    """Describe the size of a setting."""
     return f"{dimension} feature{'s' * (dimension > 1)} and {classes} classes"
 
 

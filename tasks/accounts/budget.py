@@ -10,7 +10,16 @@ from typing import TypedDict
 
 from dpalgos.accounting.costs import PlanCost, price
 from dpalgos.accounting.scaling import losses_under
-from dpalgos.accounting.spending import Admission, Books, FilterCap, admit, repeats_left, spent, standing, worst_totals
+from dpalgos.accounting.spending import (
+    Admission,
+    FilterCap,
+    SummedHistory,
+    admit,
+    repeats_left,
+    spent,
+    standing,
+    worst_totals,
+)
 from dpalgos.accounting.successive import RESERVED, filter_in_force
 from dpalgos.guarantees import ApproximateDP, GaussianMu, Guarantee, Loss, Neighbours, NoGuarantee, ZeroConcentrated
 from storage.errors import InputError, RefusedError
@@ -18,7 +27,7 @@ from storage.ledger.accounts import require_cap
 from storage.ledger.charges import AccountTerms, Cap, Decision, PlanRecord, ReleaseCharge
 from storage.ledger.ledger import ChargeRecord, Ledger
 from tasks.datasets.description import find_dataset
-from tasks.runtime.books import open_books, open_catalog, open_releases
+from tasks.runtime.stores import open_catalog, open_ledger_database, open_releases
 
 __all__ = [
     "LOW",
@@ -94,8 +103,8 @@ class AccountingPolicy:
         if cap is None:
             return Decision(admitted=True, costs=written)
         now = _Standing.of(history, cap, terms)
-        admission = admit(now.books, (partition, costs), now.limit) if new else standing(now.books, now.limit)
-        after = _books(history).with_plan(partition, costs)
+        admission = admit(now.summed, (partition, costs), now.limit) if new else standing(now.summed, now.limit)
+        after = _summed(history).with_plan(partition, costs)
         return Decision(
             admitted=admission.admitted and now.broken is None,
             costs=written,
@@ -106,7 +115,7 @@ class AccountingPolicy:
 
     def lacking(self, history: Sequence[PlanRecord], totals: Mapping[str, float | None]) -> dict[str, object]:
         """Return the cost of one plan, paid by every row, that brings a history at least to these running totals."""
-        now = worst_totals(_books(history))._asdict()
+        now = worst_totals(_summed(history))._asdict()
         wanted = {name: math.inf if value is None else float(value) for name, value in totals.items()}
         # A difference is rounded up; from nothing it is exact.
         lacks = {
@@ -177,23 +186,23 @@ def _read_costs(written: Mapping[str, Mapping[str, object]]) -> dict[str, PlanCo
     return costs
 
 
-def _books(plans: Sequence[PlanRecord], start: int = 0) -> Books:
+def _summed(plans: Sequence[PlanRecord], start: int = 0) -> SummedHistory:
     """Add up the plans from a place on; what was added up before is noted on the last plan it holds."""
     first = next((place for place, plan in enumerate(plans) if plan.sequence >= start), len(plans))
     place = len(plans)
     while place > first and start not in plans[place - 1].notes:
         place -= 1
-    books: Books | None = plans[place - 1].notes.get(start) if place > first else None
-    if books is None:
-        place, books = first, Books.of(_costs(plans[first:]))
+    summed: SummedHistory | None = plans[place - 1].notes.get(start) if place > first else None
+    if summed is None:
+        place, summed = first, SummedHistory.of(_costs(plans[first:]))
     else:
         for partition, costs in _costs(plans[place:]):
-            books = books.with_plan(partition, costs)
+            summed = summed.with_plan(partition, costs)
     if first < len(plans) and place < len(plans):
         if place > first:
             plans[place - 1].notes.pop(start, None)
-        plans[-1].notes[start] = books
-    return books
+        plans[-1].notes[start] = summed
+    return summed
 
 
 def relation_of(dataset: str) -> Neighbours:
@@ -209,7 +218,7 @@ class _Standing:
     ----------
     limit : FilterCap
         What the filter in force admits.
-    books : Books
+    summed : SummedHistory
         The plans that were charged under it, added up.
     promised : float
         The epsilon of the theorem: the highest cap so far.
@@ -218,7 +227,7 @@ class _Standing:
     """
 
     limit: FilterCap
-    books: Books
+    summed: SummedHistory
     promised: float
     broken: str | None
 
@@ -237,7 +246,7 @@ class _Standing:
         bounds = [*(starts[closed.changes] for closed in found.earlier), starts[found.changes]]
         broken = None
         for closed, start, end in zip(found.earlier, bounds, bounds[1:], strict=False):
-            under = _books([plan for plan in plans if plan.sequence < end], start)
+            under = _summed([plan for plan in plans if plan.sequence < end], start)
             held = standing(under, FilterCap(closed.epsilon, closed.delta))
             if not held.admitted:
                 broken = (
@@ -246,7 +255,7 @@ class _Standing:
                 )
         return cls(
             limit=FilterCap(cap.epsilon, found.delta, earlier=found.earlier_epsilon, reserved=found.reserved),
-            books=_books(plans, bounds[-1]),
+            summed=_summed(plans, bounds[-1]),
             promised=found.promised,
             broken=broken,
         )
@@ -254,7 +263,7 @@ class _Standing:
 
 def open_ledger() -> Ledger:
     """Open the ledger with the accountant behind it."""
-    return Ledger(open_books(), AccountingPolicy())
+    return Ledger(open_ledger_database(), AccountingPolicy())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -296,7 +305,7 @@ class AccountReading:
 
 def _reading(plans: Sequence[PlanRecord], cap: Cap | None, terms: AccountTerms) -> AccountReading:
     now = _Standing.of(plans, cap, terms) if cap else None
-    total = spent(now.books, now.limit.delta, now.limit.reserved) if now else spent(_books(plans), PUBLIC_DELTA)
+    total = spent(now.summed, now.limit.delta, now.limit.reserved) if now else spent(_summed(plans), PUBLIC_DELTA)
     earlier = now.limit.earlier if now else 0.0
     worst: dict[str, float] = {}
     for parties in total.parties.values():
@@ -453,7 +462,7 @@ def runs_left(account: str) -> int | None:
     if cap is None or not plans:
         return None
     now = _Standing.of(_records(ledger, account), cap, ledger.terms(account))
-    return repeats_left(now.books, _costs([plans[-1].record()])[0], now.limit)
+    return repeats_left(now.summed, _costs([plans[-1].record()])[0], now.limit)
 
 
 def low_budget(account: str) -> dict[str, str | float | None]:

@@ -12,14 +12,14 @@ from datetime import datetime, timedelta
 from tasks.accounts.history import BudgetHistory, SpendingPoint
 from tasks.runtime.plots import BLUE, RED, STYLE
 
-__all__ = ["budget_page", "budget_rows", "draw_budgets"]
+__all__ = ["budget_page", "budget_table", "draw_budgets"]
 
 # More lines than that nobody tells apart: those of the parties that have paid most.
 _MOST_PARTIES, _MOST_ACCOUNTS = 8, 12
 
 
-def budget_rows(histories: Sequence[BudgetHistory]) -> list[dict[str, str]]:
-    """Return a row of words an account: spent, cap, share, how many more runs fit, from when on runs are refused."""
+def budget_table(histories: Sequence[BudgetHistory]) -> list[dict[str, str]]:
+    """Return a line an account: spent, cap, share, how many more runs fit, from when on runs are refused."""
     return [
         {
             "account": one.account,
@@ -71,8 +71,10 @@ def draw_budgets(histories: Sequence[BudgetHistory]) -> bytes:
                 axes.step(times, [point.cap for point in one.points], where="post", color=RED, linestyle="--")
                 axes.set_ylim(0, 1.08 * max(one.cap, *(point.cap or 0.0 for point in one.points)))
             left = "" if one.runs_left is None else f"; {one.runs_left} more runs like the last"
-            words = "nothing charged yet" if not one.points else f"ε = {_epsilon(one.spent)} at δ = {one.delta:g}{left}"
-            axes.set_title(f"{one.account}\n{words}", fontsize=8.5, loc="left")
+            subtitle = (
+                "nothing charged yet" if not one.points else f"ε = {_epsilon(one.spent)} at δ = {one.delta:g}{left}"
+            )
+            axes.set_title(f"{one.account}\n{subtitle}", fontsize=8.5, loc="left")
             if not times:
                 # Otherwise an empty day of 1970.
                 axes.set_axis_off()
@@ -107,9 +109,11 @@ def _parties(one: BudgetHistory) -> list[str]:
 
 def budget_page(histories: Sequence[BudgetHistory], picture: bytes) -> str:
     """Return one self-contained HTML page over all accounts: the picture, and a table of where they stand."""
-    rows = budget_rows(histories)
-    head = "".join(f"<th>{html.escape(name)}</th>" for name in (rows[0] if rows else {"no account": ""}))
-    body = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row.values()) + "</tr>" for row in rows)
+    lines = budget_table(histories)
+    head = "".join(f"<th>{html.escape(name)}</th>" for name in (lines[0] if lines else {"no account": ""}))
+    body = "".join(
+        "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in line.values()) + "</tr>" for line in lines
+    )
     shown = base64.b64encode(picture).decode()
     return (
         '<!doctype html><html lang="en"><meta charset="utf-8"><title>Budgets</title>'

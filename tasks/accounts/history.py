@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from pydantic import BaseModel
 
 from tasks.accounts.budget import LOW, PUBLIC_DELTA, account_readings, open_ledger, runs_left
-from tasks.runtime.books import open_catalog
+from tasks.runtime.stores import open_catalog
 
 __all__ = ["BudgetHistory", "SpendingPoint", "budget_histories", "budget_history"]
 

@@ -40,9 +40,9 @@ def draw_trade_off(report: AuditReport) -> bytes:
     with rc_context(dict(STYLE)):
         figure = Figure(figsize=(5.0, 4.6), layout="constrained")
         axes = figure.subplots()
-        word = "claimed" if report.proved_epsilon is None else "proved"
+        status = "claimed" if report.proved_epsilon is None else "proved"
         axes.fill_between(alphas, 0.0, stated, color=BLUE, alpha=0.12, linewidth=0)
-        axes.plot(alphas, stated, color=BLUE, linewidth=1.8, label=f"{word}: no test lies below")
+        axes.plot(alphas, stated, color=BLUE, linewidth=1.8, label=f"{status}: no test lies below")
         axes.plot(alphas, 1.0 - alphas, color="#000000", linestyle=":", linewidth=1.2, label="nothing leaks")
         if report.curve:
             found = np.array(report.curve)
@@ -73,9 +73,9 @@ def draw_membership(report: MembershipReport) -> bytes:
         axes = figure.subplots()
         if report.bound:
             bound = np.maximum(np.array(report.bound), least / 10)
-            word = "claimed" if report.proved_epsilon is None else "proved"
+            status = "claimed" if report.proved_epsilon is None else "proved"
             axes.fill_between(bound[:, 0], bound[:, 1], 1.0, color=BLUE, alpha=0.12, linewidth=0)
-            axes.plot(bound[:, 0], bound[:, 1], color=BLUE, linewidth=1.8, label=f"{word}: no attack lies above")
+            axes.plot(bound[:, 0], bound[:, 1], color=BLUE, linewidth=1.8, label=f"{status}: no attack lies above")
         measured = np.maximum(np.array(report.curve), least / 10)
         axes.plot(measured[:, 0], measured[:, 1], color=RED, linewidth=1.4, label="measured")
         axes.plot([least, 1.0], [least, 1.0], color="#000000", linestyle=":", linewidth=1.2, label="guessing")

@@ -7,7 +7,7 @@ import time
 from functools import partial
 from typing import Annotated
 
-from pydantic import BaseModel, Field, field_validator
+from pydantic import BaseModel, Field
 
 from dpalgos.audit.report import AuditReport, Verdict
 from dpalgos.guarantees import Neighbours
@@ -15,6 +15,7 @@ from tasks.auditing.chain import Chain, ChainReport, audit_chain
 from tasks.auditing.one_run import OneRunReport, audit_in_one_run
 from tasks.auditing.systems import audit_system
 from tasks.planning.configuration import RegisteredName
+from tasks.planning.relations import RelationInForce
 from tasks.tracking.promotion import VIOLATION
 
 __all__ = ["CONSISTENT", "WARNING", "AuditRequest", "Examined", "examine_system"]
@@ -39,7 +40,7 @@ class AuditRequest(BaseModel, frozen=True, extra="forbid"):
     epsilon: Annotated[float | None, Field(gt=0, description="Budget; that of the newest model if left out.")] = None
     delta: Annotated[float | None, Field(gt=0, lt=1, description="That of the newest model if left out.")] = None
     neighbours: Annotated[
-        Neighbours | None,
+        RelationInForce | None,
         Field(title="Neighbours", description="Neighbouring relation; that of the newest model if left out."),
     ] = None
     trials: Annotated[int, Field(ge=8, description="Runs of the mechanism on each neighbour.")] = 1000
@@ -48,11 +49,6 @@ class AuditRequest(BaseModel, frozen=True, extra="forbid"):
         int, Field(ge=0, description="Whole runs on each neighbour of a pair; 0 leaves them out.")
     ] = 24
     seed: Annotated[int | None, Field(ge=0, description="Of rows and noise; drawn anew if left out.")] = None
-
-    @field_validator("neighbours")
-    @classmethod
-    def _relation_in_force(cls, neighbours: Neighbours | None) -> Neighbours | None:
-        return neighbours and neighbours.in_force()
 
 
 class Examined(BaseModel, frozen=True, arbitrary_types_allowed=True):

@@ -70,11 +70,11 @@ def audit_report(examined: Examined) -> RunReport:
 def _note(examined: Examined) -> str:
     one = examined.mechanism
     stated = one.proved_epsilon if one.proved_epsilon is not None else one.claimed_epsilon
-    words = "proved" if one.proved_epsilon is not None else "claimed"
+    status = "proved" if one.proved_epsilon is not None else "claimed"
     lines = [
         f"**{examined.algorithm}**: {examined.outcome}.",
         f"ε ≥ {one.lower_bound:.4g} at δ = {one.delta:g}, confidence {one.confidence:.12g}; "
-        + (f"{words} ε = {stated:.4g}" if stated is not None else "nothing is stated")
+        + (f"{status} ε = {stated:.4g}" if stated is not None else "nothing is stated")
         + (f", μ = {one.proved_mu:.4g}." if one.proved_mu is not None else "."),
         *examined.reasons,
     ]

@@ -1,4 +1,4 @@
-"""What there is to say of data sets: public words and public numbers only."""
+"""What there is to say of data sets: public text and public numbers only."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from storage.readers.bundled import BUNDLED
 from storage.refs import DatasetRef, Visibility
 from tasks.datasets.registration import BUNDLED_FORMAT, ingest
 from tasks.datasets.request import IngestRequest
-from tasks.runtime.books import open_catalog
 from tasks.runtime.settings import current_layout
+from tasks.runtime.stores import open_catalog
 
 __all__ = ["default_normalisation", "describe_datasets", "find_dataset", "report_of"]
 
@@ -38,7 +38,7 @@ def default_normalisation(name: str) -> str | None:
 
 
 def describe_datasets(name: str | None = None) -> list[dict[str, object]]:
-    """Return what there is to say of each data set, or of one; public words and public numbers only."""
+    """Return what there is to say of each data set, or of one; public text and public numbers only."""
     catalog = open_catalog()
     known = {entry.name: entry for entry in catalog.datasets()}
     names = [name] if name is not None else sorted({*known, *BUNDLED})

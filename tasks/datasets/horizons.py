@@ -22,8 +22,8 @@ from storage.fingerprints import ADMITTED_SHARE
 from storage.layout import Layout
 from storage.refs import DatasetRef
 from tasks.planning.configuration import TrainingConfig
-from tasks.runtime.books import open_catalog
 from tasks.runtime.settings import current_layout
+from tasks.runtime.stores import open_catalog
 
 __all__ = ["arrival_of", "drafted_horizon", "find_horizon", "positions_of"]
 

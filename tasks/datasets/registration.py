@@ -27,10 +27,10 @@ from storage.source import ReadOptions, Source, concatenate
 from tasks.datasets.horizons import arrival_of
 from tasks.datasets.request import IngestRequest
 from tasks.planning.resolution import admitted_normalisation
-from tasks.runtime.books import open_catalog
 from tasks.runtime.events import Event, announce, dataset_resource
 from tasks.runtime.progress import Counted
 from tasks.runtime.settings import current_layout
+from tasks.runtime.stores import open_catalog
 
 __all__ = ["BUNDLED_FORMAT", "ingest", "sweep_unregistered"]
 

@@ -11,10 +11,10 @@ from typing import Annotated
 
 from pydantic import BaseModel, Field, PositiveInt
 
-from dpalgos.guarantees import Neighbours
 from storage.errors import InputError
 from storage.ledger.charges import Cap
 from storage.refs import OnViolation, Scaling, Visibility
+from tasks.planning.relations import RelationInForce
 
 __all__ = ["IngestRequest"]
 
@@ -60,7 +60,7 @@ class IngestRequest(BaseModel, frozen=True, extra="forbid"):
     disjoint_people: Annotated[
         str, Field(description="Declare, on record and for this reason, that the people are others than before.")
     ] = ""
-    relation: Annotated[Neighbours | None, Field(description="Neighbouring relation of a new account.")] = None
+    relation: Annotated[RelationInForce | None, Field(description="Neighbouring relation of a new account.")] = None
     group_size: Annotated[int, Field(description="Rows one person may have.")] = 1
     max_rows: Annotated[PositiveInt | None, Field(description="The most rows of a part; 100 million unless said.")] = (
         None

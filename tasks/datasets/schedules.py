@@ -8,7 +8,7 @@ from pydantic import BaseModel, Field, model_validator
 
 from dpalgos.errors import ParameterError
 from tasks.planning.configuration import TrainingConfig
-from tasks.runtime.books import open_catalog
+from tasks.runtime.stores import open_catalog
 
 __all__ = ["NIGHTLY", "Schedule", "remove_schedule", "schedule_of", "schedules", "set_schedule"]
 

@@ -88,7 +88,7 @@ def point_result(point: Point, result: RunResult) -> PointResult:
         status=_status(result),
         axes=point.axes,
         metrics={**{name: value for name, value in measured.items() if value is not None}, **result.metrics},
-        proved=proved.in_words() if proved else None,
+        proved=proved.summary() if proved else None,
         numerics=proved.numerics if proved else None,
         claim=claim.get("statement"),
         flaw=claim.get("flaw"),
@@ -144,7 +144,7 @@ class Verdict(BaseModel, frozen=True):
     at_scale: bool = True
 
     @property
-    def word(self) -> str:
+    def summary(self) -> str:
         """The verdict in a few words."""
         found = {True: "holds", False: "does not hold", None: "not measured"}[self.holds]
         return found if self.at_scale or self.holds is None else f"not tested at the paper's scale (here it {found})"

@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from storage.results import query
 from tasks.accounts.budget import open_ledger
-from tasks.runtime.books import open_releases
 from tasks.runtime.settings import current_layout
+from tasks.runtime.stores import open_releases
 
 __all__ = ["query_results"]
 

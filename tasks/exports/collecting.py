@@ -21,8 +21,8 @@ from storage.results import query
 from storage.secrets import root_secret
 from tasks.exports.archive import fingerprint, pack, signing_key
 from tasks.planning.fields import Json
-from tasks.runtime.books import open_books, open_releases
 from tasks.runtime.settings import current_layout, current_root
+from tasks.runtime.stores import open_ledger_database, open_releases
 from tasks.tracking.models import find_model
 from tasks.tracking.promotion import audit_of
 
@@ -65,7 +65,7 @@ def export_run(run: str) -> tuple[bytes, str, str]:
         files = store.files(key)
         manifests[key] = store.manifest(key)
         members |= {release_member(key, name): data for name, data in files.items()}
-    database = open_books()
+    database = open_ledger_database()
     members[CHARGES] = canonical({"ledger": database.ledger_id, "entries": extract(database, keys)})
     members[PROOF] = _proof(manifests).encode()
     members[AUDIT] = canonical(audit_of(current_root(), str(found["mlflow_run_id"] or ""), str(found["algorithm"])))
@@ -79,13 +79,13 @@ def export_run(run: str) -> tuple[bytes, str, str]:
 def _find(run: str) -> Json:
     if len(run) < 6:
         raise InputError(f"run {run!r} is too short; give six characters or more of its key, or of MLflow's id of it")
-    rows = query(current_layout(), "SELECT * FROM runs").to_pylist()
-    means = [row for row in rows if any(str(row.get(name) or "").startswith(run) for name in _NAMES)]
+    records = query(current_layout(), "SELECT * FROM runs").to_pylist()
+    means = [record for record in records if any(str(record.get(name) or "").startswith(run) for name in _NAMES)]
     if not means and not set(run) <= set(hexdigits):
         logged = find_model(current_root(), run).run_id
-        means = [row for row in rows if row.get("mlflow_run_id") == logged]
+        means = [record for record in records if record.get("mlflow_run_id") == logged]
     if len(means) != 1:
-        known = ", ".join(str(row.get("run_key"))[:12] for row in rows[-5:]) or "none yet"
+        known = ", ".join(str(record.get("run_key"))[:12] for record in records[-5:]) or "none yet"
         how = f"{len(means)} runs" if means else "no run"
         raise InputError(f"{how} of this root: {run!r} (the last ones are {known}, or name a model)")
     if means[0].get("releases") is None:

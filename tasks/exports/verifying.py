@@ -22,7 +22,7 @@ from tasks.accounts.budget import AccountingPolicy
 from tasks.exports.archive import Archive, read
 from tasks.exports.collecting import AUDIT, CHARGES, ENVIRONMENT, PROOF, RUN, installed, release_member
 from tasks.planning.plans import PlannedCombination, PlannedRelease, combination_of
-from tasks.runtime.books import open_books
+from tasks.runtime.stores import open_ledger_database
 
 __all__ = ["Check", "Verified", "verify"]
 
@@ -96,10 +96,10 @@ class _Contents:
         self.keys = [*self.run["releases"], *self.run["evaluations"]]
         charges = self.json(CHARGES)
         self.ledger = str(charges["ledger"])
-        self.rows: list[dict[str, Any]] = charges["entries"]
-        if any(set(row) != set(FIELDS) for row in self.rows):
+        self.stored: list[dict[str, Any]] = charges["entries"]
+        if any(set(entry) != set(FIELDS) for entry in self.stored):
             raise ValueError("an entry of the ledger has other fields than entries have")
-        self.entries = [{**row, "content": json.loads(row["content"])} for row in self.rows]
+        self.entries = [{**entry, "content": json.loads(entry["content"])} for entry in self.stored]
 
     def json(self, name: str) -> Any:
         return json.loads(self._members[name])
@@ -343,18 +343,18 @@ def _cap(contents: _Contents) -> str:
 
 
 def _chain(contents: _Contents) -> str:
-    if problem := next(linked(contents.rows), None):
+    if problem := next(linked(contents.stored), None):
         raise _RefutedError(problem)
     return "in order; their keyed digests can be told by the ledger's key alone"
 
 
 def _ledger(contents: _Contents) -> str:
-    database = open_books()
+    database = open_ledger_database()
     if database.ledger_id != contents.ledger:
         raise _UncheckedError("it is not the ledger of this root; verify under its root to compare the entries")
-    if problem := next(unlike(database, contents.rows), None):
+    if problem := next(unlike(database, contents.stored), None):
         raise _RefutedError(problem)
-    return f"{len(contents.rows)} entries are those of this root's ledger"
+    return f"{len(contents.stored)} entries are those of this root's ledger"
 
 
 def _audit(contents: _Contents) -> str:

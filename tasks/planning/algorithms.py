@@ -49,7 +49,7 @@ def example_guarantee(kind: str, name: str, trust: str) -> Guarantee:
     return guarantee
 
 
-def _in_words(guarantee: Guarantee) -> str | None:
+def _statement(guarantee: Guarantee) -> str | None:
     if not guarantee.proved:
         return None
     kinds = dict.fromkeys(_WORDS[type(loss)] for loss in guarantee.losses)
@@ -71,7 +71,7 @@ def describe_part(kind: str, name: str) -> dict[str, Any]:
         "kind": kind,
         "source": cls.source,
         **_claimed(cls.claim),
-        "proved": _in_words(guarantee) if guarantee else "free: does not look at rows",
+        "proved": _statement(guarantee) if guarantee else "free: does not look at rows",
         "reason": guarantee.reason if guarantee else None,
         "assumptions": list(guarantee.assumptions) if guarantee else [],
         "trust": [str(trust) for trust in cls.trusts],
@@ -92,7 +92,7 @@ def describe_system(name: str) -> dict[str, Any]:
     trust, arrangement = next(iter(system.arrangements.items()))
     guarantees = [example_guarantee(spec.kind, spec.name, trust) for spec in _parts_of(arrangement)]
     proved = all(guarantee.proved for guarantee in guarantees)
-    words = dict.fromkeys(str(_in_words(guarantee)) for guarantee in guarantees)
+    statements = dict.fromkeys(str(_statement(guarantee)) for guarantee in guarantees)
     return {
         "name": name,
         "kind": "systems",
@@ -100,7 +100,7 @@ def describe_system(name: str) -> dict[str, Any]:
         "summary": system.summary,
         "paper": system.paper or None,
         **_claimed(system.claim),
-        "proved": "; ".join(words) if proved else None,
+        "proved": "; ".join(statements) if proved else None,
         "reason": next((guarantee.reason for guarantee in guarantees if not guarantee.proved), None),
         "assumptions": sorted({text for guarantee in guarantees for text in guarantee.assumptions}),
         "trust": [str(trust) for trust in system.supported()],

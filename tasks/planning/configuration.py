@@ -22,7 +22,7 @@ from pydantic import (
 from pydantic_core import CoreSchema, core_schema
 
 from dpalgos.errors import ParameterError, UnknownNameError
-from dpalgos.guarantees import Neighbours
+from tasks.planning.relations import RelationInForce
 
 __all__ = ["RegisteredName", "SecureSettings", "TrainingConfig", "split_features"]
 
@@ -177,7 +177,7 @@ class TrainingConfig(BaseModel, frozen=True, extra="forbid"):
         Field(description="Trust model (local, secagg, central); the algorithm's first if empty."),
     ] = None
     neighbours: Annotated[
-        Neighbours | None,
+        RelationInForce | None,
         Field(
             title="Neighbours",
             description="Relation: replace-one, or replace-special (a row against a null one); the account's if empty.",
@@ -300,11 +300,6 @@ class TrainingConfig(BaseModel, frozen=True, extra="forbid"):
         dict[str, object],
         Field(description="Fields of the parts, dotted where ambiguous.", examples=[{"trainer.regularisation": 0.01}]),
     ] = {}
-
-    @field_validator("neighbours")
-    @classmethod
-    def _relation_in_force(cls, neighbours: Neighbours | None) -> Neighbours | None:
-        return neighbours and neighbours.in_force()
 
     @field_validator("tune", mode="before")
     @classmethod

@@ -132,7 +132,7 @@ def resolve(
 
 
 def _tuned(config: TrainingConfig, parts: Mapping[str, AlgorithmSpec], trust: str) -> tuple[AlgorithmSpec, str]:
-    """Return private selection among the trainers of a grid, and what it costs in words.
+    """Return private selection among the trainers of a grid, and a sentence of what it costs.
 
     Raises
     ------

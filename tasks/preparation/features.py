@@ -30,9 +30,9 @@ from tasks.planning.identity import code_version, identity
 from tasks.planning.plans import FeatureStep
 from tasks.planning.resolution import parameters_of
 from tasks.preparation.mapping import map_rows
-from tasks.runtime.books import open_releases
 from tasks.runtime.progress import say
 from tasks.runtime.settings import current_layout
+from tasks.runtime.stores import open_releases
 
 __all__ = [
     "featured_ref",

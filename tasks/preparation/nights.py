@@ -24,8 +24,8 @@ from tasks.planning.plans import FeatureStep
 from tasks.preparation.dealing import HELD_OUT, OWN_FILES
 from tasks.preparation.features import featured_ref, plan_features
 from tasks.preparation.mapping import mapped_ref
-from tasks.runtime.books import open_catalog, open_releases
 from tasks.runtime.settings import current_layout
+from tasks.runtime.stores import open_catalog, open_releases
 
 __all__ = ["Night", "Nights", "begin_nights", "deal_night", "deal_test_rows", "preview_nights"]
 

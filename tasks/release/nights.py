@@ -15,8 +15,8 @@ from storage.refs import ShardRef
 from storage.rounds import PrivateNotes
 from tasks.planning.plans import PlannedRelease
 from tasks.release.rows import RowMaps, rows_of
-from tasks.runtime.books import open_releases
 from tasks.runtime.settings import current_layout
+from tasks.runtime.stores import open_releases
 
 __all__ = ["NightRows", "note_arrival"]
 

@@ -12,7 +12,7 @@ from tasks.accounts.budget import open_ledger
 from tasks.planning.fields import Json
 from tasks.planning.plans import PlannedCombination, PlannedRelease
 from tasks.release import checkpoints
-from tasks.runtime.books import open_releases
+from tasks.runtime.stores import open_releases
 
 __all__ = [
     "diagnostics_of",

@@ -23,7 +23,7 @@ FILES = 5
 
 
 class LogLine(BaseModel, frozen=True, extra="forbid"):
-    """One line: public words and numbers that follow from charges alone.
+    """One line: public text and numbers that follow from charges alone.
 
     Attributes
     ----------

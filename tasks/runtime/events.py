@@ -56,7 +56,7 @@ def account_resource(account: str) -> str:
 def announce(
     event: Event, resource: str, payload: Mapping[str, str | float | None], *, labels: Mapping[str, str] = NO_LABELS
 ) -> None:
-    """Log that something happened, and tell a Prefect server; public words only, in labels (which triggers match) too.
+    """Log that something happened, and tell a Prefect server; public text only, in labels (which triggers match) too.
 
     The server is the one of ``PREFECT_API_URL``, or else the one by which ``unitball serve`` serves this root. Without
     either there is nobody to tell.

@@ -11,7 +11,7 @@ from typing import TypeVar
 __all__ = ["Counted", "Listener", "listen", "say"]
 
 Listener = Callable[[str, str, float | None], None]
-"""Called with a stage, a label of public words, and the share of the stage that is done, where it is known."""
+"""Called with a stage, a label of public text, and the share of the stage that is done, where it is known."""
 
 _LISTENERS: list[Listener] = []
 _LOCK = threading.Lock()
@@ -31,7 +31,7 @@ def listen(listener: Listener) -> Iterator[None]:
 
 
 def say(stage: str, label: str, share: float | None = None) -> None:
-    """Tell the listeners that a piece of work is done; public words and numbers only.
+    """Tell the listeners that a piece of work is done; public text and numbers only.
 
     Parameters
     ----------

@@ -59,7 +59,7 @@ def _number(value: object) -> str:
 
 def show_budget(dataset: DatasetRef, charged: dict[str, object]) -> None:
     """Show what was charged, and for private data what is spent and left, and for how many runs like this."""
-    rows = [
+    lines = [
         {"what": "releases charged now", "value": _number(charged["charged"])},
         {"what": "releases charged before", "value": _number(charged["already_charged"])},
     ]
@@ -71,15 +71,15 @@ def show_budget(dataset: DatasetRef, charged: dict[str, object]) -> None:
             ("composed by", "filter"),
         ):
             if charged.get(name) is not None:
-                rows.append({"what": title, "value": _number(charged[name])})
-        rows.append({"what": "more runs like this that fit", "value": _number(runs_left(dataset.account))})
-    create_table_artifact(table=rows, key="budget", description=f"Budget of account {dataset.account}")
+                lines.append({"what": title, "value": _number(charged[name])})
+        lines.append({"what": "more runs like this that fit", "value": _number(runs_left(dataset.account))})
+    create_table_artifact(table=lines, key="budget", description=f"Budget of account {dataset.account}")
 
 
-def show_budgets(rows: Sequence[dict[str, str]], png: bytes) -> None:
+def show_budgets(lines: Sequence[dict[str, str]], png: bytes) -> None:
     """Show where all accounts stand: a picture over time, and a table."""
     _show_picture("budgets-over-time", "Spent against cap over time", png)
-    create_table_artifact(table=list(rows), key="budgets", description="Budgets of all accounts")
+    create_table_artifact(table=list(lines), key="budgets", description="Budgets of all accounts")
 
 
 def show_scoring(model: str, file: str) -> None:
@@ -110,7 +110,7 @@ def show_result(result: RunResult) -> None:
 
 def show_sweep(name: str, points: Sequence[tuple[str, RunResult | None, str | None]]) -> None:
     """Show every point of a sweep, with its error where it failed."""
-    rows = [
+    lines = [
         {
             "point": description,
             "proved": _proved(result),
@@ -119,13 +119,13 @@ def show_sweep(name: str, points: Sequence[tuple[str, RunResult | None, str | No
         }
         for description, result, error in points
     ]
-    create_table_artifact(table=rows, key="sweep", description=f"Points of {name}")
+    create_table_artifact(table=lines, key="sweep", description=f"Points of {name}")
 
 
 def _proved(result: RunResult | None) -> str:
     if result is None or result.proved is None:
         return "none"
-    return result.proved.in_words()
+    return result.proved.summary()
 
 
 def show_figure(name: str, title: str, png: bytes, verdict: str) -> None:

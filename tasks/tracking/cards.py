@@ -196,21 +196,21 @@ def command_of(config: TrainingConfig) -> str:
     given = config.model_dump(mode="json", exclude_defaults=True)
     secure = given.pop("secure", {})
     parameters = given.pop("parameters", {})
-    words = ["unitball", "train", "--dataset", config.dataset]
+    arguments = ["unitball", "train", "--dataset", config.dataset]
     if config.algorithm is not None:
-        words += ["--algorithm", config.algorithm]
+        arguments += ["--algorithm", config.algorithm]
     for name, value in {**given, **secure}.items():
         flag = f"--{name.replace('_', '-')}"
         if name in ("dataset", "algorithm") or value is None:
             continue
         default = {**TrainingConfig.model_fields, **SecureSettings.model_fields}[name].default
         if isinstance(value, bool):
-            words.append(f"--no-{flag[2:]}" if default is True else flag)
+            arguments.append(f"--no-{flag[2:]}" if default is True else flag)
         else:
-            words += [flag, ",".join(map(str, value)) if isinstance(value, list) else _text(value)]
+            arguments += [flag, ",".join(map(str, value)) if isinstance(value, list) else _text(value)]
     for name, value in parameters.items():
-        words += ["--param", f"{name}={value if isinstance(value, str) else json.dumps(value)}"]
-    return shlex.join(words)
+        arguments += ["--param", f"{name}={value if isinstance(value, str) else json.dumps(value)}"]
+    return shlex.join(arguments)
 
 
 def _text(value: object) -> str:

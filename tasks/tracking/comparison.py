@@ -21,7 +21,7 @@ from tasks.planning.plans import FeatureStep, PlannedRelease
 from tasks.release.door import make_release
 from tasks.release.rows import maps_of, rows_of
 from tasks.release.storing import read_release
-from tasks.runtime.books import open_model_records
+from tasks.runtime.stores import open_model_records
 from tasks.tracking.client import tracking_client
 from tasks.tracking.lineage import Lineage, read_lineage
 from tasks.tracking.models import CHAMPION, RegisteredModel, find_model, record_of

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from storage.errors import DamagedError, InputError
 from storage.model_records import VersionRecord
-from tasks.runtime.books import open_model_records
+from tasks.runtime.stores import open_model_records
 from tasks.tracking.client import tracking_client
 from tasks.tracking.flavor import load_pipeline, model_digest
 

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict
 from storage.errors import InputError, RefusedError
 from storage.model_records import WITHDRAWN, ModelRecords, VersionRecord
 from tasks.accounts.budget import open_ledger
-from tasks.runtime.books import open_catalog, open_model_records
+from tasks.runtime.stores import open_catalog, open_model_records
 from tasks.tracking.client import tracking_client
 from tasks.tracking.models import CHAMPION, RegisteredModel, find_model, record_of, require_unchanged
 

@@ -1,4 +1,4 @@
-"""The result of a training run: what is proved, claimed and measured of it, and its rows of the result tables."""
+"""The result of a training run: what is proved, claimed and measured of it, and its records in the result tables."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Proved(BaseModel, frozen=True):
         assumed = "".join(f"; assumed: {one}" for one in self.assumptions)
         return f"{self.statement()} under {self.neighbours}, {self.numerics} numerics{assumed}"
 
-    def in_words(self) -> str:
+    def summary(self) -> str:
         """Return the statement, and mu where every release is Gaussian, rounded up."""
         return self.statement() + ("" if self.mu is None else f", μ = {rounded_up(self.mu, 3):g}")
 
@@ -203,7 +203,7 @@ def summary(result: RunResult) -> str:
     lines = [f"**{result.algorithm}** on **{result.dataset}**, trust {result.trust}."]
     if result.proved:
         lines.append(
-            f"Proved: {result.proved.in_words()} a party, "
+            f"Proved: {result.proved.summary()} a party, "
             f"{result.proved.neighbours}, {result.proved.numerics} numerics. {result.proved.recognised()}"
         )
     else:
@@ -231,7 +231,7 @@ def append_result(config: TrainingConfig, result: RunResult) -> None:
     setting = config.model_dump(mode="json", exclude={"algorithm", "dataset", "trust"})
     append(layout, [{**row, **{f"config_{name}": value for name, value in setting.items()}}], run=result.run_key)
     measured = [("all", result.metrics), *result.by_party.items()]
-    rows = [
+    records = [
         {
             "run_key": result.run_key,
             "algorithm": result.algorithm,
@@ -243,5 +243,5 @@ def append_result(config: TrainingConfig, result: RunResult) -> None:
         for party, metrics in measured
         for name, value in metrics.items()
     ]
-    if rows:
-        append(layout, rows, table="metrics", run=result.run_key)
+    if records:
+        append(layout, records, table="metrics", run=result.run_key)

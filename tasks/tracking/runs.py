@@ -14,14 +14,14 @@ import math
 import socket
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from storage.layout import Layout
-from tasks.runtime.books import open_model_records
+from tasks.runtime.stores import open_model_records
 from tasks.runtime.tracking_server import server_address
 from tasks.tracking.client import tracking_client
 from tasks.tracking.views import VIEW_NAME, VIEW_TAG, view_envelope, view_path
@@ -69,7 +69,11 @@ class DatasetInput:
     name: str
     version: str
     account: str
-    context: str = "training"
+
+    @property
+    def digest(self) -> str:
+        """The version, a random name where rows are private, as far as MLflow has room for it."""
+        return self.version[:_DIGEST_LENGTH]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -293,10 +297,10 @@ def _write(client: MlflowClient, experiment: str, root: Path, report: RunReport)
         params=params,
     )
     model_id = None if report.model is None else _register(client, root, experiment, run_id, report, report.model)
-    _log_metrics(client, run_id, report.metrics, report.curves, model_id)
     inputs = [_opaque(item) for item in report.inputs]
     if inputs:
         client.log_inputs(run_id, inputs)
+    _log_metrics(client, run_id, report.metrics, report.curves, _of_model(run_id, model_id, report.inputs))
     for child in report.children:
         own = {"party": child.name}
         child_id = log_run(
@@ -347,27 +351,37 @@ def _log_metrics(
     run_id: str,
     metrics: Mapping[str, float],
     curves: Mapping[str, Mapping[int, float]] | None = None,
-    model_id: str | None = None,
+    of_model: Mapping[str, str] | None = None,
 ) -> None:
     from mlflow.entities import Metric, RunTag
 
     now = int(time.time() * 1000)
-    of_model = {} if model_id is None else {"model_id": model_id, "run_id": run_id}
-    found = [Metric(name, float(value), now, 0, **of_model) for name, value in metrics.items() if math.isfinite(value)]
+    found = [
+        Metric(name, float(value), now, 0, **(of_model or {}))
+        for name, value in metrics.items()
+        if math.isfinite(value)
+    ]
     found += [Metric(name, value, now, step) for name, curve in (curves or {}).items() for step, value in curve.items()]
     # MLflow would show a large number instead.
     infinite = [RunTag(name, str(value)) for name, value in metrics.items() if not math.isfinite(value)]
     client.log_batch(run_id, metrics=found, tags=infinite)
 
 
+def _of_model(run_id: str, model_id: str | None, inputs: Sequence[DatasetInput]) -> dict[str, str]:
+    """Return what links metrics to a logged model, and the model, whose page lists its metrics', to the data set."""
+    if model_id is None:
+        return {}
+    links = {"model_id": model_id, "run_id": run_id}
+    # A metric names one data set.
+    return links | ({"dataset_name": inputs[0].name, "dataset_digest": inputs[0].digest} if inputs else {})
+
+
 def _opaque(item: DatasetInput) -> object:
     from mlflow import entities
 
     source = {"dataset": item.name, "version": item.version, "account": item.account}
-    dataset = entities.Dataset(
-        name=item.name, digest=item.version[:_DIGEST_LENGTH], source_type="unitball", source=json.dumps(source)
-    )
-    return entities.DatasetInput(dataset, [entities.InputTag("mlflow.data.context", item.context)])
+    dataset = entities.Dataset(name=item.name, digest=item.digest, source_type="unitball", source=json.dumps(source))
+    return entities.DatasetInput(dataset, [entities.InputTag("mlflow.data.context", "training")])
 
 
 def log_files(client: MlflowClient, run_id: str, files: Mapping[str, str | bytes]) -> None:

@@ -15,8 +15,8 @@ from storage.ledger import marks
 from storage.ledger.entries import check_chain, lacking, reading
 from storage.ledger.material import missing_material
 from tasks.accounts.budget import check_releases
-from tasks.runtime.books import open_books
 from tasks.runtime.settings import current_root, ledger_url, marks_folder
+from tasks.runtime.stores import open_ledger_database
 
 __all__ = ["Finding", "check_root"]
 
@@ -86,7 +86,7 @@ def _permissions(layout: Layout) -> Iterator[tuple[str, str]]:
 def _keys(layout: Layout) -> Iterator[tuple[str, str]]:
     if not layout.ledger.exists() and ledger_url() is None:
         return
-    with reading(open_books()) as entries:
+    with reading(open_ledger_database()) as entries:
         for found in missing_material(layout, entries, shared=ledger_url() is not None).values():
             problem, _, way_out = found.partition(": ")
             yield problem, way_out
@@ -95,7 +95,7 @@ def _keys(layout: Layout) -> Iterator[tuple[str, str]]:
 @_check("chain")
 def _chain(layout: Layout) -> Iterator[tuple[str, str]]:
     if layout.ledger.exists() or ledger_url() is not None:
-        for problem in check_chain(replace(open_books(), marks=())):
+        for problem in check_chain(replace(open_ledger_database(), marks=())):
             yield problem, "put back the newest back-up of the ledger, then: unitball ledger restore"
 
 
@@ -103,7 +103,7 @@ def _chain(layout: Layout) -> Iterator[tuple[str, str]]:
 def _mark(layout: Layout) -> Iterator[tuple[str, str]]:
     if not layout.ledger.exists() and ledger_url() is None:
         return
-    database = open_books()
+    database = open_ledger_database()
     with reading(database) as entries:
         began = entries.last().sequence > 0
         for path in database.marks:
@@ -145,7 +145,7 @@ def _versions(layout: Layout) -> Iterator[tuple[str, str]]:
     else:
         layout.prepare()
         if layout.ledger.exists() or ledger_url() is not None:
-            open_books()
+            open_ledger_database()
 
 
 @_check("free disk")

@@ -11,8 +11,8 @@ from storage.ledger.entries import reading, writing
 from storage.ledger.material import adopt_material, missing_material
 from storage.orphans import remove_orphans
 from tasks.datasets.registration import sweep_unregistered
-from tasks.runtime.books import open_books, open_catalog, open_releases
 from tasks.runtime.settings import ledger_url
+from tasks.runtime.stores import open_catalog, open_ledger_database, open_releases
 
 __all__ = ["sweep_everything"]
 
@@ -39,12 +39,12 @@ def sweep_everything(layout: Layout) -> list[str]:
             f"removed {len(damaged)} damaged releases: whoever needs one makes it again, with the same noise and no "
             "new charge while the secrets are the same"
         )
-    with reading(open_books()) as entries:
+    with reading(open_ledger_database()) as entries:
         lacking = missing_material(layout, entries, shared=ledger_url() is not None)
     for version in filter(partial(remake_fingerprints, layout), lacking):
         done.append(f"made the fingerprints of version {version} again from its rows")
         if declared_table(layout, dataset_ref(layout, version)) is not None:
             # Those of a table's rows come back up to rounding; of all others, to the bit that is on record.
-            with writing(open_books(guarded=False)) as entries:
+            with writing(open_ledger_database(guarded=False)) as entries:
                 adopt_material(layout, entries, version)
     return done

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from enum import StrEnum
 from pathlib import Path
@@ -170,3 +171,32 @@ def test_registered_names_are_an_enumeration_of_the_form() -> None:
         assert {"type": "null"} in fields[field]["anyOf"]
     (offered,) = [one for one in fields["partition"]["anyOf"] if one["type"] == "string"]
     assert offered["enum"] == sorted([*names("partitions"), "own"])
+
+
+def _help(model: type[BaseModel]) -> str:
+    application = typer.Typer()
+
+    @application.command()
+    @options_of(model)
+    def run(asked: Any) -> None:
+        """Take a request."""
+
+    return CliRunner().invoke(application, ["--help"], env={"COLUMNS": "200"}).output
+
+
+def test_only_relations_that_can_be_in_force_are_offered() -> None:
+    from flows.federated_training import train
+    from flows.privacy_audit import privacy_audit
+    from tasks.datasets.request import IngestRequest
+
+    relations = ["replace-one", "replace-special"]
+    forms = [train.parameters.definitions["TrainingConfig"], privacy_audit.parameters.definitions["AuditRequest"]]
+    for schema, field in [(form, "neighbours") for form in forms] + [(IngestRequest.model_json_schema(), "relation")]:
+        assert "add-remove-one" not in json.dumps(schema)
+        assert schema["properties"][field]["anyOf"][0]["enum"] == relations
+    for request in (TrainingConfig, IngestRequest):
+        shown = re.sub(r"[│\s]+", " ", _help(request))
+        assert "replace-one|replace-special" in shown
+        assert "add-remove-one" not in shown
+    with pytest.raises(ValueError, match="'add-remove' is none of replace-one, replace-special "):
+        TrainingConfig(dataset="digits", neighbours="add-remove")

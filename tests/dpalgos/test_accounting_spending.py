@@ -29,7 +29,7 @@ from dpalgos.accounting import (
 )
 from dpalgos.accounting.costs import additive_costs
 from dpalgos.accounting.filters import Totals
-from dpalgos.accounting.spending import Books
+from dpalgos.accounting.spending import SummedHistory
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import ApproximateDP, GaussianMu, Loss, NoGuarantee, PureEpsilon, ZeroConcentrated
 from dpalgos.mechanisms.gaussian import epsilon_of_mu, mu_from_epsilon_delta
@@ -116,8 +116,8 @@ def test_the_bound_is_the_sum_of_the_partitions_maxima_and_is_attained(populatio
     def of_row(row: Mapping[str, str]) -> Totals:
         return Totals.of(costs[row[partition]] for partition, costs in population.history() if row[partition] in costs)
 
-    books = Books.of(population.history())
-    bounds = [bill.totals for bill in books.rows()]
+    summed = SummedHistory.of(population.history())
+    bounds = [bill.totals for bill in summed.rows()]
     crossing = [of_row({"even": a, "by-site": b}) for a in PARTIES for b in PARTIES]
     for index, name in enumerate(Totals._fields):
         largest = max(totals[index] for totals in crossing)
@@ -188,8 +188,8 @@ def test_forgotten_joint_releases_are_caught(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_sum_that_forgets_a_plan_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = Books.of
-    monkeypatch.setattr(Books, "of", lambda history: honest(list(history)[1:]))
+    honest = SummedHistory.of
+    monkeypatch.setattr(SummedHistory, "of", lambda history: honest(list(history)[1:]))
     assert violations(LOCAL_AND_JOINT)
 
 
@@ -528,11 +528,11 @@ def test_books_that_grow_plan_by_plan_are_those_of_the_whole_history(seed: int) 
         parties = rng.sample("abcd", rng.randint(0, 4))
         costs = {party: PlanCost((), *(rng.choice(sizes) * rng.random() for _ in range(5))) for party in parties}
         history.append((rng.choice(["even", "by-site"]), costs))
-    grown = Books.of(history[: 20 * seed])
+    grown = SummedHistory.of(history[: 20 * seed])
     for plan in history[20 * seed :]:
         grown = grown.with_plan(*plan)
-    assert grown.bills == Books.of(history).bills
-    assert grown.first == Books.of(history).first
+    assert grown.bills == SummedHistory.of(history).bills
+    assert grown.first == SummedHistory.of(history).first
     paid = [plan[1]["a"] for plan in history if plan[0] == "even" and "a" in plan[1]]
     assert grown.bills["even"]["a"].totals == Totals.of(paid)
     rounded = [sum(getattr(cost, name) for cost in paid) for name in Totals._fields]
@@ -554,7 +554,7 @@ def test_parties_that_pay_alike_are_looked_at_once(monkeypatch: pytest.MonkeyPat
         history = [("a", everybody), ("a", {"1": heavy}), ("b", {"x": light})]
         new = ("a", {**everybody, "2": heavy})
         return (
-            spending._largest_fitting(spending._books(history), new, cap),
+            spending._largest_fitting(spending._summed(history), new, cap),
             repeats_left(history, new, cap),
             spent(history, 1e-5).epsilon,
         )

@@ -34,8 +34,8 @@ from tasks.planning.plans import PlannedRelease
 from tasks.release import checkpoints
 from tasks.release.preflight import require_feasible
 from tasks.release.rows import maps_of, rows_of
-from tasks.runtime.books import open_catalog
 from tasks.runtime.settings import current_layout
+from tasks.runtime.stores import open_catalog
 from tests.support.chains import charges, configured, digests
 from tests.support.command_line import CommandLine
 from tests.support.leaks import found_in, needles_of

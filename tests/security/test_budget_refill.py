@@ -20,8 +20,8 @@ from storage.ledger.entries import Kind, reading
 from tasks.accounts.budget import budget_report
 from tasks.datasets.registration import ingest
 from tasks.datasets.request import IngestRequest
-from tasks.runtime.books import open_books, open_catalog
 from tasks.runtime.settings import current_layout
+from tasks.runtime.stores import open_catalog, open_ledger_database
 from tests.security.conftest import request_for, schema_for, write_csv
 from tests.support.command_line import CommandLine
 
@@ -91,7 +91,7 @@ def test_a_copy_under_another_name_is_refused(
     assert "%" not in str(caught.value)
     assert [entry.name for entry in open_catalog().datasets()] == ["clinic"]
     assert len(list(current_layout().datasets.iterdir())) == 1
-    with reading(open_books()) as entries:
+    with reading(open_ledger_database()) as entries:
         refused = [(entry.subject, entry.content) for entry in entries.find(Kind.REFUSAL)]
     assert refused == [("other", {"visibility": "private"}), ("open", {"visibility": "public"})]
 

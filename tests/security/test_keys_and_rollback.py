@@ -16,8 +16,8 @@ from storage.ledger.entries import Kind, reading
 from storage.ledger.ledger import ChargeOutcome
 from tasks.accounts.budget import budget_report, open_ledger, restore_ledger
 from tasks.datasets.registration import ingest
-from tasks.runtime.books import open_books, open_catalog
 from tasks.runtime.settings import current_layout, current_root, marks_folder
+from tasks.runtime.stores import open_catalog, open_ledger_database
 from tests.security.conftest import request_for
 from tests.support.command_line import CommandLine
 
@@ -106,7 +106,7 @@ def test_fingerprints_are_made_again_from_the_rows(clinic: Path, commands: Comma
         ingest(request_for(clinic, "twins"))
     # Those of a table are made again up to rounding, and that is on record.
     if (folder / FINGERPRINTS).read_bytes() != before:
-        with reading(open_books()) as entries:
+        with reading(open_ledger_database()) as entries:
             assert [entry.subject for entry in entries.find(Kind.MATERIAL)] == [folder.name]
 
 
@@ -142,7 +142,7 @@ def test_an_older_state_is_refused_and_restored_at_its_price(
     assert commands.succeeds("ledger", "restore", "--reason", "the disk was lost")["booked"] == ["clinic"]
     # Booked as plans of unknown shape: never less than what was spent, and not twice as much either.
     assert before <= spent() <= 1.3 * before
-    with reading(open_books()) as entries:
+    with reading(open_ledger_database()) as entries:
         (restored,) = entries.find(Kind.RESTORE)
     assert restored.content["why"] == "the disk was lost"
     assert charge("fourth", 0.05).charged == ("fourth",)

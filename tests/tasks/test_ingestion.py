@@ -18,8 +18,8 @@ from tasks.datasets.description import default_normalisation, describe_datasets,
 from tasks.datasets.queries import query
 from tasks.datasets.registration import ingest
 from tasks.datasets.request import IngestRequest
-from tasks.runtime.books import open_catalog
 from tasks.runtime.settings import current_layout
+from tasks.runtime.stores import open_catalog
 from tests.support.chains import ingest_private, prepare
 from tests.support.data import gathered, temporaries
 from tests.support.private_rows import CLASSES, DIMENSION, PrivateRows, write_rows

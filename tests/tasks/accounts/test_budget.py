@@ -1,4 +1,4 @@
-"""Accounts over the whole chain: what is spent, what is left, what never refills, and what the books notice."""
+"""Accounts over the whole chain: what is spent, what is left, what never refills, and what the ledger notices."""
 
 from __future__ import annotations
 
@@ -289,7 +289,7 @@ def test_a_larger_version_must_still_fit_the_caps_delta(root: Path, tmp_path: Pa
     assert sorted(path.name for path in current_layout().datasets.iterdir()) == kept
 
 
-# ── the books ────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the ledger ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_sound_books(clinic: PrivateRows) -> None:

@@ -11,7 +11,7 @@ import pytest
 from storage.errors import OverspendError
 from tasks.accounts import history
 from tasks.accounts.budget import budget_report, change_cap, low_budget
-from tasks.accounts.drawing import budget_page, budget_rows, draw_budgets
+from tasks.accounts.drawing import budget_page, budget_table, draw_budgets
 from tasks.accounts.history import BudgetHistory, budget_histories, budget_history
 from tests.support.chains import ingest_private, prepare
 from tests.support.command_line import CommandLine
@@ -111,7 +111,7 @@ def test_odd_accounts_are_drawn_too() -> None:
         BudgetHistory.model_validate({"account": "<b>", "cap": 1.0, "points": [point], **common}),
         BudgetHistory.model_validate({"account": "public", "cap": None, "points": [], **common}),
     ]
-    rows = budget_rows(odd)
+    rows = budget_table(odd)
     assert [row["epsilon spent"] for row in rows] == ["unbounded", "0"]
     assert [row["spent of it"] for row in rows] == ["all", "–"]
     for chosen in (odd, []):
@@ -125,7 +125,7 @@ def test_a_share_is_rounded_up() -> None:
     one = BudgetHistory(
         account="a", datasets=(), delta=1e-5, cap=1.0, points=(point,), runs_left=None, refused_from=None
     )
-    assert budget_rows([one])[0]["spent of it"] == "100 %"
+    assert budget_table([one])[0]["spent of it"] == "100 %"
 
 
 def test_all_accounts_that_pay_are_there(root: Path, tmp_path: Path) -> None:

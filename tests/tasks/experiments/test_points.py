@@ -109,7 +109,7 @@ def test_a_table_has_a_line_a_question_and_the_spread_over_seeds() -> None:
 
 def test_elsewhere_than_at_the_papers_scale_nothing_is_confirmed_or_refuted() -> None:
     told = Verdict(says="better", measured=0.1, wanted=">= 0.5", holds=False, points=2)
-    assert told.word == "does not hold"
+    assert told.summary == "does not hold"
     elsewhere = told.model_copy(update={"at_scale": False})
-    assert elsewhere.word == "not tested at the paper's scale (here it does not hold)"
-    assert elsewhere.model_copy(update={"holds": None}).word == "not measured"
+    assert elsewhere.summary == "not tested at the paper's scale (here it does not hold)"
+    assert elsewhere.model_copy(update={"holds": None}).summary == "not measured"

@@ -122,6 +122,9 @@ def test_a_reproduction_unfolds_and_its_checks_name_its_series(name: str) -> Non
         for check in reproduction.checks:
             assert check.at_least is not None or check.at_most is not None
             assert {check.of, check.against or check.of} <= labels, check
+            # What the paper says of one data set is asked of that one alone.
+            named = [need.name for need in scale.data if need.name in check.says.lower().replace("cifar-", "cifar")]
+            assert max(named, key=len, default=None) in (None, check.where.get("dataset")), check
         for value in reproduction.paper_values:
             assert value.where["label"] in labels, value
     for need in reproduction.full.data if reproduction.full else []:

@@ -13,10 +13,10 @@ from storage.ledger.charges import Cap
 from storage.ledger.ledger import Ledger
 from storage.postgresql import make_databases
 from tasks.runtime import relocation
-from tasks.runtime.books import open_books
 from tasks.runtime.databases import PARTS, DatabaseServer, recorded_server
 from tasks.runtime.relocation import use_database_server
 from tasks.runtime.settings import ledger_url
+from tasks.runtime.stores import open_ledger_database
 from tests.support.ledgers import SumOfEpsilons, release, request, spent
 from tests.support.postgresql import PostgreSQL
 
@@ -35,14 +35,14 @@ def server(postgresql: PostgreSQL) -> Iterator[DatabaseServer]:
         postgresql.sql("postgres", f'DROP DATABASE IF EXISTS "{found.name(part)}" WITH (FORCE)')
 
 
-def books() -> Ledger:
-    return Ledger(open_books(), SumOfEpsilons())
+def the_ledger() -> Ledger:
+    return Ledger(open_ledger_database(), SumOfEpsilons())
 
 
 @pytest.fixture
 def charged(root: Path) -> Path:
     """A root with a ledger in a file, and something charged."""
-    ledger = books()
+    ledger = the_ledger()
     ledger.open_account("clinic", Cap(3, 1e-5))
     ledger.charge(request(release("a"), release("b", 0.5)), {"0": "s0"})
     return root
@@ -103,35 +103,35 @@ def test_a_server_that_does_not_answer_is_one_line(root: Path) -> None:
 
 @pytest.mark.postgresql
 def test_a_ledger_is_moved_and_charged_on(charged: Path, server: DatabaseServer) -> None:
-    before = books()
+    before = the_ledger()
     use_database_server(charged, server)
-    ledger = books()
+    ledger = the_ledger()
     assert ledger_url() == server.url.replace("/clinic", "/clinic_ledger")
     assert spent(ledger) == 1.5
     assert ledger.charge(request(release("a")), {"0": "s0"}).already_charged == ("a",)
     ledger.charge(request(release("c")), {"0": "s0"})
-    assert spent(books()) == 2.5
+    assert spent(the_ledger()) == 2.5
     assert ledger.verify() == []
     # What still holds the file of before charges nothing any more.
     with pytest.raises(StorageError):
         before.charge(request(release("d")), {"0": "s0"})
     assert not Layout(charged).ledger.exists()
     use_database_server(charged, server)
-    assert spent(books()) == 2.5
+    assert spent(the_ledger()) == 2.5
 
 
 @pytest.mark.postgresql
 def test_a_process_that_waits_for_the_file_is_refused_when_it_has_moved(charged: Path, server: DatabaseServer) -> None:
-    before = books()
+    before = the_ledger()
     retired = Layout(charged).ledger
     use_database_server(charged, server)
     retired.with_name("ledger.sqlite.moved").rename(retired)
     with pytest.raises(StorageError, match="was moved to PostgreSQL"):
         before.charge(request(release("d")), {"0": "s0"})
     with pytest.raises(StorageError, match="interrupted"):
-        books()
+        the_ledger()
     use_database_server(charged, server)
-    assert spent(books()) == 1.5
+    assert spent(the_ledger()) == 1.5
 
 
 @pytest.mark.postgresql
@@ -154,10 +154,10 @@ def test_a_move_killed_anywhere_is_repeated(
             use_database_server(charged, server)
     if step not in ("record_server", "after"):
         # The old place is still in force, and what is charged there is not lost.
-        books().charge(request(release("between", 0.25)), {"0": "s0"})
+        the_ledger().charge(request(release("between", 0.25)), {"0": "s0"})
     use_database_server(charged, server)
-    assert spent(books()) == (1.5 if step in ("record_server", "after") else 1.75)
-    assert books().verify() == []
+    assert spent(the_ledger()) == (1.5 if step in ("record_server", "after") else 1.75)
+    assert the_ledger().verify() == []
 
 
 @pytest.mark.postgresql
@@ -168,9 +168,9 @@ def test_what_was_charged_after_a_killed_copy_is_copied_too(
         patch.setattr(relocation, "record_server", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             use_database_server(charged, server)
-    books().charge(request(release("late", 0.25)), {"0": "s0"})
+    the_ledger().charge(request(release("late", 0.25)), {"0": "s0"})
     use_database_server(charged, server)
-    assert spent(books()) == 1.75
+    assert spent(the_ledger()) == 1.75
 
 
 @pytest.mark.postgresql
@@ -179,13 +179,13 @@ def test_two_roots_cannot_share_one_prefix(
 ) -> None:
     use_database_server(charged, server)
     monkeypatch.setenv("UNITBALL_ROOT", str(tmp_path / "other"))
-    books().open_account("clinic", Cap(3, 1e-5))
+    the_ledger().open_account("clinic", Cap(3, 1e-5))
     with pytest.raises(InputError, match="another ledger"):
         use_database_server(tmp_path / "other", server)
     monkeypatch.setenv("UNITBALL_ROOT", str(tmp_path / "third"))
     use_database_server(tmp_path / "third", server)
     with pytest.raises(SecretError):
-        books()
+        the_ledger()
 
 
 @pytest.mark.postgresql

@@ -15,7 +15,7 @@ from storage.ledger.charges import Decision
 from storage.ledger.ledger import Ledger
 from storage.model_records import ModelRecords
 from tasks.datasets.description import find_dataset
-from tasks.runtime.books import open_model_records
+from tasks.runtime.stores import open_model_records
 from tasks.runtime.tracking_server import own_database
 from tasks.tracking.client import tracking_client
 from tasks.tracking.models import find_model, load_model, registered_by

@@ -79,13 +79,13 @@ def test_numbers_for_people_never_promise_more() -> None:
     proved = proved_of(planned(algorithm="dpml"))
     assert proved is not None
     assert proved.model_copy(update={"epsilon": 1.00001, "delta": 1e-5}).statement() == "(1.001, 1e-05)-DP"
-    assert proved.in_words() == proved.statement()
+    assert proved.summary() == proved.statement()
 
 
 def test_a_bound_is_shown_with_mu_and_what_it_leaves_an_attack() -> None:
     proved = proved_of(planned(algorithm="noisy-gd"))
     assert proved is not None
-    assert proved.in_words() == "(1, 1e-05)-DP, μ = 0.269"
+    assert proved.summary() == "(1, 1e-05)-DP, μ = 0.269"
     # 1 − f(0.05) under μ = 0.268.
     exact = 100 * norm.cdf(norm.ppf(0.05) + 0.268051)
     assert "at most 8.43 %" in proved.recognised()

@@ -136,6 +136,16 @@ def test_the_data_set_is_opaque(root: Path) -> None:
     assert [(tag.key, tag.value) for tag in found.tags] == [("mlflow.data.context", "training")]
 
 
+def test_the_logged_model_names_the_data_set_as_the_run_does(root: Path) -> None:
+    """MLflow's page of a model lists the data sets of its metrics."""
+    run = client(root).get_run(track_run(root, a_report()))
+    (model,) = client(root).search_logged_models([run.info.experiment_id])
+    (own,) = run.inputs.dataset_inputs
+    assert {metric.key for metric in model.metrics} == {"accuracy", "epsilon_spent", "delta_spent"}
+    named = {(metric.dataset_name, metric.dataset_digest) for metric in model.metrics}
+    assert named == {(own.dataset.name, own.dataset.digest)}
+
+
 def test_facts_can_be_filtered_on(root: Path) -> None:
     track_run(root, a_report())
     track_run(

@@ -15,8 +15,8 @@ from storage.releases import ReleaseStore
 from tasks.datasets import registration
 from tasks.datasets.registration import ingest
 from tasks.datasets.request import IngestRequest
-from tasks.runtime.books import open_catalog
 from tasks.runtime.settings import current_layout
+from tasks.runtime.stores import open_catalog
 from tasks.upkeep import checks
 from tests.support.command_line import CommandLine
 from tests.support.data import flip

@@ -14,10 +14,10 @@ from storage.objects import objects_of
 from storage.releases import ReleaseStore
 from tasks.runtime.settings import current_layout, ledger_url, marks_folder
 
-__all__ = ["open_books", "open_catalog", "open_model_records", "open_releases"]
+__all__ = ["open_catalog", "open_ledger_database", "open_model_records", "open_releases"]
 
 
-def open_books(root: Path | None = None, *, guarded: bool = True) -> Database:
+def open_ledger_database(root: Path | None = None, *, guarded: bool = True) -> Database:
     """Open the database behind ledger and catalogue: the root's own file, or a shared one by URL.
 
     Parameters
@@ -40,16 +40,16 @@ def open_books(root: Path | None = None, *, guarded: bool = True) -> Database:
 
 def open_catalog() -> Catalog:
     """Open the catalogue."""
-    return Catalog(open_books())
+    return Catalog(open_ledger_database())
 
 
 def open_model_records(root: Path) -> ModelRecords:
     """Open what is on record of a root's models."""
-    return ModelRecords(open_books(root))
+    return ModelRecords(open_ledger_database(root))
 
 
 def open_releases() -> ReleaseStore:
     """Open the releases: folders under the root, or objects of which the ledger says which is the release."""
     layout = current_layout()
     store = objects_of(layout)
-    return ReleaseStore(layout, None if store is None else ObjectReleases(store, open_books()))
+    return ReleaseStore(layout, None if store is None else ObjectReleases(store, open_ledger_database()))
