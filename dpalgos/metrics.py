@@ -22,7 +22,6 @@ __all__ = [
     "metrics_of_confusion",
     "metrics_of_noisy_confusion",
     "metrics_of_noisy_errors",
-    "path_curvature",
     "per_class",
     "recalls",
     "regression_metrics",
@@ -251,14 +250,3 @@ def curvature(problem: Problem, weights: Floats) -> tuple[float, float]:
     """Return average and minimum curvature at a point: tr H / p and the smallest eigenvalue of H."""
     matrix = hessian(problem, weights)
     return float(np.trace(matrix)) / len(matrix), float(np.linalg.eigvalsh(matrix)[0])
-
-
-def path_curvature(problem: Problem, path: Sequence[Floats]) -> tuple[float, float]:
-    """Return the mean of the average curvature and the least curvature along a training path.
-
-    References
-    ----------
-    Owusu-Agyemang et al. 2021, Definition 5 and what follows (after Yu et al. 2019).
-    """
-    points = [curvature(problem, weights) for weights in path]
-    return float(np.mean([point[0] for point in points])), min(point[1] for point in points)

@@ -32,11 +32,12 @@ class NeighbouringPair:
 
 
 def one_row_apart(
-    setting: Setting, left: Floats, right: Floats, *, labels: tuple[float, float] = (0, 0), party: int | None = None
+    setting: Setting, left: Floats, right: Floats, *, labels: tuple[float, float] = (0, 0)
 ) -> NeighbouringPair:
     """Return data sets whose first records are ``left`` and ``right``; all others are null records.
 
-    Under ``replace-special`` the right one is a null record too.
+    They are rows of the smallest party that has any, where one row weighs most. Under ``replace-special`` the right one
+    is a null record too.
 
     Parameters
     ----------
@@ -44,20 +45,16 @@ def one_row_apart(
     left, right : array (d,)
     labels : (float, float)
         Of the two rows: class indices, or real labels where the setting has one class.
-    party : int, optional
-        Whose rows; by default the smallest party that has any, where one row weighs most.
 
     Raises
     ------
     ParameterError
-        If that party, or every party, has no rows.
+        If no party has rows.
     """
     inhabited = [index for index, size in enumerate(setting.sizes) if size > 0]
-    if party is None and inhabited:
-        party = min(inhabited, key=lambda index: setting.sizes[index])
-    if party is None or setting.sizes[party] < 1:
+    if not inhabited:
         raise ParameterError(f"the parties' sizes are {setting.sizes}; give one row at least, to differ in")
-
+    party = min(inhabited, key=lambda index: setting.sizes[index])
     null = NULL_LABEL if setting.classes > 1 else math.nan
 
     def side(row: Floats, label: float) -> ArrayRows:

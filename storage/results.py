@@ -79,10 +79,9 @@ def append(
     write_bytes(layout.results / table / f"{name}.parquet", buffer.getvalue())
 
 
-def is_recorded(layout: Layout, run: str, table: str = "runs") -> bool:
-    """Whether records were kept under a run's name."""
-    _require_table(table)
-    return (layout.results / table / f"{path_component(run, 'run')}.parquet").is_file()
+def is_recorded(layout: Layout, run: str) -> bool:
+    """Whether a record was kept under a run's name."""
+    return (layout.results / "runs" / f"{path_component(run, 'run')}.parquet").is_file()
 
 
 def _require_table(table: str) -> None:

@@ -88,24 +88,22 @@ class BinCounts(LaplaceSums):
         return counts
 
 
-def occupied(counts: Floats, scale: float, *, miss: float = 0.01) -> tuple[int, int] | None:
+def occupied(counts: Floats, scale: float) -> tuple[int, int] | None:
     """Return the first and the last bin of a column that hold rows, from its noisy counts.
 
-    Post-processing. A bin passes above t = ``scale * ln(bins / miss)``: that noise takes any empty bin of a column
-    beyond it has probability at most ``miss``, since P(k > t) <= p^t = exp(-t / scale) in each (p = exp(-1 / scale)).
+    Post-processing. A bin passes above t = ``scale * ln(100 bins)``: that noise takes any empty bin of a column
+    beyond it has probability at most 0.01, since P(k > t) <= p^t = exp(-t / scale) in each (p = exp(-1 / scale)).
 
     Parameters
     ----------
     counts : array (bins,)
     scale : float
         Of the discrete Laplace noise.
-    miss : float
-        Probability, for each column, that an empty bin counts as occupied.
 
     Returns
     -------
     (int, int) or None
         None where no bin passes.
     """
-    passing = np.flatnonzero(counts > scale * math.log(len(counts) / miss))
+    passing = np.flatnonzero(counts > scale * math.log(100 * len(counts)))
     return (int(passing[0]), int(passing[-1])) if len(passing) else None

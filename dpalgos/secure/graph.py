@@ -93,16 +93,16 @@ class SparseGraph(Wire):
         )
 
     @classmethod
-    def smallest(cls, tolerance: Tolerance, failure: float = FAILURE) -> SparseGraph | None:
-        """Return the graph of least degree for which both bounds are at most ``failure``; None where none is sparse."""
+    def smallest(cls, tolerance: Tolerance) -> SparseGraph | None:
+        """Return the graph of least degree with both bounds at most :data:`FAILURE`; None where none is sparse."""
         largest = tolerance.quorum - 1
         for degree in range(2, largest + 1 - largest % 2, 2):
             for threshold in range(1, degree + 1):
                 graph = cls(degree=degree, threshold=threshold)
                 bounds = graph.failure(tolerance)
-                if bounds.completion > failure:
+                if bounds.completion > FAILURE:
                     break
-                if bounds.privacy <= failure:
+                if bounds.privacy <= FAILURE:
                     return graph
         return None
 

@@ -148,12 +148,10 @@ class Party:
     number : int
         From 0 to N - 1.
     memory : PartyMemory
-    entropy : callable
-        Gives fresh random bytes for the seed; never anything that is there again after a crash.
     """
 
-    def __init__(self, number: int, memory: PartyMemory, entropy: Callable[[int], bytes] = secrets.token_bytes) -> None:
-        self._number, self._memory, self._entropy = number, memory, entropy
+    def __init__(self, number: int, memory: PartyMemory) -> None:
+        self._number, self._memory = number, memory
 
     def answer(self, request: Request, recorded: RecordedSum, vector: Callable[[], Ints]) -> Answer:
         """Return the answer to a request, after everything it depends on was kept.
@@ -193,7 +191,8 @@ class Party:
     def _advertise(self, parameters: RoundParameters) -> Advertisement:
         state = self._memory.recall(Stage.ADVERTISE)
         if state is None:
-            fresh = at_party.join(parameters, self._number, self._entropy(KEY))
+            # Random bytes of the operating system: a seed never comes back after a crash.
+            fresh = at_party.join(parameters, self._number, secrets.token_bytes(KEY))
             # Whatever seed was kept first is the party's seed.
             state = self._memory.keep(Stage.ADVERTISE, fresh)
         if state.parameters != parameters:

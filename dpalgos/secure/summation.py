@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -247,9 +246,9 @@ class _Calls:
 class _Session:
     """Parties and server of one key agreement; what the server decides of a step is forgotten with it."""
 
-    def __init__(self, parameters: RoundParameters, absences: Absences, entropy: Callable[[int], bytes]) -> None:
+    def __init__(self, parameters: RoundParameters, absences: Absences) -> None:
         self.left, self._steps, self._absences = parameters.steps, parameters.steps, absences
-        self._parties = [Party(number, _PartyMemory(), entropy) for number in range(parameters.tolerance.parties)]
+        self._parties = [Party(number, _PartyMemory()) for number in range(parameters.tolerance.parties)]
         agreed = _ServerMemory()
         server = Server(agreed)
         server.open(parameters)
@@ -302,8 +301,6 @@ class SecureSummation:
     record : SumRecord, optional
         What earlier runs of the same release have left (:class:`~dpalgos.secure.record.RecordedSum`): needed wherever
         a run may be killed and started again.
-    entropy : callable
-        Gives fresh random bytes for the parties' seeds; the operating system's by default. Results do not depend on it.
 
     Attributes
     ----------
@@ -323,7 +320,6 @@ class SecureSummation:
         scaled: bool = False,
         weights: Sequence[int] | None = None,
         record: SumRecord | None = None,
-        entropy: Callable[[int], bytes] = secrets.token_bytes,
     ) -> None:
         if not len(sizes) == len(noises) == tolerance.parties:
             raise ParameterError(
@@ -332,7 +328,7 @@ class SecureSummation:
             )
         self._identity, self._tolerance = identity, tolerance
         self._sizes, self._noises = tuple(sizes), tuple(noises)
-        self._scaled, self._entropy = scaled, entropy
+        self._scaled = scaled
         self._weights = self._sizes if weights is None else tuple(weights)
         self._record = record
         self._absences = absences if absences is not None else Absences()
@@ -386,5 +382,5 @@ class SecureSummation:
                 graph=self._graph,
             )
             self._agreements += 1
-            session = self._sessions[length] = _Session(parameters, self._absences, self._entropy)
+            session = self._sessions[length] = _Session(parameters, self._absences)
         return session

@@ -23,6 +23,8 @@ from tasks.runtime.settings import current_layout
 
 __all__ = ["PathPoint", "Risk", "curvature_along_descent"]
 
+_POINTS = 25
+
 
 @dataclass(frozen=True, slots=True)
 class PathPoint:
@@ -70,9 +72,9 @@ class Risk:
         return self.problem.value(np.asarray(model.weights, dtype=np.float64))
 
 
-def curvature_along_descent(problem: Problem, step_size: float, iterations: int, points: int = 25) -> list[PathPoint]:
+def curvature_along_descent(problem: Problem, step_size: float, iterations: int) -> list[PathPoint]:
     """Return average and minimum curvature along gradient descent from zero, at geometrically spaced steps."""
-    wanted = {0, *np.unique(np.geomspace(1, iterations, points).round().astype(int)).tolist()}
+    wanted = {0, *np.unique(np.geomspace(1, iterations, _POINTS).round().astype(int)).tolist()}
     weights: Floats = np.zeros(problem.shape)
     path = []
     for step in range(iterations + 1):

@@ -26,9 +26,7 @@ def _cell(value: object) -> str:
     return ", ".join(str(part) for part in value) if isinstance(value, (list, tuple)) else str(value)
 
 
-def means_table(
-    results: Sequence[PointResult], columns: Sequence[str], metrics: Sequence[str], title: str = ""
-) -> Table:
+def means_table(results: Sequence[PointResult], columns: Sequence[str], metrics: Sequence[str]) -> Table:
     """Return the mean of each metric, with the smallest and largest over seeds where they differ."""
     groups: dict[tuple[str, ...], list[PointResult]] = {}
     for result in results:
@@ -39,4 +37,4 @@ def means_table(
     for place, mine in groups.items():
         values = [[result.metrics[name] for result in mine if name in result.metrics] for name in shown]
         body.append([*place, *(_spread(found) if found else "–" for found in values), str(len(mine))])
-    return Table(title=title, head=["data set", "series", "proved", *columns, *shown, "runs"], body=body)
+    return Table(head=["data set", "series", "proved", *columns, *shown, "runs"], body=body)

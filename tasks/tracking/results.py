@@ -29,6 +29,9 @@ __all__ = [
     "summary",
 ]
 
+# Cards say what an attack finds that accuses this share of those who were not there.
+_FALSE_ALARMS = 0.05
+
 
 class Proved(BaseModel, frozen=True):
     """What is proved of a run's releases together, for the party that pays most.
@@ -67,11 +70,11 @@ class Proved(BaseModel, frozen=True):
         """Return the statement, and mu where every release is Gaussian, rounded up."""
         return self.statement() + ("" if self.mu is None else f", μ = {rounded_up(self.mu, 3):g}")
 
-    def recognised(self, level: float = 0.05) -> str:
-        """Return what the trade-off curve says of an attack that accuses a share ``level`` of others wrongly."""
-        missed = next((missed for alarms, missed in self.trade_off if alarms == level), 0.0)
+    def recognised(self) -> str:
+        """Return what the trade-off curve says of an attack that accuses 5 % of others wrongly."""
+        missed = next((missed for alarms, missed in self.trade_off if alarms == _FALSE_ALARMS), 0.0)
         return (
-            f"Whoever guesses whether a row was there, and is wrong about {level:.0%} of those that were not, "
+            f"Whoever guesses whether a row was there, and is wrong about {_FALSE_ALARMS:.0%} of those that were not, "
             f"recognises at most {rounded_up(100 * (1 - missed), 3):g} % of those that were."
         )
 

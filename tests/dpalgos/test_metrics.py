@@ -14,7 +14,6 @@ from dpalgos.metrics import (
     hessian,
     metrics_of_confusion,
     metrics_of_noisy_confusion,
-    path_curvature,
     per_class,
     recalls,
     regression_metrics,
@@ -118,8 +117,6 @@ def test_curvature_of_the_squared_loss_is_the_covariances() -> None:
     average, least = curvature(problem, np.zeros(problem.shape))
     assert average == pytest.approx(np.trace(covariance) / 4 + 0.01)
     assert least == pytest.approx(np.linalg.eigvalsh(covariance)[0] + 0.01)
-    path = path_curvature(some_problem("logistic", 2), [np.zeros((1, 4)), np.full((1, 4), 9.0)])
-    assert path[1] <= path[0]
 
 
 def test_the_accuracy_of_noisy_counts_is_unbiased_and_says_its_noise() -> None:
