@@ -129,7 +129,7 @@ class GradientSums:
         left, right = encoded_radius(self.clip, self.scale / self.clip), encoded_radius(1.0, self.scale)
         return outer_sensitivity(left, right, neighbours)
 
-    def decode(self, total: Ints) -> Floats:
+    def decode(self, total: Ints | Floats) -> Floats:
         """Return the sum of gradients of an integer sum."""
         return np.asarray(total * (self.clip / self.scale**2))
 

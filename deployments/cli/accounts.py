@@ -37,14 +37,14 @@ def budget(
     ] = None,
 ) -> Answer:
     """Show the cap, which is what is guaranteed, what was charged of it and what is left, per party, or of all."""
-    from tasks.accounts.budget import budget_report, change_cap, verify_books
+    from tasks.accounts.budget import budget_report, change_cap, verify_ledger
 
     if raise_epsilon_cap is not None:
         if dataset is None:
             raise InputError("--raise-epsilon-cap is of one account: name a data set that pays from it")
         change_cap(dataset, raise_epsilon_cap, reason)
     if verify:
-        problems = verify_books()
+        problems = verify_ledger()
         whole = "The ledger's chain is whole and every stored release is the one that was charged."
         if not problems:
             return Answer({"dataset": dataset, "verified": True, "problems": []}, [whole])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, cast
+from typing import ClassVar
 
 import numpy as np
 
@@ -118,8 +118,8 @@ class FollowTheRegularisedLeader(LeaderTrainer, OneSum):
         sums = self.sums(setting)
         step = self.step_size
         if step is None:
-            step = min(_LARGEST_STEP, _WALK / float(sums.decode(np.float64(self.law(setting).sigma))))  # type: ignore[arg-type]
-        return -step * sums.decode(cast(Ints, state))
+            step = min(_LARGEST_STEP, _WALK / float(sums.decode(np.asarray(self.law(setting).sigma))))
+        return -step * sums.decode(state)
 
     def contribution(self, state: Ints | Floats, rows: Rows, setting: Setting) -> Ints:
         """Return the party's exact sum of clipped gradients, at the weights that the sum so far makes."""

@@ -45,7 +45,7 @@ __all__ = [
     "relation_of",
     "restore_ledger",
     "runs_left",
-    "verify_books",
+    "verify_ledger",
 ]
 
 PUBLIC_DELTA = 1e-5
@@ -503,7 +503,7 @@ def change_cap(dataset: str, epsilon: float, reason: str) -> None:
     open_ledger().raise_cap(account.name, cap, by=getpass.getuser(), why=reason)
 
 
-def verify_books() -> list[str]:
+def verify_ledger() -> list[str]:
     """Check the ledger's chain and every stored release against it; one sentence a problem."""
     return [*open_ledger().verify(), *check_releases()]
 

@@ -10,6 +10,7 @@ from typing import cast
 from pydantic import BaseModel, ConfigDict
 
 from dpalgos.accounting.calibration import allocate
+from dpalgos.algorithms import ProjectionAlgorithm
 from dpalgos.continual import NightSum, require_gaussian_sum
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import GaussianMu, Neighbours, Setting, Trust
@@ -115,7 +116,7 @@ def fix_terms(
     budget = allocate([GaussianMu], [1.0], config.epsilon, config.delta).losses[0]
     projection, dimension = _projection(config, resolved, shards), dataset.dimension
     if projection is not None:
-        dimension = int(projection.build().output_dimension(dimension))  # type: ignore[attr-defined]  # a projection's
+        dimension = cast(ProjectionAlgorithm, projection.build()).output_dimension(dimension)
     setting = Setting(
         sizes=sizes,
         dimension=dimension,

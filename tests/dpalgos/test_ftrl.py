@@ -13,6 +13,7 @@ from dpalgos.errors import ParameterError
 from dpalgos.guarantees import RELATIONS, GaussianMu, Neighbours, Setting, Trust
 from dpalgos.mechanisms.factorisation import ToeplitzFactor
 from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian, total_mu
+from dpalgos.models import LinearModel
 from dpalgos.rows import NULL_LABEL, ArrayRows, Floats, Ints, Rows
 from dpalgos.summation import IntegerNoise, TrustedSummation, run_sums
 from dpalgos.trainers.continual_ftrl import ContinualLeader
@@ -98,17 +99,18 @@ def test_night_by_night_is_what_the_whole_horizon_is_at_once() -> None:
     for night in range(1, NIGHTS + 1):
         tonight = NightSum(inner=once(whole), budget=whole.budget, factor=FACTOR, night=night)
         party.before = kept.released[: night - 1]
-        found = tonight.contribution(tonight.initial(setting), party, setting)  # type: ignore[arg-type]
+        found = tonight.contribution(tonight.initial(setting), party, setting)  # type: ignore[arg-type]  # its own state
         state = tuple(kept.released[: night - 1])
         np.testing.assert_array_equal(found, whole.contribution(state, rows, setting))
         assert tonight.law(setting) == whole.law(setting)
     model = model_of(once(whole), FACTOR, kept.released, setting, setting.sizes)
-    np.testing.assert_array_equal(model.weights, expected.weights)  # type: ignore[attr-defined]
+    assert isinstance(model, LinearModel)
+    np.testing.assert_array_equal(model.weights, expected.weights)
     # A night that was frozen stays as it was, whatever is released afterwards.
     before = party.kept[2].copy()
     party.before = [3 * one for one in kept.released[:-1]]
     again = NightSum(inner=once(whole), budget=whole.budget, factor=FACTOR, night=NIGHTS)
-    again.contribution(again.initial(setting), party, setting)  # type: ignore[arg-type]
+    again.contribution(again.initial(setting), party, setting)  # type: ignore[arg-type]  # its own state
     np.testing.assert_array_equal(party.kept[2], before)
 
 
@@ -138,7 +140,7 @@ def test_a_horizon_costs_the_longest_column_times_the_sensitivity_over_sigma(rel
     assert max(columns) * moved / whole.law(setting).sigma == pytest.approx(0.7, rel=1e-12)
     assert max(columns) * moved / whole.law(setting).sigma <= 0.7
     # In units of gradients, but for what encoding adds.
-    assert inner.sums(setting).decode(np.float64(moved)) == pytest.approx(clip * relation.records, rel=1e-3)  # type: ignore[arg-type]
+    assert inner.sums(setting).decode(np.asarray(moved)) == pytest.approx(clip * relation.records, rel=1e-3)
     assert total_mu(inner.budget) < 0.7
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from storage.layout import Layout
 from storage.secrets import party_secret, root_secret
-from tasks.accounts.budget import open_ledger, verify_books
+from tasks.accounts.budget import open_ledger, verify_ledger
 from tasks.datasets.description import find_dataset
 from tasks.release import checkpoints
 from tasks.runtime.steps import observed_by
@@ -125,7 +125,7 @@ def test_killed_at_any_step_of_the_door(config: dict[str, Any], occurrence: int,
     assert len({key for key, _ in found[2]}) == len(found[2])
     assert not any(recharge for _, recharge in found[2])
     assert temporaries(twins.disturbed) == []
-    assert verify_books() == []
+    assert verify_ledger() == []
 
 
 @pytest.mark.parametrize("stage", STAGES)

@@ -337,7 +337,7 @@ def test_where_sums_of_all_nights_have_no_room_the_factor_has_as_many_bands_as_f
         assert kept == [f"sum-{one}" for one in range(max(1, night - 1), night + 1)]
     # The same night again finds what it needs, and the releases are those of a factor of two bands.
     assert tonight()[1].run_key == result.run_key
-    law = release.build().law(release.setting)  # type: ignore[attr-defined]
+    law = release.build().law(release.setting)  # type: ignore[attr-defined]  # a sum's
     factor = ToeplitzFactor(nights=NIGHTS, bands=2)
     assert law.sigma == pytest.approx(_sigma_of_one(release))
     exact = sum(

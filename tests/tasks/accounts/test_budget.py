@@ -25,7 +25,7 @@ from tasks.accounts.budget import (
     open_ledger,
     relation_of,
     runs_left,
-    verify_books,
+    verify_ledger,
 )
 from tasks.datasets.description import find_dataset
 from tasks.datasets.registration import ingest
@@ -293,11 +293,11 @@ def test_a_larger_version_must_still_fit_the_caps_delta(root: Path, tmp_path: Pa
 
 
 def test_sound_books(clinic: PrivateRows) -> None:
-    assert verify_books() == []
+    assert verify_ledger() == []
     prepare(**NOISY).make()
     prepare("iris", algorithm="fed-dpdr-dpml", dimension=2).make()
     prepare("iris", algorithm="noisy-gd", projection="identity").make()
-    assert verify_books() == []
+    assert verify_ledger() == []
 
 
 def test_an_altered_release_is_noticed(clinic: PrivateRows) -> None:
@@ -310,7 +310,7 @@ def test_an_altered_release_is_noticed(clinic: PrivateRows) -> None:
     # With digests of its own it is whole; only the ledger knows that it is not what was released.
     store.write(key, manifest, {name: array + 1e-9 for name, array in arrays.items()})
     assert store.read(key)
-    (problem,) = verify_books()
+    (problem,) = verify_ledger()
     assert key in problem
     assert "altered" in problem
 
@@ -323,7 +323,7 @@ def test_a_release_that_was_never_charged_is_noticed(clinic: PrivateRows, tmp_pa
     prepared = prepare(**NOISY, epsilon=0.4)
     prepared.make()
     layout.ledger.write_bytes(backup)
-    problems = verify_books()
+    problems = verify_ledger()
     assert any(prepared.plan.releases[0].key in problem and "never charged" in problem for problem in problems)
     assert len(problems) > 1, "the chain's own high-water mark notices, too"
 
@@ -333,7 +333,7 @@ def test_a_damaged_release_is_a_problem_and_no_crash(clinic: PrivateRows) -> Non
     prepared.make()
     arrays = current_layout().release(prepared.plan.releases[0].key) / "arrays.npz"
     arrays.write_bytes(arrays.read_bytes()[:-3])
-    (problem,) = verify_books()
+    (problem,) = verify_ledger()
     assert "damaged" in problem
 
 
