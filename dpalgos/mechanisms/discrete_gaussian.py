@@ -14,7 +14,7 @@ from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Numerics
 from dpalgos.mechanisms import _precise
 from dpalgos.mechanisms._tables import exceeded, thresholds
-from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
+from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian, require_sigma
 from dpalgos.noise import RandomStream
 from dpalgos.rows import Ints
 
@@ -22,8 +22,6 @@ __all__ = ["DiscreteGaussian"]
 
 # Up to this sigma the law is tabulated; above it, rounded Gaussians are corrected by a rare rejection.
 _TABLE_SIGMA = 2.0**10
-_MINIMUM_SIGMA = 2.0**-20
-_MAXIMUM_SIGMA = 2.0**44
 _GUARD = 320
 
 
@@ -75,11 +73,7 @@ class DiscreteGaussian:
     numerics: ClassVar[Numerics] = Numerics.EXACT
 
     def __post_init__(self) -> None:
-        if not _MINIMUM_SIGMA <= self.sigma <= _MAXIMUM_SIGMA:
-            raise ParameterError(
-                f"sigma is {self.sigma!r} grid units; it must lie between 2^-20 and 2^44: "
-                "choose a finer grid for a smaller and a coarser grid for a larger one"
-            )
+        require_sigma(self.sigma)
 
     @classmethod
     def calibrated(cls, rho: float, sensitivity: float) -> DiscreteGaussian:

@@ -16,7 +16,7 @@ from dpalgos.mechanisms import _precise
 from dpalgos.noise import RandomStream
 from dpalgos.rows import Floats, Ints
 
-__all__ = ["RoundedGaussian", "total_mu"]
+__all__ = ["RoundedGaussian", "require_sigma", "total_mu"]
 
 # Below this many grid units the first words decide; above it, a coarse cell is drawn first and a place in it next.
 _COARSE_SIGMA = 2.0**22
@@ -38,6 +38,15 @@ def total_mu(budget: Loss) -> float:
         return budget.mu
     assert isinstance(budget, ZeroConcentrated)
     return math.sqrt(2.0 * budget.rho)
+
+
+def require_sigma(sigma: float) -> None:
+    """Raise a ParameterError for a standard deviation, in grid units, beyond what integer noise is drawn for."""
+    if not _MINIMUM_SIGMA <= sigma <= _MAXIMUM_SIGMA:
+        raise ParameterError(
+            f"sigma is {sigma!r} grid units; it must lie between 2^-20 and 2^44: "
+            "choose a finer grid for a smaller and a coarser grid for a larger one"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,11 +109,7 @@ class RoundedGaussian:
     numerics: ClassVar[Numerics] = Numerics.EXACT
 
     def __post_init__(self) -> None:
-        if not _MINIMUM_SIGMA <= self.sigma <= _MAXIMUM_SIGMA:
-            raise ParameterError(
-                f"sigma is {self.sigma!r} grid units; it must lie between 2^-20 and 2^44: "
-                "choose a finer grid for a smaller and a coarser grid for a larger one"
-            )
+        require_sigma(self.sigma)
 
     @classmethod
     def calibrated(cls, budget: Loss, sensitivity: float, steps: int = 1) -> RoundedGaussian:
