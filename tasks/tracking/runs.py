@@ -40,7 +40,6 @@ __all__ = [
     "DatasetInput",
     "ModelReport",
     "RunReport",
-    "comparison_path",
     "experiment_of",
     "log_files",
     "log_run",
@@ -246,13 +245,6 @@ def experiment_of(client: MlflowClient, root: Path, name: str, metric: str = "ac
         for tag, value in tags.items():
             client.set_experiment_tag(experiment, tag, value)
     return experiment
-
-
-def comparison_path(root: Path, experiment: str) -> str | None:
-    """Return the address of a data set's accuracy–budget chart, behind an MLflow server's; None before a first run."""
-    with tracking_client(root) as client:
-        found = client.get_experiment_by_name(experiment)
-    return None if found is None else view_path(found.experiment_id)
 
 
 def runs_with(client: MlflowClient, experiment: str, tag: str, value: str) -> list[Run]:

@@ -23,12 +23,13 @@ from deployments import serving
 from dpalgos.models import LinearModel
 from tasks.runtime.credentials import credentials
 from tasks.runtime.tracking_server import own_database
-from tasks.tracking.runs import FACTS, ChildReport, DatasetInput, ModelReport, RunReport, comparison_path, track_run
+from tasks.tracking.runs import FACTS, ChildReport, DatasetInput, ModelReport, RunReport, track_run
 from tasks.tracking.sklearn_export import to_sklearn
 from tasks.tracking.sweeps import SweepTracker, TrackedPoint
 from tasks.tracking.views import VIEW_NAME
 from tests.support.browser import chromium, needs_browser
 from tests.support.engines import Engine
+from tests.support.tracking import comparison_path
 
 pytestmark = needs_browser
 

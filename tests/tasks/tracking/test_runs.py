@@ -24,13 +24,13 @@ from tasks.tracking.runs import (
     DatasetInput,
     ModelReport,
     RunReport,
-    comparison_path,
     track_run,
 )
 from tasks.tracking.sklearn_export import to_sklearn
 from tasks.tracking.views import VIEW_NAME, VIEW_TAG
 from tests.support import forks
 from tests.support.engines import Engine
+from tests.support.tracking import comparison_path
 from tests.support.untraced import quickest
 
 CLASSES = ("zero", "one", "two")

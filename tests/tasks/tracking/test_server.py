@@ -19,10 +19,11 @@ from storage.layout import Layout
 from tasks.runtime.engine import prepare_tracking
 from tasks.runtime.settings import isolated_root
 from tasks.runtime.tracking_server import TrackingError, own_database, server_address, use_tracking_uri
-from tasks.tracking.runs import comparison_path, track_run
+from tasks.tracking.runs import track_run
 from tasks.tracking.sweeps import SweepTracker, TrackedPoint
 from tests.support.engines import Engine
 from tests.support.processes import clean_environment
+from tests.support.tracking import comparison_path
 from tests.tasks.tracking.test_runs import a_report
 
 PASSWORD = "correct horse battery staple"
