@@ -19,12 +19,13 @@ from prefect.client.schemas.filters import (
     FlowRunFilterTags,
 )
 from prefect.client.schemas.objects import StateType
+from prefect.context import TagsContext
 from prefect.states import Crashed
 
 from storage.layout import Layout
 from tasks.runtime.engine_process import locked
 
-__all__ = ["crash_interrupted_runs", "has_dead_processes", "marked_runs"]
+__all__ = ["crash_interrupted_runs", "has_dead_processes", "marked_runs", "unmarked"]
 
 _TAG = "unitball.process."
 _UNFINISHED = [StateType.RUNNING, StateType.PENDING, StateType.CANCELLING]
@@ -44,6 +45,14 @@ def marked_runs(root: Path) -> Iterator[None]:
         file = tempfile.NamedTemporaryFile(dir=folder, prefix="")  # noqa: SIM115 - open for as long as the process lives
         fcntl.flock(file, fcntl.LOCK_EX)
     with file, tags(_TAG + Path(file.name).name):
+        yield
+
+
+@contextmanager
+def unmarked() -> Iterator[None]:
+    """Leave the mark off the task runs begun in the context: of each tag of theirs the server is asked for a limit."""
+    kept = {tag for tag in TagsContext.get().current_tags if not tag.startswith(_TAG)}
+    with TagsContext(current_tags=kept):
         yield
 
 

@@ -20,6 +20,7 @@ from prefect.futures import PrefectFuture
 
 from tasks.planning.identity import identity
 from tasks.runtime.caching import BY_CONTENT
+from tasks.runtime.interrupted import unmarked
 
 __all__ = ["Done", "Future", "Step", "inline", "is_inline", "observed_by", "served_from_cache", "step"]
 
@@ -111,9 +112,10 @@ class Step(Task[P, R]):
         if is_inline():
             answer = self._now(*args).value
         else:
-            answer = super().__call__(*args)  # type: ignore[call-overload]  # Prefect overloads by sync and async
-            if self._is_whole is not None and not self._is_whole(answer):
-                answer = self.with_options(refresh_cache=True)(*args)  # type: ignore[call-overload]  # Prefect overloads by sync and async
+            with unmarked():
+                answer = super().__call__(*args)  # type: ignore[call-overload]  # Prefect overloads by sync and async
+                if self._is_whole is not None and not self._is_whole(answer):
+                    answer = self.with_options(refresh_cache=True)(*args)  # type: ignore[call-overload]  # Prefect overloads by sync and async
         _OBSERVER.get()(self.name)
         return answer
 
@@ -123,7 +125,8 @@ class Step(Task[P, R]):
             return self._now(*args)
         gone = self._is_stored is not None and not self._is_stored(*args)
         chosen: Task[..., R] = self.with_options(refresh_cache=True) if gone else self
-        return Task.submit(chosen, *args)
+        with unmarked():
+            return Task.submit(chosen, *args)
 
     def _now(self, *args: Any) -> Done[R]:
         given = [_result(one) for one in args]

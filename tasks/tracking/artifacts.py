@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from contextvars import copy_context
 from uuid import UUID
 
 from prefect.artifacts import (
@@ -43,14 +45,23 @@ def showing_progress() -> Iterator[None]:
     artifact = create_progress_artifact(progress=0.0, key="progress", description=f"0 of {len(STAGES)} steps")
     assert isinstance(artifact, UUID)
 
-    def reached(step: str) -> None:
+    def show(step: str) -> None:
         done = STAGES.index(step.replace("-", "_")) + 1
         update_progress_artifact(
             artifact, progress=100 * done / len(STAGES), description=f"{step}: {done} of {len(STAGES)} steps"
         )
 
-    with observed_by(reached):
-        yield
+    shown: list[Future[None]] = []
+    # One after another beside the run, which does not wait for the server to have heard of it.
+    with ThreadPoolExecutor(1) as beside:
+
+        def reached(step: str) -> None:
+            shown.append(beside.submit(copy_context().run, show, step))
+
+        with observed_by(reached):
+            yield
+    for each in shown:
+        each.result()
 
 
 def _number(value: object) -> str:
