@@ -17,7 +17,9 @@ from typing import Any, cast
 from uuid import UUID, uuid4
 
 import pytest
+from prefect import tags
 from prefect.client.orchestration import SyncPrefectClient
+from prefect.context import TagsContext
 
 from storage.errors import StorageError
 from storage.layout import Layout
@@ -284,6 +286,18 @@ def test_only_runs_of_dead_processes_are_called_crashed(tmp_path: Path) -> None:
         assert interrupted.crash_interrupted_runs(cast(SyncPrefectClient, client), layout.root, [ours]) == 1
         assert client.crashed == ["b", "c"]
     assert not list(folder.glob("[!.]*")), "a clean end leaves no mark"
+
+
+def test_task_runs_are_not_marked(tmp_path: Path) -> None:
+    """Their tags are limits of concurrency, which the server is asked for before each of them; flow runs are marked."""
+    layout = Layout(tmp_path / "root").prepare()
+    layout.prefect.mkdir(exist_ok=True)
+    with tags("mine"), interrupted.marked_runs(layout.root):
+        marked = TagsContext.get().current_tags
+        assert len(marked) == 2
+        with interrupted.unmarked():
+            assert TagsContext.get().current_tags == {"mine"}
+        assert TagsContext.get().current_tags == marked
 
 
 def test_nothing_is_started_where_all_is_there(made: Path, environment: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,47 @@
+"""The progress of a run: every stage is shown, in order, and the run does not wait for it."""
+
+from __future__ import annotations
+
+import threading
+from uuid import uuid4
+
+import pytest
+
+from tasks.runtime import steps
+from tasks.tracking import artifacts
+
+
+def test_progress_is_shown_in_order_and_the_run_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[str] = []
+    go_on = threading.Event()
+
+    def show(artifact: object, *, progress: float, description: str) -> None:
+        assert go_on.wait(60)
+        shown.append(f"{progress:g} {description}")
+
+    monkeypatch.setattr(artifacts, "create_progress_artifact", lambda **_: uuid4())
+    monkeypatch.setattr(artifacts, "update_progress_artifact", show)
+    with artifacts.showing_progress():
+        for name in ("ingest", "charge", "record"):
+            steps._OBSERVER.get()(name)
+        assert not shown
+        go_on.set()
+    assert shown == ["12.5 ingest: 1 of 8 steps", "75 charge: 6 of 8 steps", "100 record: 8 of 8 steps"]
+
+
+def test_what_fails_in_showing_is_raised_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise ConnectionError("the server is gone")
+
+    monkeypatch.setattr(artifacts, "create_progress_artifact", lambda **_: uuid4())
+    monkeypatch.setattr(artifacts, "update_progress_artifact", refuse)
+    done = []
+
+    def run() -> None:
+        with artifacts.showing_progress():
+            steps._OBSERVER.get()("ingest")
+            done.append("the rest of the run")
+
+    with pytest.raises(ConnectionError, match="gone"):
+        run()
+    assert done
