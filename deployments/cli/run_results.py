@@ -65,8 +65,8 @@ def results_table(results: Sequence[RunResult]) -> Table:
     title = f"{results[0].dataset}: what each algorithm costs and gives"
     made = table(("algorithm", "trust", "proved", "claim", *numbers), rows, title=title, right=numbers)
     for column in made.columns:
-        # What is proved and claimed is in words, which may be broken.
-        column.no_wrap = column.header not in ("proved", "claim")
+        # What is proved, claimed and measured on what is text, which may be broken.
+        column.no_wrap = column.header not in ("proved", "claim", _HEADINGS[main])
     return made
 
 
