@@ -42,6 +42,12 @@ _LONGER_FROM = 250.0
 # Below K s = 23 √d the noise of the mean of many classes' rows would be 0.4 long, and rows are not centred; nor below
 # a signal of 8.
 _CENTRED_FROM, _CENTRED_FROM_SIGNAL = 23.0, 8.0
+# Rows of many classes that are not centred: length, steps, largest step, and what differs from the trainer's defaults.
+_MANY_NOT_CENTRED: tuple[float, int, float, dict[str, float]] = (0.25, 80, 4.0, {})
+# With more columns than this, and K s below 300 √d, no step unlearns much of the noise of those before: fewer steps,
+# which go less far.
+_WIDE, _WIDE_BELOW, _MOST_STEPS_OF_WIDE = 200, 300.0, 60
+_MANY_OF_WIDE = (0.4, 40, 32.0, {"clip": 0.25})
 # Below this signal a model is no better than guessing: of digits' classes at most one and a half times as often right.
 _GUESSING = 2.0
 # ... of two classes of a table, as many rows of each or three times as many of the one (Adult's are three quarters).
@@ -172,16 +178,22 @@ def _from_public_head(facts: PublicFacts, strength: float) -> tuple[AlgorithmSpe
 def _of_tables(facts: PublicFacts, strength: float) -> tuple[AlgorithmSpec, AlgorithmSpec | None, float, list[str]]:
     """Return the trainer on a table's columns, centring before it where it pays, its share of μ², and the reasons."""
     known = strength * facts.classes
+    wide = facts.dimension > _WIDE and known < _WIDE_BELOW * math.sqrt(facts.dimension)
     if facts.classes > 2 and known < max(
         _CENTRED_FROM * math.sqrt(facts.dimension), _CENTRED_FROM_SIGNAL * facts.classes
     ):
-        step_size = float(f"{min(4.0, 0.25 * known / 80):.3g}")
-        trainer = AlgorithmSpec("trainers", "noisy-gd", {"iterations": 80, "step_size": step_size})
-        return trainer, None, 0.5, [f"80 gradient steps of {step_size:g} from zero, rows less most of their own means"]
+        length, iterations, largest, others = _MANY_OF_WIDE if wide else _MANY_NOT_CENTRED
+        step_size = float(f"{min(largest, length * known / iterations):.3g}")
+        trainer = AlgorithmSpec("trainers", "noisy-gd", {"iterations": iterations, "step_size": step_size, **others})
+        why = f"{iterations} gradient steps of {step_size:g} from zero, rows less most of their own means"
+        return trainer, None, 0.5, [why]
     two = _TWO if known < _SURE_OF_TWO else _TWO_SURE
     length, fewest, largest, clip, constant, momentum = two if facts.classes == 2 else _MANY
-    way = length * known * (2.0 if facts.classes > 2 and strength >= _LONGER_FROM else 1.0)
+    longer = facts.classes > 2 and strength >= _LONGER_FROM and not wide
+    way = length * known * (2.0 if longer else 1.0)
     iterations = round(min(max(way / 12.0, fewest), 200.0))
+    if wide:
+        iterations = min(iterations, _MOST_STEPS_OF_WIDE)
     step_size = float(f"{min(largest, way / iterations):.3g}")
     share = float(f"{min(0.1, max(0.03, 60.0 / known)):.2g}") if facts.classes == 2 else 0.05
     given = {
