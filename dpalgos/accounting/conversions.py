@@ -7,7 +7,6 @@ from functools import lru_cache
 
 import numpy as np
 import scipy
-from scipy.special import erfinv, ndtri_exp
 
 from dpalgos.errors import ParameterError
 from dpalgos.rows import Floats
@@ -54,9 +53,9 @@ def mu_of_pure(epsilon: float) -> float:
     """
     require_epsilon(epsilon)
     if epsilon < 1:
-        mu = 2 * math.sqrt(2) * float(erfinv(math.tanh(epsilon / 2)))
+        mu = 2 * math.sqrt(2) * float(scipy.special.erfinv(math.tanh(epsilon / 2)))
     else:
-        mu = -2 * float(ndtri_exp(-np.logaddexp(0, epsilon)))
+        mu = -2 * float(scipy.special.ndtri_exp(-np.logaddexp(0, epsilon)))
     return mu * (1 + _ROUNDING)
 
 

@@ -26,7 +26,6 @@ from typing import Protocol
 
 import numpy as np
 import scipy
-from scipy.special import erfcx, expit, gammaln, log_ndtr
 
 from dpalgos.accounting.conversions import (
     require_delta,
@@ -211,10 +210,11 @@ class Atoms:
 def pure_atoms(epsilon: float, count: int) -> Atoms:
     """Return the loss of ``count`` randomised responses: ``epsilon (2 J - count)``, J binomial."""
     heads = np.arange(count + 1)
-    ways = gammaln(count + 1) - gammaln(heads + 1) - gammaln(count - heads + 1)
+    logarithms = scipy.special.gammaln(np.arange(1, count + 2))
+    ways = logarithms[-1] - logarithms - logarithms[::-1]
     # log(expit(x)) = -log(1 + e^-x), without loss for large x.
     tossed = -heads * np.logaddexp(0, -epsilon) - (count - heads) * np.logaddexp(0, epsilon)
-    probabilities = np.exp(ways + tossed) if count > 1 else expit(np.array([-epsilon, epsilon]))
+    probabilities = np.exp(ways + tossed) if count > 1 else scipy.special.expit(np.array([-epsilon, epsilon]))
     return Atoms(np.asarray(epsilon * (2.0 * heads - count), dtype=np.float64), probabilities)
 
 
@@ -295,10 +295,10 @@ def gaussian_curve(mu: float, epsilons: Floats) -> Floats:
     root = math.sqrt(2)
     with np.errstate(under="ignore", over="ignore", invalid="ignore"):
         a, b = mu / 2 - epsilons / mu, -mu / 2 - epsilons / mu
-        first = erfcx(-np.minimum(a, 0) / root)
-        tail = np.exp(-(np.minimum(a, 0) ** 2) / 2) / 2 * (first - erfcx(-np.minimum(b, 0) / root) + 1e-14 * first)
-        second = np.exp(np.minimum(epsilons + log_ndtr(b), 0.0))
-        middle = np.exp(log_ndtr(a)) - second * (1 - 1e-14 * (8 + np.abs(epsilons))) + 1e-15
+        first, other = (scipy.special.erfcx(-np.minimum(z, 0) / root) for z in (a, b))
+        tail = np.exp(-(np.minimum(a, 0) ** 2) / 2) / 2 * (first - other + 1e-14 * first)
+        second = np.exp(np.minimum(epsilons + scipy.special.log_ndtr(b), 0.0))
+        middle = np.exp(scipy.special.log_ndtr(a)) - second * (1 - 1e-14 * (8 + np.abs(epsilons))) + 1e-15
     return np.asarray(np.where(a < 0, tail * (1 + 1e-11), middle))
 
 

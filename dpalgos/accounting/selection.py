@@ -53,7 +53,7 @@ import math
 from collections.abc import Callable
 from functools import lru_cache
 
-import scipy
+from mpmath import fp
 
 from dpalgos.accounting.conversions import require_delta, require_epsilon
 from dpalgos.accounting.profiles import GaussianProfile
@@ -80,6 +80,12 @@ def require_chance(probability: float) -> None:
         )
 
 
+def _root(function: Callable[[float], float], low: float, high: float) -> float:
+    """Return about where a function of the order of 1 is 0; its signs differ at both ends."""
+    # Importing SciPy's root finders takes longer than everything else that is said of the algorithms.
+    return float(fp.findroot(function, (low, high), solver="illinois", tol=1e-12, maxsteps=100, verify=False))
+
+
 def entry_epsilon(delta: Curve, probability: float) -> float:
     """Return ε₁ with p δ(ε₁) ≤ (1 − p)(e^ε₁ − 1), nearly the least, rounded up.
 
@@ -100,7 +106,8 @@ def entry_epsilon(delta: Curve, probability: float) -> float:
     high = -math.log1p(-probability) * (1.0 + 1e-9) + 1e-9
     if excess(0.0) <= 0.0:
         return 0.0
-    found, step = float(scipy.optimize.brentq(excess, 0.0, high, xtol=1e-12, rtol=1e-9)), 1e-10
+    scale = probability * delta(0.0)
+    found, step = _root(lambda epsilon: excess(epsilon) / scale, 0.0, high), 1e-10
     while excess(found) > 0.0:
         found, step = found * (1.0 + step) + 1e-12, 2.0 * step
     return min(found, high)
@@ -166,7 +173,7 @@ def candidate_mu(epsilon: float, delta: float, candidates: int, probability: flo
             raise ParameterError(
                 f"epsilon {epsilon:g} and delta {delta:g} are too little for {candidates} candidates: try fewer"
             )
-    found = float(scipy.optimize.brentq(short, low, high, xtol=1e-10, rtol=1e-12)) if short(high) > 0.0 else high
+    found = _root(short, low, high) if short(high) > 0.0 else high
     step = 1e-10
     while short(found) > 0.0:
         found, step = found - step, 2.0 * step

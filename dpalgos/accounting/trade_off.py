@@ -28,7 +28,7 @@ from functools import lru_cache
 from typing import TypedDict
 
 import numpy as np
-from scipy.special import ndtr, ndtri
+import scipy
 
 from dpalgos.accounting.composition import components, compose
 from dpalgos.errors import ParameterError
@@ -102,7 +102,8 @@ def trade_off(bills: Iterable[Sequence[Loss]], alphas: Sequence[float] = TYPE_I_
     gaussian = {losses: mu for losses in distinct if (mu := gaussian_mu(losses)) is not None}
     if gaussian:
         # Curves of larger mu lie below; both functions err by a few units in the last place.
-        curve = np.minimum(curve, ndtr(-ndtri(levels) - max(gaussian.values())) * (1 - 1e-12))
+        shifted = -scipy.special.ndtri(levels) - max(gaussian.values())
+        curve = np.minimum(curve, scipy.special.ndtr(shifted) * (1 - 1e-12))
     for losses in distinct - gaussian.keys():
         curve = np.minimum(curve, _of_profile(losses, tuple(alphas)) - 1e-15)
     return np.array([max(rounded_down(value, _DIGITS), 0.0) for value in curve.tolist()])

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from scipy.fft import dct
+import scipy
 
 from dpalgos.errors import ParameterError
 from dpalgos.features.public_map import PublicMap, image_shape
@@ -55,7 +55,7 @@ class LowFrequencies(PublicMap):
         """Return the basis."""
         require_components(self.components, setting)
         channels, height, width = image_shape(setting.dimension, self.shape)
-        down, across = (dct(np.eye(size), norm="ortho", axis=0).T for size in (height, width))
+        down, across = (scipy.fft.dct(np.eye(size), norm="ortho", axis=0).T for size in (height, width))
         waves = [
             (u + v, max(u, v), u, channel, np.outer(down[:, u], across[:, v]))
             for channel in range(channels)

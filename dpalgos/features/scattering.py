@@ -10,8 +10,8 @@ from functools import lru_cache
 from typing import ClassVar, TypeVar
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy import fft
 
 from dpalgos.arrays import Array
 from dpalgos.errors import ParameterError
@@ -57,7 +57,7 @@ def _morlet(height: int, width: int, sigma: float, angle: float, frequency: floa
     wave = _gabor(height, width, sigma, angle, frequency, slant)
     envelope = _gabor(height, width, sigma, angle, 0.0, slant)
     wavelet = wave - envelope * (wave.sum() / envelope.sum())
-    return np.asarray(np.real(fft.fft2(wavelet)), dtype=np.float32)
+    return np.asarray(np.real(scipy.fft.fft2(wavelet)), dtype=np.float32)
 
 
 def _averaging(size: int, pixels: int, sigma: float, places: int) -> _Single:
@@ -166,12 +166,12 @@ class ScatteringFeatures(RowFeatures):
             return np.asarray(np.matmul(np.matmul(down, layer), across), dtype=np.float32)
 
         paths = [averaged(padded, 0)[:, None]]
-        spectrum = fft.fft2(padded)
+        spectrum = scipy.fft.fft2(padded)
         for first in range(scales):
             moduli = self._moduli(_cropped(spectrum, 2**first)[:, None], bank[first][first])
             paths.append(averaged(moduli, first))
             for second in range(first + 1, scales):
-                spectra = _cropped(fft.fft2(moduli), 2 ** (second - first))
+                spectra = _cropped(scipy.fft.fft2(moduli), 2 ** (second - first))
                 deeper = self._moduli(spectra[:, :, None], bank[second][second])
                 paths.append(averaged(deeper, second).reshape(len(images), -1, places, places))
         found = np.concatenate(paths, axis=1)
@@ -183,7 +183,7 @@ class ScatteringFeatures(RowFeatures):
     @staticmethod
     def _moduli(spectra: _Complex, filters: _Single) -> _Single:
         """Return |x ⋆ ψ| for every filter, at the resolution of the spectra (…, 1, h, w)."""
-        return np.asarray(np.abs(fft.ifft2(spectra * filters, overwrite_x=True)), dtype=np.float32)
+        return np.asarray(np.abs(scipy.fft.ifft2(spectra * filters, overwrite_x=True)), dtype=np.float32)
 
 
 @register("projections", "scattering")

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar
 
-import scipy
-
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Numerics
 from dpalgos.mechanisms import _precise
@@ -134,11 +132,25 @@ def _estimated_log_delta(mu: float, epsilon: float) -> float:
     ArithmeticError
         Where none are left.
     """
-    first = float(scipy.special.log_ndtr(mu / 2 - epsilon / mu))
-    second = epsilon + float(scipy.special.log_ndtr(-mu / 2 - epsilon / mu))
+    first = _log_cdf(mu / 2 - epsilon / mu)
+    second = epsilon + _log_cdf(-mu / 2 - epsilon / mu)
     if not second < first:
         raise ArithmeticError("the two terms cannot be told apart")
     return first + math.log(-math.expm1(second - first))
+
+
+def _log_cdf(z: float) -> float:
+    """Return log Phi(z) in float64.
+
+    Raises
+    ------
+    ArithmeticError
+        Below about -37, where Phi itself is too small for float64.
+    """
+    twice = math.erfc(-z / math.sqrt(2.0))
+    if twice < 2.0**-1000:
+        raise ArithmeticError("the tail is too small")
+    return math.log(twice / 2.0)
 
 
 @lru_cache(maxsize=4096)
@@ -182,7 +194,7 @@ def _estimate(mu: float, target: float, high: float) -> float:
     try:
         for _ in range(_MOST_STEPS):
             value = _estimated_log_delta(mu, epsilon)
-            second = epsilon + float(scipy.special.log_ndtr(-mu / 2 - epsilon / mu))
+            second = epsilon + _log_cdf(-mu / 2 - epsilon / mu)
             move = (value - target) * math.exp(min(value - second, 700.0))
             if not 0.0 <= epsilon + move <= high:
                 return high

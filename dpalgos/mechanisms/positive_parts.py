@@ -6,7 +6,6 @@ import math
 
 import numpy as np
 import scipy
-from scipy.special import erfcx, log_ndtr
 
 from dpalgos.rows import Floats
 
@@ -21,17 +20,17 @@ def _log_excess(points: Floats, shift: float) -> Floats:
     z = points - shift
     # phi(z) - z Phi(-z): the factor phi(z) is taken out where the terms are small.
     far = np.maximum(z, 0.0)
-    inside = 1.0 - far * math.sqrt(math.pi / 2.0) * erfcx(far / math.sqrt(2.0))
+    inside = 1.0 - far * math.sqrt(math.pi / 2.0) * scipy.special.erfcx(far / math.sqrt(2.0))
     tail = -(far**2) / 2.0 - math.log(math.sqrt(2.0 * math.pi)) + np.log(inside)
     near = np.minimum(z, 0.0)
     density = np.exp(-(near**2) / 2.0) / math.sqrt(2.0 * math.pi)
-    return np.asarray(np.where(z > 0, tail, np.log(density - near * np.exp(log_ndtr(-near)))))
+    return np.asarray(np.where(z > 0, tail, np.log(density - near * np.exp(scipy.special.log_ndtr(-near)))))
 
 
 def _log_moment(tilt: float, shift: float) -> tuple[float, float]:
     """Return log E[e^(tilt y)] and its derivative."""
     moved = tilt * shift + tilt**2 / 2.0
-    none, some = float(log_ndtr(-shift)), float(moved + log_ndtr(shift + tilt))
+    none, some = float(scipy.special.log_ndtr(-shift)), float(moved + scipy.special.log_ndtr(shift + tilt))
     whole = float(np.logaddexp(none, some))
     density = math.exp(moved - (shift + tilt) ** 2 / 2.0 - whole) / math.sqrt(2.0 * math.pi)
     return whole, density + (shift + tilt) * math.exp(some - whole)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.special import ndtri
 
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import GaussianMu, Loss, Numerics, ZeroConcentrated
@@ -179,7 +179,7 @@ def _rounded_magnitudes(words: NDArray[np.uint64], sigma: float) -> Ints:
     scaled: Floats = heads.astype(np.float64)
     scaled += 0.5
     scaled *= 2.0**-64
-    ndtri(scaled, out=scaled)
+    scipy.special.ndtri(scaled, out=scaled)
     scaled *= -sigma
     magnitudes = np.floor(scaled + 0.5)
     result = magnitudes.astype(np.int64)
@@ -197,7 +197,7 @@ def _rounded_magnitudes(words: NDArray[np.uint64], sigma: float) -> Ints:
 
 def _precise_magnitude(numerator: int, sigma: float) -> int:
     """Return the integer k with Q(k + 1/2) < q <= Q(k - 1/2) for q = (numerator + 1/2) / 2^127."""
-    guess = math.floor(sigma * -float(ndtri(math.ldexp(numerator + 0.5, -128))) + 0.5)
+    guess = math.floor(sigma * -float(scipy.special.ndtri(math.ldexp(numerator + 0.5, -128))) + 0.5)
     tail = _precise.GaussianTail(sigma)
     target = _precise.dyadic(2 * numerator + 1, -128)
     return _precise.first_at_least(max(guess, 0), lambda k: _precise.less(tail.two_sided(2 * k + 1), target))

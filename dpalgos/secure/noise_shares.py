@@ -63,8 +63,8 @@ from functools import lru_cache, singledispatch
 from typing import Protocol
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.special import gammainccinv
 
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import GaussianMu, Loss, PureEpsilon, ZeroConcentrated
@@ -406,7 +406,7 @@ class RadialShare:
 
     @property
     def _farthest(self) -> float:
-        return float(gammainccinv(self._shape, 2.0**-100))
+        return float(scipy.special.gammainccinv(self._shape, 2.0**-100))
 
     @property
     def largest_sigma(self) -> float:
