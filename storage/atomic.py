@@ -160,8 +160,10 @@ def write_bytes(path: Path, data: bytes, *, mode: int = 0o644) -> None:
                 os.fsync(file.fileno())
             temporary.replace(path)
             _sync(path.parent)
-        finally:
+        except BaseException:
             _remove(temporary)
+            raise
+        finally:
             _live.discard(temporary.name)
 
 

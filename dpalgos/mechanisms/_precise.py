@@ -26,6 +26,7 @@ __all__ = [
 ]
 
 _PRECISION = 320
+_CURVE_PRECISION = 160
 # mpmath's constants are cached in two unguarded steps; computing them once at the highest precision used, before any
 # thread can ask, leaves only reads. Its context objects, whose precision is shared between threads, are not used.
 _LOCK = threading.Lock()
@@ -156,9 +157,11 @@ def gaussian_delta(mu: float, epsilon: float) -> Number:
 def gaussian_curve(mu: float, epsilon: float) -> tuple[Number, Number]:
     """Return :func:`gaussian_delta` and how fast it falls with epsilon, e^epsilon Phi(-mu/2 - epsilon/mu).
 
-    The difference is at least about mu^2 / (1 + epsilon) of its terms, so the precision grows with both.
+    The difference is at least about mu^2 / (1 + epsilon) of its terms, which costs 2 log2(1 / mu) + log2(1 + epsilon)
+    bits, and a tail at t, with t at most epsilon / mu + mu / 2, loses 2 log2 t + 1 of those of t. What is added to the
+    precision is no less than both together but for a few bits, of which 60 are at hand beyond 2^-100.
     """
-    precision = _PRECISION + 4 * abs(math.frexp(mu)[1]) + 4 * max(math.frexp(epsilon)[1], 0)
+    precision = _CURVE_PRECISION + 4 * abs(math.frexp(mu)[1]) + 4 * max(math.frexp(epsilon)[1], 0)
     m, e = libmp.from_float(mu), libmp.from_float(epsilon)
     quotient = libmp.mpf_div(e, m, precision, "n")
     half = libmp.mpf_shift(m, -1)

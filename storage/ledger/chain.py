@@ -22,6 +22,9 @@ __all__ = ["Chain", "Fields", "Link", "canonical"]
 
 _HASHED = ("sequence", "previous", "kind", "account", "subject", "recorded_at", "content")
 
+# Made once: making one takes longer than writing an entry.
+_ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+
 
 class Fields(Protocol):
     """An entry's columns by name: a mapping, or a row of the database."""
@@ -31,7 +34,7 @@ class Fields(Protocol):
 
 def canonical(value: Any) -> str:
     """Return the one JSON text of a value: sorted keys, no spaces, ASCII."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return _ENCODER.encode(value)
 
 
 @lru_cache(maxsize=64)

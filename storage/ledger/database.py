@@ -13,8 +13,8 @@ import os
 import secrets
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -73,6 +73,8 @@ class Database:
         Files of the high-water marks, outside the database so that a restored back-up does not bring them along.
     guard : callable
         Called with the entries at the beginning of every writing transaction; raises where nothing may be written.
+    connection : sqlalchemy.Connection or None
+        What transactions use, one after another; None where each opens one of its own.
     """
 
     engine: Engine
@@ -80,21 +82,39 @@ class Database:
     chain: Chain
     marks: tuple[Path, ...]
     guard: Guard
+    connection: Connection | None = None
 
     @property
     def ledger_id(self) -> str:
         """The ledger's identity."""
         return self.chain.ledger_id
 
+    @property
+    def is_file(self) -> bool:
+        """Whether it is a file of SQLite's, and no server's."""
+        return self.engine.dialect.name == "sqlite"
+
     def state(self) -> tuple[int, ...] | None:
         """Return what changes whenever anybody writes to an SQLite file, by whatever means; None for a server."""
-        if self.engine.dialect.name != "sqlite":
+        if not self.is_file:
             return None
         try:
             found = Path(self.place).stat()
         except OSError:
             return None
         return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+
+    @contextmanager
+    def connected(self) -> Iterator[Database]:
+        """Open one connection for several transactions, one after another.
+
+        Raises
+        ------
+        StorageError
+            If the database cannot be opened.
+        """
+        with _told(self.place), self.engine.connect() as connection:
+            yield replace(self, connection=connection)
 
     @contextmanager
     def transaction(self, *, write: bool) -> Iterator[Connection]:
@@ -110,7 +130,7 @@ class Database:
         FormatVersionError
             If another process has migrated it beyond this code.
         """
-        with _begin(self.engine, self.place, write=write) as connection:
+        with _begin(self.connection or self.engine, self.place, write=write) as connection:
             _require_version(_read_meta(connection, lock=write), self.place)
             yield connection
 
@@ -248,10 +268,20 @@ def _postgresql_engine(url: URL) -> Engine:
 
 
 @contextmanager
-def _begin(engine: Engine, place: str, *, write: bool) -> Iterator[Connection]:
+def _begin(where: Engine | Connection, place: str, *, write: bool) -> Iterator[Connection]:
+    with (
+        _told(place),
+        nullcontext(where) if isinstance(where, Connection) else where.connect() as connection,
+        connection.execution_options(unitball_write=write).begin(),
+    ):
+        yield connection
+
+
+@contextmanager
+def _told(place: str) -> Iterator[None]:
+    """Say what a database refuses in a line, without its parameters."""
     try:
-        with engine.connect().execution_options(unitball_write=write) as connection, connection.begin():
-            yield connection
+        yield
     except DBAPIError as error:
         raise StorageError(f"ledger {place}: {_explain(error)}") from error
 

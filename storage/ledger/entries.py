@@ -3,12 +3,21 @@
 Every entry that is read is checked against its own keyed digest, and whoever writes first checks the whole chain from
 the last entry that this process has found in order, and the high-water marks: what is decided rests on entries that
 nobody changed, removed, reordered or put back from an older state.
+
+What a process has read before it need not read again while it can rely on it: on a file that is as this process left
+it; on a server, which does not tell who else writes, for ten minutes after the whole chain was found in order. The
+digest of the last entry that was read then stands for all before it, for it must still be there and whatever came
+later must follow it: so each decision is made on the entries that were once found in order, whatever somebody has made
+of them since, and the next look at the whole chain says what that was. What was not read before is looked up as ever:
+each entry by its digest, and all of them counted.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -29,6 +38,12 @@ __all__ = ["Entries", "Entry", "Kind", "check_chain", "lacking", "reading", "req
 
 _in_order: dict[str, Link] = {}
 """Up to where this process has found the chain of a ledger (by its place) in order."""
+
+_whole: dict[str, float] = {}
+"""When (:func:`time.monotonic`) this process has last looked at the whole chain of a ledger (by its place)."""
+
+_RELIED_ON_SECONDS = 600.0
+"""How long what was read of a ledger on a server is relied on before the whole chain is looked at again."""
 
 _left: dict[str, tuple[int, ...] | None] = {}
 """The state in which this process left the file of a ledger (by its place)."""
@@ -159,16 +174,19 @@ def require_name(what: str, name: str) -> None:
 class Entries:
     """The entries as one transaction sees them; made by :func:`reading` and :func:`writing`."""
 
-    def __init__(self, connection: Connection, chain: Chain, *, untouched: bool = False, writing: bool = False) -> None:
+    def __init__(self, connection: Connection, chain: Chain, *, relied_on: bool = False, writing: bool = False) -> None:
         self._connection = connection
         self._chain = chain
-        self._writing = writing
+        self.writing = writing
+        self._checked_after = 0
+        self._counted = False
         self._end: Link | None = None
         self._digests: dict[int, str] = {}
         self._few: list[Entry] | None = None
         self._plans: list[Entry] = []
-        self.untouched = untouched
-        """Whether nobody has written to the ledger since this process did last."""
+        self._committed: list[Callable[[Link], None]] = []
+        self.relied_on = relied_on
+        """Whether what this process has read before, and whose digest is still in its place, need not be read again."""
 
     def find(
         self,
@@ -178,8 +196,12 @@ class Entries:
         subjects: Sequence[str] = (),
         after: int = 0,
     ) -> list[Entry]:
-        """Return the entries of these kinds in their order, of an account, subjects, or later ones only."""
-        if self._writing and self.untouched and not subjects and not after and _SELDOM.issuperset(kinds):
+        """Return the entries of these kinds in their order, of an account, subjects, or later ones only.
+
+        Where something is to be written, that one of them was removed is noticed; but not of `subjects`, of which only
+        those are to be asked for whose lack gains nobody anything.
+        """
+        if self.writing and self.relied_on and not subjects and not after and _SELDOM.issuperset(kinds):
             return [
                 entry
                 for entry in self._seldom_entries()
@@ -187,6 +209,8 @@ class Entries:
             ]
         given = {"account": account, "subject": subject, "subjects": list(subjects) or None, "after": after or None}
         asked = {name: value for name, value in given.items() if value is not None}
+        if not subjects:
+            self._require_all_after(after)
         rows = self._connection.execute(_FOUND[tuple(asked)], {"kinds": [str(kind) for kind in kinds], **asked})
         return [self._entry(row) for row in rows.all()]
 
@@ -198,6 +222,7 @@ class Entries:
             if place is None or self.digest_at(place.sequence) != place.digest:
                 place, known = self._chain.origin(), []
             if place != end:
+                self._require_all_after(place.sequence)
                 kinds = [str(kind) for kind in sorted(_SELDOM)]
                 rows = self._connection.execute(_FOUND["after",], {"kinds": kinds, "after": place.sequence})
                 known = [*known, *map(self._entry, rows.all())]
@@ -205,9 +230,15 @@ class Entries:
         return self._few
 
     def remember(self) -> None:
-        """Keep, for this process's next transaction, what was read of :data:`_SELDOM` kinds: all was committed."""
+        """Keep, for this process's next transaction, what was read and written: all was committed."""
         if self._few is not None:
             _seldom[self._chain.ledger_id] = self.last(), self._few
+        for call in self._committed:
+            call(self.last())
+
+    def once_committed(self, call: Callable[[Link], None]) -> None:
+        """Call, once all is committed, with the end of the chain."""
+        self._committed.append(call)
 
     def at(self, sequence: int) -> Entry:
         """Return the entry of this number."""
@@ -268,7 +299,7 @@ class Entries:
 
     def last(self) -> Link:
         """Return the end of the chain; number 0 where there is no entry yet."""
-        if self._end is None or not self._writing:
+        if self._end is None or not self.writing:
             row = self._connection.execute(_LAST).one_or_none()
             self._end = Link(self._chain.ledger_id, *row) if row is not None else self._chain.origin()
         return self._end
@@ -277,6 +308,8 @@ class Entries:
         """Return the digest of an entry, or None where there is none of this number."""
         if sequence == 0:
             return self._chain.origin().digest
+        if self._end is not None and sequence == self._end.sequence:
+            return self._end.digest
         if sequence not in self._digests:
             row = self._connection.execute(_AT, {"sequence": sequence}).one_or_none()
             if row is None:
@@ -301,11 +334,25 @@ class Entries:
     def check(self, after: Link | None = None) -> list[str]:
         """Return what is wrong with the chain itself from a place on, one sentence each."""
         start = after or self._chain.origin()
+        if start == self.last():
+            return []
         rows = self._connection.execute(_AFTER, {"after": start.sequence})
-        problems = list(self._chain.problems(rows.mappings(), start))
-        if after is not None and self._connection.execute(_COUNT).scalar_one() != self.last().sequence:
-            problems.append("entries were removed")
-        return problems
+        return list(self._chain.problems(rows.mappings(), start))
+
+    def is_complete(self) -> bool:
+        """Whether there are as many entries as the last one's number says, all of them counted."""
+        return bool(self._connection.execute(_COUNT).scalar_one() == self.last().sequence)
+
+    def checked_after(self, place: Link) -> None:
+        """Note that this transaction has looked at what follows a place only, on a server that may have lost others."""
+        self._checked_after = place.sequence
+
+    def _require_all_after(self, sequence: int) -> None:
+        if sequence >= self._checked_after or self._counted:
+            return
+        if not self.is_complete():
+            raise StorageError(f"the ledger cannot be relied on: entries were removed. {_NOTHING_CHARGED}")
+        self._counted = True
 
 
 _NOTHING_CHARGED = "Nothing was charged. Put back the newest back-up of the ledger, and see: unitball ledger restore"
@@ -315,7 +362,7 @@ _NOTHING_CHARGED = "Nothing was charged. Put back the newest back-up of the ledg
 def reading(database: Database) -> Iterator[Entries]:
     """Read the entries in one transaction."""
     with database.transaction(write=False) as connection:
-        yield Entries(connection, database.chain, untouched=_untouched(database))
+        yield Entries(connection, database.chain, relied_on=_is_relied_on(database))
 
 
 @contextmanager
@@ -334,7 +381,7 @@ def writing(database: Database, *, restoring: bool = False) -> Iterator[Entries]
         would be forgotten, or if it cannot be written. Nothing was changed.
     """
     with database.transaction(write=True) as connection:
-        found = Entries(connection, database.chain, untouched=_untouched(database), writing=True)
+        found = Entries(connection, database.chain, relied_on=_is_relied_on(database), writing=True)
         before = found.last()
         # Read under the write lock: whoever wrote a mark had committed before, so an honest ledger is not behind it.
         seen = [marks.read(path, database.chain) for path in database.marks] if not restoring else []
@@ -352,19 +399,29 @@ def writing(database: Database, *, restoring: bool = False) -> Iterator[Entries]
             marks.advance(path, Mark(after, spent), database.chain, restored=restoring)
 
 
-def _untouched(database: Database) -> bool:
+def _is_relied_on(database: Database) -> bool:
     state = database.state()
-    return state is not None and state == _left.get(database.place)
+    if state is None:
+        return time.monotonic() - _whole.get(database.place, -math.inf) < _RELIED_ON_SECONDS
+    return state == _left.get(database.place)
 
 
 def _require_order(database: Database, found: Entries, seen: Sequence[Mark | None]) -> None:
     known = _in_order.get(database.place)
     if known is not None and found.digest_at(known.sequence) != known.digest:
         known = None
-    problems = [*found.check(known or database.chain.origin())]
+    if known is not None and not found.relied_on:
+        # Somebody else wrote to a file: where what was in order is still there, the rest is looked at.
+        known = known if database.is_file and found.is_complete() else None
+    problems = found.check(known)
     problems += [problem for mark in seen if (problem := lacking(found, mark)) is not None]
     if problems:
         raise StorageError(f"ledger {database.place}: {problems[0]}. {_NOTHING_CHARGED}")
+    if known is None:
+        _whole[database.place] = time.monotonic()
+        found.relied_on = True
+    elif not database.is_file:
+        found.checked_after(known)
 
 
 def lacking(found: Entries, mark: Mark | None) -> str | None:

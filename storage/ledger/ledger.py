@@ -343,11 +343,15 @@ class Ledger:
             If the ledger cannot be written. In all cases nothing was charged.
         """
         _require_plan(plan)
-        with reading(self._database) as entries:
-            # Most runs of a schedule meet their own releases again; they need not wait for the write lock.
-            if plan.releases and not _unpaid(entries, plan):
-                return _outcome(plan, (), None)
-        with writing(self._database) as entries:
+        with self._database.connected() as database:
+            with reading(database) as entries:
+                # Most runs of a schedule meet their own releases again; they need not wait for the write lock.
+                if plan.releases and not _unpaid(entries, plan):
+                    return _outcome(plan, (), None)
+            return self._charge(database, plan, key_ids)
+
+    def _charge(self, database: Database, plan: PlanRequest, key_ids: Mapping[str, str]) -> ChargeOutcome:
+        with writing(database) as entries:
             account = get_account(entries, plan.account)
             new = _unpaid(entries, plan)
             if not new:
@@ -808,7 +812,7 @@ def _append_plan(
     key_ids: Mapping[str, str],
     kind: Kind,
 ) -> int:
-    number = entries.append(
+    added = entries.append(
         Kind.PLAN,
         account=plan.account,
         subject=plan.partition,
@@ -824,7 +828,13 @@ def _append_plan(
             "key_ids": dict(key_ids),
             "recharge": kind is Kind.RECHARGE,
         },
-    ).sequence
+    )
+    number = added.sequence
+    end, before = _histories.get((entries.last().ledger_id, plan.account), (None, ()))
+    if end is not None and end.sequence == number - 1:
+        # What was decided on, and this plan after it, is the history; it need not be read for the next decision.
+        history = (*before, _plan(added).record())
+        entries.once_committed(lambda end: _histories.update({(end.ledger_id, plan.account): (end, history)}))
     contents = [
         (
             release.key,
@@ -893,14 +903,15 @@ _histories: dict[tuple[str, str], tuple[Link, tuple[PlanRecord, ...]]] = {}
 def _history(entries: Entries, account: str) -> tuple[PlanRecord, ...]:
     """Return an account's plans as the policy sees them.
 
-    Where nobody has written to the ledger since this process did, only what came after is read. Otherwise all is read,
-    every digest checked; of the records that were handed out before, those stay that are the same, up to the first that
-    is not.
+    Where this process can rely on what it has read, only what came after is read. Otherwise all is read, every digest
+    checked; of the records that were handed out before, those stay that are the same, up to the first that is not.
     """
     end = entries.last()
     read, before = _histories.get((end.ledger_id, account), (None, ()))
-    known = read is not None and entries.untouched and entries.digest_at(read.sequence) == read.digest
-    if read and known:
+    known = read is not None and entries.relied_on and entries.digest_at(read.sequence) == read.digest
+    if known and read == end:
+        history = before
+    elif read and known:
         later = entries.find(Kind.PLAN, account=account, after=read.sequence)
         history = before + tuple(_plan(entry).record() for entry in later)
     else:
@@ -908,7 +919,9 @@ def _history(entries: Entries, account: str) -> tuple[PlanRecord, ...]:
         pairs = zip(before, fresh, strict=False)
         same = next((place for place, (old, new) in enumerate(pairs) if old != new), min(len(before), len(fresh)))
         history = before[:same] + fresh[same:]
-    _histories[end.ledger_id, account] = (end, history)
+    if entries.writing:
+        # What is merely read is not looked at in its order, so it is no ground for what is decided later.
+        _histories[end.ledger_id, account] = (end, history)
     return history
 
 

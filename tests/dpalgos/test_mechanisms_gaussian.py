@@ -13,6 +13,7 @@ from scipy.special import ndtr
 
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Numerics
+from dpalgos.mechanisms import _precise
 from dpalgos.mechanisms.gaussian import (
     GaussianNoise,
     delta_of_mu,
@@ -48,6 +49,29 @@ def test_delta_agrees_with_mpmath_and_is_rounded_up(mu: float, epsilon: float) -
     with mpmath.workprec(400):
         assert mpmath.mpf(ours) >= exact
         assert ours <= max(float(exact) * (1 + 1e-15), 5e-324)
+
+
+def test_the_curve_is_as_precise_as_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Against three times the bits; the oracle above says that the formula is the right one."""
+    random = np.random.default_rng(11)
+    points = [
+        (float(mu), min(max(float(mu * mu / 2 + mu * tail), 0.0), 1e6))
+        for mu, tail in zip(10.0 ** random.uniform(-6, 4, 100), random.uniform(-5, 20, 100), strict=True)
+    ]
+
+    def curve(bits: int) -> list[Any]:
+        monkeypatch.setattr(_precise, "_CURVE_PRECISION", bits)
+        return [_precise.gaussian_delta(*point) for point in points]
+
+    def worst(ours: list[Any]) -> float:
+        with mpmath.workprec(1000):
+            pairs = [(mpmath.mpf(one), mpmath.mpf(other)) for one, other in zip(ours, exact, strict=True)]
+            return float(max(abs(one - other) / other for one, other in pairs))
+
+    written = _precise._CURVE_PRECISION
+    exact = curve(3 * written)
+    assert worst(curve(written)) <= 2.0**-100
+    assert worst(curve(written // 2)) > 2.0**-100
 
 
 def test_delta_at_the_ends() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import create_engine, text
@@ -14,8 +15,10 @@ from sqlalchemy.pool import NullPool
 from storage.catalog import Catalog
 from storage.errors import FormatVersionError, OverspendError, StorageError
 from storage.ledger import database as module
+from storage.ledger import entries as entries_module
 from storage.ledger import ledger as ledger_module
 from storage.ledger.charges import Cap
+from storage.ledger.entries import Entries
 from storage.ledger.ledger import Ledger, OutputOutcome
 from storage.refs import Visibility
 from tests.support.forks import die, killed, race
@@ -170,6 +173,120 @@ def test_an_edit_is_told(url: str) -> None:
     )
     # The edit may hit the entry's time as well, which is then told too.
     assert any("entry 3 (charge) was changed" in problem for problem in ledger.verify())
+
+
+def _edit(url: str, *statements: str) -> None:
+    """Edit as somebody does who has the database's password and drops what is in the way."""
+    switch = "ALTER TABLE ledger_entries {} TRIGGER ALL"
+    _execute(url, switch.format("DISABLE"), *statements, switch.format("ENABLE"))
+
+
+EDITS = {
+    "a plan made cheaper": "UPDATE ledger_entries SET content = replace(content, '1.0', '0.0') WHERE sequence = 2",
+    "a higher cap": "UPDATE ledger_entries SET content = replace(content, '2', '9') WHERE sequence = 1",
+    "a plan that is gone": "DELETE FROM ledger_entries WHERE sequence = 2",
+}
+
+
+@pytest.mark.parametrize("statement", EDITS.values(), ids=EDITS)
+def test_a_decision_rests_on_what_was_once_in_order(url: str, statement: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was edited under a process gains nothing in it, and is told by the next look at the whole chain."""
+    ledger = open_ledger(url, cap=2)
+    ledger.charge(request(release("a")), {})
+    ledger.charge(request(release("b", 0.5)), {})
+    _edit(url, statement)
+    with pytest.raises(OverspendError, match=r"0\.5 is left"):
+        ledger.charge(request(release("c", 0.6)), {})
+    ledger.charge(request(release("d", 0.25)), {})
+    assert ledger.verify() != []
+    monkeypatch.setattr(entries_module, "_RELIED_ON_SECONDS", 0.0)
+    with pytest.raises(StorageError, match=r"entry .*(changed|removed).*Nothing was charged"):
+        ledger.charge(request(release("e", 0.25)), {})
+
+
+@pytest.mark.parametrize("statement", EDITS.values(), ids=EDITS)
+def test_an_edit_is_refused_by_a_process_that_has_just_begun(
+    url: str, statement: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger = open_ledger(url, cap=2)
+    ledger.charge(request(release("a")), {})
+    _edit(url, statement)
+    forget(monkeypatch)
+    with pytest.raises(StorageError, match=r"entry .*(changed|removed).*Nothing was charged"):
+        ledger.charge(request(release("b", 0.25)), {})
+
+
+def test_what_others_appended_has_to_follow(url: str) -> None:
+    """An entry that was made up, or copied, after the last one that this process has seen."""
+    ledger = open_ledger(url, cap=2)
+    ledger.charge(request(release("a")), {})
+    columns = "kind, account, 'x', recorded_at, content"
+    _edit(url, f"INSERT INTO ledger_entries SELECT 4, {columns}, digest, digest FROM ledger_entries WHERE sequence = 3")
+    with pytest.raises(StorageError, match=r"entry 4 .*changed"):
+        ledger.charge(request(release("b")), {})
+
+
+def forget(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have this process remember what one does that has just begun."""
+    for memory in ("_in_order", "_whole", "_seldom"):
+        monkeypatch.setattr(entries_module, memory, {})
+    monkeypatch.setattr(ledger_module, "_histories", {})
+
+
+def test_charges_of_another_process_are_seen(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    ledger = open_ledger(url, cap=3)
+    ledger.charge(request(release("a")), {})
+    with monkeypatch.context() as another:
+        forget(another)
+        open_ledger(url).charge(request(release("b")), {})
+    ledger.charge(request(release("c")), {})
+    with pytest.raises(OverspendError):
+        ledger.charge(request(release("d")), {})
+    assert ledger.verify() == []
+
+
+def test_a_charge_reads_no_plan_again(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many plans there are: only what others have written since."""
+    ledger = open_ledger(url, cap=9)
+    for number in range(3):
+        ledger.charge(request(release(f"a{number}")), {})
+    read: list[int] = []
+    original = entries_module._entry
+
+    def counted(row: Any) -> Any:
+        read.append(row.sequence)
+        return original(row)
+
+    monkeypatch.setattr(entries_module, "_entry", counted)
+    monkeypatch.setattr(Entries, "is_complete", forbidden)
+    for number in range(3):
+        ledger.charge(request(release(f"b{number}")), {})
+    assert read == []
+
+
+def test_what_was_removed_is_missed_where_it_was_not_read_before(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plans of an account that this process has not looked at, and outputs, which are looked up each time."""
+    ledger = open_ledger(url, cap=2)
+    with monkeypatch.context() as another:
+        forget(another)
+        open_ledger(url, cap=2, account="other").charge(request(release("b"), account="other"), {})
+    ledger.charge(request(release("a")), {})
+    ledger.record_output("a", "digest")
+    _edit(url, "DELETE FROM ledger_entries WHERE kind = 'plan' AND account = 'other'")
+    for attempt in (
+        lambda: ledger.charge(request(release("c"), account="other"), {}),
+        lambda: ledger.record_output("a", "another digest"),
+    ):
+        with pytest.raises(StorageError, match=r"entries were removed.*Nothing was charged"):
+            attempt()
+    # Merely read, it is not remembered either.
+    assert ledger.standing("other").details["before"] == 0
+    with pytest.raises(StorageError, match="entries were removed"):
+        ledger.charge(request(release("c"), account="other"), {})
+
+
+def forbidden(entries: Entries) -> bool:
+    raise AssertionError("all entries are counted")
 
 
 def test_an_older_back_up_is_told_by_a_mark_on_this_machine(url: str, tmp_path: Path) -> None:
