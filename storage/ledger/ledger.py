@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Protocol, runtime_checkable
@@ -481,6 +481,12 @@ class Ledger:
         """Whether a release was charged."""
         with reading(self._database) as entries:
             return bool(entries.find(Kind.CHARGE, subject=key))
+
+    def charged(self, keys: Iterable[str]) -> set[str]:
+        """Return those of some releases that were charged."""
+        asked = list(keys)
+        with reading(self._database) as entries:
+            return {entry.subject for entry in entries.find(Kind.CHARGE, subjects=asked)} if asked else set()
 
     def charge_of(self, key: str) -> ChargeRecord:
         """Return the first charge of a release; InputError where it was never charged."""

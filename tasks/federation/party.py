@@ -230,7 +230,8 @@ class Party:
         """
         found = self._planned(request)
         ledger = open_ledger()
-        if not all(ledger.is_charged(one.key) for one in found.releases):
+        keys = {one.key for one in found.releases}
+        if ledger.charged(keys) != keys:
             raise RefusedError(
                 f"run {found.name[:12]} is not charged to its account; a run is reserved and committed first"
             )

@@ -145,7 +145,8 @@ def commit(releases: Sequence[PlannedRelease], shards: Sequence[ShardRef], *, na
         If it was returned, does not fit any more, or was never reserved.
     """
     ledger = open_ledger()
-    unpaid = [release for release in releases if release.reads_rows and not ledger.is_charged(release.key)]
+    reading = {release.key: release for release in releases if release.reads_rows}
+    unpaid = _unpaid(reading, ledger)
     if unpaid:
         ledger.commit(unpaid[0].account, name, key_identifiers(unpaid[0].seed, [shard.party for shard in shards]))
 
@@ -264,11 +265,16 @@ def _charge(ledger: Ledger, releases: Sequence[PlannedRelease], run: str) -> Jso
     keyed = {release.key: release for release in releases}
     request = _request(keyed, run, ledger)
     # Only what is still to be paid names secrets: a lost one must not be made anew for a release already charged.
-    unpaid = [release for key, release in keyed.items() if not ledger.is_charged(key)]
+    unpaid = _unpaid(keyed, ledger)
     makers = list(dict.fromkeys(maker for release in unpaid for maker in release.noise_makers))
     identifiers = key_identifiers(unpaid[0].seed, makers) if unpaid else {}
     outcome = ledger.charge(request, identifiers)
     return {"charged": len(outcome.charged), "already_charged": len(outcome.already_charged), **outcome.details}
+
+
+def _unpaid(releases: Mapping[str, PlannedRelease], ledger: Ledger) -> list[PlannedRelease]:
+    charged = ledger.charged(releases)
+    return [release for key, release in releases.items() if key not in charged]
 
 
 def _request(

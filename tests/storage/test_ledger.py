@@ -174,6 +174,8 @@ class TestCharging:
         assert (mixed.charged, mixed.already_charged) == (("c",), ("b",))
         assert spent(ledger) == 2
         assert [charge.key for charge in ledger.charges("clinic")] == ["a", "b", "c"]
+        assert ledger.charged(["b", "d", "c"]) == {"b", "c"}
+        assert ledger.charged([]) == set()
 
     def test_what_was_charged_first_is_what_is_told(self, ledger: Ledger) -> None:
         ledger.charge(request(release("a", 0.5), run="first run"), {"0": "s0"})

@@ -549,7 +549,7 @@ def test_what_a_release_looks_up_does_not_grow_with_its_parties(
 
         monkeypatch.setattr(cls, name, method)
 
-    for name in ("charge_of", "is_charged", "account", "charge"):
+    for name in ("charge_of", "charged", "is_charged", "account", "charge"):
         counted(Ledger, name)
     for name in ("read", "exists"):
         counted(ReleaseStore, name)
