@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from scipy.special import gammaincinv, ndtri
+import scipy
 
 from dpalgos.guarantees import Numerics
 from dpalgos.mechanisms.pure_scale import PureScale
@@ -49,6 +49,6 @@ class RadialLaplace(PureScale):
         # added no uniform number is 0 or 1.
         words = stream.words(count + 1)
         uniform = ((words >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
-        direction = ndtri(uniform[1:])
-        length = self.scale * float(gammaincinv(count, uniform[0])) if count else 0.0
+        direction = scipy.special.ndtri(uniform[1:])
+        length = self.scale * float(scipy.special.gammaincinv(count, uniform[0])) if count else 0.0
         return np.asarray(direction * (length / max(float(np.linalg.norm(direction)), np.finfo(np.float64).tiny)))
