@@ -43,7 +43,7 @@ def export(
 @answered
 def verify(
     archive: Annotated[Path, typer.Argument(help="What unitball export has written.")],
-    signer: Annotated[str | None, typer.Option(help="The fingerprint that its owner has told.")] = None,
+    signer: Annotated[str | None, typer.Option(help="The fingerprint that its owner has given.")] = None,
 ) -> Answer:
     """Check an export: digests, identities, guarantees, prices, epsilon; exit code 1 where something fails."""
     from tasks.exports.verifying import verify as verified

@@ -111,7 +111,7 @@ def draft(
 
 def _drawn(drawn: ColumnContents, epsilon: float | None, account: str) -> Iterator[str]:
     yield (
-        f"{len(drawn.ranges)} ranges and {len(drawn.values)} lists of values at epsilon {epsilon:g}, one charge to "
+        f"drawn: ranges {len(drawn.ranges)}, lists of values {len(drawn.values)}; epsilon {epsilon:g}, one charge to "
         f"account {account}: bring the rows in under the same account"
     )
     if fallen := [name for name, ends in drawn.ranges.items() if ends is None]:

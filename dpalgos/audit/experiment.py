@@ -131,7 +131,7 @@ def examine(
     confidence : float
         Of either bound.
     progress : callable, optional
-        Told how many of how many runs are done.
+        Called with the number of runs that are done and that of all.
     """
     # Numbers that best_pair used name other noise.
     start, worlds, batch = 10**9, [], experiment.batch

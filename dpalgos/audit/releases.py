@@ -207,7 +207,7 @@ def audit_algorithm(
         Of the noise, which is public: the rows are made up.
     effort : Effort, optional
     progress : callable, optional
-        Told how many of how many runs are done.
+        Called with the number of runs that are done and that of all.
     noise : callable
         Makes each run's noise; for tests of broken sources.
 

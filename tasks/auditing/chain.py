@@ -197,7 +197,7 @@ def audit_chain(
     confidence : float
     neighbours : Neighbours
     progress : callable, optional
-        Told how many of how many runs are done.
+        Called with the number of runs that are done and that of all.
 
     Raises
     ------

@@ -112,7 +112,7 @@ def infer_membership(
     seed : int
         Of sample, coins and noise.
     progress : callable, optional
-        Told how many of how many models are trained.
+        Called with the number of models that are trained and that of all.
 
     Raises
     ------

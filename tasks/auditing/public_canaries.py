@@ -59,7 +59,7 @@ def audit_on_public_rows(
     seed : int
         Of sample and noise.
     progress : callable, optional
-        Told how many of how many runs are done.
+        Called with the number of runs that are done and that of all.
 
     Raises
     ------

@@ -62,7 +62,7 @@ def audit_system(
         Of the noise, which is public: the rows are made up.
     effort : Effort, optional
     progress : callable, optional
-        Told how many of how many runs are done.
+        Called with the number of runs that are done and that of all.
 
     Raises
     ------

@@ -2,7 +2,7 @@
 
 Guarantee. Where :func:`read` returns, every member is the one that the list names, nothing is missing or added, and the
 list was signed with the private half of the key that the archive names (Ed25519, RFC 8032). Whose key that is, the
-archive cannot say by itself: compare its fingerprint with one that the owner has told by another channel.
+archive cannot say by itself: compare its fingerprint with one that the owner has given by another channel.
 """
 
 from __future__ import annotations

@@ -164,7 +164,7 @@ def verify(path: Path, *, signer: str | None = None) -> Verified:
     ----------
     path : Path
     signer : str, optional
-        The fingerprint that the archive must be signed with, as its owner told it.
+        The fingerprint that the archive must be signed with, as its owner gave it.
 
     Raises
     ------
@@ -345,7 +345,7 @@ def _cap(contents: _Contents) -> str:
 def _chain(contents: _Contents) -> str:
     if problem := next(linked(contents.stored), None):
         raise _RefutedError(problem)
-    return "in order; their keyed digests can be told by the ledger's key alone"
+    return "in order; their keyed digests can be checked with the ledger's key alone"
 
 
 def _ledger(contents: _Contents) -> str:

@@ -106,7 +106,7 @@ def federate(
         A public data set of the coordinator's root on whose rows the model is measured exactly; no party holds out
         rows then. Without it the parties' held-out rows are counted with noise, as in one root.
     progress : callable
-        Told what is being done.
+        Called with a line about what is being done.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""What a run will ask of this machine, told before it starts from its plan: passes, operations, memory, seconds."""
+"""What a run will ask of this machine, from its plan, before it starts: passes, operations, memory, seconds."""
 
 from __future__ import annotations
 

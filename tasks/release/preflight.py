@@ -128,7 +128,9 @@ def expect_run(config: TrainingConfig) -> Expectation:
         As :func:`require_feasible` does, and where only the rows' content decides what would run.
     """
     if config.horizon is not None:
-        raise InputError("what a night asks of a machine is not told beforehand: leave --plan or --horizon out")
+        raise InputError(
+            "--plan does not know what a night of a horizon asks of a machine: leave --plan or --horizon out"
+        )
     plan = require_feasible(config)
     if plan is None:
         raise InputError(f"partition {config.partition} goes by what rows contain: what would run is known at the run")

@@ -70,15 +70,22 @@ def test_triangle_sensitivity_bounds_every_pair_and_is_near_the_worst(dimension:
     assert bound <= dimension + 1.0 <= 2.0 * dimension or dimension == 1
 
 
-def spent(algorithm: Any, dimension: int) -> float:
+def largest_change(algorithm: Any, dimension: int, length: Callable[[Array], float]) -> float:
+    """Return the largest change of the integer sum over pairs of hard rows, in the given norm of packed matrices."""
     largest = 0.0
     for x, z in itertools.product(hard_rows(dimension)[:40], repeat=2):
         first, second = rows_of(np.vstack([np.eye(dimension), 3 * x])), rows_of(np.vstack([np.eye(dimension), z]))
         known = setting_of([first], 2)
         state = algorithm.initial(known)
         change = algorithm.contribution(state, first, known) - algorithm.contribution(state, second, known)
-        largest = max(largest, float(np.abs(change).sum()) / algorithm.law(known).scale)
+        largest = max(largest, length(change.astype(np.float64)))
     return largest
+
+
+def spent(algorithm: Any, dimension: int) -> float:
+    change = largest_change(algorithm, dimension, lambda moved: float(np.abs(moved).sum()))
+    known = setting_of([rows_of(np.zeros((dimension + 1, dimension)))], 2)
+    return change / float(algorithm.law(known).scale)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,28 +176,16 @@ def test_mod_sulq_costs_far_less_than_it_claims() -> None:
         assert loss.mu <= 1.01 * math.sqrt(2.0) * APPROXIMATE.epsilon / (dimension + 1)
 
 
-def frobenius_spent(algorithm: Any, dimension: int, length: Callable[[Array], float]) -> float:
-    """Return the largest change of the integer sum over pairs of hard rows, in the given norm of packed matrices."""
-    largest = 0.0
-    for x, z in itertools.product(hard_rows(dimension)[:40], repeat=2):
-        first, second = rows_of(np.vstack([np.eye(dimension), 3 * x])), rows_of(np.vstack([np.eye(dimension), z]))
-        known = setting_of([first], 2)
-        state = algorithm.initial(known)
-        change = algorithm.contribution(state, first, known) - algorithm.contribution(state, second, known)
-        largest = max(largest, length(change.astype(np.float64)))
-    return largest
-
-
 def test_integer_sums_move_by_no_more_than_is_charged() -> None:
     """The radial covariance in the Frobenius norm, MOD-SuLQ in that of the triangle; both near their bounds."""
     known = Setting(sizes=(7,), dimension=6, classes=2)
     radial = RadialCovariance(budget=EPSILON, components=2)
-    moved = frobenius_spent(radial, 6, lambda change: float(np.linalg.norm(unpack(change))))
+    moved = largest_change(radial, 6, lambda change: float(np.linalg.norm(unpack(change))))
     assert 0.9 <= moved / radial.law(known).scale <= 1.0
     sulq = ModSulq(budget=APPROXIMATE, components=2)
     (loss,) = sulq.guarantee(known).losses
     assert isinstance(loss, GaussianMu)
-    moved = frobenius_spent(sulq, 6, lambda change: float(np.linalg.norm(change)))
+    moved = largest_change(sulq, 6, lambda change: float(np.linalg.norm(change)))
     assert 0.65 * loss.mu <= moved / sulq.law(known).sigma <= loss.mu
 
 
