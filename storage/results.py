@@ -26,6 +26,8 @@ __all__ = ["FORMAT_VERSION", "TABLES", "append", "is_recorded", "query", "query_
 
 FORMAT_VERSION = 1
 TABLES = ("runs", "metrics")
+# A database needs as much to start on anything.
+_LEAST_MEMORY = 2**28
 _VERSION_KEY = b"unitball.format_version"
 _NO_VIEWS: Mapping[str, Any] = MappingProxyType({})
 _TEXT = "'"
@@ -125,11 +127,14 @@ def _require_whole(files: Sequence[str]) -> None:
 
 
 @contextmanager
-def _database() -> Iterator[Any]:
+def _database(memory: int | None = None) -> Iterator[Any]:
     import duckdb
 
     # Python's own variables are no tables: without this, SQL could name any frame in the calling code.
-    connection = duckdb.connect(":memory:", config={"python_enable_replacements": "false"})
+    config: dict[str, Any] = {"python_enable_replacements": "false"}
+    if memory is not None:
+        config["memory_limit"] = f"{max(memory, _LEAST_MEMORY)}B"
+    connection = duckdb.connect(":memory:", config=config)
     try:
         yield connection
     finally:
@@ -156,6 +161,11 @@ def _answer(connection: Any, sql: str, names: Sequence[str], folder: Path | None
         if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
             raise InputError(f"a query is one SELECT statement{there}")
         return _interruptible(connection, lambda: connection.sql(sql).to_arrow_table())
+    except duckdb.OutOfMemoryException as error:
+        raise InputError(
+            f"the query needs more memory than it may hold: {_first_lines(error)}; ask for less, or allow it more "
+            "(UNITBALL_MEMORY)"
+        ) from error
     except duckdb.Error as error:
         raise InputError(f"the query cannot be answered: {_first_lines(error)}{there}") from error
 
@@ -179,7 +189,7 @@ def _first_lines(error: BaseException) -> str:
     return " ".join(lines[:2]) if lines else type(error).__name__
 
 
-def query(layout: Layout, sql: str, views: Mapping[str, Any] = _NO_VIEWS) -> Any:
+def query(layout: Layout, sql: str, views: Mapping[str, Any] = _NO_VIEWS, *, memory: int | None = None) -> Any:
     """Answer one SELECT over the results.
 
     Parameters
@@ -189,6 +199,8 @@ def query(layout: Layout, sql: str, views: Mapping[str, Any] = _NO_VIEWS) -> Any
         the results, no network and no Python variable: the database is shut off and its settings locked before.
     views : mapping of name to pyarrow.Table
         Further tables, such as releases or charges.
+    memory : int, optional
+        Bytes that the database may hold, 256 MiB at least; four fifths of the machine's by default.
 
     Returns
     -------
@@ -204,7 +216,7 @@ def query(layout: Layout, sql: str, views: Mapping[str, Any] = _NO_VIEWS) -> Any
     import duckdb
 
     files = {name: _files(layout, name) for name in TABLES}
-    with _database() as connection:
+    with _database(memory) as connection:
         try:
             for name in TABLES:
                 _create_view(connection, files[name], name)
@@ -221,7 +233,7 @@ def _quoted(text: str, *, mark: str = '"') -> str:
     return mark + text.replace(mark, 2 * mark) + mark
 
 
-def query_dataset(layout: Layout, ref: DatasetRef, sql: str) -> Any:
+def query_dataset(layout: Layout, ref: DatasetRef, sql: str, *, memory: int | None = None) -> Any:
     """Answer one SELECT over the rows of a public set.
 
     Parameters
@@ -230,6 +242,8 @@ def query_dataset(layout: Layout, ref: DatasetRef, sql: str) -> Any:
         DuckDB's SQL over the views ``train`` and ``test`` with the columns ``features`` (a list of floats; for
         sparse sets a struct of ``indices`` and ``values``), ``label`` (class index or real target) and, for classes,
         ``class`` (the name).
+    memory : int, optional
+        As for :func:`query`.
 
     Returns
     -------
@@ -248,7 +262,7 @@ def query_dataset(layout: Layout, ref: DatasetRef, sql: str) -> Any:
             "release a statistic"
         )
     parts = ["train"] + (["test"] if ref.test_rows else [])
-    with _database() as connection:
+    with _database(memory) as connection:
         for part in parts:
             rows = open_dataset(layout, ref, part)
             # Scanned by Arrow when asked for: only the named columns are read, and DuckDB itself opens no file.

@@ -46,10 +46,22 @@ def _owners(assignment: Mapping[str, NDArray[np.int64]], rows: int, name: str, a
         if (taken >= 0).any():
             other = list(assignment)[int(taken.max())]
             raise InputError(f"parties {other!r} and {party!r} are given the same row; parties must be disjoint")
-        if len(np.unique(positions)) != len(positions):
+        # Positions come in order as a rule, and there may be many: none is sorted again then.
+        if not _is_increasing(positions) and len(np.unique(positions)) != len(positions):
             raise InputError(f"party {party!r} is given a row twice; name each row once")
         owners[positions] = number
     return owners
+
+
+def _is_increasing(positions: NDArray[np.int64]) -> bool:
+    return bool((positions[1:] > positions[:-1]).all())
+
+
+def _digest(part: str, positions: NDArray[np.int64]) -> str:
+    ordered = positions if _is_increasing(positions) else np.sort(positions)
+    digest = hashlib.sha256(part.encode())
+    digest.update(np.ascontiguousarray(ordered, dtype="<i8").data)
+    return digest.hexdigest()
 
 
 def write_shards(
@@ -89,10 +101,7 @@ def write_shards(
     rows = open_dataset(layout, ref, part)
     given = {party: np.asarray(positions, dtype=np.int64) for party, positions in assignment.items()}
     owners = _owners(given, rows.count, ref.name, allow_empty)
-    digests = {
-        party: hashlib.sha256(part.encode() + np.sort(positions).astype("<i8").tobytes()).hexdigest()
-        for party, positions in given.items()
-    }
+    digests = {party: _digest(part, positions) for party, positions in given.items()}
     dealing = _Dealing(layout, ref, partition, rows, owners, digests)
     missing = {number: party for number, party in enumerate(given) if not dealing.has(party)}
     large, small = _groups({number: len(given[party]) for number, party in missing.items()}, rows.format.row_bytes)

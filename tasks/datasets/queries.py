@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from storage.results import query_dataset
 from tasks.datasets.description import find_dataset
-from tasks.runtime.settings import current_layout
+from tasks.runtime.settings import current_layout, kept_memory
 
 __all__ = ["query"]
 
@@ -17,5 +17,5 @@ def query(name: str, sql: str) -> list[dict[str, object]]:
     RefusedError
         If the set is private.
     """
-    table = query_dataset(current_layout(), find_dataset(name), sql)
+    table = query_dataset(current_layout(), find_dataset(name), sql, memory=kept_memory())
     return list(table.to_pylist())

@@ -21,7 +21,7 @@ from storage.results import query
 from storage.secrets import root_secret
 from tasks.exports.archive import fingerprint, pack, signing_key
 from tasks.planning.fields import Json
-from tasks.runtime.settings import current_layout, current_root
+from tasks.runtime.settings import current_layout, current_root, kept_memory
 from tasks.runtime.stores import open_ledger_database, open_releases
 from tasks.tracking.models import find_model
 from tasks.tracking.promotion import audit_of
@@ -79,7 +79,7 @@ def export_run(run: str) -> tuple[bytes, str, str]:
 def _find(run: str) -> Json:
     if len(run) < 6:
         raise InputError(f"run {run!r} is too short; give six characters or more of its key, or of MLflow's id of it")
-    records = query(current_layout(), "SELECT * FROM runs").to_pylist()
+    records = query(current_layout(), "SELECT * FROM runs", memory=kept_memory()).to_pylist()
     means = [record for record in records if any(str(record.get(name) or "").startswith(run) for name in _NAMES)]
     if not means and not set(run) <= set(hexdigits):
         logged = find_model(current_root(), run).run_id

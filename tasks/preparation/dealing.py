@@ -87,7 +87,9 @@ def _assigned(
     files = origins(current_layout(), registered or dataset)
     fraction = _test_fraction(dataset, config)
     held = _held_out(dataset, fraction, config.partition_seed, files)
-    kept = np.setdiff1d(np.arange(dataset.rows, dtype=np.int64), held, assume_unique=True)
+    training = np.ones(dataset.rows, dtype=np.bool_)
+    training[held] = False
+    kept = np.flatnonzero(training)
     spec = _spec(dataset, config, files)
     own = files if spec is None else ()
     rule: list[object] = [fraction, config.partition_seed, *(["by position"] if dataset.private else [])]

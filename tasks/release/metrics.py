@@ -26,13 +26,13 @@ from dpalgos.metrics import (
 )
 from dpalgos.models import Statistic
 from dpalgos.rows import Floats, Ints, Rows, null_records
-from storage.refs import Labels, ReleaseRef, ShardRef
+from storage.refs import DatasetRef, Labels, ReleaseRef, ShardRef
 from tasks.planning.plans import PlannedRelease, RunPlan, Shards
 from tasks.release.door import make_release
 from tasks.release.rows import RowMaps, maps_of, rows_of
 from tasks.release.storing import diagnostics_of, read_release
 
-__all__ = ["Evaluation", "measure", "measure_by_releases", "measure_exactly"]
+__all__ = ["Evaluation", "Measured", "measure", "measure_by_releases", "measure_exactly", "measure_rows"]
 
 # Beyond so many classes nobody reads a matrix, and a curve is drawn from so many points.
 _MOST_CLASSES, _CURVE_POINTS = 50, 101
@@ -60,16 +60,16 @@ class _Figured(TypedDict, total=False):
 
 
 @dataclass(frozen=True)
-class _Measured:
+class Measured:
     """Of one model: its metrics, and what figures are drawn from, where it predicts classes."""
 
     metrics: dict[str, float]
     confusion: Floats | None = None
     roc: Sequence[Floats] = ()
 
-    def __or__(self, other: _Measured) -> _Measured:
+    def __or__(self, other: Measured) -> Measured:
         confusion = other.confusion if self.confusion is None else self.confusion
-        return _Measured(self.metrics | other.metrics, confusion, [*self.roc, *other.roc])
+        return Measured(self.metrics | other.metrics, confusion, [*self.roc, *other.roc])
 
 
 def _scored(rows: Rows) -> tuple[Floats, NDArray[np.generic]]:
@@ -77,16 +77,21 @@ def _scored(rows: Rows) -> tuple[Floats, NDArray[np.generic]]:
     return np.concatenate(scores), np.concatenate(labels)
 
 
-def _measure(maps: RowMaps, shard: ShardRef) -> _Measured:
-    scores, labels = _scored(rows_of(shard, maps, max(len(shard.dataset.classes), 1)))
-    if shard.dataset.labels is Labels.REAL:
-        return _Measured(regression_metrics(np.asarray(labels, dtype=np.float64), scores[:, 0]))
-    classes = len(shard.dataset.classes)
+def _measure(maps: RowMaps, shard: ShardRef) -> Measured:
+    return measure_rows(rows_of(shard, maps, max(len(shard.dataset.classes), 1)), shard.dataset)
+
+
+def measure_rows(rows: Rows, dataset: DatasetRef) -> Measured:
+    """Measure exactly a model whose scores stand in place of the features, of public rows."""
+    scores, labels = _scored(rows)
+    if dataset.labels is Labels.REAL:
+        return Measured(regression_metrics(np.asarray(labels, dtype=np.float64), scores[:, 0]))
+    classes = len(dataset.classes)
     kept = ~null_records(scores, labels, classes)
     truth, known = np.asarray(labels[kept], dtype=np.int64), scores[kept]
     counts = confusion_matrix(truth, predicted_classes(known), max(classes, 2))
-    metrics = classification_metrics(truth, known, classes) | recalls(counts, shard.dataset.classes)
-    return _Measured(metrics, counts, _curves(truth, known))
+    metrics = classification_metrics(truth, known, classes) | recalls(counts, dataset.classes)
+    return Measured(metrics, counts, _curves(truth, known))
 
 
 def _curves(truth: Ints, scores: Floats) -> list[Floats]:
@@ -102,7 +107,7 @@ def _curves(truth: Ints, scores: Floats) -> list[Floats]:
     return curves
 
 
-def _figured(of: Sequence[_Measured], classes: Sequence[str]) -> _Figured:
+def _figured(of: Sequence[Measured], classes: Sequence[str]) -> _Figured:
     """Return what figures are drawn from: the mean confusion matrix, and the curves where there is one model."""
     counts = [one.confusion for one in of if one.confusion is not None]
     if not counts or len(classes) > _MOST_CLASSES:
@@ -157,7 +162,7 @@ def measure_by_releases(
     measured = {}
     for name, path in models.items():
         keys = tuple(reference.key for reference in path)
-        measured[name] = _Measured({})
+        measured[name] = Measured({})
         for planned in plan.evaluations:
             if planned.upstream == keys:
                 measured[name] |= _of_release(planned, read_release(made(planned, path)), classes)
@@ -170,16 +175,16 @@ def measure_by_releases(
     )
 
 
-def _of_release(planned: PlannedRelease, statistic: Statistic, classes: Sequence[str]) -> _Measured:
+def _of_release(planned: PlannedRelease, statistic: Statistic, classes: Sequence[str]) -> Measured:
     algorithm, counts = planned.build(), statistic.values
     if isinstance(algorithm, CountedPairs):
         deviation = algorithm.deviation(planned.setting) * planned.setting.noise_factor
         metrics = metrics_of_noisy_confusion(counts, planned.setting.rows, deviation) | recalls(counts, classes)
-        return _Measured(metrics, counts)
+        return Measured(metrics, counts)
     if isinstance(algorithm, ErrorSums):
         deviation = algorithm.deviation(planned.setting) * planned.setting.noise_factor
-        return _Measured(metrics_of_noisy_errors(counts, planned.setting.rows, deviation, algorithm.label_range))
-    return _Measured({"auc": area_under_curve(counts)}, roc=curves_of(counts))
+        return Measured(metrics_of_noisy_errors(counts, planned.setting.rows, deviation, algorithm.label_range))
+    return Measured({"auc": area_under_curve(counts)}, roc=curves_of(counts))
 
 
 def _mean_of_noisy(of: Sequence[Mapping[str, float]]) -> dict[str, float]:
@@ -213,7 +218,7 @@ def measure_exactly(models: Mapping[str, Sequence[ReleaseRef]], shards: Shards) 
         else:
             own = [shard for shard in shards.training if shard.party == name] or list(shards.training)
             of_model = _of_training([_measure(maps, shard) for shard in own], [shard.rows for shard in own])
-        measured[name] = of_model | _Measured(diagnostics_of(path[-1]))
+        measured[name] = of_model | Measured(diagnostics_of(path[-1]))
     by_party = {name: one.metrics for name, one in measured.items()}
     return Evaluation(
         metrics=_mean(list(by_party.values())),
@@ -223,11 +228,11 @@ def measure_exactly(models: Mapping[str, Sequence[ReleaseRef]], shards: Shards) 
     )
 
 
-def _of_training(of: Sequence[_Measured], rows: Sequence[int]) -> _Measured:
+def _of_training(of: Sequence[Measured], rows: Sequence[int]) -> Measured:
     """Return the metrics of several shards' rows, each under two names, so that nothing is taken for a test."""
     mean = {name: float(np.average([one.metrics[name] for one in of], weights=rows)) for name in of[0].metrics}
     counts = [one.confusion for one in of if one.confusion is not None]
-    return _Measured(
+    return Measured(
         mean | {f"train_{name}": value for name, value in mean.items()},
         np.sum(counts, axis=0) if counts else None,
         of[0].roc if len(of) == 1 else (),

@@ -225,6 +225,16 @@ def test_sql_over_private_rows_is_refused(layout: Layout) -> None:
         query_dataset(layout, ref, "SELECT count(*) FROM train")
 
 
+def test_a_query_holds_what_it_may_and_no_more(tmp_path: Path) -> None:
+    layout, sql = (
+        Layout(tmp_path),
+        "SELECT count(*) AS n FROM (SELECT DISTINCT range || repeat('x', 30) FROM range({}))",
+    )
+    assert query(layout, sql.format(1000), memory=0).to_pylist() == [{"n": 1000}]
+    with pytest.raises(InputError, match=r"needs more memory than it may hold: .*UNITBALL_MEMORY"):
+        query(layout, sql.format(6_000_000), memory=0)
+
+
 @contextlib.contextmanager
 def _after(seconds: float, act: Any) -> Iterator[None]:
     timer = threading.Timer(seconds, act)
