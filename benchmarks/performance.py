@@ -24,6 +24,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from peers import PEERS, unit_rows
@@ -258,7 +259,7 @@ def _hog_scikit_image(folder: Path) -> Beside:
     return Beside(lambda: made.transform(images), {"scikit-image": other})
 
 
-def _support_vectors(features: np.ndarray, signs: np.ndarray, gamma: float | None) -> Beside:
+def _support_vectors(features: Any, signs: np.ndarray, gamma: float | None) -> Beside:
     from sklearn.svm import SVC
 
     from dpalgos.kernels import GaussianKernel, LinearKernel
@@ -288,6 +289,19 @@ def _smo_a1a(folder: Path) -> Beside:
 @row("smo-ijcnn1", "SMO, ijcnn1, Gaussian kernel")
 def _smo_ijcnn1(folder: Path) -> Beside:
     return _support_vectors(*_libsvm_set("ijcnn1.trn.bz2", 22), 1 / 22)
+
+
+@row("smo-w5a", "SMO, 9,888 × 300 made-up sparse rows of w5a's shape, 3 % of the class, linear kernel")
+def _smo_w5a(folder: Path) -> Beside:
+    from scipy.sparse import csr_matrix
+
+    random = np.random.default_rng(5)
+    signs = np.where(random.random(9_888) < 0.03, 1.0, -1.0)
+    common = 1 / np.arange(1, 301) ** 0.8
+    common *= 12 / common.sum()
+    of_class = np.minimum(common * np.exp(0.8 * random.normal(size=300)), 0.9)
+    entries = random.random((9_888, 300)) < np.where(signs[:, None] > 0, of_class, common)
+    return _support_vectors(csr_matrix(entries.astype(np.float64)), signs, None)
 
 
 def _libsvm_set(name: str, features: int) -> tuple[np.ndarray, np.ndarray]:

@@ -15,8 +15,11 @@ from dpalgos.rows import Floats
 
 __all__ = ["KERNELS", "GaussianKernel", "Kernel", "LinearKernel", "squared_norms"]
 
-# Support vectors a block when scores are summed: the kernel matrix in memory is (rows, _BLOCK), never rows squared.
-_BLOCK = 256
+# Scores are summed over blocks of so many support vectors and rows, whose kernel values stay in a core's cache. Sparse
+# rows are made dense for it, as many at once as have so many entries.
+_BLOCK_SUPPORT, _BLOCK_ROWS, _BLOCK_ENTRIES = 64, 1024, 2**22
+# Up to this share of entries that are not zero, leaving zeros out is faster than the library's product.
+_FEW = 0.4
 
 
 def squared_norms(features: Any) -> Floats:
@@ -24,6 +27,21 @@ def squared_norms(features: Any) -> Floats:
     if isinstance(features, np.ndarray):
         return np.asarray(np.einsum("ij,ij->i", features, features))
     return np.asarray(features.multiply(features).sum(axis=1), dtype=np.float64).ravel()
+
+
+def _dense(features: Any) -> Any:
+    return features if isinstance(features, np.ndarray) else features.toarray()
+
+
+def _products(columns: Any, points: Any) -> Floats:
+    """Return the inner products (s, n) of rows, columns (d, n), with points (s, d)."""
+    if np.count_nonzero(points) > _FEW * points.size:
+        return np.ascontiguousarray(points @ columns, dtype=np.float64)
+    from dpalgos import _compiled_products
+
+    products = np.empty((points.shape[0], columns.shape[1]))
+    _compiled_products.tables_of_products(columns, points, products)
+    return products
 
 
 class Kernel(Protocol):
@@ -90,15 +108,19 @@ class GaussianKernel:
         return np.ones_like(squares)
 
     def scores(self, features: Any, support: Any, coefficients: Floats) -> Floats:
-        """Sum over blocks of support vectors."""
-        squares, support_squares = squared_norms(features)[:, None], squared_norms(support)
+        """Sum over blocks of rows and of support vectors."""
+        squares, support_squares = squared_norms(features), squared_norms(support)
         total = np.zeros(features.shape[0])
-        for start in range(0, len(coefficients), _BLOCK):
-            block = slice(start, start + _BLOCK)
-            products = features @ support[block].T
-            dense = products if isinstance(products, np.ndarray) else products.toarray()
-            distances = np.maximum(squares + support_squares[block] - 2.0 * dense, 0.0)
-            total += np.exp(-self.gamma * distances) @ coefficients[block]
+        most = max(1, _BLOCK_ENTRIES // max(1, features.shape[1]))
+        for first in range(0, len(total), min(most, _BLOCK_ROWS)):
+            rows = slice(first, first + min(most, _BLOCK_ROWS))
+            columns = np.ascontiguousarray(_dense(features[rows]).T)
+            for start in range(0, len(coefficients), min(most, _BLOCK_SUPPORT)):
+                block = slice(start, start + min(most, _BLOCK_SUPPORT))
+                products = _products(columns, _dense(support[block]))
+                lengths = np.add.outer(support_squares[block], squares[rows])
+                self.of_products(products.ravel(), lengths.ravel(), 0.0)
+                total[rows] += coefficients[block] @ products
         return total
 
 

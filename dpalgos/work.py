@@ -88,8 +88,9 @@ def covariance_work(setting: Setting) -> Work:
 def machine_work(setting: Setting) -> Work:
     """Return the work of sequential minimal optimisation on rows that are held as they are."""
     numbers, weights = float(setting.rows) * setting.dimension, outputs(setting.classes)
-    rows = numbers * (8 if setting.dimension < _SPARSE_FROM else _SPARSE_BYTES)
-    cache = min(_KERNEL_CACHE, 8 * setting.rows**2)
+    # Row by row, and once more column by column, dense ones in float32.
+    rows = numbers * (8 + 4 if setting.dimension < _SPARSE_FROM else 2 * _SPARSE_BYTES)
+    cache = min(_KERNEL_CACHE, 4 * setting.rows**2)
     looks = _SOLVER_LOOKS * weights
     return Work(
         passes=looks, operations=2.0 * numbers * looks, held=int(rows) + cache + 8 * setting.rows * _SOLVER_COLUMNS

@@ -5,16 +5,15 @@ from __future__ import annotations
 import numpy as np
 
 from dpalgos.compiling import compiled, compiled_in_order
-from dpalgos.rows import Floats, Ints
+from dpalgos.rows import Features, Floats, Ints
 
 __all__ = [
-    "dense_products",
     "draw_partner",
     "first_sufficient",
     "scan",
     "second_order",
     "second_order_steps",
-    "sparse_products",
+    "set_aside",
     "step",
     "sweep",
 ]
@@ -24,33 +23,6 @@ _LANES = 32  # numbers that are compared at once
 
 
 @compiled_in_order
-def dense_products(columns: Floats, point: Floats, out: Floats) -> None:
-    """Write the inner products of n rows, columns (d, n), with a point (d,), whose zeros cost nothing."""
-    out[:] = 0.0
-    chosen = np.flatnonzero(point)
-    fours = chosen.size - chosen.size % 4
-    for q in range(0, fours, 4):
-        a, b, c, d = chosen[q], chosen[q + 1], chosen[q + 2], chosen[q + 3]
-        first, second, third, fourth = columns[a], columns[b], columns[c], columns[d]
-        w, x, y, z = point[a], point[b], point[c], point[d]
-        for t in range(out.size):
-            out[t] = (((out[t] + w * first[t]) + x * second[t]) + y * third[t]) + z * fourth[t]
-    for q in range(fours, chosen.size):
-        column, w = columns[chosen[q]], point[chosen[q]]
-        for t in range(out.size):
-            out[t] += w * column[t]
-
-
-@compiled_in_order
-def sparse_products(pointers: Ints, rows: Ints, values: Floats, entries: Ints, point: Floats, out: Floats) -> None:
-    """Write the inner products of n rows, in columns one after another (CSC), with a point of some entries."""
-    out[:] = 0.0
-    for q in range(entries.size):
-        for place in range(pointers[entries[q]], pointers[entries[q] + 1]):
-            out[rows[place]] += point[q] * values[place]
-
-
-@compiled
 def scan(v: Floats, up: np.ndarray, low: np.ndarray) -> tuple[int, float, int, float]:
     """Return (argmax, max) of v over ``up`` and (argmin, min) of v over ``low``, the last of equals as in LIBSVM."""
     i, largest, j, smallest = -1, -np.inf, -1, np.inf
@@ -62,7 +34,7 @@ def scan(v: Floats, up: np.ndarray, low: np.ndarray) -> tuple[int, float, int, f
     return i, largest, j, smallest
 
 
-@compiled
+@compiled_in_order
 def first_sufficient(v: Floats, up: np.ndarray, threshold: float, after: int) -> int:
     """Return the first t in cyclic order after ``after`` that is in ``up`` with v[t] ≥ threshold, −1 if none."""
     n = v.size
@@ -73,9 +45,9 @@ def first_sufficient(v: Floats, up: np.ndarray, threshold: float, after: int) ->
     return -1
 
 
-@compiled
+@compiled_in_order
 def second_order(
-    v: Floats, low: np.ndarray, row: Floats, diagonal: Floats, i: int, v_i: float, threshold: float
+    v: Floats, low: np.ndarray, row: Features, diagonal: Floats, i: int, v_i: float, threshold: float
 ) -> int:
     """Return j in ``low`` with v_j < v_i, v_j ≤ threshold and the largest (v_i − v_j)²/curvature; −1 if none."""
     j, best = -1, -np.inf
@@ -124,7 +96,7 @@ def draw_partner(
     return j
 
 
-@compiled
+@compiled_in_order
 def step(
     i: int,
     j: int,
@@ -135,34 +107,70 @@ def step(
     up: np.ndarray,
     low: np.ndarray,
     diagonal: Floats,
-    row_i: Floats,
-    row_j: Floats,
+    row_i: Features,
+    row_j: Features,
 ) -> None:
     """Move y_i α_i up and y_j α_j down to the minimum along that line within the box; update v and the index sets."""
     curvature = diagonal[i] + diagonal[j] - 2.0 * row_i[j]
     if curvature <= 0.0:
         curvature = _TAU
     delta = (v[i] - v[j]) / curvature
-    room_i = cost - alpha[i] if y[i] > 0 else alpha[i]
-    room_j = alpha[j] if y[j] > 0 else cost - alpha[j]
-    delta = min(delta, room_i, room_j)
-    # A bound that is reached is set exactly, so that the index sets never hang on a rounding.
-    if delta == room_i:
-        alpha[i] = cost if y[i] > 0 else 0.0
+    before_i, before_j = alpha[i], alpha[j]
+    # LIBSVM's way to the box: what the line keeps gives the other bound, so that neither leaves it by a rounding.
+    if y[i] != y[j]:
+        difference = before_i - before_j
+        after_i, after_j = before_i + y[i] * delta, before_j + y[i] * delta
+        if difference > 0.0:
+            if after_j < 0.0:
+                after_i, after_j = difference, 0.0
+            if after_i > cost:
+                after_i, after_j = cost, cost - difference
+        else:
+            if after_i < 0.0:
+                after_i, after_j = 0.0, -difference
+            if after_j > cost:
+                after_i, after_j = cost + difference, cost
     else:
-        alpha[i] = min(max(alpha[i] + y[i] * delta, 0.0), cost)
-    if delta == room_j:
-        alpha[j] = 0.0 if y[j] > 0 else cost
-    else:
-        alpha[j] = min(max(alpha[j] - y[j] * delta, 0.0), cost)
+        total = before_i + before_j
+        after_i, after_j = before_i + y[i] * delta, before_j - y[i] * delta
+        if total > cost:
+            if after_i > cost:
+                after_i, after_j = cost, total - cost
+            if after_j > cost:
+                after_i, after_j = total - cost, cost
+        else:
+            if after_j < 0.0:
+                after_i, after_j = total, 0.0
+            if after_i < 0.0:
+                after_i, after_j = 0.0, total
+    alpha[i], alpha[j] = after_i, after_j
     for t in (i, j):
         up[t] = alpha[t] < cost if y[t] > 0 else alpha[t] > 0.0
         low[t] = alpha[t] > 0.0 if y[t] > 0 else alpha[t] < cost
+    by_i, by_j = y[i] * (after_i - before_i), y[j] * (after_j - before_j)
     for t in range(v.size):
-        v[t] -= delta * (row_i[t] - row_j[t])
+        v[t] -= by_i * np.float64(row_i[t]) + by_j * np.float64(row_j[t])
 
 
-@compiled
+@compiled_in_order
+def set_aside(idle: np.ndarray, order: Ints) -> int:
+    """Exchange each idle position with the last that is not, as LIBSVM does; ``order`` is moved along.
+
+    Returns how many positions, the first ones, are not idle.
+    """
+    active, i = idle.size, 0
+    while i < active:
+        if idle[i]:
+            active -= 1
+            while active > i and idle[active]:
+                active -= 1
+            if active > i:
+                order[i], order[active] = order[active], order[i]
+        i += 1
+    return active
+
+
+@compiled_in_order
 def _extremes(v: Floats, up: np.ndarray, low: np.ndarray) -> tuple[float, float]:
     """Return the maximum of v over ``up`` and its minimum over ``low``, as many as :data:`_LANES` at a time."""
     largest, smallest = np.full(_LANES, -np.inf), np.full(_LANES, np.inf)
@@ -182,7 +190,7 @@ def _extremes(v: Floats, up: np.ndarray, low: np.ndarray) -> tuple[float, float]
     return largest.max(), smallest.min()
 
 
-@compiled
+@compiled_in_order
 def _gain(v: float, low: int, row: float, diagonal: float, own: float, v_i: float) -> float:
     curvature = own + diagonal - 2.0 * row
     curvature = curvature if curvature > 0.0 else _TAU
@@ -191,8 +199,8 @@ def _gain(v: float, low: int, row: float, diagonal: float, own: float, v_i: floa
     return gain if (low != 0) & (fall > 0.0) else -1.0
 
 
-@compiled
-def _gains(v: Floats, low: np.ndarray, row: Floats, diagonal: Floats, own: float, v_i: float, out: Floats) -> float:
+@compiled_in_order
+def _gains(v: Floats, low: np.ndarray, row: Features, diagonal: Floats, own: float, v_i: float, out: Floats) -> float:
     """Write (v_i − v_t)²/curvature, −1 where t is no partner, and return the largest."""
     largest = np.full(_LANES, -1.0)
     whole = v.size - v.size % _LANES
@@ -209,7 +217,7 @@ def _gains(v: Floats, low: np.ndarray, row: Floats, diagonal: Floats, own: float
     return float(largest.max())
 
 
-@compiled
+@compiled_in_order
 def second_order_steps(
     budget: int,
     tolerance: float,
@@ -220,7 +228,7 @@ def second_order_steps(
     up: np.ndarray,
     low: np.ndarray,
     diagonal: Floats,
-    held: Floats,
+    held: Features,
     places: Ints,
     used: Ints,
     clock: int,

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from dpalgos.errors import ParameterError
 from dpalgos.noise import RandomStream
-from dpalgos.rows import Floats, Ints
+from dpalgos.rows import Features, Floats, Ints
 from dpalgos.smo.rows_cache import KernelRows
 
 __all__ = [
@@ -47,7 +47,7 @@ class Active(Protocol):
     """Number of each active row among all rows; stays the same when shrinking moves it to another position."""
     diagonal: Floats
 
-    def row(self, position: int) -> Floats:
+    def row(self, position: int) -> Features:
         """Return the kernel row of one position."""
         ...
 
@@ -59,6 +59,8 @@ class Stepped(Active, Protocol):
     alpha: Floats
     cost: float
     kernel_rows: KernelRows
+    gains: Floats
+    """Working space."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +146,7 @@ class SecondOrder:
             rows.places,
             rows.used,
             rows.clock,
-            np.empty(len(active.v)),
+            active.gains,
         )
         return done, missing if missing >= 0 else None
 
@@ -256,17 +258,16 @@ class PrivateSelection:
 
         exponent = self.epsilon / (2.0 * (1.0 - self.sigma))
         drawn: dict[int, list[int]] = {}
+        marks = np.zeros(rows, dtype=np.uint8)
         uniforms: list[float] = []
 
         def select(active: Active, ends: Extremes) -> tuple[int, int] | None:
             if not uniforms:
                 uniforms.extend(((self.stream.words(_DRAWS) >> np.uint64(11)) * 2.0**-53).tolist())
             partners = drawn.setdefault(int(active.ids[ends.i]), [])
-            # The active rows are in ascending order of their numbers, so membership is a binary search.
-            barred = np.zeros(len(active.v), dtype=np.uint8)
-            if partners:
-                positions = np.minimum(np.searchsorted(active.ids, partners), len(active.ids) - 1)
-                barred[positions[active.ids[positions] == partners]] = 1
+            marks[partners] = 1
+            barred = marks[active.ids]
+            marks[partners] = 0
             j = draw_partner(
                 active.v,
                 active.low,

@@ -21,17 +21,17 @@ from tests.support.training import noise
 
 @dataclass(frozen=True)
 class Row:
-    """One data set of Table 3: WSS 2's objective and accuracy, and the iteration ratio of DPWSS at σ = 0.7, ε = 1.
+    """One data set of Table 3: WSS 2's objective and accuracy, and the iterations of DPWSS at σ = 0.7, ε = 1.
 
     The paper's program makes the label +1 its +1, ours the class 0, which is therefore the file's +1 here: iterations
-    are another number where the two are exchanged (WSS 2 on breast-cancer 440 instead of 214, paper 212; on heart 2166
-    instead of 1000, paper 1010).
+    are another number where the two are exchanged (WSS 2 on breast-cancer 347 instead of 212, on heart 2,286 instead of
+    1,010).
     """
 
     file: str
     objective: float
     accuracy: float
-    ratio: float
+    private: int
     within: float = 0.02
     scaled: bool = False
     # The paper's labels of breast-cancer were 2 and 4, which LIBSVM makes +1 and −1; the file has them as −1 and +1.
@@ -39,13 +39,13 @@ class Row:
 
 
 TABLE = {
-    "a1a": Row("a1a", -540.57, 0.8623, 3239 / 8649),
-    "australian": Row("australian_scale", -199.65, 0.8565, 493 / 10727),
-    "breast-cancer": Row("breast-cancer_scale", -46.00, 0.9707, 138 / 212, reversed_labels=True),
-    "diabetes": Row("diabetes", -403.10, 0.7760, 460 / 680, scaled=True),
-    "heart": Row("heart_scale", -92.47, 0.8481, 372 / 1010),
-    "splice": Row("splice", -375.19, 0.8420, 6486 / 95972, scaled=True),
-    "ijcnn1": Row("ijcnn1.trn.bz2", -8590.16, 0.9242, 19150 / 18382, within=0.5),
+    "a1a": Row("a1a", -540.57, 0.8623, 3239),
+    "australian": Row("australian_scale", -199.65, 0.8565, 493),
+    "breast-cancer": Row("breast-cancer_scale", -46.00, 0.9707, 138, reversed_labels=True),
+    "diabetes": Row("diabetes", -403.10, 0.7760, 460, scaled=True),
+    "heart": Row("heart_scale", -92.47, 0.8481, 372),
+    "splice": Row("splice", -375.19, 0.8420, 6486, scaled=True),
+    "ijcnn1": Row("ijcnn1.trn.bz2", -8590.16, 0.9242, 19150, within=0.5),
 }
 SMALL = sorted(set(TABLE) - {"ijcnn1"})
 
@@ -61,6 +61,8 @@ def _read(row: Row, path: Path) -> tuple[ArrayRows, Setting]:
     if row.scaled:
         low, high = dense.min(axis=0), dense.max(axis=0)
         dense = np.where(high > low, 2.0 * (dense - low) / np.where(high > low, high - low, 1.0) - 1.0, 0.0)
+        # LIBSVM's program for scaling writes six digits, on which the number of iterations depends.
+        dense = np.array([[float(f"{value:.6g}") for value in row] for row in dense])
     labels = (y > 0 if row.reversed_labels else y < 0).astype(np.int64)
     return ArrayRows(dense, labels), Setting(sizes=(len(labels),), dimension=dense.shape[1], classes=2)
 
@@ -83,17 +85,18 @@ def test_objective_and_accuracy_of_the_paper(
 
 
 @pytest.mark.parametrize(
-    ("name", "iterations"), [("australian", 10727), ("breast-cancer", 212), ("diabetes", 680), ("heart", 1010)]
+    ("name", "iterations"),
+    [("a1a", 8649), ("australian", 10727), ("breast-cancer", 212), ("diabetes", 680), ("heart", 1010)],
 )
 def test_iterations_of_the_paper(name: str, iterations: int, real_data: Callable[..., Path]) -> None:
-    """WSS 2's of Table 3 within 2 %. On a1a (8,649) and splice shrinking decides, which is another schedule here."""
+    """WSS 2's of Table 3, exactly. On splice (95,972) it depends on how v of rows set aside is rounded."""
     rows, setting = load(TABLE[name], real_data)
-    assert Smo().diagnostics([rows], setting, noise())[1]["iterations"] == pytest.approx(iterations, rel=0.02)
+    assert Smo().diagnostics([rows], setting, noise())[1]["iterations"] == iterations
 
 
 @pytest.mark.parametrize("name", SMALL)
 def test_private_selection_ends_where_the_paper_says(name: str, real_data: Callable[..., Path]) -> None:
-    """Medians over nine runs at σ = 0.7, ε = 1: iteration ratio within a factor of 2, objective error at most 3.
+    """Medians over nine runs at σ = 0.7, ε = 1: iterations within a factor of 2, objective error at most 3.
 
     Medians, because single runs now and then end early, far from the minimum. On splice the paper's error of 1.9
     is not reached: the median is near 3.3, so 6 is asked for there.
@@ -104,9 +107,8 @@ def test_private_selection_ends_where_the_paper_says(name: str, real_data: Calla
     algorithm = DpWss(budget=PureEpsilon(1.0), sigma=0.7)
     runs = [algorithm.diagnostics([rows], setting, noise(seed))[1] for seed in range(9)]
     errors = [abs(run["objective"] - reference["objective"]) for run in runs]
-    ratios = [run["iterations"] / reference["iterations"] for run in runs]
     assert float(np.median(errors)) <= (6.0 if name == "splice" else 3.0)
-    assert 0.5 <= float(np.median(ratios)) / row.ratio <= 2.0
+    assert 0.5 <= float(np.median([run["iterations"] for run in runs])) / row.private <= 2.0
     assert float(np.median([run["train_accuracy"] for run in runs])) == pytest.approx(row.accuracy, abs=0.03)
 
 
@@ -120,5 +122,4 @@ def test_ijcnn1_in_under_a_minute(real_data: Callable[..., Path]) -> None:
     assert seconds < 60.0
     private = DpWss(budget=PureEpsilon(1.0), sigma=0.7).diagnostics([rows], setting, noise())[1]
     assert abs(private["objective"] - numbers["objective"]) <= 3.0
-    ratio = private["iterations"] / numbers["iterations"]
-    assert 0.5 <= ratio / TABLE["ijcnn1"].ratio <= 2.0
+    assert 0.5 <= private["iterations"] / TABLE["ijcnn1"].private <= 2.0
