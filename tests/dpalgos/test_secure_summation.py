@@ -23,6 +23,7 @@ from dpalgos.rows import ArrayRows, Floats, Ints
 from dpalgos.secure import summation as summation_module
 from dpalgos.secure.errors import TooFewPartiesError
 from dpalgos.secure.noise_shares import GaussianShare, RadialShare, RoundedRadial, TruexGaussian, share_law, share_sigma
+from dpalgos.secure.rounds import Party
 from dpalgos.secure.summation import (
     Absences,
     SecureSummation,
@@ -111,27 +112,27 @@ def test_more_dropouts_than_tolerated_fail_clearly(stage: str) -> None:
         secure.release("a", vectors(5), LAW)
 
 
-def test_many_sums_use_one_key_agreement_and_then_another() -> None:
-    entropy: list[int] = []
-    generator = np.random.default_rng(1)
+def test_many_sums_use_one_key_agreement_and_then_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    agreed: list[int] = []
 
-    def drawn(count: int) -> bytes:
-        entropy.append(count)
-        return generator.bytes(count)
+    def party(number: int, *arguments: Any) -> Party:
+        agreed.append(number)
+        return Party(number, *arguments)
 
-    secure = make(3, steps=3, entropy=drawn)
+    monkeypatch.setattr(summation_module, "Party", party)
+    secure = make(3, steps=3)
     agreements = []
     for step in range(7):
         contributions = vectors(3, seed=step)
         shares = expected_shares(noises(3), contributions, share_law(LAW, 2, 6), f"sum-{step}")
         found = secure.release(f"sum-{step}", contributions, LAW)
         assert np.array_equal(found, sum(contributions) + sum(shares))
-        agreements.append(len(entropy) // 3)
+        agreements.append(len(agreed) // 3)
     assert agreements == [1, 1, 1, 2, 2, 2, 3]
     # Vectors of another length have an agreement of their own, and the first goes on.
     secure.release("counts", vectors(3, (2,)), LAW)
     secure.release("sum-7", vectors(3), LAW)
-    assert len(entropy) == 3 * 4
+    assert len(agreed) == 3 * 4
 
 
 def test_a_sum_has_one_name() -> None:
