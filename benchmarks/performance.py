@@ -231,6 +231,7 @@ def _plain_hog(images: np.ndarray, cell: int, bins: int, out: np.ndarray) -> Non
 @row("hog", "HOG, 2,000 images of 28 × 28")
 def _hog(folder: Path) -> Beside:
     import numba
+    from skimage.feature import hog
 
     from dpalgos.registry import lookup
 
@@ -240,23 +241,15 @@ def _hog(folder: Path) -> Beside:
     pixels, out = images.astype(np.float32).reshape(-1, 28, 28), np.empty((2_000, made.dimension), np.float32)
     loop(pixels, 4, 9, out)
     assert np.abs(out - made.transform(images)).max() < 1e-5
-    return Beside(lambda: made.transform(images), lambda: loop(pixels, 4, 9, out), "a plain numba loop, float32")
 
-
-@row("hog-scikit-image", "HOG, 2,000 images of 28 × 28")
-def _hog_scikit_image(folder: Path) -> Beside:
-    from skimage.feature import hog
-
-    from dpalgos.registry import lookup
-
-    images = np.random.default_rng(9).random((2_000, 784))
-    made = lookup("projections", "hog")()._features(784)
-
-    def other() -> None:
+    def one_by_one() -> None:
         for image in images:
             hog(image.reshape(28, 28), pixels_per_cell=(4, 4), cells_per_block=(2, 2))
 
-    return Beside(lambda: made.transform(images), {"scikit-image": other})
+    return Beside(
+        lambda: made.transform(images),
+        {"a plain numba loop, float32": lambda: loop(pixels, 4, 9, out), "scikit-image": one_by_one},
+    )
 
 
 def _support_vectors(features: Any, signs: np.ndarray, gamma: float | None) -> Beside:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -60,6 +61,7 @@ def _morlet(height: int, width: int, sigma: float, angle: float, frequency: floa
     return np.asarray(np.real(scipy.fft.fft2(wavelet)), dtype=np.float32)
 
 
+@lru_cache(maxsize=32)
 def _averaging(size: int, pixels: int, sigma: float, places: int) -> _Single:
     """Return the matrix (places, size) that averages a line of samples over Gaussian windows, one a place.
 
@@ -108,6 +110,23 @@ def _cropped(spectrum: NDArray[_Number], factor: int) -> NDArray[_Number]:
     return np.ascontiguousarray(spectrum[..., rows[:, None], columns])
 
 
+def _low(half: _Complex, factor: int, width: int) -> _Complex:
+    """Return the low frequencies (…, h, w) of images of real numbers, of even size, with ``factor`` times fewer pixels.
+
+    Of their spectra, ``half`` (…, H, width // 2 + 1) has the columns that are not negative; the others are those
+    reversed and conjugated.
+    """
+    full = half.shape[-2]
+    height, kept = full // factor, width // factor
+    spectrum = np.empty((*half.shape[:-2], height, kept), dtype=half.dtype)
+    rows = np.r_[0 : height // 2, full - height // 2 : full]
+    spectrum[..., : height // 2, : kept // 2] = half[..., : height // 2, : kept // 2]
+    spectrum[..., height // 2 :, : kept // 2] = half[..., full - height // 2 :, : kept // 2]
+    reversed_rows, reversed_columns = -rows % full, np.arange(kept // 2, 0, -1)
+    np.conjugate(half[..., reversed_rows[:, None], reversed_columns], out=spectrum[..., kept // 2 :])
+    return spectrum
+
+
 @released_kind
 @dataclass(frozen=True, slots=True)
 class ScatteringFeatures(RowFeatures):
@@ -148,7 +167,8 @@ class ScatteringFeatures(RowFeatures):
     def _batch(self, features: Floats) -> Floats:
         channels, height, width, scales, angles, places = (int(size) for size in self.layout)
         images = np.asarray(features, dtype=np.float32).reshape(len(features) * channels, height, width)
-        unit = max(2**scales, places)
+        # Every resolution has an even number of pixels a side, and every place the same number of them.
+        unit = math.lcm(2**scales, places)
         tall, wide = (unit * -(-size // unit) for size in (height, width))
         top, left = (tall - height) // 2, (wide - width) // 2
         padded = np.pad(images, ((0, 0), (top, tall - height - top), (left, wide - width - left)), mode="reflect")
@@ -166,12 +186,16 @@ class ScatteringFeatures(RowFeatures):
             return np.asarray(np.matmul(np.matmul(down, layer), across), dtype=np.float32)
 
         paths = [averaged(padded, 0)[:, None]]
-        spectrum = scipy.fft.fft2(padded)
+        # Images and moduli are real: half of a spectrum says it all.
+        half = scipy.fft.rfft2(padded)
         for first in range(scales):
-            moduli = self._moduli(_cropped(spectrum, 2**first)[:, None], bank[first][first])
+            moduli = self._moduli(_low(half, 2**first, wide)[:, None], bank[first][first])
             paths.append(averaged(moduli, first))
+            if first + 1 == scales:
+                break
+            half_of_moduli = scipy.fft.rfft2(moduli)
             for second in range(first + 1, scales):
-                spectra = _cropped(scipy.fft.fft2(moduli), 2 ** (second - first))
+                spectra = _low(half_of_moduli, 2 ** (second - first), wide >> first)
                 deeper = self._moduli(spectra[:, :, None], bank[second][second])
                 paths.append(averaged(deeper, second).reshape(len(images), -1, places, places))
         found = np.concatenate(paths, axis=1)

@@ -6,7 +6,9 @@ import os
 
 import numpy as np
 import pytest
+from scipy import fft
 
+import dpalgos.features.scattering as scattering_module
 from dpalgos.errors import ParameterError
 from dpalgos.features.random_images import deformed, random_strokes
 from dpalgos.features.scattering import Scattering, ScatteringFeatures
@@ -67,6 +69,21 @@ def test_rows_are_mapped_one_by_one_on_any_number_of_cores(
     monkeypatch.setattr(os, "cpu_count", lambda: 1)
     np.testing.assert_array_equal(scattering().transform(images), together)
     np.testing.assert_allclose(scattering().transform(images[70:71])[0], together[70], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(("scales", "places"), [(2, 3), (2, 5), (3, 6), (1, 3)])
+def test_any_number_of_places_goes_with_any_number_of_scales(scales: int, places: int) -> None:
+    made = Scattering(scales=scales, places=places, angles=2, power=1.0)._features(196)
+    constant = made.transform(np.full((1, 196), 0.5)).reshape(places * places, -1)
+    np.testing.assert_allclose(constant[:, 0], 0.5, atol=1e-5)
+    np.testing.assert_allclose(constant[:, 1:], 0.0, atol=1e-5)
+
+
+@pytest.mark.parametrize("factor", [1, 2, 4])
+def test_half_a_spectrum_says_it_all(factor: int, random: np.random.Generator) -> None:
+    images = random.standard_normal((3, 2, 24, 40))
+    whole = scattering_module._cropped(fft.fft2(images), factor)
+    np.testing.assert_allclose(scattering_module._low(fft.rfft2(images), factor, 40), whole, atol=1e-12)
 
 
 def test_what_is_no_number_stays_none_and_harms_nobody_else(random: np.random.Generator) -> None:
