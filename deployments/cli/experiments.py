@@ -242,7 +242,7 @@ def _shown(experiment: Experiment) -> Iterator[RenderableType]:
     yield from (f"failed: {line}" for line in experiment.failed)
     folder = experiments_folder() / f"{experiment.name}-{experiment.scale}"
     if folder.is_dir():
-        yield f"{os.fspath(folder)}: rows, figure, report.html"
+        yield f"{os.fspath(folder)}: results, figure, report.html"
 
 
 @app.command(epilog="Example: unitball report wang2024-fig3-quick --out fig3.html")
