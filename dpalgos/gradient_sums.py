@@ -246,9 +246,13 @@ class GradientSums:
 
             null = null_labels(labels, setting.classes)
             grid = (self.scale, squared_limit(1.0, self.scale))
-            _compiled_encoding.encode_units(
-                features, null, self.task.intercept_scaling, self.mean_weight, *grid, encoded.units, encoded.norms
-            )
+            for part in pieces(count, width):
+                # Row after row, and then into columns: a row's entries there may be a power of two apart, which the
+                # caches map to one place.
+                lines = np.empty((len(features[part]), width), np.float32)
+                given = (features[part], null[part], self.task.intercept_scaling, self.mean_weight)
+                _compiled_encoding.encode_units(*given, *grid, lines, encoded.norms[part])
+                encoded.units[part] = lines
             encoded.targets[:] = self.task.targets(labels, null, setting)
             return encoded
         for part in pieces(count, width):
