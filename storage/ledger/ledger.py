@@ -818,6 +818,7 @@ def _append_plan(
     key_ids: Mapping[str, str],
     kind: Kind,
 ) -> int:
+    before = entries.last()
     added = entries.append(
         Kind.PLAN,
         account=plan.account,
@@ -836,10 +837,10 @@ def _append_plan(
         },
     )
     number = added.sequence
-    end, before = _histories.get((entries.last().ledger_id, plan.account), (None, ()))
-    if end is not None and end.sequence == number - 1:
+    read, decided_on = _histories.get((before.ledger_id, plan.account), (None, ()))
+    if read == before:
         # What was decided on, and this plan after it, is the history; it need not be read for the next decision.
-        history = (*before, _plan(added).record())
+        history = (*decided_on, _plan(added).record())
         entries.once_committed(lambda end: _histories.update({(end.ledger_id, plan.account): (end, history)}))
     contents = [
         (
