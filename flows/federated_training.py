@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import time
-from typing import Any, cast
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, cast
 
 from prefect import flow
 from prefect.futures import PrefectFuture
+from prefect.runtime import flow_run
 from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 
-from flows.nightly import chain_nights
-from flows.releasing import Chained, submit, timed
+from dpalgos.models import Statistic
+from flows.secure_rounds import in_rounds
 from storage.errors import RefusedError
-from storage.refs import ReleaseRef
+from storage.refs import DatasetRef, ReleaseRef, ShardRef
 from tasks.accounts.budget import relation_of
 from tasks.aggregation import aggregate
+from tasks.arrival import arrive
 from tasks.charging import charge
 from tasks.datasets.description import default_normalisation
 from tasks.evaluation import evaluate
@@ -23,22 +26,45 @@ from tasks.ingestion import ingest
 from tasks.normalisation import normalise
 from tasks.partitioning import partition
 from tasks.planning.configuration import TrainingConfig
+from tasks.planning.nights import plan_night, planned_night
 from tasks.planning.planner import plan_run
+from tasks.planning.plans import Node, PlannedCombination, PlannedRelease, RunPlan, Shards, carry_out
 from tasks.planning.resolution import resolve_normalisation
 from tasks.preparation.features import plan_features
+from tasks.preparation.nights import begin_nights, deal_test_rows
 from tasks.recording import record
 from tasks.reduction import reduce_dimension
+from tasks.release.metrics import Evaluation
 from tasks.runtime.concurrency import one_run_a_dataset
 from tasks.runtime.end_states import announcing_failures, refused
 from tasks.runtime.events import dataset_resource
 from tasks.runtime.progress import say
-from tasks.runtime.steps import Future, inline
+from tasks.runtime.steps import Done, Future, inline, is_inline, served_from_cache
 from tasks.tracking.announcements import announce_trained
 from tasks.tracking.artifacts import show_result, showing_progress
-from tasks.tracking.results import Evaluation, RunResult, summarise
+from tasks.tracking.results import RunResult, summarise
 from tasks.training import train_model
 
 __all__ = ["Chained", "chain", "chain_inline", "train"]
+
+
+class Chained(NamedTuple):
+    """What a run leaves: its rows, its plan, its result, and for each model what rows pass through, the model last."""
+
+    dataset: DatasetRef
+    plan: RunPlan
+    result: RunResult
+    models: dict[str, list[ReleaseRef]]
+
+
+class _Arranged(NamedTuple):
+    """A plan with its rows: what is to be made, the shards that each release reads, and what was released before."""
+
+    plan: RunPlan
+    nodes: dict[str, Node]
+    shards: Shards
+    rows: Mapping[str, Sequence[ShardRef]]
+    stored: Mapping[str, Future[ReleaseRef]]
 
 
 def chain(config: TrainingConfig) -> Chained:
@@ -47,39 +73,95 @@ def chain(config: TrainingConfig) -> Chained:
     Raises
     ------
     storage.errors.RefusedError
-        If something unproved would read private rows, or a cap would be exceeded; nothing is released then.
+        If something unproved would read private rows, a cap would be exceeded, or rows come back that may not; nothing
+        is released then.
     """
-    if config.horizon is not None:
-        return chain_nights(config)
     started = time.monotonic()
-    ingested = ingest(config.dataset)
-    dataset = normalise(ingested, resolve_normalisation(config, default_normalisation(config.dataset)))
+    registered = ingest(config.dataset)
+    run = _all_rows(config, registered) if config.horizon is None else _nights(config, registered)
+    charge(run.plan, run.shards)
+    made = carry_out(run.nodes, lambda key, node, inputs: _begin(node, run.rows.get(key, ()), inputs), run.stored)
+    # In order, so that what failed says so itself; the steps after it only say that they never began.
+    references = {}
+    for key, future in made.items():
+        references[key] = future.result()
+        say("releases", f"{len(references)} of {len(made)}", len(references) / len(made))
+    models = {name: [references[key] for key in path] for name, path in run.plan.paths().items()}
+    measurable = config.evaluation and (config.horizon is None or run.shards.held_out is not None)
+    measured = evaluate(run.plan, models, run.shards) if measurable else Evaluation()
+    rows = run.shards.training[0].dataset
+    result = summarise(run.plan, rows, measured, list(references.values()))
+    return Chained(rows, run.plan, _timed(result, rows, started, list(made.values())), models)
+
+
+def _all_rows(config: TrainingConfig, registered: DatasetRef) -> _Arranged:
+    """Normalise and map all rows, partition them, and plan what is released of them."""
+    dataset = normalise(registered, resolve_normalisation(config, default_normalisation(config.dataset)))
     features = plan_features(dataset, config)
     if features:
         dataset = extract_features(dataset, features)
     shards = partition(dataset, config)
     relation = relation_of(config.dataset)
     plan = plan_run(config, shards.training, shards.held_out, relation=relation, features=features)
-    charge(plan, shards)
-    made: dict[str, Future[ReleaseRef]] = {}
-    for release in plan.projections:
-        made[release.key] = submit(reduce_dimension, release, shards.of(release.parties))
-    if plan.basis is not None:
-        made[plan.basis.key] = aggregate.submit(plan.basis, [made[key] for key in plan.basis.upstream])
-    for release in plan.models:
-        upstream = [made[key] for key in release.upstream]
-        made[release.key] = submit(train_model, release, shards.of(release.parties), upstream)
-    if plan.model is not None:
-        made[plan.model.key] = aggregate.submit(plan.model, [made[key] for key in plan.model.upstream])
-    # In order, so that what failed says so itself; the steps after it only say that they never began.
-    references = {}
-    for key, future in made.items():
-        references[key] = future.result()
-        say("releases", f"{len(references)} of {len(made)}", len(references) / len(made))
-    models = {name: [references[key] for key in path] for name, path in plan.paths().items()}
-    measured = evaluate(plan, models, shards) if config.evaluation else Evaluation()
-    result = summarise(plan, dataset, measured, list(references.values()))
-    return Chained(dataset, plan, timed(result, dataset, started, list(made.values())), models)
+    nodes = plan.training
+    rows = {key: shards.of(node.parties) for key, node in nodes.items() if isinstance(node, PlannedRelease)}
+    return _Arranged(plan, nodes, shards, rows, {})
+
+
+def _nights(config: TrainingConfig, registered: DatasetRef) -> _Arranged:
+    """Let the rows of tonight arrive, and those of nights of which nobody made a release; plan the running sum."""
+    normalisation = resolve_normalisation(config, default_normalisation(config.dataset))
+    nights = begin_nights(config, registered, normalisation)
+    tonight = nights.unreleased[-1]
+    plan = plan_night(nights.terms, config, tonight.night, tonight.shards, nights.arrived, tonight.features)
+    *maps, (last, _), (model, running_sum) = plan.training.items()
+    nodes, rows = dict(maps), {}
+    for night in nights.unreleased:
+        release = planned_night(nights.terms, night.night, night.shards)
+        mapped = normalise(night.registered, normalisation)
+        if night.features:
+            extract_features(mapped, night.features)
+        nodes[release.key], rows[release.key] = release, arrive(config, night, release)
+    # A public map looks at no rows, whichever night's they are.
+    rows |= {key: rows[last] for key, _ in maps}
+    shards = Shards(training=rows[last], held_out=deal_test_rows(tonight))
+    owner = plan.models[0].owner
+    stored = {
+        key: Done(ReleaseRef(key=key, kind=Statistic.kind, party=owner), known=True, seconds=0.0)
+        for key in running_sum.upstream
+    }
+    return _Arranged(plan, {**nodes, model: running_sum}, shards, rows, stored)
+
+
+def _begin(node: Node, shards: Sequence[ShardRef], inputs: list[Future[ReleaseRef]]) -> Future[ReleaseRef]:
+    """Begin a node of the plan: one task, or those of its rounds where parties and server exchange messages."""
+    if isinstance(node, PlannedCombination):
+        return aggregate.submit(node, inputs)
+    if node.in_rounds and not is_inline():
+        begun = in_rounds(node, shards, inputs)
+    elif node.algorithm.kind == "projections":
+        begun = reduce_dimension.submit(node, list(shards))
+    else:
+        begun = train_model.submit(node, list(shards), inputs)
+    if node.stream is not None:
+        # A party's sums of this night are frozen before those of the next are formed.
+        begun.result()
+    return begun
+
+
+def _timed(result: RunResult, dataset: DatasetRef, started: float, futures: Sequence[Future[Any]]) -> RunResult:
+    """Add how long a run on public rows took; time is a side channel of private ones."""
+    cached = all(served_from_cache(future) for future in futures)
+    releasing = [future.seconds for future in futures if isinstance(future, Done) and not future.known]
+    measured = not dataset.private and len(releasing) == len(futures)
+    return result.model_copy(
+        update={
+            "cached": cached,
+            "seconds": None if dataset.private else round(time.monotonic() - started, 3),
+            "releasing_seconds": round(sum(releasing), 4) if measured else None,
+            "prefect_flow_run_id": None if is_inline() else str(flow_run.id),
+        }
+    )
 
 
 def chain_inline(config: TrainingConfig) -> Chained:

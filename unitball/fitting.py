@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -15,7 +15,6 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dpalgos.aggregators.aggregator import Aggregator
 from dpalgos.algorithms import fit
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import PureEpsilon
@@ -28,7 +27,7 @@ from storage.ledger.charges import Cap
 from storage.refs import DatasetRef, ShardRef, Visibility
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.planner import plan_run
-from tasks.planning.plans import PlannedCombination, RunPlan
+from tasks.planning.plans import Node, PlannedCombination, RunPlan, carry_out
 from tasks.planning.resolution import resolve_normalisation
 from unitball.accounts import opened
 from unitball.roots import charged_root
@@ -111,16 +110,16 @@ def fit_public(
     plan = plan_run(config, [ShardRef(dataset=dataset, partition=_PUBLIC, party="0", rows=len(features))])
     mapped = row_map(normalisation)(features)
     secret = secrets.token_bytes(32) if seed is None else public_secret(seed)
-    made: dict[str, Any] = {}
-    for release in (*plan.projections, *plan.models):
+
+    def make(key: str, node: Node, inputs: list[Any]) -> Any:
+        if isinstance(node, PlannedCombination):
+            return node.combine(inputs)
         seen = mapped
-        for key in release.upstream:
-            seen = made[key].apply(seen)
-        noise = KeyedNoise(secret, release.key)
-        made[release.key] = fit(release.build(), [ArrayRows(seen, labels)], release.setting, noise)
-        for combination in (plan.basis, plan.model):
-            if combination is not None and release.key in combination.upstream:
-                made[combination.key] = _combined(combination, made)
+        for one in inputs:
+            seen = one.apply(seen)
+        return fit(node.build(), [ArrayRows(seen, labels)], node.setting, KeyedNoise(secret, key))
+
+    made = carry_out(plan.training, make)
     (path,) = plan.paths().values()
     return Fit(
         plan=plan,
@@ -134,11 +133,6 @@ def row_map(normalisation: str) -> RowMap:
     """Return a row-local normalisation as a function of rows."""
     found: RowMap = lookup("normalisations", normalisation)().learn(())
     return found
-
-
-def _combined(combination: PlannedCombination, made: Mapping[str, Any]) -> Any:
-    aggregator = cast(Aggregator[Any], combination.algorithm.build())
-    return aggregator.combine([made[key] for key in combination.upstream], np.array(combination.weights))
 
 
 def fit_private(

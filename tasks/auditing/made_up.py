@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import cast
 
 import numpy as np
 
-from dpalgos.aggregators.aggregator import Aggregator
 from dpalgos.algorithms import Algorithm
 from dpalgos.audit.experiment import GAUSSIAN_RATIO, RATIO
 from dpalgos.audit.sums import WatchedRun, run_watched
@@ -19,7 +19,7 @@ from dpalgos.rows import NULL_LABEL, ArrayRows, Floats
 from storage.refs import DatasetRef, ShardRef, Visibility
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.planner import plan_run
-from tasks.planning.plans import PlannedCombination, PlannedRelease, RunPlan
+from tasks.planning.plans import Node, PlannedCombination, PlannedRelease, RunPlan, carry_out
 
 __all__ = ["ONE_COORDINATE", "MadeUpRun", "Neighbouring", "neighbouring_rows"]
 
@@ -43,7 +43,7 @@ class Neighbouring:
     right: Mapping[str, ArrayRows]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class MadeUpRun:
     """One system on rows of a public, made-up data set that is stored nowhere.
 
@@ -53,9 +53,16 @@ class MadeUpRun:
     """
 
     plan: RunPlan
-    _keys: dict[int, str] = field(default_factory=dict)
-    _algorithms: dict[str, Algorithm] = field(default_factory=dict)
     _maps: dict[str, Artefact] = field(default_factory=dict)
+
+    @cached_property
+    def _training(self) -> dict[str, Node]:
+        # Identities are digests of much; they are worked out once.
+        return self.plan.training
+
+    @cached_property
+    def _algorithms(self) -> dict[str, Algorithm]:
+        return {key: node.build() for key, node in self._training.items() if isinstance(node, PlannedRelease)}
 
     @classmethod
     def of(
@@ -98,17 +105,22 @@ class MadeUpRun:
 
         Observables are every released array, what the server makes of them, and the weights of the rows before a map.
         """
-        made: dict[str, Artefact] = {}
         ratios: list[WatchedRun] = []
-        for release in self.plan.projections:
-            self._release(release, (), neighbours, world, secret, trial, made, ratios)
-        if self.plan.basis is not None:
-            made[self.plan.basis.key] = _combined(self.plan.basis, made)
-        for release in self.plan.models:
-            maps = [made[key] for key in release.upstream]
-            self._release(release, maps, neighbours, world, secret, trial, made, ratios)
-        if self.plan.model is not None:
-            made[self.plan.model.key] = _combined(self.plan.model, made)
+
+        def make(key: str, node: Node, inputs: list[Artefact]) -> Artefact:
+            if isinstance(node, PlannedCombination):
+                return node.combine(inputs)
+            if key in self._maps:
+                return self._maps[key]
+            noise = KeyedNoise(secret, f"{key}/{trial}/{world}")
+            run, differs = _watched(self._algorithms[key], node, inputs, neighbours, world, noise)
+            if not node.reads_rows:
+                self._maps[key] = run.artefact
+            elif differs:
+                ratios.append(run)
+            return run.artefact
+
+        made = carry_out(self._training, make)
         seen = {}
         for number, artefact in enumerate(made.values()):
             for name, array in artefact.arrays().items():
@@ -124,35 +136,23 @@ class MadeUpRun:
             found[GAUSSIAN_RATIO if gaussian else RATIO] = np.array([sum(known)])
         return found
 
-    def _release(
-        self,
-        release: PlannedRelease,
-        maps: Sequence[Artefact],
-        neighbours: Neighbouring,
-        world: bool,
-        secret: bytes,
-        trial: int,
-        made: dict[str, Artefact],
-        runs: list[WatchedRun],
-    ) -> None:
-        # The identity is a digest of much; it is worked out once. So is a public map.
-        key = self._keys.get(id(release)) or self._keys.setdefault(id(release), release.key)
-        if key in self._maps:
-            made[key] = self._maps[key]
-            return
-        algorithm = self._algorithms.get(key) or self._algorithms.setdefault(key, release.build())
-        ours, theirs = (neighbours.left, neighbours.right) if world else (neighbours.right, neighbours.left)
-        differing = [index for index, party in enumerate(release.parties) if ours[party] is not theirs[party]]
-        party = differing[0] if differing else 0
-        rows = [_mapped(ours[name], maps) for name in release.parties]
-        other = _mapped(theirs[release.parties[party]], maps)
-        noise = KeyedNoise(secret, f"{key}/{trial}/{world}")
-        run = run_watched(algorithm, release.setting, noise, rows, other, party=party, world=world)
-        made[key] = run.artefact
-        if not release.reads_rows:
-            self._maps[key] = run.artefact
-        elif differing:
-            runs.append(run)
+
+def _watched(
+    algorithm: Algorithm,
+    release: PlannedRelease,
+    maps: Sequence[Artefact],
+    neighbours: Neighbouring,
+    world: bool,
+    noise: KeyedNoise,
+) -> tuple[WatchedRun, bool]:
+    """Run a release on one neighbour; say too whether it reads the party whose rows differ."""
+    ours, theirs = (neighbours.left, neighbours.right) if world else (neighbours.right, neighbours.left)
+    differing = [index for index, party in enumerate(release.parties) if ours[party] is not theirs[party]]
+    party = differing[0] if differing else 0
+    rows = [_mapped(ours[name], maps) for name in release.parties]
+    other = _mapped(theirs[release.parties[party]], maps)
+    run = run_watched(algorithm, release.setting, noise, rows, other, party=party, world=world)
+    return run, bool(differing)
 
 
 def _mapped(rows: ArrayRows, maps: Sequence[Artefact]) -> ArrayRows:
@@ -161,11 +161,6 @@ def _mapped(rows: ArrayRows, maps: Sequence[Artefact]) -> ArrayRows:
     for one in maps:
         features = cast(RowMap, one).apply(features)
     return ArrayRows(features, rows.labels)
-
-
-def _combined(combination: PlannedCombination, made: Mapping[str, Artefact]) -> Artefact:
-    aggregator = cast(Aggregator[Artefact], combination.algorithm.build())
-    return aggregator.combine([made[key] for key in combination.upstream], np.array(combination.weights))
 
 
 def neighbouring_rows(run: MadeUpRun, rows: int, dimension: int, neighbours: Neighbours) -> list[Neighbouring]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import cast
+from typing import TypeVar, cast
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict, SerializeAsAny, model_validator
 
 from dpalgos.accounting.overruns import loss_of_overruns
@@ -26,12 +27,14 @@ __all__ = [
     "EVERYONE",
     "Deadline",
     "FeatureStep",
+    "Node",
     "PlannedCombination",
     "PlannedNightModel",
     "PlannedRelease",
     "RunPlan",
     "Shards",
     "Stream",
+    "carry_out",
     "combination_of",
     "one_night",
 ]
@@ -373,6 +376,10 @@ class PlannedCombination(_Identified):
         """Return what combines."""
         return cast(Aggregator[Artefact], self.algorithm.build())
 
+    def combine(self, artefacts: Sequence[Artefact]) -> Artefact:
+        """Return what the server makes of the upstream artefacts, in order."""
+        return self.build().combine(artefacts, np.array(self.weights))
+
 
 class PlannedNightModel(PlannedCombination):
     """What the server makes of the nights so far: the running sum, and of that a model.
@@ -416,6 +423,37 @@ def combination_of(said: Json) -> PlannedCombination:
         If it describes none.
     """
     return (PlannedNightModel if "stream" in said else PlannedCombination).model_validate(said)
+
+
+Node = PlannedRelease | PlannedCombination
+"""A node of a plan: it has a key, and names its inputs by their keys."""
+
+Made = TypeVar("Made")
+
+
+def carry_out(
+    nodes: Mapping[str, Node], make: Callable[[str, Node, list[Made]], Made], stored: Mapping[str, Made] | None = None
+) -> dict[str, Made]:
+    """Make each node of what its inputs became: the one place where a plan is walked.
+
+    Parameters
+    ----------
+    nodes : mapping of key to Node
+        In an order in which each comes after its inputs.
+    make : callable
+        From key, node and inputs to what the node becomes: a task, an artefact in memory, what parties answer.
+    stored : mapping, optional
+        By key what was made before.
+
+    Returns
+    -------
+    dict
+        What was made of the nodes, by key, in their order.
+    """
+    made: dict[str, Made] = {}
+    for key, node in nodes.items():
+        made[key] = make(key, node, [made[one] if one in made else (stored or {})[one] for one in node.upstream])
+    return made
 
 
 class RunPlan(_Planned):
@@ -490,3 +528,9 @@ class RunPlan(_Planned):
     def releases(self) -> tuple[PlannedRelease, ...]:
         """All releases, in order."""
         return self.projections + self.models + self.evaluations
+
+    @property
+    def training(self) -> dict[str, Node]:
+        """What trains, by key: releases and what the server makes of them, each after its inputs."""
+        basis, model = (() if one is None else (one,) for one in (self.basis, self.model))
+        return {node.key: node for node in (*self.projections, *basis, *self.models, *model)}

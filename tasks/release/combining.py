@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from dpalgos.errors import ParameterError
 from storage.refs import ReleaseRef
 from tasks.planning.plans import PlannedCombination
@@ -34,4 +32,4 @@ def combine(combination: PlannedCombination, releases: Sequence[ReleaseRef]) -> 
             f"{', '.join(sorted(other))}; train a linear kernel (--param kernel=linear), or all rows together "
             "(--trust central)"
         )
-    return store_combination(combination, aggregator.combine(artefacts, np.array(combination.weights)))
+    return store_combination(combination, combination.combine(artefacts))

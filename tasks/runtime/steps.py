@@ -126,7 +126,7 @@ class Step(Task[P, R]):
         gone = self._is_stored is not None and not self._is_stored(*args)
         chosen: Task[..., R] = self.with_options(refresh_cache=True) if gone else self
         with unmarked():
-            return Task.submit(chosen, *args)
+            return Task.submit(chosen, *[_result(one) for one in args])
 
     def _now(self, *args: Any) -> Done[R]:
         given = [_result(one) for one in args]

@@ -19,7 +19,7 @@ from tasks.normalisation import normalise
 from tasks.partitioning import partition
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.planner import plan_run
-from tasks.planning.plans import RunPlan, Shards
+from tasks.planning.plans import Node, PlannedCombination, RunPlan, Shards, carry_out
 from tasks.planning.resolution import resolve_normalisation
 from tasks.release.door import charge_plan, make_release
 from tasks.runtime.settings import current_layout
@@ -61,23 +61,14 @@ class Prepared:
 
     def make(self) -> dict[str, ReleaseRef]:
         """Make every release and combination, one after another."""
-        made: dict[str, ReleaseRef] = {}
 
-        def release(several: Any) -> None:
-            for one in several:
-                upstream = [made[key] for key in one.upstream]
-                made[one.key] = make_release(one, self.shards.of(one.parties), upstream)
+        def make(key: str, node: Node, upstream: list[ReleaseRef]) -> ReleaseRef:
+            if isinstance(node, PlannedCombination):
+                return aggregate.fn(node, upstream)
+            return make_release(node, self.shards.of(node.parties), upstream)
 
-        def combine(combination: Any) -> None:
-            if combination is not None:
-                made[combination.key] = aggregate.fn(combination, [made[key] for key in combination.upstream])
-
-        release(self.plan.projections)
-        combine(self.plan.basis)
-        release(self.plan.models)
-        combine(self.plan.model)
-        release(self.plan.evaluations)
-        return made
+        evaluations: dict[str, Node] = {one.key: one for one in self.plan.evaluations}
+        return carry_out({**self.plan.training, **evaluations}, make)
 
 
 def configured(dataset: str = "clinic", **config: Any) -> TrainingConfig:
