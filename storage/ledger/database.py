@@ -9,6 +9,7 @@ form one chain.
 from __future__ import annotations
 
 import hmac
+import importlib.util
 import os
 import secrets
 import sqlite3
@@ -226,6 +227,8 @@ def _parse(location: str | Path) -> URL | None:
         raise InputError(
             f"the ledger's URL begins with {url.drivername!r}; give a file for SQLite, or postgresql://user@host/database"
         )
+    if importlib.util.find_spec("psycopg") is None:
+        raise InputError("PostgreSQL's driver is not installed; it is an extra: pip install 'unitball[postgresql]'")
     return url.set(drivername="postgresql+psycopg")
 
 
