@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
 import hmac
-import itertools
 import threading
-import weakref
 from typing import NoReturn
 
 import numpy as np
@@ -104,14 +101,6 @@ class KeyStream:
             with self._lock:
                 self._encryptor.update_into(view, view)
 
-    def generator(self) -> np.random.Generator:
-        """Return a NumPy generator fed by the words that follow.
-
-        The generator takes its words in blocks of 2048, so words read from the stream itself afterwards continue
-        after the last block that was begun. It cannot be pickled.
-        """
-        return np.random.Generator(_WordFeed(self))  # type: ignore[arg-type]  # a bit generator in all but its class
-
     def __reduce__(self) -> NoReturn:
         raise TypeError("a keystream cannot be pickled: its key must not leave the process")
 
@@ -172,57 +161,3 @@ class KeyedNoise:
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a noise source cannot be pickled: its secret must not leave the process")
-
-
-class _BitGenerator(ctypes.Structure):
-    """NumPy's ``bitgen_t`` (numpy/random/bitgen.h), part of its stable C interface."""
-
-    _fields_ = (
-        ("state", ctypes.c_void_p),
-        ("next_uint64", ctypes.c_void_p),
-        ("next_uint32", ctypes.c_void_p),
-        ("next_double", ctypes.c_void_p),
-        ("next_raw", ctypes.c_void_p),
-    )
-
-
-_CAPSULE_NAME = b"BitGenerator"
-_handles = itertools.count(1)
-_feeds: weakref.WeakValueDictionary[int, _WordFeed] = weakref.WeakValueDictionary()
-
-
-class _WordFeed:
-    """What ``numpy.random.Generator`` needs of a bit generator: a capsule around C functions, and a lock.
-
-    Its state is laid out as :mod:`dpalgos._compiled_feed` says.
-    """
-
-    __slots__ = ("__weakref__", "_block", "_header", "_interface", "_state", "_stream", "capsule", "lock")
-
-    def __init__(self, stream: KeyStream) -> None:
-        # The compiler takes a moment to start, and most noise is drawn without it.
-        from dpalgos import _compiled_feed as feed
-
-        self._stream, self._header, self._block = stream, feed.HEADER, feed.BLOCK
-        self._state: NDArray[np.uint64] = np.zeros(feed.HEADER + feed.BLOCK, dtype=np.uint64)
-        self._state[2:4] = next(_handles), ctypes.cast(_refill, ctypes.c_void_p).value or 0
-        _feeds[int(self._state[2])] = self
-        self._interface = _BitGenerator(self._state.ctypes.data, *feed.functions())
-        new_capsule = ctypes.pythonapi.PyCapsule_New
-        new_capsule.restype = ctypes.py_object
-        new_capsule.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
-        self.capsule = new_capsule(ctypes.addressof(self._interface), _CAPSULE_NAME, None)
-        self.lock = threading.Lock()
-
-    def refill(self) -> None:
-        self._state[self._header :] = self._stream.words(self._block)
-        self._state[1] = self._block
-        self._state[0] = 0
-
-    def __reduce__(self) -> NoReturn:
-        raise TypeError("a generator fed by a keystream cannot be pickled: its key must not leave the process")
-
-
-@ctypes.CFUNCTYPE(None, ctypes.c_uint64)  # type: ignore[untyped-decorator]  # numba has no types
-def _refill(handle: int) -> None:
-    _feeds[handle].refill()

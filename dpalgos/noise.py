@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Protocol
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
 
-from dpalgos.arrays import Array
+from dpalgos.arrays import Array, Floats
 
-__all__ = ["NoiseSource", "RandomStream"]
+__all__ = ["NoiseSource", "RandomStream", "normals", "uniforms"]
 
 
 class RandomStream(Protocol):
@@ -19,9 +20,15 @@ class RandomStream(Protocol):
         """Return the next ``count`` uniform 64-bit words; what exact samplers are built on."""
         ...
 
-    def generator(self) -> np.random.Generator:
-        """Return a NumPy generator fed by the words that follow; for idealised (floating-point) mechanisms."""
-        ...
+
+def uniforms(stream: RandomStream, count: int) -> Floats:
+    """Return ``count`` uniform numbers strictly between 0 and 1, a word each; for idealised mechanisms."""
+    return ((stream.words(count) >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
+
+
+def normals(stream: RandomStream, count: int) -> Floats:
+    """Return ``count`` standard normal numbers as quantiles, a word each; for idealised mechanisms."""
+    return np.asarray(scipy.special.ndtri(uniforms(stream, count)))
 
 
 class NoiseSource(Protocol):

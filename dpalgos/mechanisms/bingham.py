@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from dpalgos.guarantees import Numerics
-from dpalgos.noise import RandomStream
+from dpalgos.noise import RandomStream, normals, uniforms
 from dpalgos.rows import Floats
 
 __all__ = ["Bingham"]
@@ -59,13 +59,12 @@ class Bingham:
         deviations = 1.0 / np.sqrt(1.0 + 2.0 * below / width)
         q = len(values)
         highest = 0.5 * (q - width) - 0.5 * q * math.log(q / width)
-        generator = stream.generator()
         while True:
-            proposals = generator.standard_normal((_PROPOSALS, q)) * deviations
+            proposals = normals(stream, _PROPOSALS * q).reshape(-1, q) * deviations
             proposals /= np.linalg.norm(proposals, axis=1, keepdims=True)
             u = proposals**2 @ below
             log_ratio = 0.5 * q * np.log1p(2.0 * u / width) - u + highest
-            accepted = np.flatnonzero(np.log(generator.random(_PROPOSALS)) <= log_ratio)
+            accepted = np.flatnonzero(np.log(uniforms(stream, _PROPOSALS)) <= log_ratio)
             if len(accepted):
                 return np.asarray(vectors @ proposals[accepted[0]])
 

@@ -12,7 +12,7 @@ from typing import ClassVar
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Numerics
 from dpalgos.mechanisms import _precise
-from dpalgos.noise import RandomStream
+from dpalgos.noise import RandomStream, normals
 from dpalgos.rows import Floats
 
 __all__ = [
@@ -274,4 +274,4 @@ class GaussianNoise:
 
     def sample(self, count: int, stream: RandomStream) -> Floats:
         """Return ``count`` independent draws."""
-        return self.sigma * stream.generator().standard_normal(count)
+        return self.sigma * normals(stream, count)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
+
 from dpalgos.guarantees import Numerics
 from dpalgos.mechanisms.pure_scale import PureScale
-from dpalgos.noise import RandomStream
+from dpalgos.noise import RandomStream, uniforms
 from dpalgos.rows import Floats
 
 __all__ = ["Laplace"]
@@ -39,4 +41,5 @@ class Laplace(PureScale):
 
     def sample(self, count: int, stream: RandomStream) -> Floats:
         """Return ``count`` independent draws."""
-        return stream.generator().laplace(0.0, self.scale, count)
+        centred = uniforms(stream, count) - 0.5
+        return np.asarray(-self.scale * np.sign(centred) * np.log1p(-2.0 * np.abs(centred)))

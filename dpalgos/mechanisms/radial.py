@@ -10,7 +10,7 @@ import scipy
 
 from dpalgos.guarantees import Numerics
 from dpalgos.mechanisms.pure_scale import PureScale
-from dpalgos.noise import RandomStream
+from dpalgos.noise import RandomStream, uniforms
 from dpalgos.rows import Floats
 
 __all__ = ["RadialLaplace"]
@@ -45,10 +45,7 @@ class RadialLaplace(PureScale):
 
     def sample(self, count: int, stream: RandomStream) -> Floats:
         """Return one draw: a vector of ``count`` coordinates, which are not independent of each other."""
-        # By quantiles: one word each, and no generator, whose compiled parts take a while to load. With half a step
-        # added no uniform number is 0 or 1.
-        words = stream.words(count + 1)
-        uniform = ((words >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
+        uniform = uniforms(stream, count + 1)
         direction = scipy.special.ndtri(uniform[1:])
         length = self.scale * float(scipy.special.gammaincinv(count, uniform[0])) if count else 0.0
         return np.asarray(direction * (length / max(float(np.linalg.norm(direction)), np.finfo(np.float64).tiny)))

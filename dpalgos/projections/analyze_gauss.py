@@ -15,7 +15,7 @@ from dpalgos.mechanisms.fixed_point import encoded_radius, gram_sensitivity
 from dpalgos.mechanisms.gaussian import sigma_classical
 from dpalgos.mechanisms.symmetric import SymmetricRoundedGaussian, pack, unpack
 from dpalgos.models import Projection
-from dpalgos.noise import NoiseSource
+from dpalgos.noise import NoiseSource, normals
 from dpalgos.projections.covariance import (
     CovarianceSum,
     PrincipalDirections,
@@ -117,5 +117,5 @@ class PublishedAnalyzeGauss(Unproved, ApproximateAlgorithm, PrincipalDirections)
         """Return the upper triangle of XᵀX plus ``count`` draws of the noise, (count, d (d + 1)/2)."""
         covariance = pack(gram_matrix(parties, setting))
         sigma = sigma_classical(self.budget.epsilon, self.budget.delta, 1.0)
-        draws = noise.stream("covariance", covariance).generator().standard_normal((count, len(covariance)))
+        draws = normals(noise.stream("covariance", covariance), count * len(covariance)).reshape(count, -1)
         return np.asarray(covariance + sigma * draws)

@@ -13,7 +13,7 @@ from dpalgos.guarantees import RELATIONS, Claim, Guarantee, Neighbours, PureEpsi
 from dpalgos.mechanisms.bingham import Bingham
 from dpalgos.mechanisms.fixed_point import gram_sensitivity
 from dpalgos.models import Projection
-from dpalgos.noise import NoiseSource
+from dpalgos.noise import NoiseSource, normals
 from dpalgos.projections.covariance import PrincipalDirections, gram_matrix
 from dpalgos.registry import register
 from dpalgos.rows import Floats, Rows
@@ -147,8 +147,8 @@ class PublishedPpca(Unproved, PureAlgorithm, PrincipalDirections):
         """Return the subspace after the last sweep."""
         self.check(setting)
         exponent = 0.5 * self.budget.epsilon * gram_matrix(parties, setting)
-        start = noise.stream("start", exponent).generator()
-        columns, _ = np.linalg.qr(start.standard_normal((setting.dimension, self.components)))
+        start = normals(noise.stream("start", exponent), setting.dimension * self.components)
+        columns, _ = np.linalg.qr(start.reshape(setting.dimension, self.components))
         for sweep in range(self.sweeps):
             for index in range(self.components):
                 rest = _remaining(np.delete(columns, index, axis=1))

@@ -15,7 +15,7 @@ from dpalgos.guarantees import (
 )
 from dpalgos.mechanisms.gaussian import sigma_classical
 from dpalgos.models import Projection
-from dpalgos.noise import NoiseSource
+from dpalgos.noise import NoiseSource, normals
 from dpalgos.projections.covariance import TruncatedDirections, gram_matrix, leading_basis
 from dpalgos.registry import register
 from dpalgos.rows import Rows, sanitise
@@ -64,10 +64,10 @@ class PublishedSvd(Unproved, ApproximateAlgorithm, TruncatedDirections):
         deviation = sigma_classical(self.budget.epsilon, self.budget.delta, 1.0)
         total = np.zeros((setting.dimension, setting.dimension))
         for party, rows in enumerate(parties):
-            generator = noise.stream(f"rows-{party}", rows.fingerprint()).generator()
+            stream = noise.stream(f"rows-{party}", rows.fingerprint())
             for features, labels in rows.blocks():
                 clean, _ = sanitise(features, labels, setting.classes)
-                noisy = clean + deviation * generator.standard_normal(features.shape)
+                noisy = clean + deviation * normals(stream, features.size).reshape(features.shape)
                 total += noisy.T @ noisy
         return leading_basis(total / max(setting.rows, 1), self.components, self.variance_share)
 
@@ -110,7 +110,6 @@ class PublishedWishart(Unproved, PureAlgorithm, TruncatedDirections):
         self.check(setting)
         d, rows = setting.dimension, max(setting.rows, 1)
         covariance = gram_matrix(parties, setting) / rows
-        generator = noise.stream("covariance", covariance).generator()
-        factors = generator.standard_normal((d + 1, d))
+        factors = normals(noise.stream("covariance", covariance), (d + 1) * d).reshape(d + 1, d)
         noisy = covariance + 3.0 / (2.0 * rows * self.budget.epsilon) * (factors.T @ factors)
         return leading_basis(noisy, self.components, self.variance_share)

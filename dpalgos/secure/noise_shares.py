@@ -78,7 +78,7 @@ from dpalgos.mechanisms.symmetric import (
     SymmetricRoundedRadial,
     packed_size,
 )
-from dpalgos.noise import RandomStream
+from dpalgos.noise import RandomStream, uniforms
 from dpalgos.rows import Ints
 from dpalgos.secure.laplace_share import LaplaceShare
 
@@ -431,7 +431,7 @@ class RadialShare:
 
     def variance(self, stream: RandomStream) -> float:
         """Return the random variance that this share's coordinates have in common, 2 b^2 W + f."""
-        weight = min(float(stream.generator().gamma(self._shape)), self._farthest)
+        weight = min(float(scipy.special.gammaincinv(self._shape, uniforms(stream, 1)[0])), self._farthest)
         return 2.0 * self.scale**2 * weight + _FLOOR
 
 

@@ -20,7 +20,7 @@ from dpalgos.keystream import KeyedNoise, KeyStream
 from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
 from dpalgos.mechanisms.symmetric import SymmetricRoundedGaussian
 from dpalgos.models import LinearModel
-from dpalgos.noise import NoiseSource
+from dpalgos.noise import NoiseSource, normals
 from dpalgos.projections.analyze_gauss import AnalyzeGauss
 from dpalgos.projections.covariance import gram_matrix, leading_basis
 from dpalgos.rows import Floats, Ints, Rows
@@ -114,7 +114,7 @@ class LearntProjection(PrivateAlgorithm):
             for features, labels in rows.blocks():
                 for label in (0, 1):
                     sums[label] += (features[labels == label] @ basis).sum(axis=0)
-        draws = noise.stream("sums", sums).generator().standard_normal(sums.shape)
+        draws = normals(noise.stream("sums", sums), sums.size).reshape(sums.shape)
         return LinearModel(weights=np.diff((sums + 2.0 / MU.mu * draws) @ basis.T, axis=0))
 
 

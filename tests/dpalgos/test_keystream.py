@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import ctypes
-import gc
 import hashlib
 import hmac
 import pickle
-import sys
-import threading
 from typing import Any
 
 import numpy as np
@@ -16,8 +12,10 @@ import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from dpalgos.errors import ParameterError
-from dpalgos.keystream import KeyedNoise, KeyStream, _WordFeed, key_identifier, public_secret
+from dpalgos.keystream import KeyedNoise, KeyStream, key_identifier, public_secret
+from dpalgos.noise import normals, uniforms
 from tests.support.statistics import rejects_independence, rejects_law, rejects_probability
+from tests.support.streams import ChosenWords
 
 SECRET = bytes(range(32))
 VALUE = np.array([[1, -2, 3], [4, 5, -6]], dtype=np.int64)
@@ -27,7 +25,7 @@ def source(identity: str = "release-1") -> KeyedNoise:
     return KeyedNoise(SECRET, identity)
 
 
-def uniforms(words: Any) -> Any:
+def fractions(words: Any) -> Any:
     return np.asarray(words, dtype=np.float64) * 2.0**-64
 
 
@@ -88,13 +86,13 @@ def test_whatever_changes_changes_the_whole_stream() -> None:
     words = {name: stream.words(20_000) for name, stream in variations().items()}
     reference = words.pop("reference")
     for name, other in words.items():
-        signs = uniforms(reference) - 0.5, uniforms(other) - 0.5
+        signs = fractions(reference) - 0.5, fractions(other) - 0.5
         assert not rejects_independence(*signs), name
     assert len({row.tobytes() for row in words.values()}) == len(words)
     # The mutants: the same stream again, and a stream that shares every tenth word.
-    assert rejects_independence(uniforms(reference) - 0.5, uniforms(reference) - 0.5)
+    assert rejects_independence(fractions(reference) - 0.5, fractions(reference) - 0.5)
     shared = np.where(np.arange(20_000) % 10 == 0, reference, words["value"])
-    assert rejects_independence(uniforms(reference) - 0.5, uniforms(shared) - 0.5)
+    assert rejects_independence(fractions(reference) - 0.5, fractions(shared) - 0.5)
 
 
 def test_equal_draws_repeat() -> None:
@@ -118,11 +116,11 @@ def test_reading_in_pieces_is_reading_at_once() -> None:
 
 def test_words_are_uniform() -> None:
     words = source().stream("step", VALUE).words(200_000)
-    assert not rejects_law(uniforms(words), lambda x: x)
+    assert not rejects_law(fractions(words), lambda x: x)
     for bit in range(64):
         ones = int(((words >> np.uint64(bit)) & np.uint64(1)).sum())
         assert not rejects_probability(ones, len(words), 0.5, 1e-9 / 64)
-    assert rejects_law(uniforms(words) ** 1.05, lambda x: x)
+    assert rejects_law(fractions(words) ** 1.05, lambda x: x)
 
 
 @pytest.mark.parametrize("secret", [b"", bytes(31), bytes(33), "x" * 32])
@@ -145,7 +143,7 @@ def test_values_without_canonical_bytes_are_refused(value: Any) -> None:
 def test_nothing_shows_or_carries_the_secret() -> None:
     noise = source()
     stream = noise.stream("step", VALUE)
-    for item in (noise, stream, stream.generator()):
+    for item in (noise, stream):
         assert SECRET.hex() not in repr(item)
         assert repr(SECRET) not in repr(item)
         with pytest.raises(TypeError, match="pickled"):
@@ -153,76 +151,20 @@ def test_nothing_shows_or_carries_the_secret() -> None:
     assert not hasattr(noise, "__dict__")
 
 
-class TestGenerator:
-    def test_is_fed_by_the_words_that_follow(self) -> None:
-        words = source().stream("step", VALUE).words(10_000)
-        stream = source().stream("step", VALUE)
-        stream.words(7)
-        generator = stream.generator()
-        drawn = generator.integers(0, 2**64, size=5000, dtype=np.uint64)
-        assert np.array_equal(drawn, words[7:5007])
+def test_numbers_of_a_stream_have_their_laws() -> None:
+    from scipy.special import ndtr
 
-    def test_doubles_and_halves(self) -> None:
-        words = source().stream("step", VALUE).words(4000)
-        doubles = source().stream("step", VALUE).generator().random(4000)
-        assert np.array_equal(doubles, (words >> np.uint64(11)).astype(np.float64) * 2.0**-53)
-        halves = source().stream("step", VALUE).generator().integers(0, 2**32, size=4000, dtype=np.uint32)
-        assert np.array_equal(halves, words >> np.uint64(32))
+    words = source().stream("step", VALUE).words(100_000)
+    drawn = uniforms(source().stream("step", VALUE), 100_000)
+    assert np.array_equal(drawn, ((words >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52)
+    assert drawn.min() > 0.0
+    assert drawn.max() < 1.0
+    gaussian = normals(source().stream("step", VALUE), 100_000)
+    assert not rejects_law(gaussian, ndtr)
+    assert rejects_law(1.05 * gaussian, ndtr)
 
-    def test_is_deterministic_and_gives_the_laws(self) -> None:
-        from scipy.special import gammainc, ndtr
 
-        def generator() -> np.random.Generator:
-            return source().stream("step", VALUE).generator()
-
-        normals = generator().standard_normal(100_000)
-        assert np.array_equal(normals, generator().standard_normal(100_000))
-        assert not rejects_law(normals, ndtr)
-        assert rejects_law(1.05 * normals, ndtr)
-        assert not rejects_law(generator().gamma(3.0, size=100_000), lambda x: gammainc(3.0, x))
-        assert sorted(generator().permutation(100)) == list(range(100))
-
-    def test_survives_garbage_collection(self) -> None:
-        expected = [source().stream(f"{i}", VALUE).generator().standard_normal(5000).sum() for i in range(50)]
-        kept = [source().stream(f"{i}", VALUE).generator() for i in range(50)]
-        for _ in range(300):
-            source().stream("thrown away", VALUE).generator().standard_normal(3)
-        gc.collect()
-        ctypes.create_string_buffer(1 << 20)
-        assert [generator.standard_normal(5000).sum() for generator in kept] == expected
-
-    def test_threads_share_one_generator_without_losing_words(self) -> None:
-        count, size = 4, 20_000
-        generator = source().stream("step", VALUE).generator()
-        drawn: list[Any] = []
-
-        def draw() -> None:
-            for _ in range(10):
-                drawn.append(generator.integers(0, 2**64, size=size // 10, dtype=np.uint64))
-
-        threads = [threading.Thread(target=draw) for _ in range(count)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        words = source().stream("step", VALUE).words(count * size)
-        assert np.array_equal(np.sort(np.concatenate(drawn)), np.sort(words))
-
-    def test_an_interrupted_refill_never_gives_wrong_words(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        # A Ctrl-C may arrive while Python fills the next block; ctypes swallows it, and the block must be filled still.
-        class Interrupted:
-            def __init__(self, stream: KeyStream) -> None:
-                self.stream, self.calls = stream, 0
-
-            def words(self, count: int) -> Any:
-                self.calls += 1
-                if self.calls % 3 == 1:
-                    raise KeyboardInterrupt
-                return self.stream.words(count)
-
-        monkeypatch.setattr(sys, "unraisablehook", lambda _: None)
-        expected = source().stream("step", VALUE).generator().random(10_000)
-        interrupted = Interrupted(source().stream("step", VALUE))
-        generator = np.random.Generator(_WordFeed(interrupted))  # type: ignore[arg-type]  # a bit generator in all but its class
-        assert np.array_equal(generator.random(10_000), expected)
-        assert interrupted.calls > 5
+@pytest.mark.parametrize("word", [0, 2**64 - 1])
+def test_no_word_makes_an_infinite_number(word: int) -> None:
+    assert np.isfinite(normals(ChosenWords([word]), 1)).all()
+    assert 0.0 < uniforms(ChosenWords([word]), 1)[0] < 1.0

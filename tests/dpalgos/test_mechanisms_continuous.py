@@ -67,7 +67,7 @@ class TestRadial:
 
         assert not rejects_law(lengths, length)
         # Half the noise; a dimension too many or too few; the length of one coordinate.
-        gammas = seeded(3).generator()
+        gammas = np.random.default_rng(3)
         assert rejects_law(lengths / 2, length)
         if dimension <= 5:
             assert rejects_law(gammas.gamma(dimension + 1, scale, 4000), length)

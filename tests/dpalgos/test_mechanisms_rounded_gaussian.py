@@ -15,7 +15,7 @@ from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Numerics
 from dpalgos.keystream import KeyedNoise, public_secret
 from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
-from dpalgos.noise import NoiseSource, RandomStream
+from dpalgos.noise import NoiseSource, RandomStream, normals
 from tests.support.statistics import rejects_independence, rejects_law, rejects_probability
 from tests.support.streams import ChosenWords, CountedWords, seeded
 
@@ -75,8 +75,8 @@ class TestLaw:
             ones = int(((draws >> bit) & 1).sum())
             assert not rejects_probability(ones, len(draws), 0.5, 1e-9 / 12)
         # The mutant: continuous noise of float32 precision has zeros at the end.
-        normals = seeded(3).generator().standard_normal(200_000).astype(np.float32)
-        coarse = (np.float32(sigma) * normals).astype(np.int64)
+        rough = normals(seeded(3), 200_000).astype(np.float32)
+        coarse = (np.float32(sigma) * rough).astype(np.int64)
         assert sigma < 1e9 or rejects_probability(int((coarse & 1).sum()), len(coarse), 0.5)
 
     def test_signs_and_magnitudes_are_independent_between_neighbours(self) -> None:

@@ -18,14 +18,12 @@ from tasks.accounts.budget import open_ledger, verify_ledger
 from tasks.datasets.description import find_dataset
 from tasks.release import checkpoints
 from tasks.runtime.steps import observed_by
-from tests.support import forks
 from tests.support.chains import charges, digests, followed, ingest_private, prepare
 from tests.support.command_line import run_command, start_command
 from tests.support.data import temporaries
 from tests.support.engines import Engine
 from tests.support.forks import die, killed, race
 
-forks.preload("tests.support.compiled")
 STEPS = ("declared", "charged", "drawn", "recorded", "stored")
 STAGES = ("ingest", "normalise", "partition", "charge", "evaluate")
 

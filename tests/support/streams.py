@@ -32,9 +32,6 @@ class ChosenWords:
     def left(self) -> int:
         return len(self._words)
 
-    def generator(self) -> np.random.Generator:
-        raise AssertionError("an exact sampler asked for floating-point randomness")
-
 
 class CountedWords:
     """A stream that counts how many words were read."""
@@ -45,6 +42,3 @@ class CountedWords:
     def words(self, count: int) -> NDArray[np.uint64]:
         self.read += count
         return self._stream.words(count)
-
-    def generator(self) -> np.random.Generator:
-        raise AssertionError("an exact sampler asked for floating-point randomness")
