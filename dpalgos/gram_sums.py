@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from dpalgos._blas import add_gram
 from dpalgos.arrays import Array, Features, Floats, Ints
 from dpalgos.mechanisms.fixed_point import encode_into, encoded_radius
 from dpalgos.mechanisms.symmetric import pack
@@ -30,7 +29,7 @@ class _Gram:
 
     def __init__(self, width: int, radius: float) -> None:
         self._space = np.empty((0, width))
-        self._sum = np.zeros((width, width), order="F")
+        self._sum, self._product = np.zeros((width, width)), np.empty((width, width))
         self._moved = np.zeros((width, width), dtype=np.int64)
         self._most, self._held = max(1, int(_EXACT / radius**2)), 0
 
@@ -47,10 +46,10 @@ class _Gram:
                 self._moved += self._sum.astype(np.int64)
                 self._sum[:], self._held = 0.0, 0
             self._held += len(rows)
-            add_gram(self._sum, rows)
+            self._sum += np.matmul(rows.T, rows, out=self._product)
 
     def packed(self) -> Ints:
-        return pack((self._moved + self._sum.astype(np.int64)).T)
+        return pack(self._moved + self._sum.astype(np.int64))
 
 
 def packed_gram(
