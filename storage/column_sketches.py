@@ -4,21 +4,23 @@ Sets of rounded values would not do. Those of two columns of whole numbers agree
 cent of the rows is gone, all quantiles of n rows have moved by many times the distance between neighbouring values. So
 a column is known by its distribution instead, and compared by whether it is *closer than other people's can be*.
 
-The sketch of a column is the mean of cos(kθ) and sin(kθ), k = 1 … 16, over its cells x, where θ = 2π (x − c) / 2.5 s is
-kept within ±π, c is the middle of the means of the lower and the upper half of the middle 90 % of the cells, and s their
-difference. c and s follow every affine map, and the mirrored column has the negated sines. Cells that are missing do not
-count, and a column has no sketch where fewer than 50 values differ or where s is 0.
+The sketch of a column is the mean of cos(kθ) and sin(kθ), k = 1 … 16, over its cells x, where θ = 2π (x − c) / 2.5 s
+is kept within ±π, c is the middle of the means of the lower and the upper half of the middle 90 % of the cells, and s
+their difference. c and s follow every affine map, and the mirrored column has the negated sines. Cells that are missing
+do not count, and a column has no sketch where fewer than 50 values differ or where s is 0.
 
-Let Σ be the covariance of one row's influence on these 32 numbers (on c and s, too). For independent samples of m and n
-rows, of one distribution, the difference has the covariance (1/m + 1/n) Σ, and its square t ν in the norm of
-((1/m + 1/n) Σ)⁻¹, over the ν directions in which Σ is no smaller than 0.02, is χ² with ν degrees of freedom; of different
-distributions it is larger. P(χ² ≤ t ν) ≤ (t e^(1 − t))^(ν/2) for t < 1 (Chernoff). A copy of a share f of the rows has t
-of about (1 − f) / (1 + f). Two columns *agree* where that bound is 10⁻⁶ at most after a union over all pairs of columns,
-and two of either set must agree. A column whose bound against equally spaced values is below e⁻¹⁰ (row numbers, days of a
-calendar) counts for nothing: its distribution is everybody's.
+Let Σ be the covariance of one row's influence on these 32 numbers (on c and s, too). For independent samples of m and
+n rows of one distribution, the difference has the covariance (1/m + 1/n) Σ, and its square t ν in the norm of
+((1/m + 1/n) Σ)⁻¹, over the ν directions in which Σ is no smaller than 0.02, is χ² with ν degrees of freedom (for many
+rows: the means are normal in the limit); of different distributions it is larger. By Chernoff's bound,
+P(χ² ≤ t ν) ≤ (t e^(1 − t))^(ν/2) for t < 1. A copy of a share f of the rows has t of about (1 − f) / (1 + f). Two
+columns *agree* where that bound, times the number of pairs of columns, is 10⁻⁶ at most, and two of either set must
+agree. A column whose bound against equally spaced values is below e⁻¹⁰ (row numbers, days of a calendar) does not
+count: its distribution is everybody's.
 
-Not told apart: other columns that were made to one distribution, such as normal scores of ranks. Not recognised: columns
-that came with more than about a tenth of other rows, or noise in their cells.
+Not told apart: other columns that were made to one distribution, such as normal scores of ranks. Not recognised:
+columns that came back with less than about nine tenths of their rows, or more than a tenth of others, or with noise in
+their cells.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from __future__ import annotations
 import hashlib
 import math
 import secrets
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -52,10 +55,15 @@ _FINEST = -149  # the exponent of the smallest float32
 _Floats = NDArray[np.float64]
 
 
-def _gathered(values: _Floats, counts: _Floats, exponent: int) -> tuple[_Floats, _Floats]:
-    """Return mean and count of sorted values in each cell of a width of a power of two."""
+def _starts(values: _Floats, exponent: int) -> NDArray[np.intp]:
+    """Return where cells of a width of a power of two begin among sorted values."""
     cells = np.floor(np.ldexp(values, -exponent))
-    first = np.flatnonzero(np.concatenate([[True], cells[1:] != cells[:-1]])[: len(cells)])
+    return np.flatnonzero(np.concatenate([[True], cells[1:] != cells[:-1]])[: len(cells)])
+
+
+def _gathered(values: _Floats, counts: _Floats, exponent: int) -> tuple[_Floats, _Floats]:
+    """Return mean and count of sorted values in each cell."""
+    first = _starts(values, exponent)
     weights = np.add.reduceat(counts, first)
     return np.add.reduceat(values * counts, first) / weights, weights
 
@@ -72,8 +80,9 @@ class _Counts:
         self.values, self.counts, self.exponent = np.zeros(0), np.zeros(0), _FINEST
 
     def add(self, ordered: _Floats) -> None:
-        fresh, counts = _gathered(ordered, np.ones(len(ordered)), self.exponent)
-        values = np.concatenate([self.values, fresh])
+        first = _starts(ordered, self.exponent)
+        counts = np.diff(first, append=len(ordered))
+        values = np.concatenate([self.values, np.add.reduceat(ordered, first) / counts])
         order = np.argsort(values, kind="stable")
         counts = np.concatenate([self.counts, counts])[order]
         self.values, self.counts = _gathered(values[order], counts, self.exponent)
@@ -114,6 +123,14 @@ def _sketch(values: _Floats, counts: _Floats) -> tuple[_Floats, _Floats, float] 
     return sketch, directions[:, kept] / np.sqrt(variances[kept]), float(counts.sum())
 
 
+@cache
+def _even() -> _Floats:
+    """Return the sketch of equally spaced values."""
+    found = _sketch(np.arange(float(_SUPPORT)), np.ones(_SUPPORT))
+    assert found is not None
+    return found[0]
+
+
 def _evidence(differences: _Floats, directions: _Floats, scale: Any) -> _Floats:
     """Return minus the logarithm of the bound on the chance that other people's columns are as close."""
     size = directions.shape[1]
@@ -150,11 +167,8 @@ class ColumnSketches:
             if self._held:
                 self._count()
             found = [_sketch(counts.values, counts.counts) for counts in self._counts]
-            even = _sketch(np.arange(1024.0), np.ones(1024))
-            assert even is not None
-            self._found = [
-                one for one in found if one and _evidence(one[0] - even[0], one[1], 1.0 / one[2]).max() < _REGULAR
-            ]
+            even = _even()
+            self._found = [one for one in found if one and _evidence(one[0] - even, one[1], 1.0 / one[2]) < _REGULAR]
         return self._found
 
     def save(self, path: Path, key: bytes) -> None:
@@ -171,11 +185,12 @@ class ColumnSketches:
             return False
         needed = math.log(len(sketches) * len(known) / _CHANCE)
         scales, others = known[:, 0], known[:, 1:]
-        alike = np.array([
-            np.maximum(*(_evidence(sketch - others * sign, directions, 1.0 / rows + 1.0 / scales) for sign in (1.0, _MIRROR)))
-            >= needed
-            for sketch, directions, rows in sketches
-        ])  # fmt: skip
+        rows = []
+        for sketch, directions, size in sketches:
+            scale = 1.0 / size + 1.0 / scales
+            straight, mirrored = (_evidence(sketch - others * sign, directions, scale) for sign in (1.0, _MIRROR))
+            rows.append(np.maximum(straight, mirrored) >= needed)
+        alike = np.array(rows)
         return bool(min(alike.any(axis=0).sum(), alike.any(axis=1).sum()) >= 2)
 
 

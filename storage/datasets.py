@@ -291,8 +291,9 @@ class StagedDataset:
 def remake_fingerprints(layout: Layout, version: str, *, exact: bool = True) -> bool:
     """Make a private version's fingerprints again from its rows; return False where the rows are not whole.
 
-    Without ``exact``, those whose digest is on record stay as they are. Of a table's rows they are the same up to rounding, which patterns forgive: the numbers that were read are made
-    again from features in float32 (:meth:`storage.schema.Schema.plain`).
+    Without ``exact``, those whose digest is on record stay as they are. Of a table's rows they are the same up to
+    rounding, which patterns and sketches forgive: the numbers that were read are made again from features in float32
+    (:meth:`storage.schema.Schema.plain`).
     """
     try:
         body = _load(layout, version)

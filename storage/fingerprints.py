@@ -1,8 +1,8 @@
 """Keyed fingerprints of private rows: they tell rows that come back, under another name or as public ones.
 
 Beside the sketches of columns (:mod:`storage.column_sketches`), which tell whole tables that were mapped column by
-column, two kinds are kept of every private version, without labels and without an order, as 8-byte BLAKE2b values keyed with
-the root's secret (without which they tell nothing about a guessed row):
+column, two kinds are kept of every private version, without labels and without an order, as 8-byte BLAKE2b values keyed
+with the root's secret (without which they tell nothing about a guessed row):
 
 *exact*
     of the non-zero float32 values and their columns: equal for equal rows however they are stored;
