@@ -172,7 +172,7 @@ def test_columns_are_recognised_whatever_their_size(tmp_path: Path, random: np.r
             random.integers(18, 91, rows), np.rint(random.normal(130, 18, rows)), random.normal(size=rows) + 1000.0,
         ])  # fmt: skip
         part = random.permutation(table)[: rows * 99 // 100]
-        for copy in (table * 0.3 + 7, -table[::-1], part, (part * [-2, 0.5, 9]).astype(np.float32)):
+        for copy in (table * 0.3 + 7, -table[::-1], part, (part * [-2, 0.5, 9]).astype(np.float32).astype(np.float64)):
             assert _agree(table, copy, tmp_path / "sketches"), rows
         assert not _agree(table[::2], table[1::2], tmp_path / "sketches")
 
