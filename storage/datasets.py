@@ -19,7 +19,7 @@ from storage import manifests
 from storage.atomic import Staging, locked_directory, staging, writing
 from storage.errors import FormatVersionError, InputError, RefusedError, StorageError
 from storage.fingerprints import Duplicates, Fingerprints, overlapping_versions, private_versions
-from storage.layout import FINGERPRINTS, PATTERNS, Layout, path_component
+from storage.layout import COLUMNS, FINGERPRINTS, PATTERNS, Layout, path_component
 from storage.objects import RowObjects, objects_of, row_objects
 from storage.readers.files import most_rows
 from storage.refs import DatasetRef, Labels, Visibility
@@ -250,9 +250,10 @@ class StagedDataset:
         if self._prints is None:
             return ()
         for version in private_versions(self.layout):
-            # Versions that were stored before patterns were kept get theirs now.
-            if not (self.layout.dataset(version) / PATTERNS).exists():
-                remake_fingerprints(self.layout, version)
+            # Versions that were stored before columns were sketched get sketches, and patterns as of now.
+            kept = COLUMNS if "parent" not in _load(self.layout, version) else PATTERNS
+            if not (self.layout.dataset(version) / kept).exists():
+                remake_fingerprints(self.layout, version, exact=False)
         found = overlapping_versions(self.layout, self._prints)
         return tuple(dict.fromkeys(str(_load(self.layout, version)["account"]) for version in found))
 
@@ -287,25 +288,29 @@ class StagedDataset:
         return _publish(self.layout, self._stage, randomness.token_hex(16), body, self._prints)
 
 
-def remake_fingerprints(layout: Layout, version: str) -> bool:
+def remake_fingerprints(layout: Layout, version: str, *, exact: bool = True) -> bool:
     """Make a private version's fingerprints again from its rows; return False where the rows are not whole.
 
-    Of a table's rows they are the same up to rounding, which patterns forgive: the numbers that were read are made
-    again from features in float32 (:meth:`storage.schema.Schema.plain`).
+    Without ``exact``, those whose digest is on record stay as they are. Of a table's rows they are the same up to
+    rounding, which patterns and sketches forgive: the numbers that were read are made again from features in float32
+    (:meth:`storage.schema.Schema.plain`).
     """
     try:
         body = _load(layout, version)
         # What was derived keeps the declaration of the table that it was derived from.
         table = None if "parent" in body else body.get("table")
         schema = None if table is None else parse_schema(table["schema"], version)
-        prints = Fingerprints(root_secret(layout))
+        prints = Fingerprints(
+            root_secret(layout), columns="parent" not in body, cells=None if schema is None else schema.cells
+        )
         for part in _PARTS:
             if part in body["parts"]:
-                for features, _ in _open_part(layout, version, body, part).blocks():
-                    prints.add(features if schema is None else schema.plain(features))
+                for features, labels in _open_part(layout, version, body, part).blocks():
+                    known = features[~(np.isnan(labels) if labels.dtype.kind == "f" else labels == NULL_CLASS)]
+                    prints.add(known if schema is None else schema.plain(known))
     except StorageError:
         return False
-    prints.save(layout.dataset(version))
+    prints.save(layout.dataset(version), exact=exact)
     return True
 
 
@@ -353,7 +358,10 @@ def staged_dataset(
     labels = Labels.CLASSES if source.label_range is None else Labels.REAL
     row_format = RowFormat(source.dimension, labels, source.sparse and source.dimension >= _SPARSE_FROM)
     compared = private or bool(private_versions(layout))
-    prints = Fingerprints(root_secret(layout) if compared else b"", patterns=compared)
+    schema = parse_schema(source.table["schema"], source.place) if compared and source.table else None
+    prints = Fingerprints(
+        root_secret(layout) if compared else b"", patterns=compared, cells=None if schema is None else schema.cells
+    )
     with staging(layout.datasets) as stage, writing(stage.path):
         ingested = {
             part: _ingest_part(stage.path / part, row_format, source, part, prints, row_objects(layout))
@@ -633,7 +641,7 @@ def transform_dataset(
     body = _load(layout, ref.version)
     old_format = RowFormat.from_json(body["format"])
     row_format = RowFormat(size, old_format.labels, old_format.sparse and size >= _SPARSE_FROM)
-    prints = Fingerprints(root_secret(layout)) if ref.private else None
+    prints = Fingerprints(root_secret(layout), columns=False) if ref.private else None
     written = {}
     with staging(layout.datasets) as stage, writing(stage.path):
         for part in [part for part in _PARTS if part in body["parts"]]:

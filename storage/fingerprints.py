@@ -1,17 +1,21 @@
 """Keyed fingerprints of private rows: they tell rows that come back, under another name or as public ones.
 
-Two kinds are kept of every private version, without labels and without an order, as 8-byte BLAKE2b values keyed with
-the root's secret (without which they tell nothing about a guessed row):
+Beside the sketches of columns (:mod:`storage.column_sketches`), which tell whole tables that were mapped column by
+column, two kinds are kept of every private version, without labels and without an order, as 8-byte BLAKE2b values keyed
+with the root's secret (without which they tell nothing about a guessed row):
 
 *exact*
     of the non-zero float32 values and their columns: equal for equal rows however they are stored;
 *pattern*
     of the values alone, sorted, so that permuted columns do not matter; where a row has five different values or more,
-    of their ratios to the largest, rounded, so that a row scaled by a constant (pixels by 255, rows to unit norm)
-    mostly has the same one.
+    of their ratios to the largest, rounded, so that a row scaled by a constant (pixels by 255, negated rows, rows to
+    unit norm) mostly has the same one. Of a table they are its numbers as the file has them, where it has five such
+    columns or more: in [0, 1], the range that was declared would decide the ratios.
 
-Sets overlap when more than 1 % of the distinct rows of either are rows of the other. Not caught: rows whose values were
-perturbed, shifted or mapped column by column; permuted or scaled rows of fewer than two different values (0/1 tables).
+Sets overlap when more than 1 % of the distinct rows of either are rows of the other, or two columns agree. Not caught:
+rows whose values were perturbed; parts of a table, or few rows among others, that were mapped column by column;
+permuted or scaled rows of fewer than two different values (0/1 tables), and scaled ones where fewer than two columns
+have 50 different values.
 Two populations may overlap by chance where rows are coarse (few columns, few values): their owner declares that they
 are disjoint.
 """
@@ -20,7 +24,7 @@ from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -31,8 +35,9 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from storage.atomic import write_bytes
+from storage.column_sketches import ColumnSketches, load_sketches
 from storage.errors import StorageError
-from storage.layout import FINGERPRINTS, PATTERNS, Layout
+from storage.layout import COLUMNS, FINGERPRINTS, PATTERNS, Layout
 
 __all__ = [
     "ADMITTED_SHARE",
@@ -99,6 +104,8 @@ def row_patterns(features: Any, key: bytes) -> _Prints:
     rows = np.repeat(np.arange(len(sizes)), sizes)
     largest = np.zeros(len(sizes), dtype=np.float64)
     np.maximum.at(largest, rows, np.abs(values.astype(np.float64)))
+    # Negated rows have the same ratios.
+    largest[rows[values == -largest[rows]]] *= -1.0
     exact = values.view(np.int32).astype(np.int64)
     bits = np.clip(20 - np.ceil(np.log2(np.maximum(sizes, 1))), 8, 16)
     ratios = np.rint(values / largest[rows] * np.exp2(bits)[rows]).astype(np.int64)
@@ -150,7 +157,7 @@ class Duplicates:
 
 
 class Fingerprints:
-    """The fingerprints of rows as they pass, eight bytes each.
+    """The fingerprints of rows as they pass, eight bytes each, and the sketches of their columns.
 
     Parameters
     ----------
@@ -158,26 +165,45 @@ class Fingerprints:
         The root's secret.
     patterns : bool
         Whether rows are to be compared with others; without, only their duplicates are counted.
+    columns : bool
+        Whether columns are, too.
+    cells : callable, optional
+        Of a table's rows: gives what patterns are made of (:meth:`storage.schema.Schema.cells`).
     """
 
-    def __init__(self, key: bytes, *, patterns: bool = True) -> None:
+    def __init__(
+        self, key: bytes, *, patterns: bool = True, columns: bool = True, cells: Callable[[Any], Any] | None = None
+    ) -> None:
         self._key = key
         self._compared = patterns
+        self._cells = cells
+        self.columns = ColumnSketches() if patterns and columns else None
         self._exact: list[_Prints] = []
         self._patterns: list[_Prints] = []
 
     def add(self, features: Any) -> None:
-        """Take note of a block of rows."""
-        self._exact.append(row_fingerprints(features, self._key))
+        """Take note of a block of rows; cells of a table that are NaN are missing."""
+        known = features if sparse.issparse(features) else np.nan_to_num(features)
+        self._exact.append(row_fingerprints(known, self._key))
         if self._compared:
-            self._patterns.append(row_patterns(features, self._key))
+            cells = known if self._cells is None else np.nan_to_num(self._cells(features))
+            self._patterns.append(row_patterns(cells, self._key))
+        if self.columns is not None:
+            self.columns.add(features)
 
-    def save(self, folder: Path) -> None:
-        """Write both kinds beside the rows."""
+    def save(self, folder: Path, *, exact: bool = True) -> None:
+        """Write all kinds beside the rows, the exact ones only if it is said: their digest is on record."""
         for name, prints in zip((FINGERPRINTS, PATTERNS), self.kinds(), strict=True):
-            data = io.BytesIO()
-            np.save(data, prints, allow_pickle=False)
-            write_bytes(folder / name, data.getvalue(), mode=0o600)
+            if exact or name != FINGERPRINTS:
+                data = io.BytesIO()
+                np.save(data, prints, allow_pickle=False)
+                write_bytes(folder / name, data.getvalue(), mode=0o600)
+        if self.columns is not None:
+            self.columns.save(folder / COLUMNS, self._key)
+
+    def columns_agree(self, path: Path) -> bool:
+        """Whether columns agree with those that were sketched; of rows that were lost before, there are no sketches."""
+        return self.columns is not None and path.exists() and self.columns.agree(load_sketches(path, self._key))
 
     def kinds(self) -> tuple[_Prints, _Prints]:
         """Return the distinct exact fingerprints and the distinct patterns, sorted."""
@@ -221,6 +247,6 @@ def overlapping_versions(layout: Layout, prints: Fingerprints) -> list[str]:
         known = prints.comparable(_load(folder / FINGERPRINTS))
         alike = len(np.intersect1d(patterns, _load(folder / PATTERNS), assume_unique=True))
         shared = max(len(np.intersect1d(exact, known, assume_unique=True)), alike)
-        if shared > ADMITTED_SHARE * min(len(exact), len(known)):
+        if shared > ADMITTED_SHARE * min(len(exact), len(known)) or prints.columns_agree(folder / COLUMNS):
             found.append(version)
     return found

@@ -12,7 +12,16 @@ from typing import Any
 from storage.atomic import sweep_once, write_bytes, writing
 from storage.errors import FormatVersionError, InputError, StorageError
 
-__all__ = ["FINGERPRINTS", "FORMAT_VERSION", "OBJECTS_VARIABLE", "PATTERNS", "ROOT_KEY", "Layout", "path_component"]
+__all__ = [
+    "COLUMNS",
+    "FINGERPRINTS",
+    "FORMAT_VERSION",
+    "OBJECTS_VARIABLE",
+    "PATTERNS",
+    "ROOT_KEY",
+    "Layout",
+    "path_component",
+]
 
 FORMAT_VERSION = 2
 """The newest format of a root; 1 is a root that keeps everything under itself, as most do."""
@@ -25,6 +34,8 @@ FINGERPRINTS = "fingerprints.npy"
 """File of a private version's keyed row fingerprints."""
 PATTERNS = "patterns.npy"
 """File of those that do not depend on the order of columns or on scale."""
+COLUMNS = "columns.bin"
+"""File of the sketches of its columns, enciphered."""
 _COMPONENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from storage.columns.column import Column, Encoded, MissingRows, known_keys, missing_rule, parse_column
 from storage.columns.label import Label
+from storage.columns.numeric import Numeric
 from storage.documents import parse_yaml
 from storage.errors import FormatVersionError, InputError
 from storage.refs import Scaling
@@ -262,7 +263,7 @@ class Schema:
         Parameters
         ----------
         features : array (m, dimension)
-            As :meth:`features` makes them; indicators are left out.
+            As :meth:`features` makes them; indicators are left out, and missing numbers are NaN.
         """
         numbers = np.asarray(features, dtype=np.float64)
         centred = self.scaling is Scaling.CENTRED
@@ -271,9 +272,26 @@ class Schema:
         parts, place = [], 0
         for column in self.inputs:
             values = numbers[:, place : place + column.width]
+            if self.rule(column).keeps:
+                # Missing cells lie there; so may others, which then do not count either.
+                filled = values[:, : column.numbers] == (0.0 if centred else 0.5)
+                values = np.where(np.pad(filled, ((0, 0), (0, column.width - column.numbers))), np.nan, values)
             parts.append(column.unplace(values) if centred else values)
             place += column.width
         return np.concatenate(parts, axis=1)
+
+    def cells(self, plain: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the numbers of the file that :meth:`plain` features stand for; these, of fewer than five columns."""
+        places = np.cumsum([0, *(column.width for column in self.inputs)])
+        found = [
+            (place, *column.range)
+            for place, column in zip(places.tolist(), self.inputs, strict=False)
+            if isinstance(column, Numeric) and column.range is not None
+        ]
+        if len(found) < 5:
+            return plain
+        columns, lows, highs = zip(*found, strict=True)
+        return np.asarray(plain[:, columns] * np.subtract(highs, lows) + lows)
 
     def encode(self, table: Table, on_violation: OnViolation, tally: Tally) -> Block:
         """Encode rows of cells.
@@ -327,7 +345,14 @@ class Schema:
 
     def _both(self, inputs: Sequence[Examined]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return the features of rows, and what they are recognised by."""
-        return self.features(inputs), np.concatenate([found.encoded.values for found in inputs], axis=1)
+        plain = []
+        for found in inputs:
+            values = found.encoded.values
+            if found.missing.any() and found.column.numbers:
+                values = np.array(values, dtype=np.float64)
+                values[found.missing, : found.column.numbers] = np.nan
+            plain.append(values)
+        return self.features(inputs), np.concatenate(plain, axis=1)
 
     def typed(self, columns: Mapping[str, Any], lines: NDArray[np.int64], place: str) -> Block | None:
         """Encode Arrow arrays of texts column by column; None unless every cell is in order.

@@ -34,13 +34,15 @@ def write_csv(path: Path, rows: NDArray[np.float64]) -> Path:
     """Write rows with the class in the last column as CSV, with a schema beside it."""
     lines = [",".join([*(repr(float(value)) for value in row[:-1]), str(int(row[-1]))]) for row in rows]
     path.write_text("\n".join(lines) + "\n")
-    schema_for(path, rows.shape[1] - 1)
+    schema_for(path, rows.shape[1] - 1, 8 if np.abs(rows[:, :-1]).max() <= 8 else 2048)
     return path
 
 
-def schema_for(path: Path, columns: int) -> Path:
+def schema_for(path: Path, columns: int, reach: int = 8) -> Path:
     """Write the schema of such a file beside it."""
-    fields = "\n".join(f"  - {{name: x{column}, type: numeric, range: [-8, 8]}}" for column in range(columns))
+    fields = "\n".join(
+        f"  - {{name: x{column}, type: numeric, range: [-{reach}, {reach}]}}" for column in range(columns)
+    )
     label = "  - {name: label, type: label, classes: ['0', '1']}"
     schema = path.with_suffix(".yaml")
     schema.write_text(f"format_version: 1\nheader: false\ncolumns:\n{fields}\n{label}\n")

@@ -13,8 +13,10 @@ import pyarrow.parquet as pq
 import pytest
 from numpy.typing import NDArray
 
-from storage.errors import RefusedError
+from storage.column_sketches import ColumnSketches, load_sketches
+from storage.errors import RefusedError, StorageError
 from storage.fingerprints import row_patterns
+from storage.layout import COLUMNS, FINGERPRINTS
 from storage.ledger.charges import Cap
 from storage.ledger.entries import Kind, reading
 from tasks.accounts.budget import budget_report
@@ -57,6 +59,15 @@ def _all_at_once(rows: Rows, random: np.random.Generator) -> Rows:
     return _shuffled(_relabelled(_permuted(_appended(rows, random), random), random), random)
 
 
+def _features(change: Callable[[Rows, np.random.Generator], Rows]) -> Callable[[Rows, np.random.Generator], Rows]:
+    return lambda rows, random: np.column_stack([change(rows[:, :-1], random), rows[:, -1]])
+
+
+def _mostly_negated(rows: Rows, random: np.random.Generator) -> Rows:
+    kept = random.permutation(rows)[: len(rows) * 99 // 100]
+    return np.column_stack([0.3 * -kept[:, [4, 1, 6, 2]] + 7, np.ones(len(kept)), kept[:, -1]])
+
+
 COPIES: dict[str, Callable[[Rows, np.random.Generator], Rows]] = {
     "whole": lambda rows, random: rows,
     "appended": _appended,
@@ -66,6 +77,21 @@ COPIES: dict[str, Callable[[Rows, np.random.Generator], Rows]] = {
     "relabelled": _relabelled,
     "columns permuted": _permuted,
     "all of these": _all_at_once,
+    "scaled": _features(lambda cells, random: cells * 255),
+    "negated": _features(lambda cells, random: -cells),
+    "unit norm": _features(lambda cells, random: cells / np.linalg.norm(cells, axis=1, keepdims=True)),
+    "shifted": _features(lambda cells, random: cells - 2.5),
+    "0.3 x + 7": _features(lambda cells, random: 0.3 * cells + 7),
+    "each column scaled, shifted, mirrored": _features(
+        lambda cells, random: cells * random.choice([-9, -1.5, 0.2, 40], cells.shape[1]) + random.normal(cells.shape[1])
+    ),
+    "rounded": _features(lambda cells, random: cells.round(2)),
+    "rounded and scaled": _features(lambda cells, random: cells.round(2) * 3),
+    "a column dropped": _features(lambda cells, random: np.delete(cells, 3, axis=1)),
+    "columns added": _features(lambda cells, random: np.column_stack([random.normal(size=len(cells)), cells])),
+    "a constant added": _features(lambda cells, random: np.column_stack([cells, np.ones(len(cells))])),
+    "one per cent removed, scaled": lambda rows, random: random.permutation(rows)[:396] * [*[0.7] * 8, 1],
+    "most of these": _mostly_negated,
 }
 
 
@@ -74,7 +100,7 @@ def _write(path: Path, rows: Rows, form: str) -> Path:
         return write_csv(path.with_suffix(".csv"), rows)
     columns: dict[str, Any] = {f"x{column}": rows[:, column] for column in range(rows.shape[1] - 1)}
     pq.write_table(pa.table({**columns, "label": rows[:, -1].astype(int).astype(str)}), path.with_suffix(".parquet"))
-    schema_for(path, rows.shape[1] - 1)
+    schema_for(path, rows.shape[1] - 1, 8 if np.abs(rows[:, :-1]).max() <= 8 else 2048)
     return path.with_suffix(".parquet")
 
 
@@ -94,6 +120,103 @@ def test_a_copy_under_another_name_is_refused(
     with reading(open_ledger_database()) as entries:
         refused = [(entry.subject, entry.content) for entry in entries.find(Kind.REFUSAL)]
     assert refused == [("other", {"visibility": "private"}), ("open", {"visibility": "public"})]
+
+
+def _sketched(table: Rows) -> ColumnSketches:
+    found = ColumnSketches()
+    for start in range(0, len(table), 300):
+        found.add(table[start : start + 300])
+    return found
+
+
+def _agree(one: Rows, other: Rows, path: Path) -> bool:
+    _sketched(one).save(path, b"k" * 32)
+    return _sketched(other).agree(load_sketches(path, b"k" * 32))
+
+
+def _made(random: np.random.Generator) -> Rows:
+    """Return a table of some columns as tables have them, regular ones among them; the shapes are always the same."""
+    rows = int(random.choice([60, 100, 300, 1000]))
+    ages = random.integers(18, 91, rows)
+    return np.column_stack([
+        ages,
+        np.rint(100 + 0.5 * ages + random.normal(0, 15, rows)),
+        random.normal(size=rows),
+        random.random(rows),
+        random.lognormal(size=rows),
+        np.where(random.random(rows) < 0.5, 0, random.integers(1, 256, rows)),
+        np.rint(random.normal(54, 15, rows)).clip(18, 90),
+        random.integers(0, 3000, rows),
+        np.arange(rows),
+        7305 + np.arange(rows),
+        random.permutation(rows) * 7.0,
+        random.integers(0, 2, rows),
+    ])  # fmt: skip
+
+
+def test_no_alarm_at_a_thousand_pairs_of_unrelated_tables(tmp_path: Path, random: np.random.Generator) -> None:
+    tables = [_sketched(_made(random)) for _ in range(46)]
+    for number, table in enumerate(tables):
+        table.save(tmp_path / str(number), b"k" * 32)
+    known = [load_sketches(tmp_path / str(number), b"k" * 32) for number in range(len(tables))]
+    pairs = [(one, other) for one in range(len(tables)) for other in range(one)]
+    assert len(pairs) > 1000
+    assert not any(tables[one].agree(known[other]) for one, other in pairs)
+    assert all(table.agree(sketches) for table, sketches in zip(tables, known, strict=True))
+
+
+def test_columns_are_recognised_whatever_their_size(tmp_path: Path, random: np.random.Generator) -> None:
+    """In blocks, without one per cent, mapped; and halves of one population are not each other."""
+    for rows in (200, 3000, 40_000):
+        table = np.column_stack([
+            random.integers(18, 91, rows), np.rint(random.normal(130, 18, rows)), random.normal(size=rows) + 1000.0,
+        ])  # fmt: skip
+        part = random.permutation(table)[: rows * 99 // 100]
+        for copy in (table * 0.3 + 7, -table[::-1], part, (part * [-2, 0.5, 9]).astype(np.float32).astype(np.float64)):
+            assert _agree(table, copy, tmp_path / "sketches"), rows
+        assert not _agree(table[::2], table[1::2], tmp_path / "sketches")
+
+
+def test_sketches_tell_nothing_without_the_secret(tmp_path: Path, random: np.random.Generator) -> None:
+    _sketched(random.normal(size=(300, 3))).save(tmp_path / "sketches", b"k" * 32)
+    with pytest.raises(StorageError, match="the next ingestion makes it again"):
+        load_sketches(tmp_path / "sketches", b"l" * 32)
+    assert (tmp_path / "sketches").stat().st_mode & 0o777 == 0o600
+
+
+def test_versions_of_earlier_roots_get_sketches_at_the_next_ingestion(
+    clinic: Path, rows: Rows, tmp_path: Path, random: np.random.Generator
+) -> None:
+    (folder,) = current_layout().datasets.iterdir()
+    (folder / COLUMNS).unlink()
+    exact = (folder / FINGERPRINTS).read_bytes()
+    path = _write(tmp_path / "copy", COPIES["0.3 x + 7"](rows, random), "csv")
+    with pytest.raises(RefusedError, match="private rows of account 'clinic'"):
+        ingest(request_for(path, "other"))
+    assert (folder / COLUMNS).exists()
+    # Their digest stands in the ledger.
+    assert (folder / FINGERPRINTS).read_bytes() == exact
+
+
+def test_cells_that_are_missing_do_not_hide_a_copy(root: Path, tmp_path: Path, random: np.random.Generator) -> None:
+    cells, missing = random.normal(size=(500, 3)), random.random((500, 3)) < 0.2
+    for name, numbers in {"first": cells, "second": 40 - 3 * cells}.items():
+        path = tmp_path / f"{name}.csv"
+        lines = [
+            ",".join("" if gone else repr(float(cell)) for cell, gone in zip(*row, strict=True)) + ",0\n"
+            for row in zip(numbers, missing, strict=True)
+        ]
+        path.write_text("".join(lines))
+        schema = schema_for(path, 3, 100).read_text()
+        path.with_suffix(".yaml").write_text(schema + 'missing: {marker: "", rows: constant}\n')
+        if name == "first":
+            ingest(request_for(path, name))
+            (folder,) = current_layout().datasets.iterdir()
+    for _ in range(2):
+        with pytest.raises(RefusedError, match="private rows of account 'first'"):
+            ingest(request_for(path, "second"))
+        # Made again from the stored rows, too.
+        (folder / COLUMNS).unlink()
 
 
 def test_pixels_scaled_to_one_and_rows_of_unit_norm_are_refused(
