@@ -1,118 +1,152 @@
-"""Which commands there are, read off the sources of the modules beside this one, so that few need be imported."""
+"""The commands, each with the module that has it: only the one that is asked for is imported."""
 
 from __future__ import annotations
 
-import ast
 import importlib
-import inspect
-import pkgutil
-from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 from typer.core import TyperCommand, TyperGroup
-from typer.main import get_command_name, get_group
+from typer.main import get_group
 
-from deployments import cli
 from deployments.cli.app import app
 
 __all__ = ["command_group", "import_all"]
 
-_APP = "app"
 
-
-@dataclass(frozen=True, slots=True)
-class _Registration:
-    """A command, or a group of commands, that a module registers with the application, as its source says."""
+class _Command(NamedTuple):
+    """A command, or a group of commands, and the line that the list of commands shows."""
 
     name: str
     module: str
     help: str
-    group: bool
+    group: bool = False
+
+
+_COMMANDS = (
+    _Command(
+        "train",
+        "deployments.cli.training",
+        "Train one model over the parties' rows, charge what it costs, evaluate and log it.",
+    ),
+    _Command(
+        "compare",
+        "deployments.cli.training",
+        "Train several algorithms on one data set at one budget and show them side by side.",
+    ),
+    _Command(
+        "frontier",
+        "deployments.cli.experiments",
+        "Draw accuracy against epsilon: the recommended system, the papers' and training without privacy. Public sets.",
+    ),
+    _Command(
+        "sweep",
+        "deployments.cli.experiments",
+        "Run a grid over any parameters: side by side, each point once, failures recorded.",
+    ),
+    _Command(
+        "reproduce",
+        "deployments.cli.experiments",
+        "Redraw a paper's figure or table from honest runs, beside what the paper claims.",
+    ),
+    _Command(
+        "report",
+        "deployments.cli.experiments",
+        "Write one self-contained HTML page an experiment, from what was stored when it ran.",
+    ),
+    _Command(
+        "results",
+        "deployments.cli.results",
+        "Ask the results something in SQL (DuckDB); the query sees these views and no file.",
+    ),
+    _Command("ingest", "deployments.cli.data", "Bring rows in: validated, stored, registered under an account."),
+    _Command("datasets", "deployments.cli.data", "List the data sets, or ask a public one something in SQL."),
+    _Command("schema", "deployments.cli.schemas", "Draft a table's schema, and check it against the rows.", group=True),
+    _Command(
+        "predict",
+        "deployments.cli.predictions",
+        "Predict each row of a file; rows that the schema refuses get a reason instead of a prediction.",
+    ),
+    _Command("model", "deployments.cli.models", "Registered models.", group=True),
+    _Command(
+        "budget",
+        "deployments.cli.accounts",
+        "Show the cap, which is what is guaranteed, what was charged of it and what is left, per party, or of all.",
+    ),
+    _Command(
+        "algorithms",
+        "deployments.cli.catalogue",
+        "List the algorithms: name, kind, trust, what is proved, what is claimed, source.",
+    ),
+    _Command(
+        "audit",
+        "deployments.cli.audit",
+        "Bound epsilon from below: the code that trains, run many times on rows made up to differ in one.",
+    ),
+    _Command(
+        "export",
+        "deployments.cli.exports",
+        "Write a run's releases, charges, proof, audit verdict and package versions as one signed archive.",
+    ),
+    _Command(
+        "verify",
+        "deployments.cli.exports",
+        "Check an export: digests, identities, guarantees, prices, epsilon; exit code 1 where something fails.",
+    ),
+    _Command(
+        "schedule",
+        "deployments.cli.schedules",
+        "Set when a data set is trained on without being asked, and how; `unitball serve` applies it when it starts.",
+    ),
+    _Command(
+        "schedules",
+        "deployments.cli.schedules",
+        "List which data sets are trained on without being asked, when, and how.",
+    ),
+    _Command(
+        "serve",
+        "deployments.cli.services",
+        "Serve Prefect, MLflow and the deployed flows on this machine until Ctrl-C.",
+    ),
+    _Command("secret", "deployments.cli.services", "The secret of a root's Prefect and MLflow servers.", group=True),
+    _Command(
+        "doctor",
+        "deployments.cli.doctor",
+        "Check permissions, keys, ledger, marks, releases, data sets, left-overs, formats and disk; 0 if all is well.",
+    ),
+    _Command("ledger", "deployments.cli.ledger", "Restore a root's privacy ledger from a back-up.", group=True),
+    _Command(
+        "federate",
+        "deployments.cli.parties",
+        "Train one model over parties of their own: all reserve, all commit, and no row leaves its party; log it.",
+    ),
+    _Command(
+        "party",
+        "deployments.cli.parties",
+        "A party of its own: its rows, user, root, secrets and account are nobody else's.",
+        group=True,
+    ),
+    _Command(
+        "dask", "deployments.cli.dask", "Machines for sweeps and for the tasks of a run (extra: dask).", group=True
+    ),
+)
 
 
 def import_all() -> None:
-    """Import every module beside this one: each adds its commands to the application."""
-    for name in _modules():
-        importlib.import_module(name)
+    """Import every module of the command line: each adds its commands to the application."""
+    for one in _COMMANDS:
+        importlib.import_module(one.module)
 
 
 def command_group(arguments: list[str]) -> TyperGroup:
-    """Return the application as the group of all commands; imported is the one that the arguments begin with.
-
-    The others have their names and the lines that the list of commands shows. Where a source tells less than that,
-    everything is imported.
-    """
+    """Return the application as the group of all commands; imported is the one that the arguments begin with."""
     asked = next((argument for argument in arguments if not argument.startswith("-")), None)
-    try:
-        found = [one for name, path in _modules().items() for one in _registrations(name, path)]
-    except (ValueError, KeyError):
-        import_all()
-        return get_group(app)
-    for one in found:
+    for one in _COMMANDS:
         if one.name == asked:
             importlib.import_module(one.module)
     group = get_group(app)
-    # Groups stand last, as where all are registered.
-    found.sort(key=lambda one: one.group)
-    group.commands = {one.name: group.commands.get(one.name) or _stand_in(one) for one in found}
+    group.commands = {one.name: group.commands.get(one.name) or _stand_in(one) for one in _COMMANDS}
     return group
 
 
-def _stand_in(one: _Registration) -> TyperCommand | TyperGroup:
+def _stand_in(one: _Command) -> TyperCommand | TyperGroup:
     return (TyperGroup if one.group else TyperCommand)(name=one.name, help=one.help)
-
-
-def _modules() -> dict[str, Path]:
-    """Return the modules beside this one with their sources."""
-    folder = Path(cli.__path__[0])
-    return {f"{cli.__name__}.{module.name}": folder / f"{module.name}.py" for module in pkgutil.iter_modules([folder])}
-
-
-def _registrations(module: str, path: Path) -> Iterator[_Registration]:
-    """Yield what a source registers.
-
-    Raises
-    ------
-    ValueError
-        If a name or a help text is not written out (KeyError where there is none).
-    """
-    try:
-        source = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise ValueError from error
-    if f"{_APP}." not in source:
-        return
-    groups: dict[str, ast.Call] = {}
-    for node in ast.parse(source).body:
-        match node:
-            case ast.FunctionDef(decorator_list=decorators):
-                for call in decorators:
-                    match call:
-                        case ast.Call(func=ast.Attribute(ast.Name(id=name), "command")) if name == _APP:
-                            yield _command(module, node, call)
-            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call(func=ast.Attribute(attr="Typer")) as made):
-                groups[name] = made
-            case ast.Expr(
-                ast.Call(func=ast.Attribute(ast.Name(id=name), "add_typer"), args=[ast.Name(id=group)]) as call
-            ):
-                if name == _APP:
-                    yield _group(module, groups[group], call)
-
-
-def _command(module: str, node: ast.FunctionDef, call: ast.Call) -> _Registration:
-    given = _literals(call)
-    name = given.get("name") or (ast.literal_eval(call.args[0]) if call.args else get_command_name(node.name))
-    return _Registration(
-        name, module, inspect.cleandoc(given.get("help") or ast.get_docstring(node) or ""), group=False
-    )
-
-
-def _group(module: str, made: ast.Call, added: ast.Call) -> _Registration:
-    given = {**_literals(made), **_literals(added)}
-    return _Registration(given["name"], module, given["help"], group=True)
-
-
-def _literals(call: ast.Call) -> dict[str, Any]:
-    return {one.arg: ast.literal_eval(one.value) for one in call.keywords if one.arg in ("name", "help")}

