@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from deployments.cli.app import app
+from deployments.cli.commands import import_all
 from dpalgos.evaluators.bin_counts import BinCounts, occupied
 from dpalgos.guarantees import ApproximateDP, Guarantee, Neighbours, PureEpsilon, Setting, Trust
 from dpalgos.mechanisms.discrete_laplace import DiscreteLaplace
@@ -181,6 +182,7 @@ def test_a_plan_that_exceeds_the_cap_draws_neither(root: Path, tmp_path: Path) -
 
 def test_the_account_that_a_draft_opens_protects_people_from_the_first_charge_on(root: Path, tmp_path: Path) -> None:
     """It is the account of the rows, which could never protect them later; a selection leaves its delta to others."""
+    import_all()
     path, draft = tmp_path / "rows.csv", tmp_path / "draft.yaml"
     path.write_text("ward,age,y\n" + "".join(f"a,{20 + row % 60},{row % 2}\n" for row in range(400)))
     words = ["schema", "draft", path, "-o", draft, "--numeric", "age", "--categories", "ward", "--range-epsilon", 1]
