@@ -35,6 +35,7 @@ __all__ = [
     "RunningSumModel",
     "decode_running_sum",
     "model_of",
+    "night_again",
     "nightly_budget",
     "require_gaussian_sum",
     "state_after",
@@ -106,6 +107,11 @@ def nightly_budget(budget: Loss, factor: ToeplitzFactor) -> GaussianMu:
     if not isinstance(budget, GAUSSIAN_BUDGETS):
         raise ParameterError(f"a horizon's noise is Gaussian and takes a mu or a rho, not {budget.kind}")
     return GaussianMu(total_mu(budget) / factor.norm * (1.0 - 2.0**-50))
+
+
+def night_again(budget: Loss, factor: ToeplitzFactor) -> GaussianMu:
+    """Return what one night costs that is drawn once more, rounded up: see :mod:`dpalgos.mechanisms.factorisation`."""
+    return GaussianMu(total_mu(budget) * (factor.largest_entry / factor.norm) * (1.0 + 2.0**-50))
 
 
 def require_gaussian_sum(algorithm: object, setting: Setting) -> GaussianSum:

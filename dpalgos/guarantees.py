@@ -20,6 +20,7 @@ __all__ = [
     "Neighbours",
     "NoGuarantee",
     "Numerics",
+    "PrivateSelection",
     "PureEpsilon",
     "Setting",
     "SlackGaussian",
@@ -166,6 +167,49 @@ class SlackGaussian:
 
 
 @dataclass(frozen=True, slots=True)
+class PrivateSelection:
+    """The best of several candidates, of which secret coins say which compete (:mod:`dpalgos.accounting.selection`).
+
+    Two guarantees of the same release, and both hold: ``(epsilon, delta)`` as a selection; and, since the release is a
+    post-processing of all candidates and of coins that look at no row, the Gaussian-DP of their composition
+    (:attr:`all_candidates`). One plan by itself is told by the first, what filters add up by the second.
+
+    Parameters
+    ----------
+    epsilon, delta : float
+    mu : float
+        Gaussian-DP of each candidate, its score included.
+    candidates : int
+    chance : float
+        Probability with which a candidate competes.
+    """
+
+    epsilon: float
+    delta: float
+    mu: float
+    candidates: int
+    chance: float
+    kind: ClassVar[str] = "private-selection"
+
+    def __post_init__(self) -> None:
+        _require_finite("epsilon", self.epsilon)
+        _require_finite("delta", self.delta, below=1.0)
+        _require_finite("mu", self.mu)
+        if not (isinstance(self.candidates, int) and self.candidates >= 1):
+            raise ParameterError(f"candidates is {self.candidates!r}; it must be a whole number, at least 1")
+
+    @property
+    def selected(self) -> ApproximateDP:
+        """What the selection guarantees."""
+        return ApproximateDP(self.epsilon, self.delta)
+
+    @property
+    def all_candidates(self) -> GaussianMu:
+        """What all candidates guarantee together, rounded up (Dong, Roth, Su 2022, Corollary 2)."""
+        return GaussianMu(self.mu * math.sqrt(self.candidates) * (1 + 1e-15))
+
+
+@dataclass(frozen=True, slots=True)
 class NoGuarantee:
     """Nothing is proved: the release may reveal any row."""
 
@@ -173,10 +217,19 @@ class NoGuarantee:
     kind: ClassVar[str] = "none"
 
 
-Loss = PureEpsilon | GaussianMu | ZeroConcentrated | ApproximateDP | SlackGaussian | NoGuarantee
+Loss = PureEpsilon | GaussianMu | ZeroConcentrated | ApproximateDP | SlackGaussian | PrivateSelection | NoGuarantee
 
 _LOSSES: dict[str, type[Loss]] = {
-    cls.kind: cls for cls in (PureEpsilon, GaussianMu, ZeroConcentrated, ApproximateDP, SlackGaussian, NoGuarantee)
+    cls.kind: cls
+    for cls in (
+        PureEpsilon,
+        GaussianMu,
+        ZeroConcentrated,
+        ApproximateDP,
+        SlackGaussian,
+        PrivateSelection,
+        NoGuarantee,
+    )
 }
 
 

@@ -15,7 +15,7 @@ from dpalgos.models import Statistic
 from flows.secure_rounds import in_rounds
 from storage.errors import RefusedError
 from storage.refs import DatasetRef, ReleaseRef, ShardRef
-from tasks.accounts.budget import relation_of
+from tasks.accounts.budget import relation_of, settled
 from tasks.aggregation import aggregate
 from tasks.arrival import arrive
 from tasks.charging import charge
@@ -76,6 +76,7 @@ def chain(config: TrainingConfig) -> Chained:
         If something unproved would read private rows, a cap would be exceeded, or rows come back that may not; nothing
         is released then.
     """
+    config = settled(config)
     started = time.monotonic()
     registered = ingest(config.dataset)
     run = _all_rows(config, registered) if config.horizon is None else _nights(config, registered)
@@ -198,6 +199,7 @@ def train(config: TrainingConfig) -> RunResult:
             one_run_a_dataset(config.dataset),
             showing_progress(),
         ):
+            config = settled(config)
             dataset, plan, result, models = chain(config)
             recorded = record(config, dataset, plan, result, models)
     except RefusedError as refusal:

@@ -14,6 +14,7 @@ from pydantic import BaseModel
 
 from flows.federated_training import chain_inline
 from storage.errors import InputError
+from tasks.accounts.budget import settled
 from tasks.datasets.description import find_dataset
 from tasks.experiments.specification import Point, SweepSpec
 from tasks.planning.configuration import TrainingConfig
@@ -68,6 +69,7 @@ def finish_point(config: TrainingConfig, name: str, root: str) -> Finished:
     """Run one point from ingestion to results."""
     if str(current_root()) != root:
         raise InputError(f"this worker's root is {current_root()}, the sweep's is {root}: start it with --root {root}")
+    config = settled(config)
     dataset, plan, result, _ = chain_inline(config)
     append_result(config, result)
     report = describe(config, dataset, plan, result)

@@ -14,7 +14,21 @@ class RefusedError(Exception):
 
 
 class OverspendError(RefusedError):
-    """A charge would exceed the cap of its account; nothing was charged."""
+    """A charge would exceed the cap of its account; nothing was charged.
+
+    Parameters
+    ----------
+    reason : str
+        What would be spent, and what is left.
+    way_out : str
+        What would fit instead.
+    fits : float
+        The largest epsilon that the policy says would; 0 where it says none.
+    """
+
+    def __init__(self, reason: str, way_out: str = "", fits: float = 0.0) -> None:
+        super().__init__("; ".join(part for part in (reason, way_out) if part))
+        self.reason, self.fits = reason, fits
 
 
 class DamagedError(StorageError):

@@ -202,7 +202,7 @@ def _through_the_door(
                 f"this root has no account {population!r}; open it: "
                 f"unitball.open_account({population!r}, epsilon=…, delta=…, root=…)"
             )
-        opened(population, Cap(epsilon=cast(float, config.epsilon), delta=0.0 if pure else config.delta))
+        opened(population, Cap(epsilon=cast(float, config.epsilon), delta=0.0 if pure else config.stated_delta))
     named = config.model_copy(update={"dataset": f"{population}.fits"})
     with tempfile.TemporaryDirectory(dir=current_layout().private, prefix="fit-") as folder:
         path = Path(folder, "rows.parquet")

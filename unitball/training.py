@@ -106,11 +106,13 @@ def _flow_run(config: TrainingConfig) -> RunResult:
 def _trained(config: TrainingConfig, recorded: RunResult | None) -> TrainedModel:
     """Run the chain as plain calls; what a flow run has released is stored, and read again at no cost."""
     from flows.federated_training import chain
+    from tasks.accounts.budget import settled
     from tasks.recording import record
     from tasks.runtime.steps import inline
     from tasks.tracking.reporting import run_report
 
     with inline():
+        config = settled(config)
         rows, plan, result, models = chain(config)
         result = recorded or record(config, rows, plan, result, models)
     model = run_report(config, rows, plan, result, models).model

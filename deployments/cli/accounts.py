@@ -12,11 +12,12 @@ from rich.table import Table
 
 from deployments.cli.answers import Answer, answered, table
 from deployments.cli.app import app
-from storage.errors import InputError, StorageError
+from storage.errors import InputError, RefusedError, StorageError
 
 if TYPE_CHECKING:
     from tasks.accounts.budget import BudgetReport, PartyBudget
 
+_RECOMMENDED = "unitball"
 # Thousands of small parties mostly stand alike, and nobody reads as many lines.
 _MOST_LINES = 50
 
@@ -32,6 +33,12 @@ def budget(
         float | None, typer.Option(help="Raise the cap, or lower it; recorded for good. Its delta stays.")
     ] = None,
     reason: Annotated[str, typer.Option(help="Why the cap is changed; recorded.")] = "",
+    algorithm: Annotated[
+        str, typer.Option(help="The named system of which to say how large a run could still be.")
+    ] = _RECOMMENDED,
+    delta: Annotated[
+        float | None, typer.Option(help="The delta of that run; as of train, a tenth of the cap's if empty.")
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Draw spending against caps over time: a .png, or an .html page with a table.")
     ] = None,
@@ -56,7 +63,39 @@ def budget(
     if dataset is None or out is not None:
         return _overview(dataset, out)
     report = budget_report(dataset)
-    return Answer(report, _shown(report))
+    one_more = _one_more(report, algorithm, delta)
+    return Answer({**report, "one_more_run": one_more}, [*_shown(report), *_said_of(one_more)])
+
+
+def _one_more(report: BudgetReport, algorithm: str, delta: float | None) -> dict[str, object] | None:
+    """Return the largest epsilon of one more run, or why there is none; None of public rows, which have no cap."""
+    from dpalgos.errors import ParameterError, UnknownNameError
+    from tasks.accounts.budget import settled
+    from tasks.planning.configuration import TrainingConfig
+    from tasks.release.preflight import largest_epsilon
+
+    if report["cap"] is None:
+        return None
+    config = settled(TrainingConfig(dataset=report["dataset"], algorithm=algorithm, delta=delta))
+    found: dict[str, object] = {"algorithm": algorithm, "delta": config.delta}
+    try:
+        return {**found, "epsilon": largest_epsilon(config)}
+    except UnknownNameError:
+        raise
+    except (InputError, ParameterError, RefusedError) as error:
+        return {**found, "epsilon": None, "reason": str(error)}
+
+
+def _said_of(one_more: dict[str, object] | None) -> Iterator[str]:
+    if one_more is None:
+        return
+    run = f"one more run of {one_more['algorithm']} at δ = {one_more['delta']:g}"
+    if one_more["epsilon"] is None:
+        yield f"{run}: cannot be planned here ({one_more['reason']})"
+    elif one_more["epsilon"]:
+        yield f"{run}: ε of at most {one_more['epsilon']:g}"
+    else:
+        yield f"{run}: none fits any more"
 
 
 def _overview(dataset: str | None, out: Path | None) -> Answer:
@@ -83,7 +122,9 @@ def _overview(dataset: str | None, out: Path | None) -> Answer:
 
 
 def _epsilon(value: float | None) -> str:
-    return "unbounded" if value is None else f"{value:.4g}"
+    from dpalgos.rounding import rounded_up
+
+    return "unbounded" if value is None else f"{rounded_up(value, 4):g}"
 
 
 def _lines(parties: list[PartyBudget]) -> list[tuple[str, PartyBudget]]:
@@ -105,12 +146,10 @@ def _shown(report: BudgetReport) -> Iterator[RenderableType]:
         if cap
         else "public, no cap; what its runs would have cost"
     )
-    numbers = ["ε spent", *(["ε left"] if cap else []), "δ", "releases"]
+    numbers = ["ε spent", "δ", "releases"]
     rows = []
     for who, party in _lines(report["parties"]):
-        spent = party["epsilon_spent"]
-        left = [] if not cap else ["0" if spent is None else f"{max(cap['epsilon'] - spent, 0):.4g}"]
-        rows.append([who, _epsilon(spent), *left, f"{party['delta_spent']:.1g}", len(party["charges"])])
+        rows.append([who, _epsilon(party["epsilon_spent"]), f"{party['delta_spent']:.1g}", len(party["charges"])])
     yield table(["party", *numbers], rows, title=title, right=numbers)
     charges: dict[tuple[str, str, int], set[str]] = {}
     each = {(charge["plan"], charge["key"]): charge for party in report["parties"] for charge in party["charges"]}
@@ -127,7 +166,9 @@ def _shown(report: BudgetReport) -> Iterator[RenderableType]:
     if cap:
         yield f"neighbouring relation: {report['relation']}"
         how = f" (composed over runs and partitions: {report['filter']})" if each else "; nothing was charged yet"
-        yield f"spent ε = {_epsilon(report['epsilon_spent'])}, left ε = {report['epsilon_left']:.4g}{how}"
+        size = report["group_size"]
+        whose = f"a person of up to {size} rows: " if size > 1 else ""
+        yield f"{whose}spent ε = {_epsilon(report['epsilon_spent'])} of {cap['epsilon']:g}{how}"
 
 
 def _charges(charges: dict[tuple[str, str, int], set[str]]) -> Table:

@@ -65,6 +65,7 @@ def ingest(
     from tasks.datasets.description import report_of
     from tasks.datasets.registration import ingest as bring_in
     from tasks.datasets.schedules import schedule_of
+    from tasks.runtime.stores import open_catalog
 
     if request.path is not None:
         require_readable(request.path, "--path")
@@ -79,7 +80,7 @@ def ingest(
     lines = [
         f"{reference.name}: {reference.rows} rows{tests} × {reference.dimension}, {reference.visibility}, "
         f"account {reference.account}",
-        *_accounted(report),
+        *_accounted(report, open_catalog().account_of(reference.name).group_size),
     ]
     if schedule is not None and schedule.on_new_version:
         epsilon = schedule.config.epsilon
@@ -88,13 +89,18 @@ def ingest(
     return Answer({**reference.model_dump(mode="json"), "counts": report.counts, "duplicates": duplicates}, lines)
 
 
-def _accounted(report: IngestionReport) -> Iterator[str]:
+def _accounted(report: IngestionReport, group_size: int) -> Iterator[str]:
     """Yield what became of every row, for the owner."""
     for part, counts in report.counts.items():
         # Versions stored earlier have three of the counts.
         yield f"rows of {part}: " + ", ".join(f"{counts[what]} {what}" for what in _COUNTS if what in counts)
     found = report.duplicates
-    if found is not None and found.rows:
+    if found is not None and found.rows and found.largest_group <= group_size:
+        yield (
+            f"duplicates: {found.rows} rows are equal to an earlier one, up to {found.largest_group} alike: within the "
+            f"{group_size} rows a person that the account protects"
+        )
+    elif found is not None and found.rows:
         yield (
             f"duplicates: {found.rows} rows are equal to an earlier one, up to {found.largest_group} alike. If they are"
             f" one person's, what protects a row does not protect the person: open the account with --group-size "

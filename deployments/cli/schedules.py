@@ -44,6 +44,7 @@ def schedule(
     remove: Annotated[bool, typer.Option("--remove", help="End the data set's schedule.")] = False,
 ) -> Answer:
     """Set when a data set is trained on without being asked, and how; `unitball serve` applies it when it starts."""
+    from tasks.accounts.budget import settled
     from tasks.datasets.schedules import NIGHTLY, Schedule, remove_schedule, set_schedule
     from tasks.release.preflight import require_feasible
 
@@ -76,7 +77,7 @@ def schedule(
             f"{dataset} has no schedule any more"
             if made is None
             else f"federated-training/{dataset}: {_when(made)}; {_price(config)} (epsilon {config.epsilon}, "
-            f"delta {config.delta:g})",
+            f"delta {settled(config).stated_delta:g})",
             "in force when `unitball serve` starts the next time",
         ],
     )

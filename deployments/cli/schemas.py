@@ -12,14 +12,14 @@ import typer
 from deployments.cli.answers import show, table
 from deployments.cli.app import app
 from deployments.cli.common import JsonFlag, RootOption, print_json, progress, require_readable, use_root
+from deployments.cli.options import options_of
 from storage.errors import InputError
+from tasks.datasets.request import AccountRequest
 
 if TYPE_CHECKING:
     from tasks.datasets.checking import ColumnReport, SchemaReport
     from tasks.release.ranges import ColumnContents
 
-# What a release of pure epsilon states its cost at, where no cap says a delta; none of it is spent.
-_DELTA = 1e-12
 _DROPPED = "--on-violation drop or clip-or-drop"
 
 schema = typer.Typer(help="Draft a table's schema, and check it against the rows.", no_args_is_help=True)
@@ -27,7 +27,9 @@ app.add_typer(schema, name="schema")
 
 
 @schema.command(epilog="Example: unitball schema draft docs/examples/clinic.csv -o clinic.yaml")
+@options_of(AccountRequest)
 def draft(
+    terms: AccountRequest,
     rows: Annotated[Path, typer.Argument(help="CSV or Parquet; no value of it is read.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="The YAML file to write.")],
     header: Annotated[
@@ -44,14 +46,12 @@ def draft(
         typer.Option(help="Draw ranges and values of these columns privately: epsilon in all, charged to the account."),
     ] = None,
     range_delta: Annotated[
-        float | None, typer.Option(help="The delta that lists of values spend; below 1/n. Ranges spend none.")
+        float | None,
+        typer.Option(help="The delta that lists of values spend for good; a hundredth of the cap's if empty."),
     ] = None,
     range_fallback: Annotated[
         str, typer.Option(help="Range of a column where nothing stands out of the noise: LOW,HIGH.")
     ] = "-1000,1000",
-    account: Annotated[str | None, typer.Option(help="The population that pays; the draft's name if empty.")] = None,
-    epsilon_cap: Annotated[float | None, typer.Option(help="The cap of a new account, as of ingest.")] = None,
-    delta_cap: Annotated[float | None, typer.Option(help="The delta of that cap.")] = None,
     root: RootOption = None,
     json: JsonFlag = False,
 ) -> None:
@@ -59,11 +59,9 @@ def draft(
     from storage.columns.column import declared_range
     from tasks.datasets.drafting import draft_schema, fill_ranges, fill_values
 
-    numbers, texts = _names(numeric), _names(categories)
+    numbers, texts, account = _names(numeric), _names(categories), terms.account or output.stem
     if range_epsilon is not None and not (numbers or texts):
         raise InputError("--range-epsilon draws ranges and values: name the columns with --numeric and --categories")
-    if range_epsilon is not None and texts and range_delta is None:
-        raise InputError("values of categories can be drawn with a delta only: give --range-delta, below 1/n")
     fallback = declared_range("--range-fallback", range_fallback.split(","))
     columns = draft_schema(
         require_readable(rows, "rows"),
@@ -86,12 +84,10 @@ def draft(
                 format="table-draft",
                 path=rows,
                 schema_path=output,
-                account=account or output.stem,
-                epsilon_cap=epsilon_cap,
-                delta_cap=delta_cap,
+                **{**terms.model_dump(), "account": account},
             )
             with progress("draft"):
-                drawn = private_contents(request, range_epsilon, range_delta or delta_cap or _DELTA)
+                drawn = private_contents(request, range_epsilon, range_delta)
             fill_ranges(output, drawn.ranges, fallback)
             fill_values(output, drawn.values)
         except BaseException:
@@ -103,7 +99,7 @@ def draft(
         print_json({"schema": str(output), "columns": columns, **found})
         return
     if drawn is not None:
-        for line in _drawn(drawn, range_epsilon, account or output.stem):
+        for line in _drawn(drawn, range_epsilon, account):
             show(line)
     way_on = f"Write their types and ranges, then: unitball schema check {output} --path {rows}"
     show(f"{output}: {columns} columns. {way_on}")
@@ -114,6 +110,11 @@ def _drawn(drawn: ColumnContents, epsilon: float | None, account: str) -> Iterat
         f"drawn: ranges {len(drawn.ranges)}, lists of values {len(drawn.values)}; epsilon {epsilon:g}, one charge to "
         f"account {account}: bring the rows in under the same account"
     )
+    if drawn.values:
+        yield (
+            f"the lists spend {drawn.delta:g} of the account's delta of {drawn.cap_delta:g} for good: choosing values "
+            "has no noise whose cost could be added up without a delta, so that later runs have the rest of it"
+        )
     if fallen := [name for name, ends in drawn.ranges.items() if ends is None]:
         yield f"no range stood out of the noise for {', '.join(fallen)}: the fallback stands there; look at it"
     if empty := [name for name, found in drawn.values.items() if not found]:

@@ -34,12 +34,13 @@ from dpalgos.guarantees import (
     GaussianMu,
     Loss,
     NoGuarantee,
+    PrivateSelection,
     PureEpsilon,
     SlackGaussian,
     ZeroConcentrated,
 )
 
-__all__ = ["Components", "components", "compose"]
+__all__ = ["Components", "as_selected", "components", "compose"]
 
 # Above this many values of the summed loss (16 distinct pure epsilons, say) it is put on a grid.
 _MOST_ATOMS = 2**17
@@ -47,7 +48,7 @@ _MOST_ATOMS = 2**17
 
 @dataclass(slots=True)
 class Components:
-    """The losses of a composition, like with like.
+    """The losses of a composition, like with like; a private selection is what all its candidates cost together.
 
     Attributes
     ----------
@@ -138,6 +139,11 @@ def _(loss: ApproximateDP, into: Components) -> None:
 def _(loss: SlackGaussian, into: Components) -> None:
     _enter(GaussianMu(loss.mu), into)
     _enter(ApproximateDP(0.0, loss.slack), into)
+
+
+@_enter.register
+def _(loss: PrivateSelection, into: Components) -> None:
+    _enter(loss.all_candidates, into)
 
 
 @_enter.register
@@ -252,8 +258,19 @@ def _basic(parts: Components) -> PrivacyProfile:
 # Few, since a profile may hold a few megabytes; a decision asks for the same bills again and again.
 @lru_cache(maxsize=64)
 def _composed(losses: tuple[Loss, ...], method: str) -> PrivacyProfile:
+    if selected := as_selected(losses):
+        # Two guarantees of the same releases: the lower delta at each epsilon is one too.
+        together = tuple(loss.all_candidates if isinstance(loss, PrivateSelection) else loss for loss in losses)
+        return LeastProfile((_composed(selected, method), _composed(together, method)))
     parts = components(losses)
     return UnboundedProfile(parts.unproved) if parts.unproved is not None else _METHODS[method](parts)
+
+
+def as_selected(losses: Sequence[Loss]) -> tuple[Loss, ...]:
+    """Return the losses with each private selection's (epsilon, delta) alone; nothing where there is none."""
+    if not any(isinstance(loss, PrivateSelection) for loss in losses):
+        return ()
+    return tuple(loss.selected if isinstance(loss, PrivateSelection) else loss for loss in losses)
 
 
 def compose(losses: Sequence[Loss], method: str = "tight") -> PrivacyProfile:

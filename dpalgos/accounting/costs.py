@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, TypeVar
 
 from dpalgos.accounting.composition import components, compose
 from dpalgos.accounting.conversions import mu_of_pure, require_delta
@@ -18,6 +18,7 @@ from dpalgos.guarantees import (
     GaussianMu,
     Loss,
     NoGuarantee,
+    PrivateSelection,
     PureEpsilon,
     SlackGaussian,
     ZeroConcentrated,
@@ -25,10 +26,11 @@ from dpalgos.guarantees import (
     loss_to_json,
 )
 
-__all__ = ["PlanCost", "additive_costs", "closed_form_costs", "price", "unproved"]
+__all__ = ["PlanCost", "additive_costs", "billed", "closed_form_costs", "price", "unproved"]
 
 # Of a plan's delta, what the far tail of a mixture takes; the least mu hardly depends on it.
 _TAIL = 2.0**-20
+_Paid = TypeVar("_Paid")
 _QUANTITIES = ("mu_squared", "rho", "slack", "epsilon", "delta")
 
 
@@ -39,7 +41,9 @@ class PlanCost:
     Parameters
     ----------
     losses : tuple of Loss
-        What the plan's releases cost this party, Gaussian and zCDP ones merged.
+        What the plan's releases cost this party, Gaussian and zCDP ones merged. A
+        :class:`~dpalgos.guarantees.PrivateSelection` here says that its mu was booked for the filters below; an
+        (epsilon, delta) that stands in its place, that its delta was.
     mu_squared : float
         For the Gaussian-DP filter: the least mu^2 under which the plan's joint curve lies as a whole
         (:mod:`~dpalgos.accounting.domination`). Infinite with a rho: no mu follows from zCDP alone.
@@ -140,7 +144,7 @@ def closed_form_costs(losses: Sequence[Loss]) -> tuple[float, float, float]:
 
 
 def _merged(losses: Sequence[Loss]) -> tuple[Loss, ...]:
-    parts = components(losses)
+    parts = components([loss for loss in losses if not isinstance(loss, PrivateSelection)])
     free = (PureEpsilon(0.0), ApproximateDP(0.0, 0.0))
     # Composed, slack and Gaussian part are as good as two releases.
     apart = [ApproximateDP(0.0, loss.slack) if isinstance(loss, SlackGaussian) else loss for loss in losses]
@@ -180,20 +184,28 @@ def price(
     ``(k epsilon, delta sum g(a_p))`` with g convex, g(0) = 0, so ``sum g(a_p) <= g(k)``. Otherwise every party is
     charged the composition of all the plan's releases, which needs no argument.
     """
-    bills: dict[str, list[Loss]] = {}
-    for parties, losses in releases:
-        grouped = [group_loss(loss, rows_per_person) for loss in losses]
-        for party in dict.fromkeys(parties):
-            bills.setdefault(party, []).extend(grouped)
-    if rows_per_person > 1 and not _alike(releases, bills):
-        everything = [group_loss(loss, rows_per_person) for _, losses in releases for loss in losses]
-        bills = dict.fromkeys(bills, everything)
+    bills = billed(releases, rows_per_person=rows_per_person)
     # Parties of one plan mostly pay the same; each distinct bill is priced once.
-    priced = {bill: PlanCost.of(bill, delta) for bill in {tuple(bill) for bill in bills.values()}}
-    return {party: priced[tuple(bill)] for party, bill in bills.items()}
+    grouped = {bill: [group_loss(loss, rows_per_person) for loss in bill] for bill in set(bills.values())}
+    priced = {bill: PlanCost.of(losses, delta) for bill, losses in grouped.items()}
+    return {party: priced[bill] for party, bill in bills.items()}
 
 
-def _alike(releases: Sequence[tuple[Sequence[str], Sequence[Loss]]], bills: Mapping[str, Sequence[Loss]]) -> bool:
+def billed(
+    releases: Sequence[tuple[Sequence[str], Sequence[_Paid]]], *, rows_per_person: int = 1
+) -> dict[str, tuple[_Paid, ...]]:
+    """Return the losses, for one row each, of the releases that each party pays for; see :func:`price`."""
+    bills: dict[str, list[_Paid]] = {}
+    for parties, losses in releases:
+        for party in dict.fromkeys(parties):
+            bills.setdefault(party, []).extend(losses)
+    if rows_per_person > 1 and not _alike(releases, bills):
+        everything = tuple(loss for _, losses in releases for loss in losses)
+        return dict.fromkeys(bills, everything)
+    return {party: tuple(bill) for party, bill in bills.items()}
+
+
+def _alike(releases: Sequence[tuple[Sequence[str], Sequence[_Paid]]], bills: Mapping[str, Sequence[_Paid]]) -> bool:
     one_or_all = all(len(set(parties)) in (0, 1, len(bills)) for parties, _ in releases)
     counted = [Counter(bill) for bill in bills.values()]
     return one_or_all and all(count == counted[0] for count in counted)

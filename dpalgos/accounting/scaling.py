@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import singledispatch
 
+from dpalgos.accounting.selection import candidate_mu
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import (
     ApproximateDP,
@@ -13,6 +15,7 @@ from dpalgos.guarantees import (
     Loss,
     Neighbours,
     NoGuarantee,
+    PrivateSelection,
     PureEpsilon,
     SlackGaussian,
     ZeroConcentrated,
@@ -41,6 +44,8 @@ def group_loss(loss: Loss, rows: int) -> Loss:
     - rho becomes ``k^2 rho`` (Bun, Steinke 2016, Proposition 1.9);
     - (epsilon, delta) becomes ``(k epsilon, delta (e^(k epsilon) - 1) / (e^epsilon - 1))``: the j-th step's delta is
       multiplied by the ``e^(j epsilon)`` of the steps before. Where that reaches 1 nothing is guaranteed;
+    - of a private selection both guarantees are those of the group: each candidate's mu becomes k mu, and where its
+      (epsilon, delta) reaches a delta of 1, what all candidates cost together is left;
     - of Gaussian-DP with slack nothing is known: what is revealed with probability s to the first neighbour is, to the
       next, revealed by outputs that the Gaussian part makes likelier, so (k s, k mu) does not follow.
 
@@ -104,6 +109,14 @@ def _(loss: SlackGaussian, rows: int) -> Loss:
 
 
 @_group.register
+def _(loss: PrivateSelection, rows: int) -> Loss:
+    selected, each = _group(loss.selected, rows), rows * loss.mu
+    if isinstance(selected, ApproximateDP):
+        return replace(loss, epsilon=selected.epsilon, delta=selected.delta, mu=each)
+    return replace(loss, mu=each).all_candidates
+
+
+@_group.register
 def _(loss: NoGuarantee, rows: int) -> Loss:
     return loss
 
@@ -144,7 +157,8 @@ def losses_under(guarantee: Guarantee, neighbours: Neighbours) -> tuple[Loss, ..
 def scaled(loss: object, factor: float) -> Loss:
     """Return the loss of the same release with ``factor`` times less noise: epsilon and mu times it, rho its square.
 
-    Delta of an (epsilon, delta) loss stays; a :class:`~dpalgos.guarantees.NoGuarantee` stays what it is.
+    Delta of an (epsilon, delta) loss stays, and a selection's candidates have as much noise as it then needs; a
+    :class:`~dpalgos.guarantees.NoGuarantee` stays what it is.
     """
     raise ParameterError(f"{loss!r} is no known loss type; it cannot be scaled")
 
@@ -172,6 +186,15 @@ def _(loss: ApproximateDP, factor: float) -> Loss:
 @scaled.register
 def _(loss: SlackGaussian, factor: float) -> Loss:
     return SlackGaussian(factor * loss.mu, loss.slack)
+
+
+@scaled.register
+def _(loss: PrivateSelection, factor: float) -> Loss:
+    epsilon = factor * loss.epsilon
+    if min(epsilon, loss.delta, loss.mu) == 0:
+        return replace(loss, epsilon=epsilon, mu=factor * loss.mu)
+    mu, before = (candidate_mu(e, loss.delta, loss.candidates, loss.chance) for e in (epsilon, loss.epsilon))
+    return replace(loss, epsilon=epsilon, mu=loss.mu * mu / before)
 
 
 @scaled.register

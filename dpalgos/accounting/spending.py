@@ -25,19 +25,21 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
-from dpalgos.accounting.composition import compose
-from dpalgos.accounting.conversions import require_delta, require_epsilon
-from dpalgos.accounting.costs import PlanCost, additive_costs, closed_form_costs, unproved
+from dpalgos.accounting.composition import components, compose
+from dpalgos.accounting.conversions import require_delta, require_epsilon, rho_of_mu
+from dpalgos.accounting.costs import PlanCost, additive_costs, billed, closed_form_costs, unproved
 from dpalgos.accounting.filters import Totals, least_epsilon, shares, within_any
 from dpalgos.accounting.scaling import scaled
-from dpalgos.guarantees import Loss
+from dpalgos.guarantees import Loss, PureEpsilon
 
 __all__ = [
     "Admission",
     "FilterCap",
     "Spent",
+    "StatedRun",
     "SummedHistory",
     "admit",
     "repeats_left",
@@ -46,6 +48,65 @@ __all__ = [
     "worst_totals",
 ]
 
+
+_Scalable = tuple[Loss, int]
+"""A loss of a run, and which of its factors scales it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatedRun:
+    """A run in its own terms, where these are not the account's: what a refusal says would fit.
+
+    The account charges what a person pays under its own relation; the run states its epsilon for one row under the
+    relation that it was proved under. Asked for less, it gives each bill less: those who train and those who are
+    measured by state the same epsilon in every run, though one may pay Gaussian losses and another pure ones.
+
+    Parameters
+    ----------
+    releases : sequence of (parties, losses)
+        As :func:`~dpalgos.accounting.costs.price` takes them, for one row and under the run's own relation.
+    delta : float
+        At which the run states its epsilon.
+    rows_per_person : int
+    convert : callable
+        A loss of the run to what the account charges for it.
+    """
+
+    releases: Sequence[tuple[Sequence[str], Sequence[Loss]]]
+    delta: float
+    rows_per_person: int = 1
+    convert: Callable[[Loss], Loss] = lambda loss: loss
+
+    @classmethod
+    def of(cls, costs: Mapping[str, PlanCost]) -> StatedRun:
+        """Return a run that states what it is charged."""
+        releases = [([party], cost.losses) for party, cost in costs.items()]
+        return cls(releases=releases, delta=max((cost.delta for cost in costs.values()), default=0.0))
+
+    def stated(self) -> dict[tuple[Loss, ...], int]:
+        """Return the distinct bills of which the run's own epsilon is the largest, each with its number."""
+        return {bill: number for number, bill in enumerate(dict.fromkeys(billed(self.releases).values()))}
+
+    def paid(self) -> dict[str, tuple[_Scalable, ...]]:
+        """Return what each party is charged for, each loss with the number of the bill that it is stated in."""
+        bills, numbers = billed(self.releases), self.stated()
+        numbered = [
+            (parties, [(loss, numbers[bills[parties[0]]]) for loss in losses])
+            for parties, losses in self.releases
+            if parties
+        ]
+        return billed(numbered, rows_per_person=self.rows_per_person)
+
+    def charged(self, losses: tuple[_Scalable, ...], factor: float, factors: Sequence[float]) -> tuple[Loss, ...]:
+        """Return what is charged for losses of the run with less noise: by a factor, and by each bill's own."""
+        return tuple(self.convert(scaled(loss, factor * factors[number])) for loss, number in losses)
+
+    def epsilon(self, bill: tuple[Loss, ...], factor: float) -> float:
+        """Return the epsilon of one bill with this many times less noise."""
+        delta = 0.0 if all(isinstance(loss, PureEpsilon) for loss in bill) else self.delta
+        return compose([scaled(loss, factor) for loss in bill]).epsilon(delta)
+
+
 History = Sequence[tuple[str, Mapping[str, PlanCost]]]
 """Charged plans in order: the partition of each, and what it costs every party it touches."""
 
@@ -53,6 +114,8 @@ _NOTHING = "nothing"
 _SINGLE = "single plan"
 _MOST_REPEATS = 1_000_000
 _REFINEMENTS = 2
+# How far the epsilons that a run's bills state may differ from their shares; rounds and steps until they do not.
+_UNEVEN, _ROUNDS, _STEPS = 1e-3, 4, 12
 _ZERO = Totals()
 _FEW = 64
 
@@ -143,12 +206,16 @@ class Admission:
         The cap's epsilon less what was spent before, at least 0. A plan that claims all of it fits only if it composes
         as well as that; ``fits`` knows.
     fits : float or None
-        The largest epsilon, at ``fits_delta``, of a plan of the same kind that would be admitted; None where the plan
-        is admitted, or proves nothing at any noise.
+        The largest epsilon, at ``fits_delta``, of a run of the same kind that would be admitted, in the run's own terms
+        (:class:`StatedRun`); None where the plan is admitted, or proves nothing at any noise.
     fits_delta : float
-        The delta that the new plan's epsilon is stated at.
+        The delta that the run's epsilon is stated at.
     reason : str
         One sentence for people.
+    way_out : str
+        For people, what would fit instead; empty where the plan is admitted.
+    costs : mapping of party to PlanCost
+        What each party pays: of the prices offered, the one that leaves more.
     """
 
     admitted: bool
@@ -159,6 +226,8 @@ class Admission:
     fits: float | None
     fits_delta: float
     reason: str
+    way_out: str
+    costs: Mapping[str, PlanCost]
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON object of public numbers for reports; infinity is null."""
@@ -451,10 +520,17 @@ def _with_earlier(found: Spent, cap: FilterCap) -> Spent:
 
 def standing(history: History | SummedHistory, cap: FilterCap) -> Admission:
     """Return where an account stands under a cap, with nothing new; admitted if what is charged is within it."""
-    return _admission(history, ("", {}), cap)
+    return admit(history, ("", {}), cap)
 
 
-def admit(history: History | SummedHistory, new: tuple[str, Mapping[str, PlanCost]], cap: FilterCap) -> Admission:
+def admit(
+    history: History | SummedHistory,
+    new: tuple[str, Mapping[str, PlanCost]],
+    cap: FilterCap,
+    *,
+    otherwise: Sequence[Mapping[str, PlanCost]] = (),
+    run: StatedRun | None = None,
+) -> Admission:
     """Decide on the next plan.
 
     A plan is admitted if, with it, every row is within the cap by some filter of :mod:`dpalgos.accounting.filters` or
@@ -466,47 +542,65 @@ def admit(history: History | SummedHistory, new: tuple[str, Mapping[str, PlanCos
         All plans charged to the account, in order.
     new : (partition, mapping of party to PlanCost)
     cap : FilterCap
+    otherwise : sequence of mapping of party to PlanCost
+        Other prices that are proved of the same plan. Taken is one that is admitted, and of several the one after which
+        there is room for most: for one more Gaussian plan of the largest mu.
+    run : StatedRun, optional
+        The plan in its own terms, where they are not what is charged.
 
     Notes
     -----
     Guarantee. If every plan of an account was admitted, everything released from its rows together is
     (cap.epsilon, cap.delta)-DP, however each plan was chosen in view of earlier releases. Proofs: the docstrings of
-    this module and of :mod:`dpalgos.accounting.filters`. What is decided depends on costs only.
+    this module and of :mod:`dpalgos.accounting.filters`. What is decided depends on costs only. Which of several prices
+    is added up is decided by costs and history before the plan releases anything, so it is known given the past, as the
+    filters' proofs ask of a plan's cost; it must be recorded and never be decided again.
     """
-    return _admission(history, new, cap)
-
-
-def _admission(history: History | SummedHistory, new: tuple[str, Mapping[str, PlanCost]], cap: FilterCap) -> Admission:
     summed = _summed(history)
-    found = _whole(summed, cap)
-    costs = {party: cost for party, cost in new[1].items() if not cost.is_zero}
-    reached = _whole(summed.with_plan(*new), cap) if costs else found
-    admitted = reached.epsilon <= cap.room or (bool(new[1]) and not costs)
-    before, after = _with_earlier(found, cap), _with_earlier(reached, cap)
+    prices = [_dear(costs) for costs in (new[1], *otherwise)]
+    after = [summed.with_plan(new[0], costs) for costs in prices]
+    found, reached = _whole(summed, cap), [_whole(one, cap) for one in after]
+    best = 0
+    if otherwise:
+        rooms = [
+            (reached[at].epsilon <= cap.room, _room(one, new[0], prices[at], cap), -reached[at].epsilon)
+            for at, one in enumerate(after)
+        ]
+        best = rooms.index(max(rooms))
+    costs = prices[best]
+    admitted = reached[best].epsilon <= cap.room or (bool(new[1]) and not costs)
+    before, now = _with_earlier(found, cap), _with_earlier(reached[best], cap)
     left = max(cap.epsilon - before.epsilon, 0.0) if math.isfinite(before.epsilon) else 0.0
-    at_delta = max((cost.delta for cost in costs.values()), default=0.0)
-    fits = None if admitted else _largest_fitting(summed, (new[0], costs), cap)
+    run = run or StatedRun.of(costs)
+    fits = None if admitted else _largest_fitting(summed, (new[0], costs), cap, run)
     return Admission(
         admitted=admitted,
         cap=cap,
         before=before,
-        after=after,
+        after=now,
         left=left,
         fits=fits,
-        fits_delta=at_delta,
-        reason=_reason(admitted, cap, before, after, left, fits, at_delta, costs),
+        fits_delta=run.delta,
+        reason=_reason(admitted, cap, before, now, left, costs),
+        way_out="" if admitted else _way_out(fits, run.delta, cap, costs),
+        costs=costs,
     )
 
 
+def _room(summed: SummedHistory, partition: str, costs: Mapping[str, PlanCost], cap: FilterCap) -> float:
+    """Return the largest mu of one more Gaussian plan of these parties that the filters would admit."""
+    candidate = _Candidate.of(summed, partition, costs, cap)
+
+    def fits(mu: float) -> bool:
+        paid = Totals(mu * mu, rho_of_mu(mu), 0.0, math.inf, math.inf)
+        # Counted as two, so that no single plan's composition is asked for.
+        return candidate.fits(dict.fromkeys(candidate.costs, (paid, ())), cap, plans=2)
+
+    return _largest_factor(fits)
+
+
 def _reason(
-    admitted: bool,
-    cap: FilterCap,
-    before: Spent,
-    after: Spent,
-    left: float,
-    fits: float | None,
-    at_delta: float,
-    costs: Mapping[str, PlanCost],
+    admitted: bool, cap: FilterCap, before: Spent, after: Spent, left: float, costs: Mapping[str, PlanCost]
 ) -> str:
     limit = f"the cap of epsilon {cap.epsilon:g} at delta {cap.delta:g}"
     standing = f"spent {_up(before.epsilon)}, left {_down(left)} at delta {cap.delta:g}"
@@ -522,16 +616,20 @@ def _reason(
     would = (
         f"would bring the account to epsilon {_up(after.epsilon)} (by {after.filter})"
         if math.isfinite(after.epsilon)
-        else "cannot be proved to keep any epsilon"
+        else f"spends more delta than is left, so that no epsilon holds at delta {cap.delta:g}"
     )
-    largest = (
-        f"no epsilon can be stated for a plan of this kind at delta {at_delta:g}"
-        if fits is None
-        else "nothing of this kind fits any more"
-        if fits == 0
-        else f"the largest epsilon that would still fit a plan of this kind is {_down(fits)} at delta {at_delta:g}"
-    )
-    return f"this plan {would}, above {limit}; {standing}; {largest}"
+    return f"this plan {would}, above {limit}; {standing}"
+
+
+def _way_out(fits: float | None, delta: float, cap: FilterCap, costs: Mapping[str, PlanCost]) -> str:
+    if not costs or (fits is None and any(unproved(cost) is not None for cost in costs.values())):
+        return ""
+    above = f", which is above the cap's: choose --delta {cap.delta / 10:g}" if delta > cap.delta else ""
+    if fits is None:
+        return f"no epsilon can be stated for a plan of this kind at delta {delta:g}{above}"
+    if fits == 0:
+        return f"nothing of this kind fits any more at delta {delta:g}{above}"
+    return f"the largest epsilon that would still fit a plan of this kind is {_down(fits)} at delta {delta:g}{above}"
 
 
 def _up(value: float) -> str:
@@ -553,76 +651,117 @@ def _rounded(value: float, towards: Any) -> str:
     return f"{digits * unit:.4g}"
 
 
-def _largest_fitting(summed: SummedHistory, new: tuple[str, Mapping[str, PlanCost]], cap: FilterCap) -> float | None:
-    """Return the largest epsilon, rounded down, at which a plan like the new one fits; None where none makes sense."""
+def _largest_fitting(
+    summed: SummedHistory, new: tuple[str, Mapping[str, PlanCost]], cap: FilterCap, run: StatedRun
+) -> float | None:
+    """Return the largest epsilon, rounded down, at which a run like this one fits; None where none makes sense."""
     partition, costs = new
-    if not costs or any(unproved(cost) is not None for cost in costs.values()):
+    if not costs or any(components(bill).unproved is not None for bill in run.stated()):
         return None
-    candidate = _Candidate.of(summed, partition, costs, cap)
-    largest = max(_largest_by_noise(candidate, cap), _largest_by_basic(candidate, cap))
-    # Infinite where the plan's own losses leave more delta than it states its epsilon at.
-    return largest * (1 - 1e-8) if math.isfinite(largest) else None
+    candidate, stated, largest = _Candidate.of(summed, partition, costs, cap), run.stated(), 0.0
+    wanted = [run.epsilon(bill, 1.0) for bill in stated]
+    if not all(map(math.isfinite, wanted)):
+        # The plan's own losses leave more delta than it states its epsilon at.
+        return None
+    if not any(wanted):
+        return 0.0
+    factors, shares = [1.0] * len(stated), [epsilon / max(wanted) for epsilon in wanted]
+    for _ in range(_ROUNDS):
+        search = _Search(candidate, cap, run, run.paid(), tuple(factors))
+        factor = search.by_basic(search.by_noise())
+        if factor == 0:
+            return 0.0
+        found = [run.epsilon(bill, factor * own) for bill, own in zip(stated, factors, strict=True)]
+        whole = [one / share for one, share in zip(found, shares, strict=True) if share > 0]
+        largest = min(whole)
+        if max(whole) <= (1 + _UNEVEN) * largest:
+            break
+        # Each bill is to state its share of the same epsilon.
+        middle = found[shares.index(1.0)]
+        factors = [
+            _factor_of(partial(run.epsilon, bill), middle * share, factor * own) / factor
+            for bill, own, share in zip(stated, factors, shares, strict=True)
+        ]
+    return largest * (1 - 1e-8)
 
 
-def _largest_by_noise(candidate: _Candidate, cap: FilterCap) -> float:
-    """Return the largest epsilon that gdp, zcdp or the single plan's composition leave, all noise scaled alike."""
-    costs = candidate.costs
-    distinct = {cost.losses: cost.delta for cost in costs.values()}
-
-    def less(losses: tuple[Loss, ...], factor: float) -> tuple[Loss, ...]:
-        return tuple(scaled(loss, factor) for loss in losses)
-
-    def fits(factor: float, sums: Mapping[tuple[Loss, ...], tuple[float, float, float]]) -> bool:
-        # Basic sums would need the tight epsilon at every scale; they are looked at apart.
-        tried = {
-            losses: (Totals(*found, epsilon=math.inf, delta=math.inf), less(losses, factor))
-            for losses, found in sums.items()
-        }
-        return candidate.fits({party: tried[cost.losses] for party, cost in costs.items()}, cap)
-
-    def nearly(factor: float) -> bool:
-        return fits(factor, {losses: (r * mu2, rho, s) for losses, (r, mu2, rho, s) in estimates(factor)})
-
-    def estimates(factor: float) -> Iterator[tuple[tuple[Loss, ...], tuple[float, float, float, float]]]:
-        return ((losses, (ratios[losses], *closed_form_costs(less(losses, factor)))) for losses in distinct)
-
-    def exactly(factor: float) -> dict[tuple[Loss, ...], tuple[float, float, float]]:
-        return {losses: additive_costs(less(losses, factor), delta) for losses, delta in distinct.items()}
-
-    # The least mu of a joint curve is dear, but its ratio to the closed form hardly changes with the noise.
-    ratios, factor = dict.fromkeys(distinct, 1.0), 0.0
-    for _ in range(_REFINEMENTS):
-        factor = _largest_factor(nearly, factor)
-        found = exactly(factor)
-        for losses, (_, squares, _, _) in estimates(factor):
-            ratios[losses] = found[losses][0] / squares if 0 < squares < math.inf else 1.0
-    step = 1e-6
-    while factor > 0 and not fits(factor, found):
-        factor, step = factor * max(1 - step, 0.0), 2 * step
-        found = exactly(factor)
-    largest = 0.0
-    for losses, delta in distinct.items() if factor > 0 else ():
-        profile = compose(less(losses, factor))
-        # Asking whether a party pays more than the others is cheaper than asking how much it pays.
-        if largest == 0 or (math.isfinite(largest) and profile.delta(largest) > delta):
-            largest = max(largest, profile.epsilon(delta))
-    return largest
+def _factor_of(epsilon: Callable[[float], float], wanted: float, near: float) -> float:
+    """Return the factor at which a bill states an epsilon, rounded down; its own growth is about linear."""
+    for _ in range(_STEPS):
+        found = epsilon(near)
+        if not wanted * (1 - _UNEVEN) < found <= wanted:
+            near *= wanted * (1 - _UNEVEN / 4) / found if found > 0 else 1.0
+    return near
 
 
-def _largest_by_basic(candidate: _Candidate, cap: FilterCap) -> float:
-    """Return the largest epsilon that basic sums leave, every party's scaled alike."""
-    costs = candidate.costs
+@dataclass(frozen=True, slots=True)
+class _Search:
+    """For the largest factor of a run that still fits."""
 
-    def fits(factor: float) -> bool:
-        paid = {
-            party: (Totals(math.inf, math.inf, 0.0, factor * cost.epsilon, cost.delta), ())
-            for party, cost in costs.items()
-        }
-        # Counted as two, so that no single plan's composition is asked for.
-        return candidate.fits(paid, cap, plans=2)
+    candidate: _Candidate
+    cap: FilterCap
+    run: StatedRun
+    paid: Mapping[str, tuple[_Scalable, ...]]
+    factors: tuple[float, ...]
 
-    largest = max(cost.epsilon for cost in costs.values())
-    return _largest_factor(fits) * largest if 0 < largest < math.inf else 0.0
+    def _charged(self, losses: tuple[_Scalable, ...], factor: float) -> tuple[Loss, ...]:
+        return self.run.charged(losses, factor, self.factors)
+
+    def by_noise(self) -> float:
+        """Return the largest factor that gdp, zcdp or the single plan's composition leave, all noise scaled alike."""
+        costs = self.candidate.costs
+        distinct = {self.paid[party]: cost.delta for party, cost in costs.items()}
+
+        def fits(factor: float, sums: Mapping[tuple[_Scalable, ...], tuple[float, float, float]]) -> bool:
+            # Basic sums would need the tight epsilon at every scale; they are looked at apart.
+            tried = {
+                losses: (Totals(*found, epsilon=math.inf, delta=math.inf), self._charged(losses, factor))
+                for losses, found in sums.items()
+            }
+            return self.candidate.fits({party: tried[self.paid[party]] for party in costs}, self.cap)
+
+        def nearly(factor: float) -> bool:
+            return fits(factor, {losses: (r * mu2, rho, s) for losses, (r, mu2, rho, s) in estimates(factor)})
+
+        def estimates(factor: float) -> Iterator[tuple[tuple[_Scalable, ...], tuple[float, float, float, float]]]:
+            return (
+                (losses, (ratios[losses], *closed_form_costs(self._charged(losses, factor)))) for losses in distinct
+            )
+
+        def exactly(factor: float) -> dict[tuple[_Scalable, ...], tuple[float, float, float]]:
+            return {losses: additive_costs(self._charged(losses, factor), delta) for losses, delta in distinct.items()}
+
+        # The least mu of a joint curve is dear, but its ratio to the closed form hardly changes with the noise.
+        ratios, factor = dict.fromkeys(distinct, 1.0), 0.0
+        for _ in range(_REFINEMENTS):
+            factor = _largest_factor(nearly, factor)
+            found = exactly(factor)
+            for losses, (_, squares, _, _) in estimates(factor):
+                ratios[losses] = found[losses][0] / squares if 0 < squares < math.inf else 1.0
+        step = 1e-6
+        while factor > 0 and not fits(factor, found):
+            factor, step = factor * max(1 - step, 0.0), 2 * step
+            found = exactly(factor)
+        return factor
+
+    def by_basic(self, known: float) -> float:
+        """Return the largest factor that basic sums leave, or one that is known to fit where that is larger."""
+        costs = self.candidate.costs
+
+        def fits(factor: float) -> bool:
+            epsilons = {
+                losses: compose(self._charged(losses, factor)).epsilon(delta)
+                for losses, delta in {(self.paid[party], cost.delta) for party, cost in costs.items()}
+            }
+            tried = {
+                party: (Totals(math.inf, math.inf, 0.0, epsilons[self.paid[party]], cost.delta), ())
+                for party, cost in costs.items()
+            }
+            # Counted as two, so that no single plan's composition is asked for.
+            return self.candidate.fits(tried, self.cap, plans=2)
+
+        least = known * (1 + 1e-6) or 2.0**-20
+        return _largest_factor(fits, least) if fits(least) else known
 
 
 def _largest_factor(fits: Callable[[float], bool], low: float = 0.0) -> float:

@@ -35,6 +35,10 @@ out. The same holds where the noise of a night is shared by parties (:func:`dpal
 as private as the rounded Gaussian for every integer sum, whatever its sensitivity), so that each night's own
 tolerance of dropouts suffices.
 
+*A night that is drawn again*, with fresh noise, is one more such mechanism, of sensitivity ĉ_{t−s} Δ ≤ ĉ_0 Δ: it adds
+(ĉ_0 Δ/σ)² to μ² (of rows that come back (Σ_i ĉ_{ip} Δ/σ)², :attr:`ToeplitzFactor.largest_entry`), not the horizon's
+again.
+
 *Rows that come back.* Of a row that takes part in up to k nights, any two of them at least ``separation`` = p apart,
 the release moves by Σ_i Ĉ e_{s_i} δ_i, ‖δ_i‖ ≤ Δ. Entries of Ĉ are not negative, so ‖·‖² ≤ Δ² Σ_{i,j} ⟨Ĉe_{s_i},
 Ĉe_{s_j}⟩. For r ≤ s, ⟨Ĉe_r, Ĉe_s⟩ = Σ_{m ≤ T−s} ĉ_m ĉ_{m+s−r}, which does not grow with s nor, as ĉ does not
@@ -153,6 +157,14 @@ class ToeplitzFactor:
             for place, coefficient in enumerate(column[: self.nights - start], start):
                 moved[place] += coefficient
         return sum(entry * entry for entry in moved)
+
+    @property
+    def largest_entry(self) -> int:
+        """How far a row moves one night's entry of Ĉx at most, where it moves the sum of a night by 1.
+
+        The most of Σ_i ĉ_{t−s_i} over participations: ĉ does not increase, and they are ``separation`` nights apart.
+        """
+        return sum(self.coefficients[: self.participations * self.separation : self.separation])
 
     @property
     def norm(self) -> float:

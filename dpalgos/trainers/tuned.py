@@ -12,13 +12,22 @@ from typing import ClassVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from dpalgos.accounting.composition import compose
+from dpalgos.accounting.composition import components, compose
 from dpalgos.accounting.profiles import GaussianProfile
 from dpalgos.accounting.selection import candidate_mu, selection_delta
 from dpalgos.algorithms import Algorithm, ApproximateAlgorithm, fit
 from dpalgos.arrays import Array
 from dpalgos.errors import ParameterError
-from dpalgos.guarantees import ApproximateDP, GaussianMu, Guarantee, Loss, Neighbours, Numerics, Setting, Trust
+from dpalgos.guarantees import (
+    GaussianMu,
+    Guarantee,
+    Loss,
+    Neighbours,
+    Numerics,
+    PrivateSelection,
+    Setting,
+    Trust,
+)
 from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
 from dpalgos.models import KernelModel, LinearModel
 from dpalgos.neighbouring import NeighbouringPair
@@ -69,6 +78,9 @@ class Tuned(ApproximateAlgorithm):
     plus rounded Gaussian noise of σ = 1/μ, is a μ-Gaussian-DP release. So a candidate is μ-Gaussian-DP, the score for
     nothing but the rows it takes. μ is the largest for which the selection is (ε, δ)-DP; :meth:`guarantee` computes the
     selection's δ once more from what the candidates themselves guarantee, and refuses where it is above the budget.
+
+    The release is also a post-processing of all N candidates and of coins that look at no row, so it is
+    √N μ-Gaussian-DP without any δ: what an account adds up over runs (:class:`~dpalgos.guarantees.PrivateSelection`).
 
     Numerics are exact where the candidates' are: scores are integers with integer noise, and a coin is a 32-bit
     integer below ⌊p 2³²⌋.
@@ -179,13 +191,9 @@ class Tuned(ApproximateAlgorithm):
         self.check(setting)
         training = self._training(setting)
         guarantees = [candidate.guarantee(training) for candidate in self.candidates()]
-        found = _selection_delta(
-            tuple(dict.fromkeys(item.losses for item in guarantees)),
-            self._law.mu(1.0),
-            self.budget.epsilon,
-            self.count,
-            self.chance,
-        )
+        trainings = tuple(dict.fromkeys(item.losses for item in guarantees))
+        score = self._law.mu(1.0)
+        found = _selection_delta(trainings, score, self.budget.epsilon, self.count, self.chance)
         if found > self.budget.delta:
             raise ParameterError(
                 f"the best of these candidates of {self.trainer} costs a delta of {found:.3g}, and the budget is "
@@ -199,11 +207,18 @@ class Tuned(ApproximateAlgorithm):
             )
         )
         return Guarantee(
-            losses=(ApproximateDP(self.budget.epsilon, self.budget.delta),),
+            losses=(self._loss(trainings, score),),
             neighbours=setting.neighbours,
             numerics=Numerics.EXACT if exact else Numerics.IDEALISED,
             assumptions=tuple(assumed),
         )
+
+    def _loss(self, trainings: tuple[tuple[Loss, ...], ...], score: float) -> Loss:
+        """Return the budget, and beside it what all candidates cost together where each is Gaussian-DP as a whole."""
+        if not all(isinstance(loss, GaussianMu) for each in trainings for loss in each):
+            return self.budget
+        mu = max(score, *(components(each).mu for each in trainings))
+        return PrivateSelection(self.budget.epsilon, self.budget.delta, mu, self.count, self.chance)
 
     def work(self, setting: Setting) -> Work:
         """Return that of all candidates."""

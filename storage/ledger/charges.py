@@ -90,6 +90,8 @@ class ReleaseCharge:
     stream : str
         What this is one release of: the guarantee is of all releases of the stream together, so that of those that are
         charged in one plan it counts once. Empty where the guarantee is the release's own.
+    again : mapping
+        What this release costs where it is drawn once more, as a guarantee; empty where that is the guarantee.
     """
 
     key: str
@@ -97,6 +99,7 @@ class ReleaseCharge:
     guarantee: Mapping[str, Any]
     label: str = ""
     stream: str = ""
+    again: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +163,7 @@ class Decision:
     costs : mapping of party to JSON
         What each party pays for the new releases; stored with the plan.
     reason : str
-        For a refusal: what is left and the largest epsilon that would still fit.
+        For a refusal: what would be spent and what is left.
     details : mapping
         Public numbers for reports: spent before, spent after, left, the filter in force.
     loss : mapping
@@ -168,6 +171,8 @@ class Decision:
     totals : mapping
         What the account has spent with this plan, as :meth:`ChargePolicy.lacking` reads it; stored with the plan and
         in the high-water marks.
+    way_out : str
+        For a refusal: what would fit instead.
     """
 
     admitted: bool
@@ -176,6 +181,7 @@ class Decision:
     details: Mapping[str, Any] = field(default_factory=dict)
     loss: Mapping[str, Any] = field(default_factory=dict)
     totals: Mapping[str, Any] = field(default_factory=dict)
+    way_out: str = ""
 
 
 class ChargePolicy(Protocol):

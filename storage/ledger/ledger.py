@@ -105,6 +105,8 @@ class ChargeRecord:
     parties : tuple of str
     guarantee : mapping
         As it was charged.
+    again : mapping
+        As it is charged where it is drawn once more; empty where that is the same.
     key_ids : mapping of party to str
         Identities of the secrets in force when it was charged: noise may be drawn with these only.
     plan : int
@@ -126,6 +128,7 @@ class ChargeRecord:
     partition: str
     parties: tuple[str, ...]
     guarantee: Mapping[str, Any]
+    again: Mapping[str, Any]
     key_ids: Mapping[str, str]
     plan: int
     delta: float
@@ -474,7 +477,11 @@ class Ledger:
     ) -> Decision:
         decision = self._decide(entries, account, new, partition=plan.partition, delta=plan.delta, cap=account.cap)
         if not decision.admitted:
-            raise OverspendError(decision.reason or f"account {account.name!r} has too little left for this plan")
+            raise OverspendError(
+                decision.reason or f"account {account.name!r} has too little left for this plan",
+                decision.way_out,
+                float(decision.details.get("fits", 0.0)),
+            )
         return decision
 
     def is_charged(self, key: str) -> bool:
@@ -526,7 +533,9 @@ class Ledger:
 
     def _recharge(self, entries: Entries, first: ChargeRecord) -> None:
         account = get_account(entries, first.account)
-        release = ReleaseCharge(key=first.key, parties=first.parties, guarantee=first.guarantee, label=first.label)
+        release = ReleaseCharge(
+            key=first.key, parties=first.parties, guarantee=first.again or first.guarantee, label=first.label
+        )
         plan = PlanRequest(
             account=first.account, partition=first.partition, releases=(release,), delta=first.delta, run=first.run
         )
@@ -852,6 +861,7 @@ def _append_plan(
                 "guarantee": release.guarantee,
                 "label": release.label,
                 **({"stream": release.stream} if release.stream else {}),
+                **({"again": release.again} if release.again else {}),
             },
         )
         for release in new
@@ -941,6 +951,7 @@ def _charge(entry: Entry, plan: StoredPlan) -> ChargeRecord:
         partition=plan.partition,
         parties=tuple(content["parties"]),
         guarantee=content["guarantee"],
+        again=content.get("again", {}),
         key_ids=plan.key_ids,
         plan=plan.sequence,
         delta=plan.delta,

@@ -8,11 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TypedDict
 
+from dpalgos.accounting.composition import as_selected
 from dpalgos.accounting.costs import PlanCost, price
-from dpalgos.accounting.scaling import losses_under
+from dpalgos.accounting.scaling import group_loss, losses_under
 from dpalgos.accounting.spending import (
     Admission,
     FilterCap,
+    StatedRun,
     SummedHistory,
     admit,
     repeats_left,
@@ -21,12 +23,23 @@ from dpalgos.accounting.spending import (
     worst_totals,
 )
 from dpalgos.accounting.successive import RESERVED, filter_in_force
-from dpalgos.guarantees import ApproximateDP, GaussianMu, Guarantee, Loss, Neighbours, NoGuarantee, ZeroConcentrated
+from dpalgos.guarantees import (
+    ApproximateDP,
+    GaussianMu,
+    Guarantee,
+    Loss,
+    Neighbours,
+    NoGuarantee,
+    PureEpsilon,
+    ZeroConcentrated,
+)
 from storage.errors import InputError, RefusedError
 from storage.ledger.accounts import require_cap
 from storage.ledger.charges import AccountTerms, Cap, Decision, PlanRecord, ReleaseCharge
 from storage.ledger.ledger import ChargeRecord, Ledger
 from tasks.datasets.description import find_dataset
+from tasks.planning.configuration import TrainingConfig
+from tasks.planning.plans import RunPlan
 from tasks.runtime.stores import open_catalog, open_ledger_database, open_releases
 
 __all__ = [
@@ -40,11 +53,14 @@ __all__ = [
     "budget_report",
     "change_cap",
     "check_releases",
+    "epsilon_of_person",
     "low_budget",
     "open_ledger",
     "relation_of",
     "restore_ledger",
     "runs_left",
+    "settled",
+    "tenth",
     "verify_ledger",
 ]
 
@@ -86,31 +102,79 @@ class AccountingPolicy:
         """Price the new releases and compare with the cap; public data (no cap) are priced and admitted.
 
         A release proved under another relation than the account's is converted at its price or refused
-        (:func:`dpalgos.accounting.scaling.losses_under`).
+        (:func:`dpalgos.accounting.scaling.losses_under`). What may be booked in two ways (:meth:`prices`) is booked in
+        the one that leaves more: that admits the plan, and then that after which one more Gaussian plan may be largest.
+        Costs and history alone decide on it, before anything is released, as they decide on the plan itself; so what is
+        added up is chosen in view of earlier outputs at most, which is what filters allow. The charge records the price
+        chosen, and nothing asks again.
 
         Raises
         ------
         ValueError
             For an unknown relation, and for add-remove-one.
         """
-        relation = Neighbours(terms.relation).in_force()
-        releases = [
-            (charge.parties, losses_under(Guarantee.from_json(dict(charge.guarantee)), relation))
-            for charge in _counted_once(new)
-        ]
-        costs = price(releases, delta, rows_per_person=self.rows_per_person)
-        written = {party: cost.to_json() for party, cost in costs.items()}
+        prices = self.prices(new, delta, terms)
         if cap is None:
-            return Decision(admitted=True, costs=written)
+            return Decision(admitted=True, costs=_written(prices[0]))
         now = _Standing.of(history, cap, terms)
-        admission = admit(now.summed, (partition, costs), now.limit) if new else standing(now.summed, now.limit)
-        after = _summed(history).with_plan(partition, costs)
+        found = admit(
+            now.summed,
+            (partition, prices[0]),
+            now.limit,
+            otherwise=prices[1:],
+            run=self._stated(new, delta, terms) if new else None,
+        )
+        after = _summed(history).with_plan(partition, found.costs)
         return Decision(
-            admitted=admission.admitted and now.broken is None,
-            costs=written,
-            reason=now.broken or admission.reason,
-            details=_details(admission),
+            admitted=found.admitted and now.broken is None,
+            costs=_written({party: found.costs.get(party, cost) for party, cost in prices[0].items()}),
+            reason=now.broken or found.reason,
+            way_out="" if now.broken else found.way_out,
+            details=_details(found),
             totals={name: _finite(value) for name, value in worst_totals(after)._asdict().items()},
+        )
+
+    def prices(
+        self, new: Sequence[ReleaseCharge], delta: float, terms: AccountTerms = _NO_TERMS
+    ) -> list[dict[str, PlanCost]]:
+        """Return what each party may be charged for new releases: one price, or two where one is a private selection.
+
+        A selection is proved twice over (:class:`~dpalgos.guarantees.PrivateSelection`), and is booked as all of its
+        candidates, which spends no delta, or at its own (epsilon, delta).
+
+        Raises
+        ------
+        ParameterError
+            Where nothing is proved under the account's relation.
+        """
+        relation = Neighbours(terms.relation).in_force()
+        releases = [(one.parties, losses_under(_guarantee(one), relation)) for one in _counted_once(new)]
+        found = [price(releases, delta, rows_per_person=self.rows_per_person)]
+        if any(as_selected(losses) for _, losses in releases):
+            selected = [(parties, as_selected(losses) or losses) for parties, losses in releases]
+            found.append(price(selected, delta, rows_per_person=self.rows_per_person))
+        return found
+
+    def _stated(self, new: Sequence[ReleaseCharge], delta: float, terms: AccountTerms) -> StatedRun | None:
+        """Return what a run states of itself, for one row under the relation that it is proved under."""
+        releases = [(one.parties, _guarantee(one)) for one in _counted_once(new)]
+        proved = {(guarantee.neighbours, guarantee.proved) for _, guarantee in releases}
+        if len(proved) > 1:
+            return None
+        ((_, first),) = releases[:1]
+        relation = Neighbours(terms.relation)
+
+        def convert(loss: Loss) -> Loss:
+            (converted,) = losses_under(replace(first, losses=(loss,)), relation)
+            return group_loss(converted, self.rows_per_person)
+
+        losses = [(parties, guarantee.losses) for parties, guarantee in releases]
+        pure = all(isinstance(loss, PureEpsilon) for _, bill in losses for loss in bill)
+        return StatedRun(
+            releases=losses,
+            delta=0.0 if pure else delta,
+            rows_per_person=self.rows_per_person,
+            convert=convert,
         )
 
     def lacking(self, history: Sequence[PlanRecord], totals: Mapping[str, float | None]) -> dict[str, object]:
@@ -128,6 +192,20 @@ class AccountingPolicy:
     def stated(self, epsilon: float, delta: float) -> dict[str, object]:
         """Return the cost of a plan of which nothing is known but (epsilon, delta)."""
         return PlanCost.of([ApproximateDP(epsilon, delta)], delta).to_json()
+
+
+def _guarantee(charge: ReleaseCharge) -> Guarantee:
+    return Guarantee.from_json(dict(charge.guarantee))
+
+
+def _written(costs: Mapping[str, PlanCost]) -> dict[str, dict[str, object]]:
+    return {party: cost.to_json() for party, cost in costs.items()}
+
+
+def epsilon_of_person(plan: RunPlan, rows: int) -> float:
+    """Return what a run costs a person of up to so many rows, at the run's delta."""
+    releases = [(one.parties, one.guarantee().losses) for one in plan.releases if one.reads_rows]
+    return max((cost.epsilon for cost in price(releases, plan.delta, rows_per_person=rows).values()), default=0.0)
 
 
 def _counted_once(new: Sequence[ReleaseCharge]) -> list[ReleaseCharge]:
@@ -162,7 +240,9 @@ def _finite(value: float) -> float | None:
 
 
 def _details(admission: Admission) -> dict[str, object]:
+    fits = {} if admission.fits is None else {"fits": admission.fits}
     return {
+        **fits,
         "spent_before": _finite(admission.before.epsilon),
         "spent_after": _finite(admission.after.epsilon),
         "left": admission.left,
@@ -208,6 +288,20 @@ def _summed(plans: Sequence[PlanRecord], start: int = 0) -> SummedHistory:
 def relation_of(dataset: str) -> Neighbours:
     """Return the neighbouring relation of a data set's account, fixed at opening."""
     return Neighbours(open_catalog().account_of(dataset).relation)
+
+
+def tenth(delta: float) -> float:
+    """Return the delta of a run that leaves room for others under a cap of this delta."""
+    return float(f"{delta / 10:.6g}")
+
+
+def settled(config: TrainingConfig) -> TrainingConfig:
+    """Return a configuration that names its delta: where it does not, a tenth of the cap's of the rows' account."""
+    if config.delta is not None:
+        return config
+    find_dataset(config.dataset)
+    cap = open_catalog().account_of(config.dataset).cap
+    return config.model_copy(update={"delta": config.stated_delta if cap is None else tenth(cap.delta)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

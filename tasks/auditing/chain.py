@@ -275,7 +275,7 @@ def run_once(config: TrainingConfig, tables: Tables, chain: Chain) -> tuple[dict
             ingest(_request(config, tables, folder))
             finished = chain(config)
             if finished.result.proved is None:
-                raise RefusedError(f"nothing is proved of {config.algorithm} at delta {config.delta:g}")
+                raise RefusedError(f"nothing is proved of {config.algorithm} at delta {config.stated_delta:g}")
             return observe(current_layout(), config, finished), finished.result.proved.epsilon
     finally:
         shutil.rmtree(folder, ignore_errors=True)

@@ -16,21 +16,48 @@ from storage.ledger.charges import Cap
 from storage.refs import OnViolation, Scaling, Visibility
 from tasks.planning.relations import RelationInForce
 
-__all__ = ["IngestRequest"]
+__all__ = ["AccountRequest", "IngestRequest"]
 
 
-class IngestRequest(BaseModel, frozen=True, extra="forbid"):
+class AccountRequest(BaseModel, frozen=True, extra="forbid"):
+    """What the owner says of the account that pays, where rows are first read for a release."""
+
+    account: Annotated[
+        str | None, Field(description="The population whose budget is spent; the data set's name if empty.")
+    ] = None
+    epsilon_cap: Annotated[float | None, Field(description="The most the account may ever spend.")] = None
+    delta_cap: Annotated[float | None, Field(description="The delta of the cap; below 1/n.")] = None
+    allow_idealised: Annotated[
+        bool, Field(description="Admit algorithms proved in real arithmetic only (idealised numerics).")
+    ] = False
+    disjoint_people: Annotated[
+        str, Field(description="Declare, on record and for this reason, that the people are others than before.")
+    ] = ""
+    relation: Annotated[RelationInForce | None, Field(description="Neighbouring relation of a new account.")] = None
+    group_size: Annotated[int, Field(description="Rows one person may have.")] = 1
+
+    def cap(self) -> Cap | None:
+        """Return the declared cap.
+
+        Raises
+        ------
+        InputError
+            If only one half of it is given.
+        """
+        if self.epsilon_cap is None and self.delta_cap is None:
+            return None
+        if self.epsilon_cap is None or self.delta_cap is None:
+            raise InputError("a cap has two numbers: give both --epsilon-cap and --delta-cap")
+        return Cap(epsilon=self.epsilon_cap, delta=self.delta_cap)
+
+
+class IngestRequest(AccountRequest, frozen=True, extra="forbid"):
     """What the owner says of rows that come in; see ``unitball ingest --help``."""
 
     name: Annotated[str, Field(description="The name the data set will go by.")]
     format: Annotated[str | None, Field(description="Of the files; an unknown one lists those there are.")] = None
     path: Annotated[Path | None, Field(description="File or folder.")] = None
     visibility: Annotated[Visibility, Field(description="Private rows need an account and a cap.")] = Visibility.PRIVATE
-    account: Annotated[
-        str | None, Field(description="The population whose budget is spent; the data set's name if empty.")
-    ] = None
-    epsilon_cap: Annotated[float | None, Field(description="The most the account may ever spend.")] = None
-    delta_cap: Annotated[float | None, Field(description="The delta of the cap; below 1/n.")] = None
     dimension: Annotated[int | None, Field(description="Features a row; declared for private rows.")] = None
     classes: Annotated[
         tuple[str, ...] | None, Field(description="Class names: --classes=-1,1; declared for private rows.")
@@ -54,14 +81,6 @@ class IngestRequest(BaseModel, frozen=True, extra="forbid"):
     ] = None
     parties: Annotated[Mapping[str, Path], Field(description="A party's own file; give one for each.")] = {}
     test_path: Annotated[Path | None, Field(description="File of test rows.")] = None
-    allow_idealised: Annotated[
-        bool, Field(description="Admit algorithms proved in real arithmetic only (idealised numerics).")
-    ] = False
-    disjoint_people: Annotated[
-        str, Field(description="Declare, on record and for this reason, that the people are others than before.")
-    ] = ""
-    relation: Annotated[RelationInForce | None, Field(description="Neighbouring relation of a new account.")] = None
-    group_size: Annotated[int, Field(description="Rows one person may have.")] = 1
     max_rows: Annotated[PositiveInt | None, Field(description="The most rows of a part; 100 million unless said.")] = (
         None
     )
@@ -69,17 +88,3 @@ class IngestRequest(BaseModel, frozen=True, extra="forbid"):
         PositiveInt | None,
         Field(description="The most bytes of a file, decompressed; 32 times a compressed file's size unless said."),
     ] = None
-
-    def cap(self) -> Cap | None:
-        """Return the declared cap.
-
-        Raises
-        ------
-        InputError
-            If only one half of it is given.
-        """
-        if self.epsilon_cap is None and self.delta_cap is None:
-            return None
-        if self.epsilon_cap is None or self.delta_cap is None:
-            raise InputError("a cap has two numbers: give both --epsilon-cap and --delta-cap")
-        return Cap(epsilon=self.epsilon_cap, delta=self.delta_cap)

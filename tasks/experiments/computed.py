@@ -80,7 +80,7 @@ def noise_scales(points: list[Point]) -> Computed:
             make = _BUDGETS.get(cls.budgets[0])
             if make is None or not (hasattr(cls, "noise_scale") or hasattr(cls, "deviation")):
                 continue
-            budget = make(float(config.epsilon or 1.0), config.delta)
+            budget = make(float(config.epsilon or 1.0), config.stated_delta)
             algorithm = AlgorithmSpec(kind, name, {"budget": budget}).build()
             setting = Setting(sizes=(reference.rows,), dimension=reference.dimension, classes=2, trust=Trust.CENTRAL)
             scale = algorithm.noise_scale(setting) if hasattr(cls, "noise_scale") else algorithm.deviation(setting)
@@ -88,7 +88,7 @@ def noise_scales(points: list[Point]) -> Computed:
                 reference.rows,
                 reference.dimension,
                 f"{config.epsilon:g}",
-                f"{config.delta:.3g}",
+                f"{config.stated_delta:.3g}",
                 f"{scale:.4g}",
             ]
             body.append([reference.name, point.label, *(str(one) for one in numbers)])

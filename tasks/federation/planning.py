@@ -62,7 +62,7 @@ def test_fraction(config: TrainingConfig, descriptions: Sequence[Description]) -
     rows = sum(one.rows for one in descriptions if not one.test_rows)
     if not config.evaluation or config.epsilon is None or not rows:
         return 0.0
-    return held_out_fraction(rows, len(descriptions[0].classes), config.epsilon, config.delta)
+    return held_out_fraction(rows, len(descriptions[0].classes), config.epsilon, config.stated_delta)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from dpalgos.guarantees import (
     GaussianMu,
     Guarantee,
     Loss,
+    PrivateSelection,
     PureEpsilon,
     Setting,
     SlackGaussian,
@@ -35,6 +36,7 @@ _WORDS: dict[type[Loss], str] = {
     GaussianMu: "μ-GDP",
     ZeroConcentrated: "ρ-zCDP",
     ApproximateDP: "(ε, δ)-DP",
+    PrivateSelection: "(ε, δ)-DP; all candidates μ-GDP",
     SlackGaussian: "(s, μ): μ-GDP but for s of δ",
 }
 

@@ -27,6 +27,7 @@ from tasks.planning.relations import RelationInForce
 __all__ = ["RegisteredName", "SecureSettings", "TrainingConfig", "split_features"]
 
 _MOST_NAMES = 6
+_PUBLIC_DELTA = 1e-5
 # Result tables hold 64-bit integers.
 _MOST = 10**18
 
@@ -171,7 +172,15 @@ class TrainingConfig(BaseModel, frozen=True, extra="forbid"):
             examples=[1.0],
         ),
     ] = None
-    delta: Annotated[float, Field(ge=0, lt=1, description="Total delta of the run per party.", examples=[1e-5])] = 1e-5
+    delta: Annotated[
+        float | None,
+        Field(
+            ge=0,
+            lt=1,
+            description="Total delta of the run per party; if empty a tenth of the cap's, and 1e-5 of public rows.",
+            examples=[1e-6],
+        ),
+    ] = None
     trust: Annotated[
         Annotated[str, RegisteredName("trusts")] | None,
         Field(description="Trust model (local, secagg, central); the algorithm's first if empty."),
@@ -300,6 +309,11 @@ class TrainingConfig(BaseModel, frozen=True, extra="forbid"):
         dict[str, object],
         Field(description="Fields of the parts, dotted where ambiguous.", examples=[{"trainer.regularisation": 0.01}]),
     ] = {}
+
+    @property
+    def stated_delta(self) -> float:
+        """Delta, or what public rows' runs state theirs at; a run's start settles it for rows with a cap."""
+        return _PUBLIC_DELTA if self.delta is None else self.delta
 
     @field_validator("tune", mode="before")
     @classmethod

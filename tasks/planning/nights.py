@@ -113,7 +113,7 @@ def fix_terms(
     sizes = (max(1, math.ceil(expected / len(shards))),) * len(shards)
     resolved = _resolve(config, dataset, sizes, neighbours, factor)
     trust = resolve_trust(config, resolved.trust)
-    budget = allocate([GaussianMu], [1.0], config.epsilon, config.delta).losses[0]
+    budget = allocate([GaussianMu], [1.0], config.epsilon, config.stated_delta).losses[0]
     projection, dimension = _projection(config, resolved, shards), dataset.dimension
     if projection is not None:
         dimension = cast(ProjectionAlgorithm, projection.build()).output_dimension(dimension)
@@ -146,7 +146,7 @@ def fix_terms(
         trust=trust,
         parties=tuple(shard.party for shard in shards),
         account=dataset.account,
-        delta=config.delta,
+        delta=config.stated_delta,
         outside=tuple(step.outside for step in features if step.outside),
         stream=Stream(
             # Rows that may come back are in no part of a partition: what such a horizon costs is added to all others.
@@ -276,7 +276,7 @@ def _projection(config: TrainingConfig, resolved: Resolved, shards: Sequence[Sha
         trust=central,
         parties=tuple(shard.party for shard in shards),
         account=dataset.account,
-        delta=config.delta,
+        delta=config.stated_delta,
     )
 
 
@@ -381,6 +381,6 @@ def plan_night(
         claim=None,
         sound_counterpart=None,
         epsilon=terms.epsilon,
-        delta=config.delta,
+        delta=config.stated_delta,
         reasons=terms.reasons,
     )

@@ -115,7 +115,7 @@ def _allocate(
     share = resolved.arrangement.projection_share
     shares = {"projection": share, "trainer": 1 - share}
     weights = [shares[stage] for stage in stages] if len(stages) > 1 else [1.0]
-    return allocate(list(stages.values()), weights, config.epsilon, config.delta, share_delta=share_delta)
+    return allocate(list(stages.values()), weights, config.epsilon, config.stated_delta, share_delta=share_delta)
 
 
 def _tightened(draft: _Draft, budgets: dict[str, Loss], allocation: Allocation) -> dict[str, Loss]:
@@ -173,7 +173,7 @@ class _Draft:
                 dataset=dataset.model_dump(mode="json"),
                 system=resolved.name,
                 evaluation=[config.evaluation, [release.key for release in evaluations]],
-                target=[config.epsilon, config.delta],
+                target=[config.epsilon, config.stated_delta],
             ),
             system=self._name,
             paper=resolved.paper,
@@ -189,7 +189,7 @@ class _Draft:
             claim=resolved.claim,
             sound_counterpart=resolved.sound_counterpart,
             epsilon=config.epsilon,
-            delta=config.delta,
+            delta=config.stated_delta,
             reasons=resolved.reasons,
             warning=resolved.warning,
         )
@@ -232,7 +232,7 @@ class _Draft:
             parties=tuple(shard.party for shard in group),
             upstream=tuple(upstream),
             account=group[0].dataset.account,
-            delta=self.config.delta,
+            delta=self.config.stated_delta,
             deadline=self._deadline if lookup(spec.kind, spec.name).reads_rows else None,
             outside=tuple(step.outside for step in self.features if step.outside),
         )
@@ -329,7 +329,11 @@ class _Draft:
 
     def _evaluation_losses(self, kinds: Sequence[type[Loss]]) -> tuple[Loss, ...]:
         """Split the run's (epsilon, delta) equally; overruns of a deadline are paid first."""
-        epsilon, delta, weights = cast(float, self.config.epsilon), self.config.delta, [1 / len(kinds)] * len(kinds)
+        epsilon, delta, weights = (
+            cast(float, self.config.epsilon),
+            self.config.stated_delta,
+            [1 / len(kinds)] * len(kinds),
+        )
         losses = allocate(kinds, weights, epsilon, delta).losses
         if self._deadline is None:
             return losses

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, SerializeAsAny, model_validator
 from dpalgos.accounting.overruns import loss_of_overruns
 from dpalgos.aggregators.aggregator import Aggregator
 from dpalgos.algorithms import Algorithm
-from dpalgos.continual import GaussianSum, NightSum, RunningSumModel, nightly_budget
+from dpalgos.continual import GaussianSum, NightSum, RunningSumModel, night_again, nightly_budget
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Guarantee, Loss
 from dpalgos.mechanisms.factorisation import ToeplitzFactor
@@ -351,6 +351,17 @@ class PlannedRelease(_Identified):
                 "what follows the deadline takes a time that does not depend on the rows",
             ),
         )
+
+    def drawn_again(self) -> Guarantee | None:
+        """Return what is proved of this release where it is drawn once more, if that is less than at first.
+
+        A night's guarantee is that of its whole horizon; drawn again, it is one night's.
+        """
+        if self.stream is None or self.budget is None:
+            return None
+        proved = self.trust_model().guarantee(self.build(), self.setting)
+        own = len(self.build().guarantee(self.setting).losses)
+        return replace(proved, losses=(night_again(self.budget, self.stream.factor), *proved.losses[own:]))
 
 
 def one_night(algorithm: AlgorithmSpec, budget: Loss, factor: ToeplitzFactor) -> GaussianSum:

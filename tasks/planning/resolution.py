@@ -144,9 +144,9 @@ def _tuned(config: TrainingConfig, parts: Mapping[str, AlgorithmSpec], trust: st
     count, trainer = math.prod(len(values) for values in grid.values()), parts["trainer"]
     if config.epsilon is None or not lookup(trainer.kind, trainer.name).budgets:
         raise ParameterError(f"{trainer.name} draws no noise here; only trainers with a budget are tuned privately")
-    alone = mu_from_epsilon_delta(config.epsilon, config.delta) if config.delta > 0 else 0.0
+    alone = mu_from_epsilon_delta(config.epsilon, config.stated_delta) if config.stated_delta > 0 else 0.0
     if trust != Trust.CENTRAL:
-        each = gaussian_epsilon(alone / math.sqrt(count), config.delta) if alone else config.epsilon / count
+        each = gaussian_epsilon(alone / math.sqrt(count), config.stated_delta) if alone else config.epsilon / count
         raise ParameterError(
             f"under trust {trust} the losers are seen too, so each of the {count} candidates is a release of its own "
             f"and is charged: `unitball sweep` trains them, and within epsilon {config.epsilon:g} in all each may have "
@@ -173,13 +173,13 @@ def _tuned(config: TrainingConfig, parts: Mapping[str, AlgorithmSpec], trust: st
             f"tuned has no parameter {min(set(given) - {'enters', 'held_out'})!r} here; it has: enters, held_out"
         )
     spec = AlgorithmSpec("trainers", "tuned", {**given, "trainer": trainer.name, "parameters": fixed, "grid": grid})
-    tuned = spec.with_parameters(budget=ApproximateDP(config.epsilon, config.delta)).build()
+    tuned = spec.with_parameters(budget=ApproximateDP(config.epsilon, config.stated_delta)).build()
     values = "; ".join(f"{name} {', '.join(map(str, listed))}" for name, listed in grid.items())
     return spec, (
         f"tuned on private rows: {count} candidates of {trainer.name} ({values}), each trained with the noise of "
         f"mu = {tuned.mu:.3g} on {1 - tuned.held_out:.0%} of the rows and scored on the others; secret coins say "
         f"which compete (each with probability {tuned.chance:.2g}), the best is released, and all is charged as "
-        f"({config.epsilon:g}, {config.delta:g}); one "
+        f"({config.epsilon:g}, {config.stated_delta:g}); one "
         f"training untuned has mu = {alone:.3g}, and {count} that are all charged {alone / math.sqrt(count):.3g} each"
     )
 
@@ -201,7 +201,7 @@ def _facts(
         dimension=dataset.dimension,
         classes=max(len(dataset.classes), 1),
         epsilon=config.epsilon or math.inf,
-        delta=config.delta,
+        delta=config.stated_delta,
         neighbours=config.neighbours or relation,
         trust=trust,
         noise_factor=resolve_trust(config, trust).build().noise_factor(len(known)),

@@ -113,7 +113,7 @@ def _test_fraction(dataset: DatasetRef, config: TrainingConfig) -> float:
         return _PUBLIC_FRACTION
     if not config.evaluation or config.epsilon is None:
         return 0.0
-    return held_out_fraction(dataset.rows, len(dataset.classes), config.epsilon, config.delta)
+    return held_out_fraction(dataset.rows, len(dataset.classes), config.epsilon, config.stated_delta)
 
 
 def _held_out(dataset: DatasetRef, fraction: float, seed: int, files: Sequence[tuple[str, int]]) -> NDArray[np.int64]:

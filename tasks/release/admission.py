@@ -12,7 +12,7 @@ from storage.ledger.charges import PlanRequest, ReleaseCharge
 from storage.ledger.ledger import Ledger
 from storage.refs import DatasetRef, ReleaseRef, ShardRef
 from storage.shards import open_shard
-from tasks.accounts.budget import open_ledger
+from tasks.accounts.budget import open_ledger, tenth
 from tasks.planning.fields import Json
 from tasks.planning.plans import PlannedCombination, PlannedRelease, RunPlan
 from tasks.release.memory import require_memory
@@ -232,7 +232,7 @@ def _require_private(
         if release.delta * most >= 1:
             raise RefusedError(
                 f"delta {release.delta:g} is 1/n or more for a release of n = {most} rows: that protects nobody; "
-                f"choose --delta well below {1 / most:.2g}"
+                f"choose --delta {_safe_delta(ledger, dataset, most):g}"
             )
         guarantee = release.guarantee()
         if not guarantee.proved:
@@ -248,6 +248,12 @@ def _require_private(
                 f"{release.name} is proved in real arithmetic only (idealised) and the account {dataset.account} does "
                 f"not admit that; unitball ingest … --allow-idealised, or an exact algorithm such as noisy-gd"
             )
+
+
+def _safe_delta(ledger: Ledger, dataset: DatasetRef, rows: int) -> float:
+    """Return a tenth of the cap's delta, as runs take by default; of an account without one, a tenth of 1/n."""
+    cap = ledger.account(dataset.account).cap
+    return tenth(1 / rows if cap is None else min(cap.delta, 1 / rows))
 
 
 def _require_charged(release: PlannedRelease, ledger: Ledger) -> None:
@@ -300,6 +306,8 @@ def _charges(release: PlannedRelease, ledger: Ledger) -> Iterator[ReleaseCharge]
         name = "" if stream is None else release.stream_key
         yield ReleaseCharge(key, release.payers, guarantee, release.label, name)
         return
+    drawn_again = release.drawn_again()
+    again = {} if drawn_again is None else drawn_again.to_json()
     for night, one in enumerate(release.night_keys, 1):
         label = f"night {night} of {stream.nights}"
-        yield ReleaseCharge(one, release.payers, guarantee, label, release.stream_key)
+        yield ReleaseCharge(one, release.payers, guarantee, label, release.stream_key, again)

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import NamedTuple, TypeVar, cast
 
 from dpalgos.errors import ParameterError
 from dpalgos.features.public_map import PublicMap
 from dpalgos.guarantees import ApproximateDP, GaussianMu, Loss, PureEpsilon, ZeroConcentrated
 from dpalgos.registry import AlgorithmSpec, lookup
+from dpalgos.rounding import rounded_down
 from dpalgos.secure.errors import SecureAggregationError
-from storage.errors import InputError, RefusedError
+from storage.errors import InputError, OverspendError, RefusedError
 from storage.refs import DatasetRef, ShardRef
-from tasks.accounts.budget import relation_of
+from tasks.accounts.budget import relation_of, settled, tenth
 from tasks.datasets.description import default_normalisation, find_dataset
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.expectation import Expectation, expect, measure_speeds
 from tasks.planning.nights import plan_night
 from tasks.planning.planner import plan_run
-from tasks.planning.plans import PlannedRelease, RunPlan
+from tasks.planning.plans import FeatureStep, PlannedRelease, RunPlan, Shards
 from tasks.planning.resolution import Resolved, resolve, resolve_normalisation
 from tasks.preparation.dealing import planned_shards
 from tasks.preparation.features import featured_ref, find_public_map, plan_features
@@ -28,10 +30,16 @@ from tasks.preparation.nights import preview_nights
 from tasks.release.admission import require_admissible
 from tasks.runtime.engine import has_databases
 from tasks.runtime.settings import current_layout, kept_memory
+from tasks.runtime.stores import open_catalog
 
-__all__ = ["expect_run", "require_feasible"]
+__all__ = ["expect_run", "largest_epsilon", "require_feasible"]
 
 _T = TypeVar("_T")
+# Where the search for the largest epsilon begins, in caps, for at a run's smaller delta its epsilon is larger than at
+# the cap's; by how little more is refused; when it ends; and below what nothing is looked for.
+_MOST, _LARGEST, _MORE, _CLOSE, _LEAST = 4.0, 1000.0, 1.01, 1.004, 1e-4
+# A repetition that nobody asks for, so that what was paid already is no answer.
+_ANOTHER = 10**18
 # Any budget of each kind: parameters are checked before it is known how the run's budget is split.
 _BUDGETS: dict[type[Loss], Loss] = {
     PureEpsilon: PureEpsilon(1.0),
@@ -89,25 +97,128 @@ def require_feasible(config: TrainingConfig) -> RunPlan | None:
     if dataset is None:
         faults.raise_all()
         return None
+    config = settled(config)
     _check_parts(config, dataset, faults)
     if config.horizon is not None:
         plan = None if faults.found else faults.of(lambda: _tonight(config, dataset))
         faults.raise_all()
         return plan
+    dealt = _dealt(config, dataset, faults)
+    if dealt is not None and not faults.found:
+        plan = faults.of(lambda: _planned(config, dealt))
+        if plan is not None:
+            faults.of(lambda: _require_affordable(config, plan, dealt.shards))
+    faults.raise_all()
+    return plan
+
+
+def largest_epsilon(config: TrainingConfig) -> float:
+    """Return the largest epsilon of one more run that would be admitted now, to four digits, rounded down.
+
+    Found by planning such runs and asking the ledger, so that it is the number of the run's own option, whatever the
+    account's unit: this one is admitted, and one per cent more is not.
+
+    Parameters
+    ----------
+    config : TrainingConfig
+        Without epsilon, or with the most that is looked for.
+
+    Returns
+    -------
+    float
+        0 where none is admitted.
+
+    Raises
+    ------
+    InputError, ParameterError, RefusedError
+        Where no such run may be made at any epsilon.
+    """
+    cap = open_catalog().account_of(config.dataset).cap
+    if cap is None:
+        raise InputError(f"{config.dataset} is public: its runs have no cap, and any epsilon fits")
+    if settled(config).stated_delta > cap.delta:
+        raise InputError(f"delta {config.stated_delta:g} is above the cap's: choose --delta {tenth(cap.delta):g}")
+    most = min(_MOST * cap.epsilon, _LARGEST)
+    asked = settled(config).model_copy(update={"epsilon": config.epsilon or most, "repetition": _ANOTHER})
+    try:
+        plan = require_feasible(asked)
+    except OverspendError as refusal:
+        return refusal.fits
+    return 0.0 if plan is None else cast(float, asked.epsilon)
+
+
+class _Dealt(NamedTuple):
+    """The rows of a run as their references say, and the public maps that they pass through."""
+
+    shards: Shards
+    features: tuple[FeatureStep, ...]
+
+
+def _dealt(config: TrainingConfig, dataset: DatasetRef, faults: _Faults) -> _Dealt | None:
     name = resolve_normalisation(config, default_normalisation(config.dataset))
     mapped = faults.of(lambda: mapped_ref(dataset, name)) or dataset
     features = faults.of(lambda: plan_features(mapped, config)) or ()
-    rows = featured_ref(mapped, features)
-    shards = faults.of(lambda: planned_shards(rows, config, dataset))
-    if shards is not None and not faults.found:
-        relation = relation_of(config.dataset)
-        plan = faults.of(
-            lambda: plan_run(config, shards.training, shards.held_out, relation=relation, features=features)
+    shards = faults.of(lambda: planned_shards(featured_ref(mapped, features), config, dataset))
+    return None if shards is None else _Dealt(shards, features)
+
+
+def _planned(config: TrainingConfig, dealt: _Dealt) -> RunPlan:
+    training, held_out = dealt.shards.training, dealt.shards.held_out
+    return plan_run(config, training, held_out, relation=relation_of(config.dataset), features=dealt.features)
+
+
+def _require_affordable(config: TrainingConfig, plan: RunPlan, shards: Shards) -> None:
+    """Refuse as :func:`require_admissible` does, naming the largest epsilon at which this run would be admitted.
+
+    A run at another epsilon may hold out other rows and take other parts, which the ledger cannot know.
+    """
+    try:
+        require_admissible(plan, shards.all)
+    except OverspendError as refusal:
+        if config.epsilon is None:
+            raise
+        fits, cap = _largest(config, refusal.fits), open_catalog().account_of(config.dataset).cap
+        delta = f"at delta {config.stated_delta:g}"
+        if cap is not None and config.stated_delta > cap.delta:
+            delta += f", which is above the cap's: choose --delta {tenth(cap.delta):g}"
+        words = (
+            f"the largest epsilon that would still fit a plan of this kind is {fits:.4g} {delta}"
+            if fits
+            else f"nothing of this kind fits any more {delta}"
         )
-        if plan is not None:
-            faults.of(lambda: require_admissible(plan, shards.all))
-    faults.raise_all()
-    return plan
+        raise OverspendError(refusal.reason, words, fits) from None
+
+
+def _largest(config: TrainingConfig, near: float) -> float:
+    """Return the largest epsilon below a refused one that is admitted; ``near`` is where to begin."""
+    registered = find_dataset(config.dataset)
+
+    def fits(epsilon: float) -> bool:
+        tried, faults = config.model_copy(update={"epsilon": epsilon}), _Faults()
+        dealt = _dealt(tried, registered, faults)
+        if dealt is None or faults.found:
+            return False
+        try:
+            require_admissible(_planned(tried, dealt), dealt.shards.all)
+        except (InputError, ParameterError, RefusedError, SecureAggregationError):
+            return False
+        return True
+
+    high = cast(float, config.epsilon)
+    low = rounded_down(min(near, high), 4)
+    if low > 0 and fits(low):
+        if not fits(_MORE * low):
+            return low
+    else:
+        high, low = low or high, (low or high) / 2
+        while not fits(low):
+            high, low = low, low / 2
+            if low < _LEAST:
+                return 0.0
+    while high > _CLOSE * low:
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return rounded_down(low, 4)
 
 
 def _tonight(config: TrainingConfig, dataset: DatasetRef) -> RunPlan:
@@ -132,6 +243,7 @@ def expect_run(config: TrainingConfig) -> Expectation:
             "--plan does not know what a night of a horizon asks of a machine: leave --plan or --horizon out"
         )
     plan = require_feasible(config)
+    config = settled(config)
     if plan is None:
         raise InputError(f"partition {config.partition} goes by what rows contain: what would run is known at the run")
     registered = find_dataset(config.dataset)

@@ -27,10 +27,14 @@ from tasks.preparation.dealing import deal_rows
 from tasks.release.admission import admit
 from tasks.release.door import make_release
 from tasks.release.storing import read_release
+from tasks.runtime.stores import open_catalog
 
 __all__ = ["ColumnContents", "private_contents"]
 
 _MOST_VALUES = 256
+# Of the cap's delta, the part that lists of values take by default; and what pure epsilons state their cost at where
+# the cap has none. None of that is spent.
+_OF_CAP, _UNSPENT = 100, 1e-12
 
 
 @dataclass(frozen=True)
@@ -45,14 +49,18 @@ class ColumnContents:
         Sorted; empty where no value was selected.
     full : tuple of str
         Columns with as many values as a release holds: there may be more.
+    delta, cap_delta : float
+        What the values spend, of the account's.
     """
 
     ranges: dict[str, tuple[float, float] | None]
     values: dict[str, list[str]]
     full: tuple[str, ...] = ()
+    delta: float = 0.0
+    cap_delta: float = 0.0
 
 
-def private_contents(request: IngestRequest, epsilon: float, delta: float) -> ColumnContents:
+def private_contents(request: IngestRequest, epsilon: float, delta: float | None) -> ColumnContents:
     """Draw ranges of a draft's numeric columns and values of its categories, in one plan.
 
     The rows are registered as the numbers of public bins and the bytes of texts, under a name of their own and the
@@ -68,8 +76,9 @@ def private_contents(request: IngestRequest, epsilon: float, delta: float) -> Co
         Of format ``table-draft``: name, rows, draft, account and cap.
     epsilon : float
         For all columns together, above 0.
-    delta : float
-        Below 1/n: what the values spend, and at which the account states its cost; ranges spend none.
+    delta : float or None
+        Below 1/n: what the values spend, and at which the account states its cost; ranges spend none. If None a
+        hundredth of the cap's: values are selected at a true delta without any Gaussian-DP, so filters add it up.
 
     Raises
     ------
@@ -84,6 +93,11 @@ def private_contents(request: IngestRequest, epsilon: float, delta: float) -> Co
     numbers, texts = columns["numeric"], columns["category"]
     share = epsilon / (bool(numbers) + bool(texts))
     dataset = ingest(request)
+    cap = open_catalog().account_of(dataset.name).cap
+    of_cap = 1.0 if cap is None else cap.delta
+    if texts and not (delta or of_cap):
+        raise InputError(f"values of categories are drawn with a delta only, and the cap of {dataset.account} has none")
+    delta = delta or of_cap / _OF_CAP or _UNSPENT
     shard = _shard(dataset, delta)
     planned = {}
     if numbers:
@@ -96,7 +110,8 @@ def private_contents(request: IngestRequest, epsilon: float, delta: float) -> Co
     admit(list(planned.values()), [shard], run="what the columns hold")
     ranges = _ranges(numbers, planned["ranges"], shard) if numbers else {}
     values = _values(texts, planned["values"], shard) if texts else {}
-    return ColumnContents(ranges, values, tuple(name for name, found in values.items() if len(found) == _MOST_VALUES))
+    full = tuple(name for name, found in values.items() if len(found) == _MOST_VALUES)
+    return ColumnContents(ranges, values, full, delta if texts else 0.0, of_cap)
 
 
 def _released(planned: PlannedRelease, shard: ShardRef) -> Floats:

@@ -10,7 +10,7 @@ import shlex
 from dpalgos.accounting.composition import compose
 from dpalgos.rounding import rounded_up
 from storage.refs import DatasetRef
-from tasks.accounts.budget import budget_report
+from tasks.accounts.budget import budget_report, epsilon_of_person
 from tasks.planning.configuration import SecureSettings, TrainingConfig
 from tasks.planning.plans import RunPlan
 from tasks.tracking.results import Proved, RunResult
@@ -43,7 +43,7 @@ def model_card(
         command = command.replace("unitball train", "unitball federate --roster roster.yaml", 1)
     parts = {
         f"{dataset.name}.{result.algorithm}": _trained_on(config, dataset, plan, elsewhere=elsewhere),
-        "Guarantee": _guarantee(result),
+        "Guarantee": _guarantee(result) + (_of_people(dataset, plan, result) if not elsewhere else ""),
         "Claim": _claim(result),
         "Spent and left": _spent_elsewhere(result) if elsewhere else _spent(dataset, plan, result),
         "How good it is": _measured(dataset, result),
@@ -77,6 +77,16 @@ def _guarantee(result: RunResult) -> str:
         f"{_sentence(proved)}\n\nPrecisely: {proved.statement()}, {proved.neighbours}, {proved.numerics} numerics."
         + (f" Assumed: {'; '.join(proved.assumptions)}." if proved.assumptions else "")
     )
+
+
+def _of_people(dataset: DatasetRef, plan: RunPlan, result: RunResult) -> str:
+    """Return what a person loses where the account protects people of several rows."""
+    size = budget_report(dataset.name)["group_size"]
+    if result.proved is None or size == 1:
+        return ""
+    epsilon = epsilon_of_person(plan, size)
+    loss = f"ε = {rounded_up(epsilon, 3):g}" if math.isfinite(epsilon) else "no finite ε"
+    return f"\n\nThat is of one row. A person of up to {size} rows: {loss} at δ = {plan.delta:g}, for all these rows."
 
 
 def _sentence(proved: Proved) -> str:

@@ -15,7 +15,7 @@ from dpalgos.guarantees import GaussianMu, Setting, Trust
 from dpalgos.registry import AlgorithmSpec, lookup
 from storage.errors import InputError
 from storage.refs import Labels, ShardRef
-from tasks.accounts.budget import relation_of
+from tasks.accounts.budget import relation_of, settled
 from tasks.planning.identity import code_version
 from tasks.planning.plans import FeatureStep, PlannedRelease
 from tasks.release.door import make_release
@@ -188,7 +188,7 @@ def compare_models(
         return _outcome(contest, *accuracy_gain(exact, held_out.rows, 0.0), f"{held_out.rows} public rows")
     if epsilon is None:
         raise ParameterError("a comparison on private rows is charged: say how much with --epsilon")
-    delta = new.config.delta
+    delta = settled(new.config).stated_delta
     spec, trust = AlgorithmSpec("evaluators", "discordance"), AlgorithmSpec("trusts", Trust.CENTRAL)
     planned = PlannedRelease(
         label="discordant pairs of held-out rows",

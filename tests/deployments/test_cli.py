@@ -485,7 +485,7 @@ def test_private_rows_from_ingestion_to_the_end_of_the_budget(unitball: CommandL
     fitting = (*words[:-1], largest, "--repetition", 99)
     assert unitball.trained(*fitting)["epsilon_spent"] <= largest
     assert unitball.succeeds("budget", "clinic")["epsilon_spent"] <= 2.0
-    assert "left ε" in unitball("budget", "clinic").out
+    assert "one more run of unitball at" in unitball("budget", "clinic").out
     # What was paid for stays free.
     assert unitball.trained(*words, "--roc")["cached"] is True
     assert unitball.succeeds("budget", "clinic", "--verify") == {"dataset": "clinic", "verified": True, "problems": []}

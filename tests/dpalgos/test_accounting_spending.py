@@ -286,7 +286,7 @@ def test_a_first_plan_outside_every_filter_is_admitted_and_is_the_last() -> None
     for small in smallest:
         again = admit([whole], ("even", everyone(small)), cap)
         assert not again.admitted
-        assert "nothing of this kind fits" in again.reason
+        assert "nothing of this kind fits" in again.way_out
     assert standing([whole], cap).admitted
     # What costs nothing depends on nobody's rows, and other people's rows are untouched.
     assert admit([whole], ("even", everyone(GaussianMu(0.0))), cap).admitted
@@ -310,9 +310,9 @@ def test_a_refusal_says_what_is_left_and_what_would_fit() -> None:
     assert decision.before.epsilon < 0.5 < decision.after.epsilon
     assert decision.left == pytest.approx(0.5 - decision.before.epsilon)
     assert decision.fits is not None
-    assert f"{decision.fits:.3f}"[:4] in decision.reason
+    assert f"{decision.fits:.3f}"[:4] in decision.way_out
     assert "left" in decision.reason
-    assert "at delta 1e-06" in decision.reason
+    assert "at delta 1e-06" in decision.way_out
     json.dumps(decision.to_json(), allow_nan=False)
 
 
@@ -388,7 +388,7 @@ def test_a_plan_that_leaks_more_than_its_delta_has_no_largest_epsilon() -> None:
     decision = admit([], plan, FilterCap(1.0, D))
     assert not decision.admitted
     assert decision.fits is None
-    assert "no epsilon can be stated" in decision.reason
+    assert "no epsilon can be stated" in decision.way_out
 
 
 def test_a_lowered_cap_is_noticed() -> None:
@@ -554,7 +554,7 @@ def test_parties_that_pay_alike_are_looked_at_once(monkeypatch: pytest.MonkeyPat
         history = [("a", everybody), ("a", {"1": heavy}), ("b", {"x": light})]
         new = ("a", {**everybody, "2": heavy})
         return (
-            spending._largest_fitting(spending._summed(history), new, cap),
+            spending._largest_fitting(spending._summed(history), new, cap, spending.StatedRun.of(new[1])),
             repeats_left(history, new, cap),
             spent(history, 1e-5).epsilon,
         )

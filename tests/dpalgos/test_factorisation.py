@@ -12,7 +12,7 @@ import pytest
 
 from dpalgos.audit.gaussian import gaussian_lower_bound
 from dpalgos.audit.report import Verdict
-from dpalgos.continual import NightSum, decode_running_sum, model_of, nightly_budget, require_gaussian_sum
+from dpalgos.continual import NightSum, decode_running_sum, model_of, night_again, nightly_budget, require_gaussian_sum
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import GaussianMu, PureEpsilon, Setting, Trust, ZeroConcentrated
 from dpalgos.mechanisms.factorisation import LONGEST, ToeplitzFactor
@@ -33,6 +33,24 @@ def matrix_of(coefficients: Sequence[int]) -> Ints:
     nights = len(coefficients)
     places = np.subtract.outer(np.arange(nights), np.arange(nights))
     return np.where(places >= 0, np.array(coefficients, dtype=np.int64)[places], 0)
+
+
+@pytest.mark.parametrize(("participations", "separation"), [(1, 1), (2, 1), (3, 2), (2, 5)])
+@pytest.mark.parametrize("bands", [None, 3])
+def test_one_night_drawn_again_moves_by_the_largest_entry(
+    participations: int, separation: int, bands: int | None
+) -> None:
+    factor = ToeplitzFactor(nights=7, bands=bands, participations=participations, separation=separation)
+    matrix, worst = matrix_of(factor.coefficients), 0
+    for nights in itertools.product((0, 1), repeat=7):
+        places = np.flatnonzero(nights)
+        if len(places) <= participations and (np.diff(places) >= separation).all():
+            worst = max(worst, int((matrix @ np.array(nights)).max()))
+    assert factor.largest_entry == worst
+    # A horizon and any of its nights again cost no less than the two together, and no more than the horizon twice.
+    again = night_again(MU, factor)
+    assert again.mu == pytest.approx(MU.mu * worst / factor.norm)
+    assert again.mu < MU.mu
 
 
 # ── the factor ───────────────────────────────────────────────────────────────────────────────────────────────────────

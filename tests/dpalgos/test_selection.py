@@ -10,12 +10,25 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
+from dpalgos.accounting.composition import compose
+from dpalgos.accounting.costs import PlanCost
 from dpalgos.accounting.profiles import GaussianProfile
+from dpalgos.accounting.scaling import group_loss, scaled
 from dpalgos.accounting.selection import candidate_mu, entry_epsilon, selection_delta
+from dpalgos.accounting.spending import FilterCap, admit
 from dpalgos.algorithms import fit
 from dpalgos.arrays import Array
 from dpalgos.errors import ParameterError
-from dpalgos.guarantees import ApproximateDP, GaussianMu, Neighbours, Setting, Trust
+from dpalgos.guarantees import (
+    ApproximateDP,
+    GaussianMu,
+    Neighbours,
+    PrivateSelection,
+    Setting,
+    Trust,
+    loss_from_json,
+    loss_to_json,
+)
 from dpalgos.keystream import KeyedNoise, public_secret
 from dpalgos.mechanisms.gaussian import mu_from_epsilon_delta
 from dpalgos.models import LinearModel
@@ -161,7 +174,9 @@ def test_a_candidate_that_costs_more_is_refused(monkeypatch: pytest.MonkeyPatch)
         given = honest(self, setting)
         return dataclasses.replace(given, losses=given.losses * 2)
 
-    assert Tuned(budget=BUDGET).guarantee(SETTING).losses == (BUDGET,)
+    (loss,) = Tuned(budget=BUDGET).guarantee(SETTING).losses
+    assert isinstance(loss, PrivateSelection)
+    assert loss.selected == BUDGET
     monkeypatch.setattr(ClassMeansDiscriminant, "guarantee", doubled)
     with pytest.raises(ParameterError, match="costs a delta of"):
         Tuned(budget=BUDGET).guarantee(SETTING)
@@ -243,6 +258,63 @@ def test_which_code_makes_a_candidate_is_its_identity() -> None:
 
     assert version("class-means") != version("noisy-gd")
     assert AlgorithmSpec("trainers", "noisy-gd").classes() != AlgorithmSpec("trainers", "tuned").classes()
+
+
+def tuning(candidates: int, epsilon: float = 1.0, delta: float = 1e-5) -> PrivateSelection:
+    grid = {"count_weight": [1.0 / (2 + index) for index in range(candidates)]}
+    (loss,) = Tuned(budget=ApproximateDP(epsilon, delta), grid=grid).guarantee(SETTING).losses
+    assert isinstance(loss, PrivateSelection)
+    return loss
+
+
+@pytest.mark.parametrize(("candidates", "booked"), [(2, 1.76), (4, 2.05), (8, 2.26)])
+def test_a_tuning_leaves_an_account_open(candidates: int, booked: float) -> None:
+    """By its own (epsilon, delta) it closed it: what it is as a selection is kept for a plan by itself."""
+    cap, selection = FilterCap(3.0, 1e-5), tuning(candidates)
+    first, run = PlanCost.of([selection], 1e-5), PlanCost.of([GaussianMu(mu_from_epsilon_delta(1.0, 1e-5))], 1e-5)
+    alone = admit([], ("all", {"0": first}), cap)
+    assert alone.after.epsilon == pytest.approx(1.0)
+    assert alone.after.filter == "single plan"
+    both = admit([("all", {"0": first})], ("all", {"0": run}), cap)
+    assert both.admitted
+    assert both.after.epsilon == pytest.approx(booked, abs=0.05)
+    closed = admit([("all", {"0": PlanCost.of([selection.selected], 1e-5)})], ("all", {"0": run}), cap)
+    assert not closed.admitted
+    # The composition of the candidates is what is added up, and no less of it.
+    assert first.mu_squared >= candidates * selection.mu**2
+    assert first.slack == 0.0
+
+
+def test_all_candidates_are_dominated_by_what_is_booked_for_them() -> None:
+    """The exact hockey-stick divergence of two candidates' outputs and scores, told apart without any selection."""
+    loss = tuning(2)
+    exact = compose([GaussianMu(loss.mu)] * 2)
+    booked = compose([loss.all_candidates])
+    short = compose([GaussianMu(loss.mu * math.sqrt(2) * 0.99)])
+    for epsilon in (0.1, 0.5, 1.0):
+        assert booked.delta(epsilon) >= exact.delta(epsilon) * (1 - 1e-9)
+        assert short.delta(epsilon) < exact.delta(epsilon)
+
+
+def test_a_selection_that_is_taken_apart_is_what_it_was() -> None:
+    loss = tuning(4)
+    assert loss_from_json(loss_to_json(loss)) == loss
+    assert PlanCost.from_json(PlanCost.of([loss], 1e-5).to_json()).losses == (loss,)
+    # Both guarantees hold, so a plan by itself has the better of them at each delta.
+    profile = compose([loss])
+    assert profile.epsilon(1e-5) == pytest.approx(1.0)
+    assert profile.epsilon(1e-7) == pytest.approx(compose([loss.all_candidates]).epsilon(1e-7))
+    half = scaled(loss, 0.5)
+    assert isinstance(half, PrivateSelection)
+    assert half.mu == pytest.approx(tuning(4, 0.5).mu, rel=1e-6)
+    several = group_loss(loss, 3)
+    assert isinstance(several, PrivateSelection)
+    assert several.mu == pytest.approx(3 * loss.mu)
+    assert several.selected == group_loss(loss.selected, 3)
+    # For so many rows the (epsilon, delta) says nothing, and the candidates still do.
+    many = group_loss(loss, 40)
+    assert isinstance(many, GaussianMu)
+    assert many.mu == pytest.approx(40 * loss.all_candidates.mu)
 
 
 def test_one_curator_alone() -> None:

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
+from dpalgos.accounting.costs import PlanCost
 from dpalgos.continual import NightSum, state_after
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Setting
@@ -23,6 +24,7 @@ from dpalgos.rows import Features, Floats, Ints, Rows
 from dpalgos.trainers.ftrl import FollowTheRegularisedLeader
 from flows.federated_training import chain_inline
 from storage.errors import InputError, OverspendError, RefusedError, StorageError
+from storage.ledger.ledger import OutputOutcome
 from storage.refs import ShardRef, Visibility
 from storage.releases import ReleaseStore
 from storage.rounds import PrivateNotes
@@ -85,6 +87,19 @@ def spent(account: str = "clinic") -> float:
     found = budget_report(account)["epsilon_spent"]
     assert found is not None
     return found
+
+
+def test_a_night_that_is_drawn_again_pays_for_one_night(root: Path, tmp_path: Path) -> None:
+    arrive(lines(30, tmp_path / "rows"), tmp_path)
+    release, _ = tonight()
+    ledger = open_ledger()
+    assert ledger.record_output(release.key, "0" * 64) is OutputOutcome.RECHARGED
+    first, again = (PlanCost.from_json(dict(plan.costs["horizon 1"])) for plan in ledger.plans("clinic"))
+    factor = ToeplitzFactor(nights=NIGHTS)
+    share = factor.coefficients[0] ** 2 / factor.norm_squared
+    assert again.mu_squared == pytest.approx(share * first.mu_squared)
+    assert again.mu_squared >= share * first.mu_squared * (1 - 1e-12)
+    assert share < 0.7
 
 
 def test_a_horizon_is_one_charge_and_a_night_is_one_release(root: Path, tmp_path: Path) -> None:

@@ -6,15 +6,28 @@ import json
 import math
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from dpalgos.accounting.calibration import allocate
 from dpalgos.accounting.composition import compose
 from dpalgos.accounting.costs import PlanCost
-from dpalgos.guarantees import GaussianMu, Guarantee, Neighbours
+from dpalgos.accounting.selection import candidate_mu
+from dpalgos.guarantees import (
+    ApproximateDP,
+    GaussianMu,
+    Guarantee,
+    Loss,
+    Neighbours,
+    PrivateSelection,
+    PureEpsilon,
+    ZeroConcentrated,
+)
+from dpalgos.mechanisms.gaussian import mu_from_epsilon_delta
 from storage.errors import InputError, OverspendError, RefusedError
 from storage.ledger.charges import AccountTerms, Cap, CapChange, Decision, PlanRecord, ReleaseCharge
 from storage.releases import ReleaseStore
@@ -119,6 +132,85 @@ def test_the_largest_epsilon_named_in_a_refusal_fits(clinic: PrivateRows) -> Non
         prepare(**NOISY, epsilon=largest * 1.01, repetition=1).charge()
     prepare(**NOISY, epsilon=largest, repetition=1).charge()
     assert spent() <= 2.0
+
+
+RUNS: dict[str, tuple[list[type[Loss]], list[float]]] = {
+    "gaussian": ([GaussianMu], [1.0]),
+    "pure": ([PureEpsilon], [1.0]),
+    "mixed": ([GaussianMu, PureEpsilon], [0.5, 0.5]),
+    "concentrated": ([ZeroConcentrated], [1.0]),
+    "approximate": ([ApproximateDP], [1.0]),
+    "selection": ([ApproximateDP], [1.0]),
+}
+
+
+def asked(kind: str, epsilon: float, delta: float, relation: Neighbours) -> list[ReleaseCharge]:
+    """Return the releases of a run of this epsilon: two parties that train, and held-out rows that are measured."""
+    losses = list(allocate(*RUNS[kind], epsilon, delta).losses)
+    if kind == "selection":
+        mu = candidate_mu(epsilon, delta, 4, 0.5)
+        losses = [PrivateSelection(epsilon, delta, mu, 4, 0.5)]
+    measured: list[Loss] = (
+        [PureEpsilon(epsilon)] if kind == "pure" else [GaussianMu(mu_from_epsilon_delta(epsilon, delta))]
+    )
+    return [
+        ReleaseCharge(label, parties, Guarantee(tuple(of), relation).to_json(), label)
+        for label, parties, of in (("model", ("0", "1"), losses), ("matrix", ("held-out",), measured))
+    ]
+
+
+@pytest.mark.parametrize("group", [1, 2, 13])
+@pytest.mark.parametrize("kind", [*RUNS])
+@pytest.mark.parametrize(("delta", "history"), [(1e-7, ()), (1e-6, (0.3, 0.2)), (1e-7, (0.05,) * 12)])
+def test_the_epsilon_that_a_refusal_names_is_admitted_and_one_per_cent_more_is_not(
+    group: int, kind: str, delta: float, history: tuple[float, ...]
+) -> None:
+    """Whatever the account's unit: the number is that of the run's own option."""
+    policy, cap, relation = AccountingPolicy().for_group(group), Cap(3.0, 1e-5), Neighbours.REPLACE_SPECIAL
+    plans: list[PlanRecord] = []
+
+    def decided(epsilon: float, kind: str = kind) -> Decision:
+        new = asked(kind, epsilon, delta, relation)
+        return policy.decide(plans, new, partition="even", delta=delta, cap=cap)
+
+    for place, share in enumerate(history):
+        first = decided(share / group, "gaussian")
+        assert first.admitted
+        plans.append(PlanRecord("even", first.costs, sequence=place))
+    refused = decided(40.0)
+    assert not refused.admitted
+    if "nothing of this kind fits" in refused.way_out:
+        # A delta that the group multiplies, or that is spent beside a history, leaves nothing at any epsilon.
+        assert kind == "approximate"
+        assert not decided(1e-4).admitted
+        return
+    named = float(re.findall("is ([0-9.e-]+) at delta", refused.way_out)[0])
+    assert named > 0.01
+    assert decided(named).admitted
+    assert not decided(1.01 * named).admitted
+
+
+def test_a_selection_is_booked_as_what_leaves_more_and_stays_booked() -> None:
+    policy, cap = AccountingPolicy(), Cap(3.0, 1e-5)
+    new = asked("selection", 1.0, 1e-5, Neighbours.REPLACE_ONE)[:1]
+    together, selected = policy.prices(new, 1e-5)
+    assert (together["0"].slack, selected["0"].slack) == (0.0, 1e-5)
+    decision = policy.decide([], new, partition="even", delta=1e-5, cap=cap)
+    assert decision.costs["0"] == together["0"].to_json()
+    # One that was charged before both were known stays what it was, and closes the account as it did.
+    old = PlanRecord("even", {party: cost.to_json() for party, cost in selected.items()})
+    run = asked("gaussian", 0.5, 1e-6, Neighbours.REPLACE_ONE)[:1]
+    assert not policy.decide([old], run, partition="even", delta=1e-6, cap=cap).admitted
+    booked = PlanRecord("even", decision.costs)
+    assert policy.decide([booked], run, partition="even", delta=1e-6, cap=cap).admitted
+    # Also where basic sums, which look least at first, would hold: they would leave less to whatever comes.
+    small = asked("selection", 1.0, 1e-6, Neighbours.REPLACE_ONE)[:1]
+    assert policy.decide([], small, partition="even", delta=1e-6, cap=cap).costs["0"]["slack"] == 0.0
+    # Sixty-four candidates at a large epsilon and a tiny delta cost more together than one selection does.
+    mu = candidate_mu(0.01, 1e-9, 64, 2.0**-10)
+    many = [replace(new[0], guarantee=Guarantee((PrivateSelection(0.01, 1e-9, 20 * mu, 64, 2.0**-10),)).to_json())]
+    cheaper = policy.decide([], many, partition="even", delta=1e-9, cap=cap)
+    assert cheaper.costs["0"]["slack"] == 1e-9
 
 
 # ── what never refills ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -355,7 +447,7 @@ def test_the_policy_prices_a_plan_as_it_is_reported() -> None:
     assert set(decision.costs) == {"0", "1", "2"}
     refused = AccountingPolicy().decide([], priced(plan), partition="p", delta=1e-5, cap=Cap(0.99, 1e-5))
     assert not refused.admitted
-    assert "largest epsilon" in refused.reason
+    assert "largest epsilon" in refused.way_out
     json.dumps(refused.details, allow_nan=False)
 
 
@@ -425,7 +517,8 @@ def test_charges_of_old_under_add_remove_cost_a_replaced_row_and_an_account_over
     small = ReleaseCharge(key="next", parties=("0",), guarantee=Guarantee(losses=(GaussianMu(1e-3),)).to_json())
     after = AccountingPolicy().decide([old], [small], partition="p", delta=1e-5, cap=Cap(2.0, 1e-4))
     assert not after.admitted
-    assert re.search(r"above the cap of epsilon 2 .*left 0 .*nothing of this kind fits", after.reason)
+    assert re.search(r"above the cap of epsilon 2 .*left 0", after.reason)
+    assert "nothing of this kind fits" in after.way_out
 
 
 def test_runs_keep_the_accounts_relation_unless_they_name_their_own(root: Path, tmp_path: Path) -> None:

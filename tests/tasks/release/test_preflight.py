@@ -16,7 +16,7 @@ from tasks.datasets.description import find_dataset
 from tasks.planning.configuration import TrainingConfig
 from tasks.preparation.dealing import deal_rows, planned_shards
 from tasks.preparation.mapping import map_rows, mapped_ref
-from tasks.release.preflight import require_feasible
+from tasks.release.preflight import largest_epsilon, require_feasible
 from tasks.runtime.settings import current_layout
 from tests.support.chains import charges, ingest_private, prepare
 
@@ -114,6 +114,54 @@ def test_what_the_account_cannot_pay_is_refused_and_what_is_paid_is_not(tmp_path
         check("clinic", repetition=1)
     assert charges() == paid
     assert open_ledger().verify({}) == []
+
+
+@pytest.mark.parametrize(
+    ("config", "group"),
+    [
+        ({}, 1),
+        ({"trust": "central", "delta": 1e-8}, 13),
+        ({"evaluation": True}, 13),
+        ({"algorithm": "unitball", "evaluation": True}, 1),
+        ({"algorithm": "local-objective"}, 2),
+        ({"algorithm": None, "trainer": "class-means", "trust": "central", "tune": {"count_weight": (1.0, 0.5)}}, 1),
+        ({"algorithm": "mpc-gp"}, 1),
+    ],
+)
+def test_the_epsilon_that_is_named_is_admitted_and_one_per_cent_more_is_not(
+    config: dict[str, Any], group: int, tmp_path: Path
+) -> None:
+    """In the unit of the run's own option, whatever the account protects and however other epsilons deal the rows."""
+    ingest_private(tmp_path / "rows", count=400, epsilon_cap=2.0, group_size=group, allow_idealised=True)
+    prepare("clinic", algorithm="noisy-gd", trust="central", epsilon=0.6 / group).charge()
+    with pytest.raises(OverspendError, match="the largest epsilon that would still fit") as refused:
+        check("clinic", **config, epsilon=30.0)
+    named = float(str(refused.value).split("of this kind is ")[1].split(" ")[0])
+    assert named == refused.value.fits > 0.01
+    check("clinic", **config, epsilon=named)
+    with pytest.raises(OverspendError):
+        check("clinic", **config, epsilon=1.01 * named)
+
+
+def test_one_more_run_is_told_before_it_is_asked_for(tmp_path: Path) -> None:
+    ingest_private(tmp_path / "rows", epsilon_cap=1.0, delta_cap=1e-6)
+    asked = TrainingConfig(dataset="clinic", algorithm="noisy-gd", parties=2, evaluation=False)
+    whole = largest_epsilon(asked)
+    assert whole > 1.0, "at a tenth of the cap's delta, with the whole account before it"
+    # A delta that was not named is a tenth of the cap's, here and in the run.
+    chain_inline(asked.model_copy(update={"epsilon": 0.9}))
+    assert {charge.delta for charge in open_ledger().charges("clinic")} == {1e-7}
+    after = largest_epsilon(asked)
+    assert 0.0 < after < whole
+    check("clinic", epsilon=after, repetition=7)
+    with pytest.raises(OverspendError):
+        check("clinic", epsilon=1.01 * after, repetition=7)
+    with pytest.raises(InputError, match="above the cap's"):
+        largest_epsilon(asked.model_copy(update={"delta": 1e-5}))
+    with pytest.raises(RefusedError, match=r"choose --delta 1e-07"):
+        check("clinic", delta=0.1)
+    with pytest.raises(OverspendError, match=r"above the cap's: choose --delta 1e-07"):
+        check("clinic", delta=1e-5, epsilon=0.9, repetition=8)
 
 
 def test_no_engine_is_imported() -> None:

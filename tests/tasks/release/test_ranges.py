@@ -7,7 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
+from deployments.cli.app import app
+from deployments.cli.commands import import_all
 from dpalgos.evaluators.bin_counts import BinCounts, occupied
 from dpalgos.guarantees import ApproximateDP, Guarantee, Neighbours, PureEpsilon, Setting, Trust
 from dpalgos.mechanisms.discrete_laplace import DiscreteLaplace
@@ -18,6 +21,7 @@ from tasks.accounts.budget import open_ledger
 from tasks.datasets.drafting import draft_schema, fill_ranges, fill_values
 from tasks.datasets.request import IngestRequest
 from tasks.release.ranges import private_contents
+from tasks.runtime.settings import current_layout
 
 
 def test_bins_are_powers_of_two_of_either_sign() -> None:
@@ -174,3 +178,27 @@ def test_a_plan_that_exceeds_the_cap_draws_neither(root: Path, tmp_path: Path) -
     with pytest.raises(RefusedError, match=r"cap|left"):
         private_contents(_request(draft, path, cap=1.9), 2.0, 1e-7)
     assert open_ledger().charges("people") == []
+
+
+def test_the_account_that_a_draft_opens_protects_people_from_the_first_charge_on(root: Path, tmp_path: Path) -> None:
+    """It is the account of the rows, which could never protect them later; a selection leaves its delta to others."""
+    import_all()
+    path, draft = tmp_path / "rows.csv", tmp_path / "draft.yaml"
+    path.write_text("ward,age,y\n" + "".join(f"a,{20 + row % 60},{row % 2}\n" for row in range(400)))
+    words = ["schema", "draft", path, "-o", draft, "--numeric", "age", "--categories", "ward", "--range-epsilon", 1]
+    words += ["--account", "people", "--epsilon-cap", 9, "--delta-cap", "1e-6", "--group-size", 2]
+    outcome = CliRunner().invoke(app, [str(word) for word in [*words, "--root", current_layout().root]])
+    assert outcome.exit_code == 0, outcome.output
+    assert "spend 1e-08 of the account's delta of 1e-06" in outcome.output
+    assert open_ledger().account("people").group_size == 2
+    losses = [loss for charge in open_ledger().charges("people") for loss in charge.guarantee["losses"]]
+    assert [loss.get("delta") for loss in losses] == [None, 1e-8]
+    draft.unlink()
+    draft_schema(path, draft, numeric=["age"])
+    fill_ranges(draft, {"age": (0.0, 128.0)}, (-1.0, 1.0))
+    text = draft.read_text().replace('"ward", type: todo', '"ward", type: ignore')
+    draft.write_text(text.replace('"y", type: todo', '"y", type: label, classes: ["0", "1"]'))
+    words = ["ingest", "rows", "--format", "csv", "--path", path, "--schema", draft, "--account", "people"]
+    outcome = CliRunner().invoke(app, [str(word) for word in [*words, "--root", current_layout().root]])
+    assert outcome.exit_code == 0, outcome.output
+    assert "open the account with --group-size" in outcome.output, "seven alike, and two are protected"

@@ -10,6 +10,8 @@ import pytest
 from typer.testing import CliRunner
 
 from deployments.cli.app import app
+from dpalgos.accounting.profiles import gaussian_epsilon
+from dpalgos.mechanisms.gaussian import mu_from_epsilon_delta
 from flows.federated_training import chain_inline
 from tasks.planning.configuration import TrainingConfig
 from tasks.tracking.cards import command_of, model_card
@@ -40,6 +42,16 @@ def test_the_card_of_a_private_model(root: Path, tmp_path: Path) -> None:
     ):
         assert words in card, words
     assert len(card) < 5000, "MLflow's limit"
+
+
+def test_the_card_says_what_a_person_of_several_rows_loses(root: Path, tmp_path: Path) -> None:
+    ingest_private(tmp_path / "input", epsilon_cap=40.0, group_size=13)
+    card = card_of(configured(algorithm="noisy-gd", epsilon=0.1))
+    # 13 mu at the run's own delta, by composition.
+    mu = 13 * mu_from_epsilon_delta(0.1, 1e-5)
+    said = float(card.split("A person of up to 13 rows: ε = ")[1].split(" ")[0])
+    assert gaussian_epsilon(mu, 1e-5) * 0.999 < said < gaussian_epsilon(mu, 1e-5) * 1.01
+    assert "people with more than 13 rows" in card
 
 
 def test_the_card_of_a_published_method_says_its_flaw(root: Path) -> None:
