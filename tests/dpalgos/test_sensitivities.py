@@ -286,7 +286,9 @@ def test_the_worst_neighbours_spend_what_is_guaranteed_and_no_more(
 
 
 @pytest.mark.parametrize("relation", RELATIONS)
-@pytest.mark.parametrize("name", [name for name in names("evaluators") if GaussianMu in lookup("evaluators", name).budgets])
+@pytest.mark.parametrize(
+    "name", [name for name in names("evaluators") if GaussianMu in lookup("evaluators", name).budgets]
+)
 def test_the_noise_of_counts_is_never_below_what_the_budget_asks(name: str, relation: Neighbours) -> None:
     """In exact arithmetic, the rounding of a square root in the sensitivity included."""
     ((given, *_), setting) = PARAMETERS["evaluators", name], setting_of(name, 2, relation)
