@@ -14,6 +14,7 @@ from dpalgos import gradient_sums, gram_sums
 from dpalgos.algorithms import fit, is_sum_algorithm
 from dpalgos.guarantees import GaussianMu, Setting, Trust
 from dpalgos.keystream import KeyedNoise
+from dpalgos.models import LinearModel, Projection
 from dpalgos.projections.analyze_gauss import AnalyzeGauss
 from dpalgos.registry import AlgorithmSpec, lookup
 from dpalgos.rows import ArrayRows, Ints, Rows
@@ -163,3 +164,20 @@ def test_replacing_a_row_changes_what_it_adds_and_nothing_else(kind: str, name: 
                 totals = [total_of(algorithm, state, setting, ArrayRows(*one, block=16)) for one in rows]
                 changes.append(totals[0] - totals[1])
             np.testing.assert_array_equal(changes[0], changes[1])
+
+
+@pytest.mark.parametrize(("width", "columns"), [(6, 3), (17, 5), (784, 1), (784, 60), (1000, 33), (9000, 7)])
+def test_a_row_seen_through_a_basis_or_a_model_has_its_own_bits(width: int, columns: int) -> None:
+    """At each place of a block, last, alone, and in another chunk; a plain product gives others."""
+    random = np.random.default_rng(6)
+    matrix, rows = random.normal(size=(width, columns)), random.normal(size=(600, width))
+    kept = Projection(basis=matrix), LinearModel(weights=matrix.T)
+    alone = [artefact.apply(rows[:1]) for artefact in kept]
+    for place in [0, *range(3, 600, 1 + width // 40), 465, 466, 511, 512, 599]:
+        block = rows.copy()
+        block[place], block[(place + 1) % 600] = rows[0], np.nan
+        for artefact, wanted in zip(kept, alone, strict=True):
+            np.testing.assert_array_equal(artefact.apply(block)[place], wanted[0])
+            np.testing.assert_array_equal(artefact.apply(block[max(place - 3, 0) : place + 1])[-1], wanted[0])
+    plain = [part @ matrix for part in (rows[:1], rows[:2], rows[:7], rows)]
+    assert any((one[0] != plain[-1][0]).any() for one in plain)
