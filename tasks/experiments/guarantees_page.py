@@ -60,7 +60,9 @@ the flaw is named, the published algorithm runs on public data only, and its sou
 - **Where a row goes** is decided by its position and by public facts, never by what any row holds, so that neighbours
   differ in one row at one place. A null record keeps its place. A test changes one row (equal to another, null, first,
   last, of another label) and finds every other one where it was (`tests/tasks/test_partitioning.py`); another finds
-  that what a row adds to an integer sum depends on that row alone (`tests/dpalgos/test_spreading.py`).
+  that what a row adds to an integer sum depends on that row alone, seen through a released basis or model too
+  (`tests/dpalgos/test_spreading.py`). Maps by products of real numbers (`random-fourier`, `public-whitening`, those
+  learnt on public rows) may round a row by its place, which is its own, never by what stands beside it.
 
 | what is split | by what |
 | --- | --- |
