@@ -11,7 +11,7 @@ from dpalgos import registry
 from dpalgos.arrays import Array
 from dpalgos.errors import ParameterError
 from dpalgos.kernels import GaussianKernel
-from dpalgos.rows import Floats, Ints
+from dpalgos.rows import Floats, Ints, row_products
 
 __all__ = [
     "AffineMap",
@@ -81,7 +81,9 @@ class Projection:
         """Map (m, d) to (m, k)."""
         return np.asarray(features @ self.basis)
 
-    apply = transform
+    def apply(self, features: Floats) -> Floats:
+        """Map rows, each to bits that depend on it alone: what the door calls."""
+        return row_products(features, self.basis)
 
     def before(self, model: LinearModel) -> LinearModel:
         """Return the model of rows before this map that scores them as ``model`` does after it."""
@@ -126,7 +128,9 @@ class LinearModel:
         """Return (m, rows of ``weights``) decision values."""
         return np.asarray(features @ self.weights.T + self.intercept)
 
-    apply = scores
+    def apply(self, features: Floats) -> Floats:
+        """Return the decision values, each row's with bits that depend on it alone: what the door calls."""
+        return row_products(features, self.weights.T) + self.intercept
 
     def predict(self, features: Floats) -> Ints:
         """Return class indices (m,): the largest score, or the sign where there is one score."""

@@ -52,9 +52,12 @@ __all__ = [
     "gather",
     "null_labels",
     "null_records",
+    "row_products",
     "sanitise",
 ]
 
+# Rows of one product, and their numbers where they are wide.
+_PRODUCT_ROWS, _PRODUCT_ENTRIES = 512, 2**22
 NULL_LABEL = -1
 """Class index of a null record; among real labels, NaN."""
 
@@ -117,6 +120,31 @@ def clip_to_unit_ball(features: Features, radius: float = 1.0) -> Floats:
         # No number times zero would still be none.
         rows = np.where(lost[:, None], 0.0, rows)
     return rows * factor[:, None] if (factor < 1.0).any() else rows
+
+
+def row_products(features: Features, matrix: Floats) -> Floats:
+    """Return ``features @ matrix``, each row with the bits that it has at any place and beside any others.
+
+    A library forms a product of another shape in another order, so that a row alone has other last bits than in a
+    block, and others at a block's end. Here every call has one shape, that of some hundred rows of this width, filled
+    up with zeros: no row moves what another one is rounded to. That a row's place among those makes no difference is no
+    theorem about libraries; a test looks at all of them.
+
+    Parameters
+    ----------
+    features : array (m, d)
+    matrix : array (d, k)
+    """
+    width = features.shape[1]
+    size = max(16, min(_PRODUCT_ROWS, _PRODUCT_ENTRIES // max(width, 1)))
+    products, padded = np.empty((len(features), matrix.shape[1])), np.zeros((size, width))
+    for start in range(0, len(features), size):
+        part = np.ascontiguousarray(features[start : start + size], dtype=np.float64)
+        if len(part) < size:
+            padded[: len(part)] = part
+            part = padded
+        products[start : start + size] = (part @ matrix)[: len(features) - start]
+    return products
 
 
 def null_labels(labels: Array, classes: int) -> NDArray[np.bool_]:

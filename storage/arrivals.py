@@ -4,7 +4,8 @@ A row's fingerprint is an 8-byte BLAKE2b value of its features, its label and th
 root's secret. They are kept in the order of the rows, in private files of their own, so that an earlier version may be
 deleted. Equal rows are counted: of a row that was there twice and is there three times, one has arrived. So how many
 arrive, in all and with each party's file, depends on no row's content: where one row is another from its night on, as
-many are new in every version.
+many are new in every version. Which of equal rows is the new one, the last, depends on content: where new rows stand
+after the old ones, of each file, and these in their order, it is those that stand there, whatever any row holds.
 """
 
 from __future__ import annotations
@@ -74,11 +75,15 @@ class Difference:
         Rows of the version before that are not there any more, or not as they were.
     returning : int
         New rows that were there before, null records apart.
+    appended : bool
+        Whether each file begins with the rows that it had in the version before, in their order. Then the new rows are
+        those after them, whatever they hold: of each value the first rows, as many as there were, stand before.
     """
 
     positions: NDArray[np.int64]
     missing: int
     returning: int
+    appended: bool
 
 
 def difference(
@@ -103,14 +108,27 @@ def difference(
     """
     prints, null = _prints_of(layout, now)
     if before is None:
-        return Difference(np.arange(len(prints), dtype=np.int64), 0, 0)
-    known, counts = np.unique(_prints_of(layout, before)[0], return_counts=True)
+        return Difference(np.arange(len(prints), dtype=np.int64), 0, 0, appended=True)
+    old = _prints_of(layout, before)[0]
+    known, counts = np.unique(old, return_counts=True)
     new = _occurrence(prints) >= _count(prints, known, counts)
     values, held = np.unique(prints, return_counts=True)
     missing = int(np.maximum(counts - _count(known, values, held), 0).sum())
     seen = np.unique(np.concatenate([known, *(_prints_of(layout, one)[0] for one in earlier)]))
     returning = int((np.isin(prints, seen) & new & ~null).sum())
-    return Difference(np.flatnonzero(new).astype(np.int64), missing, returning)
+    files = _by_file(layout, now, prints)
+    appended = all(
+        np.array_equal(files.get(name, rows[:0])[: len(rows)], rows)
+        for name, rows in _by_file(layout, before, old).items()
+    )
+    return Difference(np.flatnonzero(new).astype(np.int64), missing, returning, appended)
+
+
+def _by_file(layout: Layout, ref: DatasetRef, prints: _Prints) -> dict[str, _Prints]:
+    """Return the fingerprints of each party's file, those of one owner under no name."""
+    files = origins(layout, ref) or (("", len(prints)),)
+    ends = np.cumsum([rows for _, rows in files])
+    return {name: prints[end - rows : end] for (name, rows), end in zip(files, ends, strict=True)}
 
 
 def _occurrence(prints: _Prints) -> NDArray[np.int64]:

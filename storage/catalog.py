@@ -284,6 +284,11 @@ class Catalog:
                 entries.append(Kind.STREAM, account=account, subject=key, content=dict(terms))
             return entries.find(Kind.STREAM, subject=key)[0].content
 
+    def streams(self, account: str) -> list[Mapping[str, Any]]:
+        """Return what is released night after night of an account's rows, oldest first."""
+        with reading(self._database) as entries:
+            return [entry.content for entry in entries.find(Kind.STREAM, account=account)]
+
     def stream(self, key: str) -> Mapping[str, Any] | None:
         """Return what is released night after night under a key, None where nothing was fixed."""
         with reading(self._database) as entries:

@@ -10,6 +10,7 @@ import numpy as np
 from dpalgos.audit.clopper_pearson import probability_upper_bound
 from dpalgos.audit.events import Event, Outputs, bound_of_event, fisher_score, joined, learn_event, part_of
 from dpalgos.audit.gaussian import gaussian_lower_bound
+from dpalgos.rows import Floats
 
 __all__ = ["GAUSSIAN_RATIO", "RATIO", "Experiment", "Findings", "Runs", "best_pair", "examine"]
 
@@ -146,6 +147,8 @@ def examine(
     learnt = trials // 2 if trials <= _MANY else trials // 5
     event = learn_event(part_of(left, 0, learnt), part_of(right, 0, learnt), delta, confidence)
     counted = part_of(left, learnt, trials), part_of(right, learnt, trials)
+    # Of runs that the score was not fitted to, so that they are spread as those that are counted.
+    tried = np.concatenate([event.score(part_of(world, learnt // 2, learnt)) for world in (left, right)])
     mu = None
     if GAUSSIAN_RATIO in left:
         # All runs: nothing was learnt for this score.
@@ -159,28 +162,45 @@ def examine(
         lower_bound=bound_of_event(event, *counted, delta, confidence),
         gaussian_mu=mu,
         trials=trials - learnt,
-        curve=trade_off_bound(event, *counted, confidence=confidence),
+        curve=trade_off_bound(event, tried, *counted, confidence=confidence),
     )
 
 
 def trade_off_bound(
-    event: Event, left: Outputs, right: Outputs, *, confidence: float, points: int = 25
+    event: Event, tried: Floats, left: Outputs, right: Outputs, *, confidence: float, points: int = 25
 ) -> list[tuple[float, float]]:
     """Return (type I error, type II error) of tests by the event's score, both bounded from above.
 
-    All points hold together at the confidence (Bonferroni): the mechanism's trade-off curve lies below them.
+    Guarantee
+    ---------
+    With probability at least ``confidence`` the trade-off curve of the two neighbours, the least type II error of any
+    test at each type I error, lies below all points. Proof: score and thresholds are made of runs that are not counted,
+    which are independent of those that are. Given them, each of the ``points`` tests is fixed, its two numbers of
+    errors are binomial, and each Clopper-Pearson bound fails with probability at most (1 − confidence) / (2 points); by
+    the union bound all hold together with the confidence. Where they do, each test has errors no larger than its
+    point's, and the curve is the least of all tests and does not increase.
+
+    Parameters
+    ----------
+    event : Event
+        Learnt on other runs.
+    tried : array (T,)
+        Scores of other runs, of which thresholds are the quantiles.
+    left, right : mapping of str to array
+        The runs that are counted.
     """
     ours, theirs = event.score(left), event.score(right)
     error = (1.0 - confidence) / (2 * points)
     curve = []
-    for threshold in np.quantile(np.concatenate([ours, theirs]), np.linspace(0.02, 0.98, points)):
-        false_alarms, misses = int((theirs > threshold).sum()), int((ours <= threshold).sum())
+    for threshold in np.quantile(tried, np.linspace(0.02, 0.98, points)):
+        # A test decides for the left or for the right in every run, whatever its score.
+        for_left, for_left_wrongly = ours > threshold, theirs > threshold
         if event.left_is_rarer:
-            false_alarms, misses = int((theirs <= threshold).sum()), int((ours > threshold).sum())
+            for_left, for_left_wrongly = ~for_left, ~for_left_wrongly
         curve.append(
             (
-                probability_upper_bound(false_alarms, len(theirs), error),
-                probability_upper_bound(misses, len(ours), error),
+                probability_upper_bound(int(for_left_wrongly.sum()), len(theirs), error),
+                probability_upper_bound(int((~for_left).sum()), len(ours), error),
             )
         )
     return sorted(set(curve))

@@ -69,7 +69,7 @@ class GaussianSums(NoisySums):
 
     def law(self, setting: Setting) -> RoundedGaussian:
         """Return the noise of each sum, in integers."""
-        return RoundedGaussian(self.unit * self.sensitivity(setting) / self.budget.mu)
+        return RoundedGaussian.calibrated(self.budget, self.unit * self.sensitivity(setting))
 
     def deviation(self, setting: Setting) -> float:
         """Return the root of sigma^2 and of 1/12, the variance of rounding, in units of the sums."""

@@ -4,11 +4,20 @@ A version of a data set in a horizon holds all rows of the version before and th
 Every row so belongs to one night of one horizon, whichever versions it stands in, and horizons are disjoint: what they
 cost is a maximum, not a sum. Which rows are new is found at ingestion, where the owner alone looks. How many there are
 is public.
+
+Of equal rows the last is the new one, so one row's content decides which position of the version is new. Where each
+party brings a file of its own, or all rows are in what is released, that matters to nothing: what is new of a file is
+the same but for that row, in whatever order. Where new rows are dealt in turn and what is seen depends on who holds
+which (dropouts, colluders), one row would send all new ones to other parties. There a version with new rows has to
+hold the rows of the one before at the beginning of each file, in their order, so that a row's place alone says which
+night and party are its own (:attr:`storage.arrivals.Difference.appended`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,10 +31,11 @@ from storage.fingerprints import ADMITTED_SHARE
 from storage.layout import Layout
 from storage.refs import DatasetRef
 from tasks.planning.configuration import TrainingConfig
+from tasks.planning.nights import StreamTerms, night_partition
 from tasks.runtime.settings import current_layout
 from tasks.runtime.stores import open_catalog
 
-__all__ = ["arrival_of", "drafted_horizon", "find_horizon", "positions_of"]
+__all__ = ["arrival_of", "drafted_horizon", "find_horizon", "positions_of", "require_appended"]
 
 
 def arrival_of(layout: Layout, catalog: Catalog, name: str, version: DatasetRef) -> Arrival | None:
@@ -37,7 +47,7 @@ def arrival_of(layout: Layout, catalog: Catalog, name: str, version: DatasetRef)
     ------
     RefusedError
         If rows of the version before are missing and others are new, or new rows were there before, and the horizon is
-        not declared for rows that come back.
+        not declared for rows that come back; or if a run of the horizon needs new rows to stand after the old ones.
     """
     horizons = catalog.horizons(name)
     if not horizons or _is_known(horizons, version.version):
@@ -47,6 +57,8 @@ def arrival_of(layout: Layout, catalog: Catalog, name: str, version: DatasetRef)
     _require_arriving(name, found, last.participations)
     if last.full:
         return None
+    if any(_needs_appended(terms, version, last.number) for terms in catalog.streams(version.account)):
+        _require_appended(name, found)
     night = len(last.arrivals) + (1 if len(found.positions) else 0)
     return _arrival(layout, version, last.number, night, found)
 
@@ -63,6 +75,33 @@ def _arrival(layout: Layout, version: DatasetRef, horizon: int, night: int, foun
         rows=len(found.positions),
         by_file=tuple(map(int, by_file)),
     )
+
+
+def _needs_appended(terms: Mapping[str, Any], version: DatasetRef, horizon: int) -> bool:
+    """Whether a run, as it was fixed, deals the horizon's nights in turn and tells parties apart."""
+    release = terms["release"]
+    dealt_in_turn = release["partition"] == night_partition(version, horizon, len(release["parties"]))
+    return dealt_in_turn and StreamTerms.model_validate(terms).tells_parties_apart
+
+
+def require_appended(name: str, version: DatasetRef) -> None:
+    """Refuse a version whose new rows do not all stand after those of the version before, which keep their order.
+
+    Raises
+    ------
+    RefusedError
+    """
+    _require_appended(name, _compared(current_layout(), open_catalog().horizons(name), version))
+
+
+def _require_appended(name: str, found: Difference) -> None:
+    if len(found.positions) and not found.appended:
+        raise RefusedError(
+            f"new rows of {name} do not stand after those of the version before, or these are in another order. Its "
+            "nights are dealt to parties in turn, some of which may be lost or collude, so that a row's place alone "
+            "has to say whose it is: ingest the rows of the version before in their order with the new ones after "
+            "them, or train without dropouts and colluders, under --trust central, or on the parties' own files"
+        )
 
 
 def _is_known(horizons: list[Horizon], version: str) -> bool:
@@ -144,7 +183,7 @@ def drafted_horizon(config: TrainingConfig, version: DatasetRef) -> Horizon:
     """
     assert config.horizon is not None
     horizons = open_catalog().horizons(config.dataset)
-    everything = Difference(np.arange(version.rows, dtype=np.int64), 0, 0)
+    everything = Difference(np.arange(version.rows, dtype=np.int64), 0, 0, appended=True)
     fresh = Horizon(
         number=len(horizons) + 1,
         nights=config.horizon,

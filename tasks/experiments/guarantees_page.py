@@ -57,6 +57,27 @@ the flaw is named, the published algorithm runs on public data only, and its sou
   variation below 2⁻¹⁰⁰ a draw. `idealised`: floating-point noise, the guarantee holds in real arithmetic; on private
   data this needs the owner's word (`--allow-idealised`).
 - **Totality.** Behind the door nothing raises, stops or branches to another release because of what rows contain.
+- **Where a row goes** is decided by its position and by public facts, never by what any row holds, so that neighbours
+  differ in one row at one place. A null record keeps its place. A test changes one row (equal to another, null, first,
+  last, of another label) and finds every other one where it was (`tests/tasks/test_partitioning.py`); another finds
+  that what a row adds to an integer sum depends on that row alone, seen through a released basis or model too
+  (`tests/dpalgos/test_spreading.py`). Maps by products of real numbers (`random-fourier`, `public-whitening`, those
+  learnt on public rows) may round a row by its place, which is its own, never by what stands beside it.
+
+| what is split | by what |
+| --- | --- |
+| parties with files of their own (`--partition own`) | the file that the row came in |
+| simulated parties (`even`, `sized`) | its position among the rows that train, their number, a public seed |
+| simulated parties by label (`by-label`, `dirichlet`) | the labels: refused on private rows |
+| the held-out part of private rows | its position in its file, the party's name, a public seed |
+| the held-out part of public rows | its position, the number of rows, a public seed |
+| training and test files | the file |
+| nights of files of their own | the file, and the version that the row came with |
+| nights dealt to parties in turn | the version, and its position after the older rows ([when](nights.md#nights)) |
+| nights of `continual-class-means`, `continual-ftrl` | its position in its party, modulo the nights |
+| the rows that `tuned` scores by | its position in its party, the share that is held out |
+| batches of `dp-sgd` | a draw of its own from its holder's secret, for each step |
+| blocks, files, workers' parts | its position, the number of features; sums are exact, so the cut changes none |
 
 ## Threat model
 

@@ -25,7 +25,7 @@ from tasks.planning.identity import code_version, identity
 from tasks.planning.plans import FeatureStep, PlannedNightModel, PlannedRelease, RunPlan, Stream, one_night
 from tasks.planning.resolution import Resolved, resolve, resolve_trust
 
-__all__ = ["StreamTerms", "factor_of", "fix_terms", "plan_night", "planned_night"]
+__all__ = ["StreamTerms", "factor_of", "fix_terms", "night_partition", "plan_night", "planned_night"]
 
 # Of a party's frozen sums; a factor of fewer bands keeps fewer of them.
 _LARGEST_STATE = 2**32
@@ -58,6 +58,31 @@ class StreamTerms(BaseModel):
     dimension: int
     classes: int
     epsilon: float
+
+    @property
+    def tells_parties_apart(self) -> bool:
+        """Whether what is seen of a night depends on who holds which row.
+
+        Without dropouts and colluders it is the sum over all parties. With dropouts it is the sum over those that
+        remain, and colluders know their own rows.
+        """
+        secure = self.release.trust.parameters
+        return self.release.setting.trust == Trust.SECAGG and bool(secure.get("dropouts") or secure.get("colluders"))
+
+
+def night_partition(dataset: DatasetRef, horizon: int, rule: str | int) -> str:
+    """Return the name of the partition of a horizon's rows.
+
+    Parameters
+    ----------
+    dataset : DatasetRef
+        Any version.
+    horizon : int
+        Its number.
+    rule : str or int
+        What deals each night's rows: the parties' own files, or in turn to so many parties.
+    """
+    return identity(dataset=dataset.name, account=dataset.account, horizon=horizon, rule=rule)[:32]
 
 
 def factor_of(config: TrainingConfig) -> ToeplitzFactor:

@@ -16,10 +16,10 @@ from storage.errors import InputError
 from storage.refs import DatasetRef, ShardRef
 from storage.shards import write_shards
 from tasks.accounts.budget import relation_of
-from tasks.datasets.horizons import drafted_horizon, find_horizon, positions_of
+from tasks.datasets.horizons import drafted_horizon, find_horizon, positions_of, require_appended
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.identity import identity
-from tasks.planning.nights import StreamTerms, fix_terms
+from tasks.planning.nights import StreamTerms, fix_terms, night_partition
 from tasks.planning.plans import FeatureStep
 from tasks.preparation.dealing import HELD_OUT, OWN_FILES
 from tasks.preparation.features import featured_ref, plan_features
@@ -80,10 +80,16 @@ def begin_nights(config: TrainingConfig, version: DatasetRef, normalisation: str
     Raises
     ------
     InputError, RefusedError, ParameterError
-        As :func:`tasks.datasets.horizons.find_horizon` and :func:`tasks.planning.nights.fix_terms` do.
+        As :func:`tasks.datasets.horizons.find_horizon`, :func:`tasks.datasets.horizons.require_appended` and
+        :func:`tasks.planning.nights.fix_terms` do.
     """
     # What cannot be released opens no horizon.
-    preview_nights(config, version, normalisation)
+    drafted = preview_nights(config, version, normalisation)
+    if drafted.terms.tells_parties_apart and not _uses_own_files(config, origins(current_layout(), version)):
+        store, keys = open_releases(), drafted.terms.release.night_keys
+        for night in drafted.unreleased:
+            if not store.exists(keys[night.night - 1]):
+                require_appended(config.dataset, night.registered)
     return _nights(config, find_horizon(config, version), normalisation, fix=True)
 
 
@@ -163,8 +169,7 @@ def _sizes(config: TrainingConfig, arrival: Arrival) -> tuple[int, ...]:
 
 def _partition(config: TrainingConfig, registered: DatasetRef, horizon: Horizon) -> str:
     files = origins(current_layout(), registered)
-    rule = OWN_FILES if _uses_own_files(config, files) else config.parties
-    return identity(dataset=registered.name, account=registered.account, horizon=horizon.number, rule=rule)[:32]
+    return night_partition(registered, horizon.number, OWN_FILES if _uses_own_files(config, files) else config.parties)
 
 
 def deal_night(config: TrainingConfig, night: Night) -> tuple[ShardRef, ...]:

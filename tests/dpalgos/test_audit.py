@@ -6,9 +6,10 @@ import math
 
 import numpy as np
 import pytest
+from scipy.stats import norm
 
-from dpalgos.audit.events import bound_of_event, learn_event
-from dpalgos.audit.experiment import Experiment, best_pair, examine
+from dpalgos.audit.events import Event, bound_of_event, learn_event
+from dpalgos.audit.experiment import Experiment, best_pair, examine, trade_off_bound
 from dpalgos.audit.gaussian import gaussian_lower_bound
 from dpalgos.audit.ratios import score_of_sums
 from dpalgos.audit.report import Verdict, verdict_of
@@ -57,6 +58,38 @@ def test_an_event_learnt_on_noise_shows_nothing_elsewhere(random: np.random.Gene
         halves = [{"noise": random.standard_normal((100, 5))} for _ in range(4)]
         event = learn_event(halves[0], halves[1], 0.0, 0.9)
         assert bound_of_event(event, halves[2], halves[3], 0.0, 1 - 1e-9) == 0.0
+
+
+def test_the_trade_off_is_counted_at_thresholds_of_other_runs(random: np.random.Generator) -> None:
+    """Were the thresholds quantiles of the counted runs, they would lie among them wherever those are."""
+
+    def runs(world: bool, first: int, count: int) -> dict[str, np.ndarray]:
+        counted = first + np.arange(count) >= 10**9 + 500
+        return {"value": (world + random.standard_normal(count) + 1000.0 * counted)[:, None]}
+
+    # All runs that are counted, batches of 500, lie beyond all that thresholds are made of.
+    found = examine(Experiment("moved", runs), trials=1000, delta=0.0, confidence=0.99)
+    assert len(found.curve) == 1
+
+
+@pytest.mark.parametrize("rarer", [False, True])
+def test_the_trade_off_holds_at_all_its_points_together(rarer: bool, random: np.random.Generator) -> None:
+    """Of two normal laws one apart: at 50 % no more than half of 200 experiments err, at five standard errors.
+
+    A mutant that spends the whole error on each of the 50 bounds errs in nearly all.
+    """
+    event = Event("value", lambda outputs: outputs["value"][:, 0] * (-1.0 if rarer else 1.0), 0.0, rarer)
+
+    def errs(confidence: float) -> bool:
+        tried, left, right = random.standard_normal((3, 1000, 1))
+        curve = trade_off_bound(
+            event, event.score({"value": tried}), {"value": 1.0 + left}, {"value": right}, confidence=confidence
+        )
+        return any(misses < norm.cdf(norm.isf(alarms) - 1.0) for alarms, misses in curve)
+
+    assert np.mean([errs(0.5) for _ in range(200)]) <= 0.5 + 5 * math.sqrt(0.25 / 200)
+    # 1 − 25 / 1 over 50 bounds is a half for each.
+    assert np.mean([errs(-24.0) for _ in range(50)]) > 0.9
 
 
 def test_one_observable_that_says_all_is_found_among_many(random: np.random.Generator) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -282,6 +283,19 @@ def test_the_worst_neighbours_spend_what_is_guaranteed_and_no_more(
     if relation is Neighbours.REPLACE_ONE and least > 0.75 and name not in AS_FAR_FROM_NULL:
         # A mutant: the noise for a null record where rows are replaced.
         assert spent(algorithm, dataclasses.replace(setting, neighbours=Neighbours.REPLACE_SPECIAL), setting) > 1.05
+
+
+@pytest.mark.parametrize("relation", RELATIONS)
+@pytest.mark.parametrize(
+    "name", [name for name in names("evaluators") if GaussianMu in lookup("evaluators", name).budgets]
+)
+def test_the_noise_of_counts_is_never_below_what_the_budget_asks(name: str, relation: Neighbours) -> None:
+    """In exact arithmetic, the rounding of a square root in the sensitivity included."""
+    ((given, *_), setting) = PARAMETERS["evaluators", name], setting_of(name, 2, relation)
+    for mu in np.random.default_rng(4).uniform(0.01, 4.0, 300):
+        algorithm: Any = AlgorithmSpec("evaluators", name, {**given, "budget": GaussianMu(float(mu))}).build()
+        needed = Fraction(algorithm.unit) * Fraction(algorithm.sensitivity(setting)) / Fraction(algorithm.budget.mu)
+        assert Fraction(algorithm.law(setting).sigma) >= needed * (1 + Fraction(1, 2**50))
 
 
 class RootOfTwo(NoisyGradientDescent):

@@ -29,6 +29,7 @@ from storage.refs import ShardRef, Visibility
 from storage.releases import ReleaseStore
 from storage.rounds import PrivateNotes
 from tasks.accounts.budget import budget_report, check_releases, open_ledger
+from tasks.datasets import horizons
 from tasks.datasets.registration import ingest
 from tasks.datasets.request import IngestRequest
 from tasks.planning import nights
@@ -278,6 +279,73 @@ def test_what_cannot_be_released_night_after_night_opens_nothing(
 def test_what_belongs_to_a_horizon_needs_one(root: Path, config: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="horizon"):
         configured("digits", **config)
+
+
+def in_turn(count: int, parties: int, first: int = 0) -> list[str]:
+    """Rows of as many directions as parties, in turn, all different."""
+    places = [row % parties for row in range(count)]
+    return [f"{1 if place else -1} {place + 1}:1 6:{(first + row) / 4000:g}" for row, place in enumerate(places)]
+
+
+@pytest.mark.parametrize(
+    ("newest_first", "config", "apart", "admitted"),
+    [
+        (True, {"trust": "secagg", "secure": {"dropouts": 1, "absent": ["1:mask"]}}, 1, False),
+        (True, {"trust": "secagg", "parties": 4, "secure": {"colluders": 1}}, 0, False),
+        (False, {"trust": "secagg", "secure": {"dropouts": 1, "absent": ["1:mask"]}}, 1, True),
+        # What is released is the sum over all parties, whoever holds a row.
+        (True, {"trust": "secagg"}, None, True),
+        (True, {"trust": "central"}, None, True),
+    ],
+)
+def test_a_row_equal_to_an_older_one_moves_no_other(
+    root: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    newest_first: bool,
+    config: dict[str, Any],
+    apart: int | None,
+    admitted: bool,
+) -> None:
+    """The attack: of two equal rows the later is the new one, so that new rows before it are one place further on.
+
+    Neighbours differ in one row of night 2, which in one of them is equal to a row of night 1. Where parties are lost,
+    a row that moved to another party is in the sum or not: the sum moved by 70 times what one row may move it.
+    """
+    given: dict[str, Any] = {"parties": 3, **config}
+    told: list[Ints] = []
+    for name in ("clinic", "ward"):
+        old, new = in_turn(30, given["parties"]), in_turn(300, given["parties"], 30)
+        if name == "ward":
+            new[0] = old[-1]
+        request = {"account": name, "disjoint_people": "" if name == "clinic" else "made up"}
+        arrive(old, tmp_path, name, **request)
+        tonight(dataset=name, **given)
+        version = [*new, *old] if newest_first else [*old, *new]
+        if not admitted:
+            with pytest.raises(RefusedError, match="after those of the version before"):
+                arrive(version, tmp_path, name, **request)
+            assert len(open_catalog().versions(name)) == 1
+            # The night itself is refused too, where nobody asked for it when its rows came.
+            monkeypatch.setattr(horizons, "_needs_appended", lambda *_: False)
+            arrive(version, tmp_path, name, **request)
+            before = charges(name)
+            with pytest.raises(RefusedError, match="after those of the version before"):
+                tonight(dataset=name, **given)
+            assert charges(name) == before
+            # The sum over all of them is another release, at a price of its own.
+            assert sum(tonight(dataset=name, trust="central")[0].stream.arrived) == 300  # type: ignore[union-attr]  # nights have one
+            return
+        arrive(version, tmp_path, name, **request)
+        release, _ = tonight(dataset=name, **given)
+        assert release.stream is not None
+        assert sum(release.stream.arrived) == 300
+        # The lost party's sum is not in the release, the colluder knows its own.
+        others = [party for party in release.parties if party != str(apart)]
+        told.append(np.sum([frozen(release, party, 2) for party in others], axis=0))
+    most = release.build().inner.class_sums(release.setting).sensitivity(release.setting.neighbours)  # type: ignore[attr-defined]  # of running sums
+    moved = float(np.linalg.norm((told[0] - told[1]).astype(np.float64)))
+    assert 0 < moved <= most, f"{moved / most:.1f} times what one row may move it"
 
 
 class Killed(BaseException):

@@ -78,3 +78,15 @@ def test_how_many_arrive_depends_on_no_rows_content(root: Path, tmp_path: Path) 
             for before, now in zip([None, *versions], versions, strict=False)
         ]
         assert counts == [3, 2, 3]
+
+
+def test_where_rows_are_appended_a_place_says_which_are_new(root: Path, tmp_path: Path) -> None:
+    """Whatever they hold; in another order an equal row decides which of two is the new one."""
+    layout = Layout(root).prepare()
+    first = stored(layout, tmp_path, [A, B])
+    for last in (C, A, B, (1, 0.9)):
+        found = difference(layout, stored(layout, tmp_path, [A, B, last]), first, ())
+        assert (found.positions.tolist(), found.appended) == ([2], True)
+    for rows, new in (([C, A, B], [0]), ([B, A, B], [2]), ([B, A, C], [2]), ([A, C], [1])):
+        found = difference(layout, stored(layout, tmp_path, rows), first, ())
+        assert (found.positions.tolist(), found.appended) == (new, False)
