@@ -1,14 +1,17 @@
-"""YAML that a person wrote, read within bounds: depth and unfolded size are limited, nothing is executed."""
+"""Documents from outside: YAML of bounded depth and unfolded size, of which nothing is executed, and strict JSON."""
 
 from __future__ import annotations
 
+import json
+import math
+from collections import Counter
 from typing import Any
 
 import yaml
 
 from storage.errors import InputError
 
-__all__ = ["parse_yaml"]
+__all__ = ["parse_json", "parse_yaml"]
 
 _MOST_NODES = 1_000_000
 
@@ -59,3 +62,40 @@ def _unfolded(node: yaml.Node, known: dict[int, int]) -> int:
         inner = parts if isinstance(node, yaml.CollectionNode) else []
         known[id(node)] = 1 + sum(_unfolded(part, known) for part in inner)
     return known[id(node)]
+
+
+def parse_json(data: bytes | str, place: str) -> Any:
+    """Return the value of a JSON document.
+
+    Parameters
+    ----------
+    data : bytes or str
+    place : str
+        What it is and where it is from, for messages.
+
+    Raises
+    ------
+    InputError
+        If it is not JSON as RFC 8259 has it (NaN and infinities are none, nor is a number that would become one), names
+        a key twice, or is nested too deeply.
+    """
+    try:
+        return json.loads(data, object_pairs_hook=_once, parse_constant=_finite, parse_float=_finite)
+    except RecursionError:
+        raise InputError(f"{place} is nested too deeply") from None
+    except ValueError as error:
+        raise InputError(f"{place} is not JSON: {error}") from None
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text} is no finite number")
+    return value
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError(f"it names {Counter(name for name, _ in pairs).most_common(1)[0][0][:60]!r} twice")
+    return found

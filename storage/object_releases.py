@@ -3,17 +3,20 @@
 Two writers of one release may put two objects, if a library changed a value in its last bit. Neither the store's
 conditional put nor the order in which its objects appear decides between them: the ledger does, under its write lock,
 after the object is there and before anybody is told. So that a release is made exactly once rests on the ledger alone.
+What is read is compared with the digest in that row, which whoever may write to the bucket cannot change.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from pathlib import Path
 
 from storage.errors import DamagedError, StorageError
 from storage.layout import path_component
 from storage.ledger.database import Database
 from storage.ledger.entries import Entries, Kind, reading, writing
 from storage.objects import ObjectStore
+from storage.releases import ReleaseStore
 
 __all__ = ["ObjectReleases"]
 
@@ -80,19 +83,30 @@ class ObjectReleases:
         return True
 
     def _named(self, key: str) -> str | None:
-        with reading(self._database) as entries:
-            digest = _last(entries, key)
+        digest = self._digest(key)
         return None if digest is None else _name(key, digest)
 
+    def _digest(self, key: str) -> str | None:
+        with reading(self._database) as entries:
+            return _last(entries, key)
+
     def _halves(self, key: str) -> tuple[bytes, bytes]:
-        name = self._named(key)
-        whole = None if name is None else self._store.get(name)
+        digest = self._digest(key)
+        whole = None if digest is None else self._store.get(_name(key, digest))
         if whole is None:
             raise StorageError(f"{self.shown(key)} does not exist")
         size = int.from_bytes(whole[:8], "big")
         if size > len(whole) - 8:
             raise DamagedError(f"{self.shown(key)} is damaged: it is cut off; restore it, or remove it and run again")
-        return whole[8 : 8 + size], whole[8 + size :]
+        manifest, arrays = whole[8 : 8 + size], whole[8 + size :]
+        # The object agrees with itself whoever wrote it: only the ledger says which one was stored.
+        found = ReleaseStore.check({"manifest.json": manifest, "arrays.npz": arrays}, Path(key))[1]
+        if found != digest:
+            raise DamagedError(
+                f"{self.shown(key)} is another release (digest {found[:12]}) than the ledger stored ({digest[:12]}): "
+                "somebody has replaced it; restore it, or remove it (unitball doctor --clean) and run again"
+            )
+        return manifest, arrays
 
 
 def _name(key: str, digest: str) -> str:

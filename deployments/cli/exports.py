@@ -49,10 +49,11 @@ def verify(
     from tasks.exports.verifying import verify as verified
 
     found = verified(require_readable(archive, "ARCHIVE"), signer=signer)
-    title = f"{found.algorithm} on {found.dataset}, run {found.run[:12]}"
-    rows = ((check.what, _WORDS[check.holds], check.detail) for check in found.checks)
+    title = f"{found.algorithm} on {found.dataset}, run {found.run[:12]}" if found.run else "what it says does not hold"
+    rows = ((check.what, _WORDS[check.holds], check.detail, check.word) for check in found.checks)
+    vouched = table(("who", "on whose word alone"), found.words.items(), title="What nobody can check here")
     return Answer(
         found.to_json(),
-        [table(("checked", "", "found"), rows, title=title)],
+        [table(("checked", "", "found", "rests on"), rows, title=title), *([vouched] if found.words else [])],
         None if found.holds else typer.Exit(1),
     )

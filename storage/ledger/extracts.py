@@ -19,8 +19,8 @@ FIELDS = tuple(column.name for column in table.columns)
 def extract(database: Database, keys: Sequence[str]) -> list[dict[str, Any]]:
     """Return the entries that speak of releases, in their order, each a mapping of :data:`FIELDS`.
 
-    These are the openings of the accounts that paid, the plans that the releases were charged with, all charges of
-    these plans, and the digests of the releases' outputs.
+    These are the openings of the accounts that paid and the changes of their caps, the plans that the releases were
+    charged with, all charges of these plans, and the digests of the releases' outputs.
 
     Parameters
     ----------
@@ -33,7 +33,8 @@ def extract(database: Database, keys: Sequence[str]) -> list[dict[str, Any]]:
         accounts = {charge.account for charge in charges}
         numbers = set(plans)
         for account in accounts:
-            numbers |= {entry.sequence for entry in found.find(Kind.ACCOUNT, subject=account)}
+            opened = [*found.find(Kind.ACCOUNT, subject=account), *found.find(Kind.CAP, account=account)]
+            numbers |= {entry.sequence for entry in opened}
             numbers |= {
                 entry.sequence
                 for entry in found.find(Kind.CHARGE, Kind.RECHARGE, account=account)

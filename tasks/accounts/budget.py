@@ -614,8 +614,9 @@ def check_releases() -> list[str]:
         except Exception as error:
             problems.append(str(error))
             continue
-        # Post-processing and maps made from public parameters were never charged, and need not be.
-        if "post_processing" not in manifest and manifest.get("reads_rows", True):
+        # Post-processing and maps made from public parameters were never charged, and need not be; what parties of
+        # their own have made they have charged.
+        if not {"post_processing", "charged_by"} & manifest.keys() and manifest.get("reads_rows", True):
             stored[key] = store.digest_of(manifest, arrays)
     return problems + open_ledger().verify_releases(stored)
 

@@ -9,6 +9,7 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 from string import hexdigits
+from typing import Any
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -20,22 +21,25 @@ from storage.manifests import canonical
 from storage.results import query
 from storage.secrets import root_secret
 from tasks.exports.archive import fingerprint, pack, signing_key
+from tasks.federation.evidence import Evidence
 from tasks.planning.fields import Json
 from tasks.runtime.settings import current_layout, current_root, kept_memory
 from tasks.runtime.stores import open_ledger_database, open_releases
 from tasks.tracking.models import find_model
 from tasks.tracking.promotion import audit_of
+from tasks.tracking.results import RunResult
 
-__all__ = ["AUDIT", "CHARGES", "ENVIRONMENT", "PROOF", "RUN", "export_run", "installed", "release_member"]
+__all__ = ["AUDIT", "CHARGES", "ENVIRONMENT", "PROOF", "RUN", "SIGNED", "export_run", "installed", "release_member"]
 
+SIGNED = "signed.json"
 RUN, CHARGES, AUDIT, PROOF, ENVIRONMENT = "run.json", "charges.json", "audit.json", "proof.md", "environment.json"
-_JSON = ("proved", "claim", "split", "releases", "evaluations")
+_JSON = ("proved", "claim", "split", "identity", "releases", "evaluations", "classes", "confusion", "roc")
 _NAMES = ("run_key", "mlflow_run_id")
 _LOCK = Path(__file__).resolve().parents[2] / "requirements.lock"
 
 
 def release_member(key: str, file: str) -> str:
-    """Return the member that holds a release's file."""
+    """Return the member that holds a release's file, or what parties have signed of it."""
     return f"releases/{key}/{file}"
 
 
@@ -60,10 +64,21 @@ def export_run(run: str) -> tuple[bytes, str, str]:
     layout, found = current_layout(), _find(run)
     keys = [*found["releases"], *found["evaluations"]]  # type: ignore[misc]  # both are lists
     store, members = open_releases(), {RUN: canonical(found)}
-    manifests = {}
+    manifests: dict[str, Json] = {}
     for key in keys:
         files = store.files(key)
         manifests[key] = store.manifest(key)
+        # Whatever a release is made of is part of its proof: of a night's model, the nights before.
+        used: Any = manifests[key].get("post_processing", manifests[key])
+        keys += [one for one in used["upstream"] if one not in keys]
+        if "charged_by" in manifests[key]:
+            evidence = Evidence.stored(layout, key)
+            if evidence is None:
+                raise InputError(
+                    f"release {key[:12]} was made of parties' messages by an earlier version, which kept none of what "
+                    "they had signed; ask for the run once more with another --repetition"
+                )
+            files[SIGNED] = evidence
         members |= {release_member(key, name): data for name, data in files.items()}
     database = open_ledger_database()
     members[CHARGES] = canonical({"ledger": database.ledger_id, "entries": extract(database, keys)})
@@ -88,14 +103,16 @@ def _find(run: str) -> Json:
         known = ", ".join(str(record.get("run_key"))[:12] for record in records[-5:]) or "none yet"
         how = f"{len(means)} runs" if means else "no run"
         raise InputError(f"{how} of this root: {run!r} (the last ones are {known}, or name a model)")
-    if means[0].get("releases") is None:
+    if means[0].get("identity") is None:
         raise InputError(
-            f"run {run} was recorded before results named their releases; run it again, which charges nothing, and "
-            "export it then"
+            f"run {run} was recorded before results said what their key is the digest of; run it again, which charges "
+            "nothing, and export it then"
         )
     return {
         name: json.loads(value) if name in _JSON and isinstance(value, str) else value
         for name, value in means[0].items()
+        # The records of other versions have other columns, which are empty here.
+        if name in RunResult.model_fields or (name.startswith("config_") and value is not None)
     }
 
 

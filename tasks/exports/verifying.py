@@ -1,33 +1,57 @@
-"""An export checked where neither its rows nor its root are: digests, identities, guarantees, prices, and the chain."""
+"""An export checked where neither its rows nor its root are: everything that can be is derived here and compared.
+
+What is believed follows from what was planned, and that from the identities, which are digests of it: whether a release
+reads rows, what it is proved to cost and whose it is are never read from what is to be checked. Each field of a
+manifest is derived once more and must be the same, and no other field may stand there; numbers are finite.
+"""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from dpalgos.accounting.composition import compose
+import numpy as np
+
 from dpalgos.errors import ParameterError
-from dpalgos.guarantees import Guarantee, Loss
-from storage.errors import InputError, StorageError
-from storage.ledger.charges import AccountTerms, ReleaseCharge
+from dpalgos.guarantees import Trust
+from dpalgos.models import Artefact, decode
+from storage.documents import parse_json
+from storage.errors import InputError, RefusedError, StorageError
+from storage.ledger.charges import DEFAULT_RELATION, AccountTerms, Cap, ReleaseCharge
 from storage.ledger.entries import Kind
 from storage.ledger.extracts import FIELDS, linked, unlike
+from storage.manifests import canonical
 from storage.releases import ReleaseStore
 from tasks.accounts.budget import AccountingPolicy
 from tasks.exports.archive import Archive, read
-from tasks.exports.collecting import AUDIT, CHARGES, ENVIRONMENT, PROOF, RUN, installed, release_member
-from tasks.planning.plans import PlannedCombination, PlannedRelease, combination_of
+from tasks.exports.collecting import AUDIT, CHARGES, ENVIRONMENT, PROOF, RUN, SIGNED, installed, release_member
+from tasks.federation.evidence import Evidence, federated_manifest
+from tasks.planning.plans import (
+    NightIdentity,
+    PlannedCombination,
+    PlannedRelease,
+    RunIdentity,
+    RunPlan,
+    combination_of,
+)
+from tasks.release.storing import manifest_of
 from tasks.runtime.stores import open_ledger_database
+from tasks.tracking.results import Proved, RunResult, proved_of
 
-__all__ = ["Check", "Verified", "verify"]
+__all__ = ["Check", "Verified", "verify", "verify_archive"]
 
-_CLOSE = 1e-9
+_CLOSE = 1e-5
 _FILES = ("manifest.json", "arrays.npz")
+_CHARGE = {"plan", "partition", "parties", "guarantee", "label"}
+_STATED = {"epsilon_spent": "epsilon", "delta_spent": "delta", "mu_spent": "mu"}
+_HERE, _SIGNER, _PARTIES = "derived here", "the signer's", "the parties' own"
+
+Planned = PlannedRelease | PlannedCombination
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +64,14 @@ class Check:
     holds : bool or None
         None where it could not be looked at here.
     detail : str
+    word : str
+        On whose word it rests.
     """
 
     what: str
     holds: bool | None
     detail: str = ""
+    word: str = _HERE
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,21 +80,25 @@ class Verified:
 
     Parameters
     ----------
-    run, signer : str
-        The run's key, and the fingerprint of the key that signed.
-    algorithm, dataset : str
+    signer : str
+        The fingerprint of the key that signed.
+    run, algorithm, dataset : str or None
+        The run's key, and what it was made with and of, as the key has it; None where that cannot be read.
     epsilon, delta : float or None
-        What is proved of the run, recomputed here; None where nothing is.
+        What is proved of the run, derived here; None where nothing is.
     checks : tuple of Check
+    words : dict of str to str
+        Who says what of this without a proof.
     """
 
-    run: str
     signer: str
-    algorithm: str
-    dataset: str
+    run: str | None
+    algorithm: str | None
+    dataset: str | None
     epsilon: float | None
     delta: float | None
     checks: tuple[Check, ...]
+    words: Mapping[str, str]
 
     @property
     def holds(self) -> bool:
@@ -93,61 +124,127 @@ class _Contents:
     def __init__(self, archive: Archive) -> None:
         self._members = archive.members
         self.run = self.json(RUN)
-        self.keys = [*self.run["releases"], *self.run["evaluations"]]
+        self.named = [str(key) for key in (*self.run["releases"], *self.run["evaluations"])]
         charges = self.json(CHARGES)
         self.ledger = str(charges["ledger"])
         self.stored: list[dict[str, Any]] = charges["entries"]
-        if any(set(entry) != set(FIELDS) for entry in self.stored):
-            raise ValueError("an entry of the ledger has other fields than entries have")
-        self.entries = [{**entry, "content": json.loads(entry["content"])} for entry in self.stored]
+        if set(charges) != {"ledger", "entries"} or any(set(entry) != set(FIELDS) for entry in self.stored):
+            raise ValueError("the ledger's entries have other fields than entries have")
+        if any(type(entry["sequence"]) is not int or entry["sequence"] < 1 for entry in self.stored):
+            raise ValueError("the ledger's entries are not numbered")
+        self.entries = [{**one, "content": parse_json(one["content"], "an entry of the ledger")} for one in self.stored]
 
     def json(self, name: str) -> Any:
-        return json.loads(self._members[name])
-
-    def expected(self) -> set[str]:
-        releases = {release_member(key, file) for key in self.keys for file in _FILES}
-        return {RUN, CHARGES, AUDIT, PROOF, ENVIRONMENT} | releases
+        return parse_json(self._members[name], name)
 
     def of(self, *kinds: Kind) -> list[dict[str, Any]]:
         return [entry for entry in self.entries if entry["kind"] in kinds]
 
-    def charge(self, key: str) -> dict[str, Any]:
-        found = [entry for entry in self.of(Kind.CHARGE) if entry["subject"] == key]
-        if not found:
-            raise _RefutedError(f"release {key[:12]} reads rows and was never charged")
-        return found[0]
-
-    def plan(self, number: int) -> dict[str, Any]:
-        found = [entry for entry in self.of(Kind.PLAN) if entry["sequence"] == number]
-        if not found:
-            raise _RefutedError(f"the plan with number {number} is missing")
+    def only(self, kind: Kind, subject: str) -> dict[str, Any]:
+        found = [entry for entry in self.of(kind) if entry["subject"] == subject]
+        if len(found) != 1:
+            raise _RefutedError(
+                f"{subject[:12]} has {len(found)} entries of kind {kind} in the ledger, and must have one"
+            )
         return found[0]
 
     @cached_property
     def releases(self) -> dict[str, tuple[dict[str, Any], str]]:
-        """Manifest and digest of each release, checked against the bytes of its arrays."""
-        return {
-            key: ReleaseStore.check({file: self._members[release_member(key, file)] for file in _FILES}, Path(key[:12]))
-            for key in self.keys
-        }
+        """Manifest and digest of each release, and of all that these are made of; checked against their bytes."""
+        found: dict[str, tuple[dict[str, Any], str]] = {}
+        waiting = list(self.named)
+        while waiting:
+            key = waiting.pop(0)
+            if key not in found:
+                found[key] = manifest, _ = ReleaseStore.check(self._files(key), Path(key[:12]))
+                waiting += manifest.get("post_processing", manifest)["upstream"]
+        return found
 
-    def readers(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield the releases that read rows, which are the ones that cost something."""
-        for key, (manifest, _) in self.releases.items():
-            if manifest.get("reads_rows"):
-                yield key, manifest
+    def _files(self, key: str) -> dict[str, bytes]:
+        lacking = [file for file in _FILES if release_member(key, file) not in self._members]
+        if lacking:
+            raise _RefutedError(f"release {key[:12]} is part of the run, and its {' and '.join(lacking)} is missing")
+        return {file: self._members[release_member(key, file)] for file in _FILES}
 
-    def planned(self, key: str, manifest: Mapping[str, Any]) -> PlannedRelease:
-        plan = self.plan(self.charge(key)["content"]["plan"]) if manifest["reads_rows"] else None
-        fields = {name: manifest[name] for name in PlannedRelease.model_fields if name in manifest}
-        return PlannedRelease.model_validate(
+    @cached_property
+    def artefacts(self) -> dict[str, Artefact]:
+        found = {}
+        for key in self.releases:
+            manifest, arrays = ReleaseStore.decode(self._files(key), Path(key[:12]))
+            if any(np.issubdtype(one.dtype, np.inexact) and not np.isfinite(one).all() for one in arrays.values()):
+                raise _RefutedError(f"release {key[:12]} has numbers that are not finite")
+            found[key] = decode(manifest["artefact"], arrays)
+        return found
+
+    @cached_property
+    def evidence(self) -> dict[str, Evidence]:
+        """What parties of their own have signed, by release."""
+        there = [key for key in self.releases if release_member(key, SIGNED) in self._members]
+        return {key: Evidence.model_validate(self.json(release_member(key, SIGNED))) for key in there}
+
+    @cached_property
+    def planned(self) -> dict[str, Planned]:
+        """What each release was planned as; its identity is the digest of that."""
+        return {key: _planned(key, manifest) for key, (manifest, _) in self.releases.items()}
+
+    def charged(self) -> dict[str, PlannedRelease]:
+        """Return the releases that read rows, which are the ones that cost something."""
+        planned = self.planned.items()
+        return {key: one for key, one in planned if isinstance(one, PlannedRelease) and one.reads_rows}
+
+    @cached_property
+    def plan(self) -> RunPlan:
+        """The run's plan, as its releases make it; its key is the digest of what it names."""
+        said = RunIdentity.model_validate(self.run["identity"])
+        models = [self.planned[key] for key in said.models]
+        streams = {one.stream_key for one in self.charged().values() if one.stream is not None}
+        if streams:
+            said = NightIdentity.model_validate(self.run["identity"])
+        of_streams = {one.stream_key if one.stream is not None else "" for one in self.charged().values()}
+        if (streams and of_streams != {*streams}) or len(streams) > 1:
+            raise _RefutedError("its releases are of several streams, or some are of none")
+        last = {*said.models, said.model, *said.evaluation[1]}
+        before = [one for key, one in self.planned.items() if key not in last]
+        (basis,) = [one for one in before if isinstance(one, PlannedCombination)] or [None]
+        return RunPlan.model_validate(
             {
-                **fields,
-                "seed": manifest["public_seed"],
-                "account": plan["account"] if plan else "",
-                "delta": plan["content"]["delta"] if plan else 0.0,
+                "identity": said,
+                "system": said.system,
+                "paper": "",
+                "trust": str(models[0].setting.trust),
+                "normalisation": said.dataset.normalisation,
+                # Of a stream's nights each one's guarantee is that of all of them.
+                "projections": [one for one in before if isinstance(one, PlannedRelease) and one.stream is None],
+                "basis": basis,
+                "models": models,
+                "model": None if said.model is None else self.planned[said.model],
+                "evaluations": [self.planned[key] for key in said.evaluation[1]],
+                "split": {},
+                "claim": None,
+                "sound_counterpart": None,
+                "epsilon": said.target[0],
+                "delta": said.target[1],
             }
         )
+
+    @cached_property
+    def proved(self) -> Proved | None:
+        """What is proved of the run, derived from the releases that it was planned to make."""
+        return proved_of(self.plan)
+
+
+def _planned(key: str, manifest: Mapping[str, Any]) -> Planned:
+    planned: Planned
+    if "post_processing" in manifest:
+        planned = combination_of({**manifest["post_processing"], "label": manifest["label"], "code": manifest["code"]})
+    else:
+        fields = {name: manifest[name] for name in PlannedRelease.model_fields if name in manifest}
+        # Who pays and at which delta is no part of what a release is.
+        outside = {"seed": manifest["public_seed"], "account": "", "delta": 0.0}
+        planned = PlannedRelease.model_validate({**fields, **outside})
+    if planned.key != key:
+        raise _RefutedError(f"the manifest of release {key[:12]} describes another one, {planned.key[:12]}")
+    return planned
 
 
 def verify(path: Path, *, signer: str | None = None) -> Verified:
@@ -171,22 +268,29 @@ def verify(path: Path, *, signer: str | None = None) -> Verified:
     InputError, storage.errors.DamagedError, storage.errors.FormatVersionError
         If the archive itself cannot be relied on: see :func:`~tasks.exports.archive.read`.
     """
-    archive = read(path)
+    return verify_archive(read(path), signer=signer)
+
+
+def verify_archive(archive: Archive, *, signer: str | None = None) -> Verified:
+    """Check an archive that was read; as :func:`verify` does."""
     try:
         contents = _Contents(archive)
     except (KeyError, ValueError, TypeError) as error:
-        raise InputError(f"{path} was signed by {archive.signer[:16]} but is no export of a run: {error!r}") from error
+        raise InputError(f"what {archive.signer[:16]} has signed is no export of a run: {error!r}") from error
     checks = [_signer(archive.signer, signer)]
-    checks += [_made(what, look, contents) for what, look in _LOOKS]
-    proved = contents.run.get("proved") or {}
+    checks += [_made(what, word, look, contents) for what, word, look in _LOOKS]
+    said, proved = None, None
+    if all(check.holds is not False for check in checks):
+        said, proved = contents.plan.identity, contents.proved
     return Verified(
-        run=str(contents.run["run_key"]),
         signer=archive.signer,
-        algorithm=str(contents.run["algorithm"]),
-        dataset=str(contents.run["dataset"]),
-        epsilon=proved.get("epsilon"),
-        delta=proved.get("delta"),
+        run=said and said.key,
+        algorithm=said and said.system,
+        dataset=said and said.dataset.name,
+        epsilon=proved and proved.epsilon,
+        delta=proved and proved.delta,
         checks=tuple(checks),
+        words=_words(contents, archive.signer) if said else {},
     )
 
 
@@ -197,104 +301,190 @@ def _signer(found: str, wanted: str | None) -> Check:
     return Check("signature", holds, "by the key that was named" if holds else f"by another key: {found}")
 
 
-def _made(what: str, look: Callable[[_Contents], str], contents: _Contents) -> Check:
+def _made(what: str, word: str, look: Callable[[_Contents], str], contents: _Contents) -> Check:
     try:
-        return Check(what, True, look(contents))
+        return Check(what, True, look(contents), word)
     except _UncheckedError as reason:
-        return Check(what, None, str(reason))
-    except (_RefutedError, StorageError, ParameterError) as problem:
-        return Check(what, False, str(problem))
-    except (KeyError, ValueError, TypeError, AttributeError, IndexError) as error:
-        return Check(what, False, f"it cannot be read: {' '.join(str(error).split()) or type(error).__name__}")
+        return Check(what, None, str(reason), word)
+    except (_RefutedError, RefusedError, StorageError, ParameterError) as problem:
+        return Check(what, False, str(problem), word)
+    except (LookupError, ValueError, TypeError, AttributeError, ArithmeticError, AssertionError) as error:
+        reason = " ".join(str(error).split())[:300] or type(error).__name__
+        return Check(what, False, f"it cannot be read: {reason}", word)
+
+
+def _words(contents: _Contents, signer: str) -> dict[str, str]:
+    """Return who says what without a proof."""
+    if not contents.evidence:
+        said = "which rows these are and how many, that the noise was drawn as the code has it and kept secret, "
+        said += "the ledger's entries, what else was released and spent, audits, packages"
+        return {f"the signer ({signer[:16]}…)": said}
+    first = next(iter(contents.evidence.values()))
+    secure = contents.plan.trust == Trust.SECAGG
+    own = "its public keys of the secure sums" if secure else "its own release, or its noisy sums"
+    own = f"which rows it has and how many, its noise, that it has charged the run, {own}"
+    words = {f"party {party} ({first.roster.parties[party][:16]}…)": own for party in first.roster.names}
+    made = "that the sums are those that the parties' messages open, " if secure else ""
+    words[f"the coordinator, who signed ({signer[:16]}…)"] = f"{made}who the parties are, audits, packages"
+    return words
 
 
 def _members(contents: _Contents) -> str:
-    if strange := sorted(contents.expected() ^ set(contents._members)):
+    if len(set(contents.named)) != len(contents.named):
+        raise _RefutedError("the run names a release twice")
+    expected = {RUN, CHARGES, AUDIT, PROOF, ENVIRONMENT}
+    expected |= {release_member(key, file) for key in contents.releases for file in _FILES}
+    expected |= {release_member(key, SIGNED) for key in contents.evidence}
+    if strange := sorted(expected ^ set(contents._members)):
         raise _RefutedError(f"missing or not part of an export: {', '.join(strange[:5])}")
-    return f"{len(contents.keys)} releases"
+    return f"{len(contents.releases)} releases"
 
 
 def _digests(contents: _Contents) -> str:
-    outputs: dict[str, set[str]] = {}
-    for entry in contents.of(Kind.OUTPUT):
-        outputs.setdefault(entry["subject"], set()).add(entry["content"]["digest"])
-    for key, (manifest, digest) in contents.releases.items():
-        if manifest["key"] != key:
-            raise _RefutedError(f"release {key[:12]} calls itself {manifest['key'][:12]}")
-        if manifest.get("reads_rows") and digest not in outputs.get(key, set()):
+    outputs = {(entry["subject"], entry["content"]["digest"]) for entry in contents.of(Kind.OUTPUT)}
+    for key in contents.charged().keys() - contents.evidence.keys():
+        if (key, contents.releases[key][1]) not in outputs:
             raise _RefutedError(f"release {key[:12]} is not the one whose bytes the ledger recorded")
-    return "manifests, arrays and the ledger's record of them agree"
+    return "manifests and arrays agree, with each other and with what was recorded of them"
 
 
 def _identities(contents: _Contents) -> str:
-    for key, (manifest, _) in contents.releases.items():
-        if "post_processing" in manifest:
-            planned: PlannedRelease | PlannedCombination = combination_of(
-                {**manifest["post_processing"], "label": manifest["label"], "code": manifest["code"]}
-            )
+    for key, planned in contents.planned.items():
+        manifest, made = contents.releases[key][0], contents.artefacts[key]
+        if key in contents.evidence:
+            derived = federated_manifest(planned, made.kind, contents.evidence[key].took_part)  # type: ignore[arg-type]  # else it has none
+        elif isinstance(planned, PlannedRelease):
+            derived = manifest_of(planned, made.kind, _numbers(manifest["diagnostics"]))
         else:
-            planned = contents.planned(key, manifest)
-        if planned.key != key:
-            raise _RefutedError(f"the manifest of release {key[:12]} describes another one, {planned.key[:12]}")
-    return "each is the digest of what its manifest says"
+            derived = manifest_of(planned, made.kind)
+            again = planned.build().combine(
+                [contents.artefacts[one] for one in planned.upstream], np.array(planned.weights)
+            )
+            if not _equal(_listed(again), _listed(made)):
+                raise _RefutedError(f"release {key[:12]} is not what its {planned.name} makes of the releases it names")
+        if other := _differing(json.loads(canonical(derived)), manifest):
+            raise _RefutedError(f"release {key[:12]} states another {other} than follows from what it is")
+    return "each field of each manifest follows from what the release's identity is the digest of"
+
+
+def _numbers(said: Mapping[str, Any]) -> dict[str, float]:
+    if not all(isinstance(value, int | float) and not isinstance(value, bool) for value in said.values()):
+        raise _RefutedError("what a solver says of its own work must be numbers")
+    return dict(said)
+
+
+def _listed(made: Artefact) -> dict[str, Any]:
+    return {name: array.tolist() for name, array in made.arrays().items()}
+
+
+def _run(contents: _Contents) -> str:
+    plan, run = contents.plan, contents.run
+    said = plan.identity
+    unknown = [name for name in run if name not in RunResult.model_fields and not name.startswith("config_")]
+    # Fields that are left out, or that only mean the same, are other fields.
+    if unknown or run["run_key"] != said.key or _differing(said.model_dump(mode="json"), run["identity"]):
+        raise _RefutedError(f"the run's key is not the digest of what it names, or has fields that none has: {unknown}")
+    reached = [*said.models, *([] if said.model is None else [said.model]), *said.evaluation[1]]
+    for key in reached:
+        reached += [one for one in contents.planned[key].upstream if one not in reached]
+    # A night's model is made of the nights before, which were other runs'.
+    earlier = {key for key, one in contents.charged().items() if one.stream is not None and key not in said.models}
+    if set(reached) != set(contents.planned) or set(contents.named) != set(reached) - earlier:
+        raise _RefutedError("the run's key names other releases than the archive holds")
+    places = {(one.dataset, one.partition) for one in contents.planned.values()}
+    if len(places) > 1 and not isinstance(said, NightIdentity):
+        raise _RefutedError("its releases are of several versions or partitions of rows")
+    if not isinstance(said, NightIdentity) and {version for version, _ in places} != {said.dataset.version}:
+        raise _RefutedError("its releases are of other rows than its key names")
+    # Public maps that rows pass through are named behind the system.
+    named = run["algorithm"] == said.system or run["algorithm"].startswith(f"{said.system}+")
+    if not named or (run["dataset"], run["trust"]) != (said.dataset.name, plan.trust):
+        raise _RefutedError("the run states another algorithm, data set or trust than its key names")
+    made = dict.fromkeys(one.algorithm.name for one in contents.planned.values())
+    return f"its key names these releases: {', '.join(made)}"
 
 
 def _guarantees(contents: _Contents) -> str:
-    for key, manifest in contents.readers():
-        try:
-            found = contents.planned(key, manifest).guarantee()
-        except ParameterError as error:
-            raise _UncheckedError(f"{manifest['label']} cannot be built by what is installed here: {error}") from error
-        for where, said in (
-            ("manifest", manifest["guarantee"]),
-            ("charge", contents.charge(key)["content"]["guarantee"]),
-        ):
-            if not _alike(found.losses, Guarantee.from_json(said)):
-                raise _RefutedError(
-                    f"release {key[:12]}: its {where} states {said['losses']}, derived here {found.losses}"
-                )
+    said = contents.plan.identity
+    for key, planned in contents.charged().items():
+        if key in contents.evidence:
+            continue
+        derived = json.loads(canonical(planned.guarantee().to_json()))
+        charge = contents.only(Kind.CHARGE, key)
+        content, stream = charge["content"], planned.stream is not None
+        if content.keys() != (_CHARGE | {"stream"} if stream else _CHARGE):
+            raise _RefutedError(f"the charge of release {key[:12]} has other fields than charges have")
+        if other := _differing(derived, content["guarantee"]):
+            raise _RefutedError(f"release {key[:12]} was charged with another {other} than is derived here")
+        where = (sorted(planned.payers), planned.charged_partition, planned.stream_key if stream else "")
+        if (sorted(content["parties"]), content["partition"], content.get("stream", "")) != where:
+            raise _RefutedError(f"release {key[:12]} was charged to others than those whose rows it reads")
+        if said.dataset.private and charge["account"] != said.dataset.account:
+            raise _RefutedError(f"release {key[:12]} was charged to {charge['account']}, not to {said.dataset.account}")
     return "derived here from each algorithm, as charged"
 
 
-def _alike(losses: Sequence[Loss], said: Guarantee) -> bool:
-    """Compare losses up to the last bits, in which mathematical libraries differ."""
-    return len(losses) == len(said.losses) and all(
-        type(one) is type(other)
-        and all(
-            value == asdict(other)[name]
-            or (isinstance(value, float) and math.isclose(value, asdict(other)[name], rel_tol=_CLOSE))
-            for name, value in asdict(one).items()
+def _charged_with(
+    contents: _Contents, plan: Mapping[str, Any]
+) -> tuple[AccountingPolicy, list[ReleaseCharge], AccountTerms]:
+    """Return what was charged with a plan, the policy that priced it, and the account's terms."""
+    content = plan["content"]
+    account = contents.only(Kind.ACCOUNT, plan["account"])["content"]
+    size = account["group_size"]
+    if type(size) is not int or size < 1:
+        raise _RefutedError(f"account {plan['account']} has {size!r} rows a person")
+    charges = [one for one in contents.of(Kind.CHARGE, Kind.RECHARGE) if one["content"]["plan"] == plan["sequence"]]
+    places = {one["content"]["partition"] for one in charges}
+    if sorted(one["subject"] for one in charges) != sorted(content["releases"]) or places != {content["partition"]}:
+        raise _RefutedError(f"plan {plan['sequence']} names other releases than were charged with it")
+    releases = [
+        ReleaseCharge(
+            key=one["subject"],
+            parties=tuple(one["content"]["parties"]),
+            guarantee=one["content"]["guarantee"],
+            stream=one["content"].get("stream", ""),
         )
-        for one, other in zip(losses, said.losses, strict=True)
-    )
+        for one in charges
+    ]
+    # Accounts of the first version name neither.
+    terms = AccountTerms(relation=account.get("relation", DEFAULT_RELATION), deltas=account.get("deltas", {}))
+    return AccountingPolicy(size), releases, terms
 
 
 def _prices(contents: _Contents) -> str:
-    opened = {entry["subject"]: entry["content"] for entry in contents.of(Kind.ACCOUNT)}
+    _require_own_ledger(contents)
+    plans = {entry["sequence"] for entry in contents.of(Kind.PLAN)}
+    if strange := {one["content"]["plan"] for one in contents.of(Kind.CHARGE, Kind.RECHARGE)} ^ plans:
+        raise _RefutedError(f"the plan with number {strange} is missing, or nothing was charged with it")
     for plan in contents.of(Kind.PLAN):
-        number, content = plan["sequence"], plan["content"]
-        charges = [one for one in contents.of(Kind.CHARGE, Kind.RECHARGE) if one["content"]["plan"] == number]
-        if sorted(one["subject"] for one in charges) != sorted(content["releases"]):
-            raise _RefutedError(f"plan {number} names other releases than were charged with it")
-        account = opened[plan["account"]]
-        prices = AccountingPolicy(int(account["group_size"])).prices(
-            [
-                ReleaseCharge(
-                    key=one["subject"],
-                    parties=tuple(one["content"]["parties"]),
-                    guarantee=one["content"]["guarantee"],
-                    stream=one["content"].get("stream", ""),
-                )
-                for one in charges
-            ],
-            content["delta"],
-            AccountTerms(relation=account.get("relation", AccountTerms().relation)),
-        )
+        policy, releases, terms = _charged_with(contents, plan)
         # Of two prices that are proved, the ledger booked the one that left more of what the account had then.
-        written = [{party: cost.to_json() for party, cost in one.items()} for one in prices]
-        if not any(_equal(json.loads(json.dumps(one)), content["costs"]) for one in written):
-            raise _RefutedError(f"plan {number} was booked at another price than its releases have")
-    return f"{len(contents.of(Kind.PLAN))} plan(s) cost what the ledger booked"
+        prices = [
+            {party: cost.to_json() for party, cost in one.items()}
+            for one in policy.prices(releases, plan["content"]["delta"], terms)
+        ]
+        differing = [_differing(json.loads(json.dumps(one)), plan["content"]["costs"]) for one in prices]
+        if all(differing):
+            other = differing[0]
+            raise _RefutedError(f"plan {plan['sequence']} was booked at another price than its releases have: {other}")
+    return f"{len(plans)} plan(s) cost what the ledger booked"
+
+
+def _require_own_ledger(contents: _Contents) -> None:
+    if not contents.evidence:
+        return
+    if contents.entries or contents.evidence.keys() != contents.charged().keys():
+        raise _RefutedError("some releases were charged by parties of their own, and others here")
+    raise _UncheckedError("each party has charged it in its own account, and says so")
+
+
+def _differing(one: Mapping[str, Any], other: Any) -> str:
+    """Return the first name under which two mappings differ, numbers up to what libraries differ in."""
+    if not isinstance(other, Mapping):
+        return "value"
+    return next(
+        (name for name in one | other if name not in one or name not in other or not _equal(one[name], other[name])), ""
+    )
 
 
 def _equal(one: Any, other: Any) -> bool:
@@ -302,43 +492,83 @@ def _equal(one: Any, other: Any) -> bool:
         return one.keys() == other.keys() and all(_equal(one[name], other[name]) for name in one)
     if isinstance(one, list) and isinstance(other, list):
         return len(one) == len(other) and all(map(_equal, one, other))
-    if isinstance(one, float) and isinstance(other, int | float):
+    if type(one) is float and type(other) in (int, float):
         # Least mu is found by a search; libraries differ in its last digits.
-        return math.isclose(one, other, rel_tol=1e-6)
-    return bool(one == other)
+        return math.isclose(one, other, rel_tol=_CLOSE, abs_tol=1e-12)
+    return type(one) is type(other) and bool(one == other)
 
 
 def _epsilon(contents: _Contents) -> str:
-    proved = contents.run.get("proved")
-    bills: dict[str, list[Loss]] = {}
-    streams: set[str] = set()
-    for key, manifest in contents.readers():
-        charged = contents.charge(key)["content"]
-        if (stream := charged.get("stream")) in streams:
-            # The guarantee of one night is that of all.
-            continue
-        streams |= {stream} if stream else set()
-        losses = Guarantee.from_json(charged["guarantee"]).losses
-        for party in manifest["parties"]:
-            bills.setdefault(party, []).extend(losses)
-    if proved is None:
-        raise _UncheckedError("the run states no proof")
-    found = max(compose(bill).epsilon(proved["delta"]) for bill in {tuple(bill) for bill in bills.values()})
-    if not found <= proved["epsilon"] * (1 + 1e-6):
-        raise _RefutedError(f"the run states epsilon {proved['epsilon']:.6g}; its releases compose to {found:.6g}")
-    return f"epsilon {found:.6g} at delta {proved['delta']:g}, composed here from the releases"
+    run, found = contents.run, contents.proved
+    derived = None if found is None else found.model_dump(mode="json")
+    stated = {name: None if derived is None else derived[of] for name, of in _STATED.items()} | {"proved": derived}
+    if other := _differing(stated, {name: run[name] for name in stated}):
+        proved = f"epsilon {found.epsilon:.6g} at delta {found.delta:g}" if found else "nothing"
+        raise _RefutedError(f"the run states another {other} than is derived here from its releases: {proved}")
+    if found is None:
+        return "nothing is proved of this run"
+    plans = {entry["sequence"]: entry["content"]["delta"] for entry in contents.of(Kind.PLAN)}
+    if isinstance(contents.plan.identity, NightIdentity) and found.delta not in plans.values():
+        raise _RefutedError(f"the run states delta {found.delta:g}, and its horizon was charged at another")
+    return f"epsilon {found.epsilon:.6g} at delta {found.delta:g}, composed here from the releases"
 
 
 def _cap(contents: _Contents) -> str:
+    _require_own_ledger(contents)
     said = []
     for plan in contents.of(Kind.PLAN):
-        cap, after = plan["content"]["details"].get("cap"), plan["content"]["details"].get("spent_after")
-        if cap is None:
+        number, account, details = plan["sequence"], plan["account"], plan["content"]["details"]
+        opened = contents.only(Kind.ACCOUNT, account)["content"]
+        if opened["cap"] is None:
+            if contents.plan.identity.dataset.private or details:
+                raise _RefutedError(f"account {account} is of private rows and has no cap")
             raise _UncheckedError("the rows are public; no budget is kept of them")
-        if after is None or after > cap["epsilon"]:
-            raise _RefutedError(f"plan {plan['sequence']} left account {plan['account']} beyond its cap")
-        said.append(f"{plan['account']}: {after:.4g} of {cap['epsilon']:g} at delta {cap['delta']:g} spent")
+        changes = [one["content"]["cap"] for one in contents.of(Kind.CAP) if one["sequence"] < number]
+        cap, after = Cap(**[opened["cap"], *changes][-1]), details["spent_after"]
+        policy, releases, terms = _charged_with(contents, plan)
+        place = {"partition": plan["content"]["partition"], "delta": plan["content"]["delta"]}
+        alone = json.loads(json.dumps(policy.decide((), releases, cap=cap, terms=terms, **place).details))
+        if details["cap"]["epsilon"] != cap.epsilon or (not changes and _differing(alone["cap"], details["cap"])):
+            raise _RefutedError(f"plan {number} was decided under another cap than account {account} had")
+        if type(after) not in (int, float) or not alone["spent_after"] * (1 - _CLOSE) <= after <= cap.epsilon:
+            raise _RefutedError(
+                f"plan {number} left account {account} beyond its cap, or with less spent than it costs"
+            )
+        said.append(f"{account}: {after:.4g} of {cap.epsilon:g} at delta {cap.delta:g} spent")
     return "; ".join(said) + ", as the ledger stated; what else was charged is not in the archive"
+
+
+def _parties(contents: _Contents) -> str:
+    if not contents.evidence:
+        raise _UncheckedError("the rows are the signer's own: no other party has signed anything")
+    first, plan = next(iter(contents.evidence.values())), contents.plan
+    shared = {"config", "roster", "descriptions", "charges"}
+    if any(one.model_dump(include=shared) != first.model_dump(include=shared) for one in contents.evidence.values()):
+        raise _RefutedError("the releases are of several runs")
+    run, derived = first.run()
+    keys: dict[str, str] = {}
+    for mine, theirs in zip(_parts(derived), _parts(plan), strict=True):
+        # Which code made it is part of what it is; here another version may be installed.
+        changed = {"code": theirs.code, "upstream": tuple(keys[key] for key in mine.upstream)}
+        keys[mine.key] = mine.model_copy(update=changed).key
+        if keys[mine.key] != theirs.key:
+            raise _RefutedError(f"{theirs.label} is not what follows from what the parties have signed of their rows")
+    named = derived.identity.model_dump() | {
+        "models": tuple(keys[key] for key in derived.identity.models),
+        "model": derived.identity.model and keys[derived.identity.model],
+        "evaluation": (derived.identity.evaluation[0], tuple(keys[key] for key in derived.identity.evaluation[1])),
+    }
+    if named != plan.identity.model_dump():
+        raise _RefutedError("the run is not the one that the parties have signed")
+    for key, evidence in contents.evidence.items():
+        evidence.require(run, plan.releases, contents.charged()[key], contents.artefacts[key])
+    return f"{', '.join(first.roster.names)} have signed their rows' descriptions, charges and messages"
+
+
+def _parts(plan: RunPlan) -> list[Planned]:
+    """Return all that a plan makes, in the order in which it is made."""
+    found = (*plan.projections, plan.basis, *plan.models, plan.model, *plan.evaluations)
+    return [one for one in found if one is not None]
 
 
 def _chain(contents: _Contents) -> str:
@@ -375,16 +605,18 @@ def _environment(contents: _Contents) -> str:
     return f"{lock}; the same packages are installed here"
 
 
-_LOOKS: tuple[tuple[str, Callable[[_Contents], str]], ...] = (
-    ("members", _members),
-    ("digests", _digests),
-    ("identities", _identities),
-    ("guarantees", _guarantees),
-    ("prices", _prices),
-    ("epsilon", _epsilon),
-    ("cap", _cap),
-    ("chain of entries", _chain),
-    ("ledger", _ledger),
-    ("audit", _audit),
-    ("packages", _environment),
+_LOOKS: tuple[tuple[str, str, Callable[[_Contents], str]], ...] = (
+    ("members", _HERE, _members),
+    ("digests", _SIGNER, _digests),
+    ("identities", _HERE, _identities),
+    ("run", _HERE, _run),
+    ("guarantees", _HERE, _guarantees),
+    ("prices", _HERE, _prices),
+    ("epsilon", _HERE, _epsilon),
+    ("cap", _SIGNER, _cap),
+    ("parties", _PARTIES, _parties),
+    ("chain of entries", _SIGNER, _chain),
+    ("ledger", _HERE, _ledger),
+    ("audit", _SIGNER, _audit),
+    ("packages", _SIGNER, _environment),
 )

@@ -27,11 +27,18 @@ from storage.encoder import TableEncoder
 from storage.errors import InputError, RefusedError, StorageError
 from storage.refs import DatasetRef, ReleaseRef
 from storage.releases import ReleaseStore
+from storage.rounds import RoundStore
 from tasks.datasets.description import find_dataset
-from tasks.federation.messages import Answer, Ask, Request, Roster, Sent, Signed, Status, packed, unpacked
+from tasks.federation.evidence import (
+    Evidence,
+    federated_manifest,
+    keys_of,
+    numbers_of,
+    session_name,
+)
+from tasks.federation.messages import Answer, Ask, Purpose, Request, Roster, Sent, Signed, Status, packed, unpacked
 from tasks.federation.planning import described, federated_plan, run_name, shared_rows
 from tasks.planning.configuration import TrainingConfig
-from tasks.planning.fields import Json
 from tasks.planning.identity import identity
 from tasks.planning.plans import PlannedCombination, PlannedRelease, RunPlan, Shards
 from tasks.preparation.dealing import deal_rows
@@ -125,7 +132,7 @@ def federate(
     rows = asking.featured()
     public = None if measured_on is None else _public_rows(measured_on, rows, asking.plan)
     asking.reserve()
-    asking.ask_all(Ask.COMMIT)
+    asking.commit()
     asking.make(asking.plan.projections)
     asking.combine(asking.plan.basis)
     asking.make(asking.plan.models)
@@ -233,11 +240,29 @@ class _Asking:
         try:
             answers = self.ask_all(Ask.RESERVE)
             for party, answer in answers.items():
-                if unpacked(answer.message).decode() != ",".join(release.key for release in self.plan.releases):
+                if unpacked(answer.message).decode() != keys_of(self.plan.releases):
                     raise RefusedError(f"party {party} derives another plan: it has another version of Unitball")
         except (RefusedError, StorageError):
             self._ask(dict.fromkeys(self._roster.names, self._request(Ask.RETURN)))
             raise
+
+    def commit(self) -> None:
+        """Let everybody charge the run, and keep what they sign of it."""
+        answers = self.ask_all(Ask.COMMIT)
+        self._charges = tuple(self.require(answer, Purpose.CHARGE, self.run) for answer in answers.values())
+
+    def require(self, answer: Answer, purpose: Purpose, run: str) -> Signed:
+        """Return what a party has signed.
+
+        Raises
+        ------
+        RefusedError
+            If it has signed nothing, or not for this.
+        """
+        if answer.signed is None or answer.signed.party != answer.party:
+            raise RefusedError(f"party {answer.party} has not signed its {purpose}: upgrade its Unitball")
+        self._roster.check(answer.signed, purpose, run)
+        return answer.signed
 
     # ── releases ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -250,11 +275,14 @@ class _Asking:
             answers = self._all(requests)
             for release in missing:
                 answer = answers[self._holder(release)]
-                self._store(release, _checked(release, answer), (answer.party,))
+                said = self.require(answer, Purpose.RELEASE, self.run)
+                self._store(release, _checked(release, answer), (answer.party,), [(said,)])
         for release in releases:
             if release.reads_rows and len(release.parties) > 1 and not is_stored(release.key):
                 sums, took_part = self._sums(release)
-                self._store(release, result_of(release, sums), took_part)
+                steps = len(ServerRounds(release).blocks if self._is_secure(release) else sums)
+                messages = [self.kept(release, number, ()) for number in range(steps)]
+                self._store(release, result_of(release, sums), took_part, messages)
             self.made[release.key] = self._reference(release)
 
     def combine(self, combination: PlannedCombination | None) -> None:
@@ -276,35 +304,48 @@ class _Asking:
         kind = ReleaseStore(current_layout()).manifest(release.key)["artefact"]
         return ReleaseRef(key=release.key, kind=kind, party=release.owner)
 
-    def _store(self, release: PlannedRelease, made: Artefact, took_part: Sequence[str]) -> None:
-        """Store what parties have released: they have charged it, each in its own account."""
-        manifest: Json = {
-            "key": release.key,
-            "artefact": made.kind,
-            "label": f"{release.label}, of parties of their own",
-            "run": self.run,
-            "algorithm_name": release.name,
-            "trust": release.trust.name,
-            "took_part": list(took_part),
-            # Not here: the ledger of this root knows nothing of it.
-            "reads_rows": False,
-            "charged_by": "each party, in its own account",
-            "guarantee": release.guarantee().to_json(),
-            "descriptions": [one.model_dump(mode="json") for one in self.said],
-        }
+    def _store(
+        self,
+        release: PlannedRelease,
+        made: Artefact,
+        took_part: Sequence[str],
+        messages: Sequence[tuple[Signed, ...]],
+    ) -> None:
+        """Store what parties have released: they have charged it, each in its own account, and have signed so."""
+        # A run that an earlier version began has sums of which nothing was signed; it ends all the same.
+        if all(messages):
+            evidence = Evidence(
+                config=self._config,
+                roster=self._roster,
+                descriptions=self.said,
+                charges=self._charges,
+                messages=tuple(messages),
+                took_part=tuple(took_part),
+            )
+            evidence.require(self.run, self.plan.releases, release, made)
+            evidence.store(current_layout(), release.key)
+        manifest = federated_manifest(release, made.kind, took_part)
         ReleaseStore(current_layout()).write(release.key, manifest, made.arrays())
+
+    def kept(self, release: PlannedRelease, number: int, said: Sequence[Signed]) -> tuple[Signed, ...]:
+        """Keep what parties have signed of a step, or of a block of steps, and return what was kept first."""
+        written = json.dumps([one.model_dump() for one in said]).encode()
+        kept = RoundStore(current_layout(), release.key).put(f"signed-{number}", written)
+        return tuple(Signed.model_validate(one) for one in json.loads(kept))
+
+    def _is_secure(self, release: PlannedRelease) -> bool:
+        return isinstance(release.trust_model(), SecureAggregation)
 
     def _sums(self, release: PlannedRelease) -> tuple[list[Ints], Sequence[str]]:
         """Return the sums of a release, and whose numbers the last one holds."""
-        if isinstance(release.trust_model(), SecureAggregation):
+        if self._is_secure(release):
             return self._secure_sums(release)
         sums = kept_sums(release)
         for step, length in list(enumerate(step_lengths(release)))[len(sums) :]:
             answers = self.ask_all(Ask.SUM, release, step=step, before=sums[-1] if sums else None)
-            parts = [np.frombuffer(unpacked(answer.message), dtype="<i8") for answer in answers.values()]
-            for party, part in zip(answers, parts, strict=True):
-                if part.size != length:
-                    raise RefusedError(f"party {party} has sent {part.size} numbers in a sum of {length}")
+            session = session_name(self.run, release.key, step)
+            said = [self.require(answer, Purpose.SUM, session) for answer in answers.values()]
+            parts = [numbers_of(one.body, length, one.party) for one in self.kept(release, step, said)]
             self._progress(f"sum {step + 1} of {len(step_lengths(release))}")
             sums.append(keep_sum(release, step, np.sum(parts, axis=0, dtype=np.int64)))
         return sums, self._roster.names
@@ -440,7 +481,11 @@ class _Posted:
                 requests[names[number]] = request.model_copy(update=more)
         came = self.asking.some(stage, requests)
         if stage is Stage.ADVERTISE:
-            self.advertisements = tuple(answer.signed for answer in came if answer.signed is not None)
+            session = session_name(self.asking.run, self.release.key, self.block)
+            self.advertisements = tuple(self.asking.require(one, Purpose.ADVERTISEMENT, session) for one in came)
+        if stage is Stage.SHARE:
+            # Whose keys these are was decided before they were shown.
+            self.asking.kept(self.release, self.block, self.advertisements)
         return [unpacked(answer.message) for answer in came]
 
     def decide(self, stage: Stage, answers: list[bytes]) -> Ints | None:

@@ -91,6 +91,12 @@ class Purpose(StrEnum):
 
     DESCRIPTION = "description"
     ADVERTISEMENT = "advertisement"
+    CHARGE = "charge"
+    """That a run is charged to its account: the keys of its releases."""
+    RELEASE = "release"
+    """That a release is its own: its key, and the digest of its arrays."""
+    SUM = "sum"
+    """Its noisy sum of a step."""
 
 
 class Description(_Model):

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
@@ -30,6 +31,7 @@ from storage.rounds import PrivateNotes
 from storage.secrets import root_secret
 from tasks.accounts.budget import open_ledger, relation_of
 from tasks.datasets.description import default_normalisation, find_dataset
+from tasks.federation.evidence import keys_of, release_body, session_name
 from tasks.federation.messages import (
     Answer,
     Ask,
@@ -161,16 +163,16 @@ class Party:
             reason = f"party {self.name} cannot {request.ask}: its own log says why"
             return Answer(party=self.name, status=Status.FAILED, reason=reason)
 
+    def _signed(self, purpose: Purpose, run: str, body: str, **more: Any) -> Answer:
+        return Answer(party=self.name, signed=Signed.by(self._key, purpose, run, self.name, body), **more)
+
     # ── what is public of its rows ───────────────────────────────────────────────────────────────────────────────────
 
     def _describe(self, request: Request) -> Answer:
         body = self._description(request.config).model_dump_json()
         table = declared_table(current_layout(), find_dataset(self._dataset))
-        return Answer(
-            party=self.name,
-            signed=Signed.by(self._key, Purpose.DESCRIPTION, "", self.name, body),
-            message=packed(canonical(table).encode()) if table is not None else "",
-        )
+        message = packed(canonical(table).encode()) if table is not None else ""
+        return self._signed(Purpose.DESCRIPTION, "", body, message=message)
 
     def _description(self, config: TrainingConfig) -> Description:
         reference = _normalised(self._dataset, config)
@@ -206,7 +208,7 @@ class Party:
         run, roster = found.name, self._roster.names
         reserve(found.releases, found.shards.all, name=run, run=f"run {run[:12]} over {len(roster)} parties")
         # Parties and coordinator must have derived the same: another version of the code would show here.
-        return Answer(party=self.name, message=packed(",".join(one.key for one in found.shared.releases).encode()))
+        return Answer(party=self.name, message=packed(keys_of(found.shared.releases).encode()))
 
     def _return(self, request: Request) -> Answer:
         found = self._planned(request)
@@ -216,7 +218,7 @@ class Party:
     def _commit(self, request: Request) -> Answer:
         found = self._planned(request)
         commit(found.releases, found.shards.all, name=found.name)
-        return Answer(party=self.name)
+        return self._signed(Purpose.CHARGE, found.name, keys_of(found.shared.releases))
 
     # ── its rows ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -247,7 +249,8 @@ class Party:
         if len(asked.release.parties) > 1:
             raise RefusedError("this is a sum over all parties; its own part of it is no release")
         made = make_release(asked.release, [asked.shard], self._upstream(request, asked))
-        return Answer(party=self.name, sent=Sent.stored(made.key))
+        body = release_body(asked.session.key, read_release(made))
+        return self._signed(Purpose.RELEASE, asked.run.name, body, sent=Sent.stored(made.key))
 
     def _upstream(self, request: Request, asked: _Asked) -> list[ReleaseRef]:
         """Return what the rows are seen through: made here from public parameters or from its own rows, or sent.
@@ -313,8 +316,8 @@ class Party:
     def _sum(self, request: Request) -> Answer:
         asked, rounds = self._sums(request, secure=False)
         self._learn(request, rounds, request.step)
-        made = rounds.noisy_sum(request.step, [asked.shard], self._upstream(request, asked))
-        return Answer(party=self.name, message=packed(made))
+        made = packed(rounds.noisy_sum(request.step, [asked.shard], self._upstream(request, asked)))
+        return self._signed(Purpose.SUM, session_name(asked.run.name, asked.session.key, request.step), made)
 
     def _learn(self, request: Request, rounds: PartyRounds, step: int) -> None:
         if step:
@@ -330,7 +333,7 @@ class Party:
             raise RefusedError(f"this release has {rounds.blocks} sessions, and is asked for number {request.block}")
         if stage is Stage.ADVERTISE and RoundParameters.decode(message) != session_of(asked.session, request.block):
             raise RefusedError("the session's parameters are not those of this run")
-        signed_for = f"{asked.run.name}/{asked.session.key}/{request.block}"
+        signed_for = session_name(asked.run.name, asked.session.key, request.block)
         if stage is Stage.SHARE:
             self._require_authentic(signed_for, request, Introduction.decode(message))
         if stage is not Stage.MASK:
@@ -338,10 +341,9 @@ class Party:
         else:
             self._learn(request, rounds, rounds.step_of(message))
             sent = packed(rounds.answer(stage, message, [asked.shard], self._upstream(request, asked)))
-        signed = None
         if stage is Stage.ADVERTISE:
-            signed = Signed.by(self._key, Purpose.ADVERTISEMENT, signed_for, self.name, sent)
-        return Answer(party=self.name, message=sent, signed=signed)
+            return self._signed(Purpose.ADVERTISEMENT, signed_for, sent, message=sent)
+        return Answer(party=self.name, message=sent)
 
     def _require_authentic(self, session: str, request: Request, introduction: Introduction) -> None:
         """Refuse public keys that the parties they are said to be of have not signed for this session."""

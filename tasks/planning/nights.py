@@ -22,7 +22,15 @@ from storage.errors import InputError
 from storage.refs import DatasetRef, ShardRef
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.identity import code_version, identity
-from tasks.planning.plans import FeatureStep, PlannedNightModel, PlannedRelease, RunPlan, Stream, one_night
+from tasks.planning.plans import (
+    FeatureStep,
+    NightIdentity,
+    PlannedNightModel,
+    PlannedRelease,
+    RunPlan,
+    Stream,
+    one_night,
+)
 from tasks.planning.resolution import Resolved, resolve, resolve_trust
 
 __all__ = ["StreamTerms", "factor_of", "fix_terms", "night_partition", "plan_night", "planned_night"]
@@ -391,7 +399,14 @@ def plan_night(
         arrived=arrived,
     )
     return RunPlan(
-        run_key=identity(night=tonight.key, model=model.key, evaluation=config.evaluation),
+        identity=NightIdentity(
+            models=(tonight.key,),
+            model=model.key,
+            dataset=shards[0].dataset,
+            system=terms.system,
+            evaluation=(config.evaluation, ()),
+            target=(terms.epsilon, config.delta),
+        ),
         system=terms.system,
         paper=terms.paper,
         trust=tonight.setting.trust,

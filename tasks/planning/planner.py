@@ -18,8 +18,8 @@ from dpalgos.systems.system import Scope
 from storage.refs import ShardRef
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.fields import Json
-from tasks.planning.identity import code_version, identity
-from tasks.planning.plans import Deadline, FeatureStep, PlannedCombination, PlannedRelease, RunPlan
+from tasks.planning.identity import code_version
+from tasks.planning.plans import Deadline, FeatureStep, PlannedCombination, PlannedRelease, RunIdentity, RunPlan
 from tasks.planning.resolution import Resolved, resolve, resolve_trust
 
 __all__ = ["plan_run"]
@@ -167,13 +167,13 @@ class _Draft:
         evaluations = self._evaluations(models, model, pure=_is_pure((*projections, *models)))
         config, resolved = self.config, self.resolved
         return RunPlan(
-            run_key=identity(
-                models=[release.key for release in models],
+            identity=RunIdentity(
+                models=tuple(release.key for release in models),
                 model=model.key if model else None,
-                dataset=dataset.model_dump(mode="json"),
+                dataset=dataset,
                 system=resolved.name,
-                evaluation=[config.evaluation, [release.key for release in evaluations]],
-                target=[config.epsilon, config.stated_delta],
+                evaluation=(config.evaluation, tuple(release.key for release in evaluations)),
+                target=(config.epsilon, config.stated_delta),
             ),
             system=self._name,
             paper=resolved.paper,

@@ -27,10 +27,12 @@ __all__ = [
     "EVERYONE",
     "Deadline",
     "FeatureStep",
+    "NightIdentity",
     "Node",
     "PlannedCombination",
     "PlannedNightModel",
     "PlannedRelease",
+    "RunIdentity",
     "RunPlan",
     "Shards",
     "Stream",
@@ -467,13 +469,53 @@ def carry_out(
     return made
 
 
+class RunIdentity(_Planned):
+    """What a run is: all that its key is the digest of, so that whoever has both can check that they belong together.
+
+    Attributes
+    ----------
+    models : tuple of str
+        Keys of the releases that were trained; what these use they name themselves.
+    model : str or None
+        Key of what was made of them.
+    dataset : DatasetRef
+        The rows that were dealt to the parties.
+    system : str
+    evaluation : (bool, tuple of str)
+        Whether the run was to be measured, and the keys of the releases that measure it.
+    target : (float or None, float)
+        The epsilon and delta that were asked for.
+    """
+
+    models: tuple[str, ...]
+    model: str | None
+    dataset: DatasetRef
+    system: str
+    evaluation: tuple[bool, tuple[str, ...]]
+    target: tuple[float | None, float]
+
+    @property
+    def key(self) -> str:
+        """The run's key; computed, so that nothing else can bear it."""
+        return identity(**self.model_dump(mode="json"))
+
+
+class NightIdentity(RunIdentity):
+    """What a night's run is: the same, whatever version of the rows it is carried out on once more."""
+
+    @property
+    def key(self) -> str:
+        """The run's key, by the night and the model of all nights so far."""
+        (night,) = self.models
+        return identity(night=night, model=self.model, evaluation=self.evaluation[0])
+
+
 class RunPlan(_Planned):
     """Everything a run will release.
 
     Attributes
     ----------
-    run_key : str
-        Identity of the whole run.
+    identity : RunIdentity
     projections, models : tuple of PlannedRelease
         One a party, or one for all; no projections where all dimensions are kept.
     basis, model : PlannedCombination or None
@@ -488,7 +530,7 @@ class RunPlan(_Planned):
         What to say before anything is spent.
     """
 
-    run_key: str
+    identity: SerializeAsAny[RunIdentity]
     system: str
     paper: str
     trust: str
@@ -506,6 +548,11 @@ class RunPlan(_Planned):
     delta: float
     reasons: tuple[str, ...] = ()
     warning: str | None = None
+
+    @property
+    def run_key(self) -> str:
+        """Identity of the whole run."""
+        return self.identity.key
 
     def paths(self) -> dict[str, list[str]]:
         """Return, for each released model by name, the keys that a row passes through: basis, then model."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from dpalgos.accounting.trade_off import whole_promise
@@ -17,12 +18,15 @@ from tasks.runtime.stores import open_releases
 __all__ = [
     "diagnostics_of",
     "is_stored",
+    "manifest_of",
     "read_release",
     "read_releases",
     "store_combination",
     "store_release",
     "stored_release",
 ]
+
+_NOTHING_SAID: Mapping[str, float] = MappingProxyType({})
 
 
 def is_stored(key: str) -> bool:
@@ -61,7 +65,7 @@ def store_release(release: PlannedRelease, artefact: Artefact, diagnostics: Mapp
     """Record a drawn release in the ledger and store it: the door's last step."""
     checkpoints.reached("drawn")
     store, key = open_releases(), release.key
-    manifest = _manifest(key, release, artefact.kind, diagnostics)
+    manifest = manifest_of(release, artefact.kind, diagnostics)
     arrays = artefact.arrays()
     if release.reads_rows:
         open_ledger().record_output(key, store.digest_of(manifest, arrays))
@@ -75,36 +79,41 @@ def store_combination(combination: PlannedCombination, artefact: Artefact) -> Re
     """Store what the server made out of releases: post-processing, free."""
     store, key = open_releases(), combination.key
     if not store.exists(key):
-        planned = combination.model_dump(mode="json", exclude={"label", "code"})
-        manifest = {
-            "format_version": 1,
-            "key": key,
-            "artefact": artefact.kind,
-            "label": combination.label,
-            "post_processing": planned,
-            "code": combination.code,
-        }
-        store.write(key, manifest, artefact.arrays())
+        store.write(key, manifest_of(combination, artefact.kind), artefact.arrays())
     return ReleaseRef(key=key, kind=artefact.kind, party="server")
 
 
-def _manifest(key: str, release: PlannedRelease, kind: str, diagnostics: Mapping[str, float]) -> Json:
-    algorithm, guarantee = release.build(), release.guarantee()
+def manifest_of(
+    planned: PlannedRelease | PlannedCombination, kind: str, diagnostics: Mapping[str, float] = _NOTHING_SAID
+) -> Json:
+    """Return what a release says of itself: all of it follows from what was planned, but what a solver said.
+
+    It holds all that the identity is made of, so that whoever reads the manifest can derive it once more and compare.
+
+    Parameters
+    ----------
+    planned : PlannedRelease or PlannedCombination
+    kind : str
+        Of the artefact.
+    diagnostics : mapping
+        What a solver said of its own work.
+    """
+    made: Json = {"format_version": 1, "key": planned.key, "artefact": kind}
+    if isinstance(planned, PlannedCombination):
+        parts = planned.model_dump(mode="json", exclude={"label", "code"})
+        return {**made, "label": planned.label, "post_processing": parts, "code": planned.code}
+    algorithm, guarantee = planned.build(), planned.guarantee()
     claim = algorithm.claim
-    # All that the identity is made of, so that whoever reads the manifest can check it.
-    planned = release.model_dump(mode="json", exclude={"account", "delta", "seed", *release.fields_without_value})
     return {
-        "format_version": 1,
-        "key": key,
-        "artefact": kind,
-        "reads_rows": release.reads_rows,
-        **planned,
+        **made,
+        "reads_rows": planned.reads_rows,
+        **planned.model_dump(mode="json", exclude={"account", "delta", "seed", *planned.fields_without_value}),
         "guarantee": guarantee.to_json(),
         **whole_promise(guarantee.losses),
         "claim": None
         if claim is None
         else {"statement": claim.statement, "theorem": claim.theorem, "flaw": claim.flaw},
         "source": algorithm.source,
-        "public_seed": release.seed,
+        "public_seed": planned.seed,
         "diagnostics": dict(diagnostics),
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import asdict
 
-from pydantic import BaseModel
+from pydantic import BaseModel, SerializeAsAny
 
 from dpalgos.accounting.composition import compose
 from dpalgos.accounting.trade_off import TYPE_I_ERRORS, gaussian_mu, trade_off
@@ -14,7 +14,7 @@ from dpalgos.rounding import rounded_up
 from storage.refs import DatasetRef, ReleaseRef
 from storage.results import append, is_recorded
 from tasks.planning.configuration import TrainingConfig
-from tasks.planning.plans import RunPlan
+from tasks.planning.plans import RunIdentity, RunPlan
 from tasks.release.metrics import Evaluation
 from tasks.runtime.settings import current_layout
 
@@ -97,6 +97,8 @@ class RunResult(BaseModel, frozen=True):
     measured_on : str or None
         What ``accuracy`` and ``metrics`` speak of: ``"test rows"``, ``"training rows"`` where all rows train, or
         ``"held-out rows, noisy"`` for a charged evaluation; of the model, or the mean over the parties' models.
+    identity : RunIdentity
+        What ``run_key`` is the digest of.
     releases, evaluations : tuple of str
         Keys of what was released to train, the model last, and to measure.
     classes, confusion, roc
@@ -125,6 +127,7 @@ class RunResult(BaseModel, frozen=True):
     split: dict[str, object]
     sound_counterpart: str | None
     run_key: str
+    identity: SerializeAsAny[RunIdentity]
     releases: tuple[str, ...]
     evaluations: tuple[str, ...] = ()
     mlflow_run_id: str | None = None
@@ -196,6 +199,7 @@ def summarise(plan: RunPlan, dataset: DatasetRef, evaluation: Evaluation, refere
         split=plan.split,
         sound_counterpart=plan.sound_counterpart,
         run_key=plan.run_key,
+        identity=plan.identity,
         releases=tuple(reference.key for reference in references),
         evaluations=tuple(release.key for release in plan.evaluations),
     )

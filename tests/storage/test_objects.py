@@ -115,6 +115,24 @@ def test_a_lost_or_damaged_copy_is_said_to_be_and_written_again(layout: Layout) 
     assert store.read("k")[0]["kind"] == "other"
 
 
+def test_a_release_that_the_buckets_writer_replaced_is_not_read(layout: Layout, tmp_path: Path) -> None:
+    """Whole and sound in itself, under the name of the one that was stored: the ledger's digest is another."""
+    store, forger = releases(layout), ReleaseStore(Layout(tmp_path / "forger").prepare())
+    name = f"releases/k/{store.write('k', {'kind': 'model'}, ARRAYS)}"
+    for manifest, arrays in (({"kind": "model"}, {"weights": -ARRAYS["weights"]}), ({"kind": "basis"}, ARRAYS)):
+        key = manifest["kind"]
+        forger.write(key, manifest, arrays)
+        forged = forger.files(key)
+        head = forged["manifest.json"]
+        bucket(layout).replace(name, len(head).to_bytes(8, "big") + head + forged["arrays.npz"])
+        for look in (store.read, store.manifest, store.files):
+            with pytest.raises(DamagedError, match="another release"):
+                look("k")
+    assert store.remove_damaged() == ("k",)
+    store.write("k", {"kind": "model"}, ARRAYS)
+    assert np.array_equal(store.read("k")[1]["weights"], ARRAYS["weights"])
+
+
 @pytest.mark.parametrize("step", ["create", "writing"])
 def test_a_writer_killed_in_between_is_repeated(layout: Layout, step: str) -> None:
     def body() -> None:

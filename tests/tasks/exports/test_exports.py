@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
+import hashlib
+import importlib
 import json
+import math
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +17,11 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from dpalgos.trainers.objective_perturbation import ObjectivePerturbation
-from storage.errors import DamagedError, InputError
+from storage.errors import DamagedError, InputError, StorageError
 from storage.layout import Layout
-from tasks.exports.archive import pack, read
+from tasks.exports.archive import Archive, pack, read
 from tasks.exports.collecting import CHARGES, RUN, export_run, release_member
-from tasks.exports.verifying import verify
+from tasks.exports.verifying import verify, verify_archive
 from tasks.tracking.results import append_result
 from tests.support.chains import configured, followed, ingest_private
 from tests.support.command_line import CommandLine
@@ -64,14 +69,15 @@ def test_all_that_can_be_checked_elsewhere_holds(exported: Exported, root: Path)
         "members",
         "digests",
         "identities",
+        "run",
         "guarantees",
         "prices",
         "epsilon",
         "cap",
         "chain of entries",
     }
-    # Of another machine's ledger and of audits that nobody made nothing is said.
-    assert {check.what for check in found.checks if check.holds is None} == {"ledger", "audit"}
+    # Of another machine's ledger, of audits that nobody made and of parties that there are not nothing is said.
+    assert {check.what for check in found.checks if check.holds is None} == {"ledger", "audit", "parties"}
     assert found.epsilon == pytest.approx(1.0, rel=1e-3)
     assert outcomes(archive, signer="0" * 64)["signature"] is False
 
@@ -128,6 +134,181 @@ def test_each_changed_byte_of_a_member_is_noticed(exported: Exported, tmp_path: 
         read(written({**members, "more.txt": b"more"}))
 
 
+# ── every field of every manifest, of the run and of the ledger's entries ────────────────────────────────────────────
+
+Place = tuple[str | int, ...]
+_FREE = {
+    # Texts for people, and what the accountant notes for itself: nothing that is said hangs on them.
+    "label", "diagnostics", "run", "key_ids", "totals", "loss", "recharge", "disjoint_from", "disjoint_people",
+    "idealised_allowed",
+    "left", "filter", "spent_before", "earlier", "reserved", "recorded_at", "subject", "account", "digest", "previous",
+    # What was measured and how a run came about is the signer's word, and not said.
+    "accuracy", "measured_on", "classes", "confusion", "roc", "split", "claim", "sound_counterpart", "seconds",
+    "releasing_seconds", "mlflow_run_id", "prefect_flow_run_id",
+}  # fmt: skip
+
+
+def places(value: Any, place: Place = ()) -> Iterator[Place]:
+    """Yield where something stands in a document, whole branches included; of a list, the first and the last."""
+    if isinstance(value, dict | list):
+        for name in value if isinstance(value, dict) else sorted({0, len(value) - 1} & set(range(len(value)))):
+            yield (*place, name)
+            yield from places(value[name], (*place, name))
+
+
+def at(value: Any, place: Place) -> Any:
+    for name in place:
+        value = value[name]
+    return value
+
+
+def mutants(value: Any, place: Place, others: Sequence[Any]) -> Iterator[tuple[str, Any]]:
+    """Yield a document with one field of it changed, and how."""
+    *above, last = place
+    before = at(value, place)
+    zero = type(before)() if before is not None else 0
+    changes = {"nulled": None, "NaN": math.nan, "infinite": -math.inf, "zeroed": zero, "halved": _halved(before)}
+    for number, other in enumerate(others):
+        with contextlib.suppress(LookupError, TypeError):
+            changes[f"swapped {number}"] = at(other, place)
+    for how, change in changes.items():
+        if not (type(change) is type(before) and change == before):
+            mutant = copy.deepcopy(value)
+            at(mutant, tuple(above))[last] = change
+            yield how, mutant
+    mutant = copy.deepcopy(value)
+    del at(mutant, tuple(above))[last]
+    yield "removed", mutant
+    if isinstance(last, str):
+        mutant = copy.deepcopy(value)
+        at(mutant, tuple(above))["more"] = before
+        yield "unknown", mutant
+
+
+def _halved(value: Any) -> Any:
+    if isinstance(value, bool):
+        return not value
+    return value / 2 if isinstance(value, int | float) else value
+
+
+def resealed(members: Mapping[str, bytes], name: str, body: dict[str, Any]) -> dict[str, bytes]:
+    """Return the members with a manifest changed, and every digest that somebody without the ledger's key can mend."""
+    forged, key = dict(members), name.split("/")[1]
+    arrays = forged[release_member(key, "arrays.npz")]
+    text = json.dumps(body["manifest"], sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    digest = hashlib.sha256(text.encode() + b"\0" + arrays).hexdigest()
+    charges = json.loads(forged[CHARGES])
+    for row in charges["entries"]:
+        if row["kind"] == "output" and row["subject"] == key:
+            row["content"] = json.dumps({"digest": digest})
+    forged[CHARGES] = json.dumps(charges).encode()
+    body = {**body, "release": digest}
+    body.pop("digest")
+    text = json.dumps(body, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    forged[name] = json.dumps({**body, "digest": hashlib.sha256(text.encode()).hexdigest()}).encode()
+    return forged
+
+
+@pytest.fixture
+def derived_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let what depends on its arguments alone, and takes long, be computed once for thousands of archives."""
+    known: dict[Any, Any] = {}
+
+    def once(place: str, key: Callable[..., Any]) -> None:
+        module, name = place.rsplit(".", 1)
+        function = getattr(importlib.import_module(module), name)
+
+        def remembered(*arguments: Any, **named: Any) -> Any:
+            asked = (name, key(*arguments, **named))
+            if asked not in known:
+                known[asked] = function(*arguments, **named)
+            return known[asked]
+
+        monkeypatch.setattr(place, remembered)
+
+    once("tasks.release.storing.whole_promise", tuple)
+    once("tasks.exports.verifying.proved_of", lambda plan: plan.model_dump_json())
+    once("tasks.exports.verifying.installed", lambda: 0)
+    once("tasks.exports.verifying._decided", lambda contents, *more: repr((contents.entries, more)))
+
+
+def verdict(members: Mapping[str, bytes]) -> tuple[Any, ...] | None:
+    """Return what is said of an archive that somebody else has signed; None where it is refuted."""
+    try:
+        found = verify_archive(Archive(members, "somebody else"))
+    except (InputError, StorageError):
+        return None
+    said = [(check.what, check.holds) for check in found.checks]
+    return (found.run, found.algorithm, found.dataset, found.epsilon, found.delta, said) if found.holds else None
+
+
+def _reads_nothing(members: dict[str, bytes]) -> None:
+    """Every release but one says that it reads no rows, and the run states what is left."""
+    names = [name for name in members if name.endswith("manifest.json")]
+    for name in names[:-1]:
+        body = json.loads(members[name])
+        if "post_processing" not in body["manifest"]:
+            body["manifest"]["reads_rows"] = False
+            members.update(resealed(members, name, body))
+    _run(members, lambda run: run["proved"].update(epsilon=0.05))
+
+
+@pytest.mark.usefixtures("root", "derived_once")
+def test_no_change_of_any_field_makes_the_verdict_say_something_else(exported: Exported) -> None:
+    members = dict(read(exported[0]).members)
+    sound = verdict(members)
+    assert sound is not None
+    survived: dict[str, set[str]] = {}
+    tried = 0
+
+    def attempt(name: str, place: Place, how: str, forged: Mapping[str, bytes]) -> None:
+        nonlocal tried
+        tried += 1
+        if (said := verdict(forged)) is not None:
+            assert said == sound, f"{name} {place} {how}: {said}"
+            survived.setdefault(".".join(map(str, place)), set()).add(how)
+
+    bodies = {name: json.loads(data) for name, data in members.items() if name.endswith("manifest.json")}
+    for number, (name, body) in enumerate(bodies.items()):
+        # Where releases of a kind stand beside each other one of them is the next.
+        others = [[*bodies.values()][(number + 1) % len(bodies)]["manifest"]]
+        for place in places(body["manifest"]):
+            for how, manifest in mutants(body["manifest"], place, others):
+                attempt(name, place, how, resealed(members, name, {**body, "manifest": manifest}))
+    run = json.loads(members[RUN])
+    for place in places(run):
+        for how, mutant in mutants(run, place, ()):
+            attempt(RUN, place, how, {**members, RUN: json.dumps(mutant).encode()})
+    charges = json.loads(members[CHARGES])
+    rows = [{**row, "content": json.loads(row["content"])} for row in charges["entries"]]
+    for number, row in enumerate(rows):
+        for place in places(row):
+            for how, mutant in mutants(row, place, [rows[number - 1], rows[(number + 1) % len(rows)]]):
+                stored = [*charges["entries"]]
+                stored[number] = mutant | ({"content": json.dumps(mutant["content"])} if "content" in mutant else {})
+                forged = {**members, CHARGES: json.dumps({**charges, "entries": stored}).encode()}
+                attempt(CHARGES, place, how, forged)
+    print(f"{tried} archives, of which {sum(map(len, survived.values()))} say the same")
+    # Accounts of the first version name neither; what is assumed of them is what this one has.
+    for place in ("content.relation", "content.deltas"):
+        survived[place] = survived.get(place, set()) - {"removed"}
+    said = {
+        place: how for place, how in survived.items() if how and not (_FREE | {"diagnostics"}) & set(place.split("."))
+    }
+    assert not {place: how for place, how in said.items() if not place.startswith("config_")}
+    assert tried > 2000
+
+
+@pytest.mark.usefixtures("root")
+def test_a_field_that_is_said_twice_is_refused(exported: Exported) -> None:
+    """Whoever reads the first and whoever reads the last would read another release."""
+    members = dict(read(exported[0]).members)
+    for name in (RUN, CHARGES, *(name for name in members if name.endswith("manifest.json"))):
+        for field in json.loads(members[name]):
+            doubled = members[name].decode().replace("{", f'{{"{field}": 0, ', 1).encode()
+            assert verdict({**members, name: doubled}) is None, (name, field)
+
+
 def _entry(members: dict[str, bytes], kind: str, change: Callable[[dict[str, Any]], None]) -> None:
     charges = json.loads(members[CHARGES])
     row = next(row for row in charges["entries"] if row["kind"] == kind)
@@ -150,6 +331,10 @@ def _run(members: dict[str, bytes], change: Callable[[dict[str, Any]], None]) ->
     run = json.loads(members[RUN])
     change(run)
     members[RUN] = json.dumps(run).encode()
+
+
+def _nothing_spent(content: dict[str, Any]) -> None:
+    content["details"]["spent_after"] = 0.0
 
 
 def _half_epsilon(run: dict[str, Any]) -> None:
@@ -189,7 +374,12 @@ def _reordered(members: dict[str, bytes]) -> None:
         (lambda members: _entry(members, "plan", lambda plan: plan["details"].update(spent_after=99.0)), {"cap"}),
         (lambda members: _entry(members, "output", lambda output: output.update(digest="0" * 64)), {"digests"}),
         (lambda members: _run(members, _half_epsilon), {"epsilon"}),
-        (_forget_a_release, set()),
+        (_forget_a_release, {"run"}),
+        (_reads_nothing, {"identities", "epsilon"}),
+        (lambda members: _run(members, lambda run: run.update(proved=None)), {"epsilon"}),
+        (lambda members: _run(members, lambda run: run.update(run_key="0" * 64)), {"run"}),
+        (lambda members: _run(members, lambda run: run["identity"].update(target=[0.05, 1e-5])), {"run"}),
+        (lambda members: _entry(members, "plan", _nothing_spent), {"cap"}),
         (_swap_arrays, {"digests"}),
         (_without_output, {"digests"}),
         (_reordered, {"chain of entries"}),

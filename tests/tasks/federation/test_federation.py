@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -12,6 +13,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from dpalgos.secure import keys, stepwise
 from dpalgos.secure.errors import TooFewPartiesError
@@ -25,8 +27,22 @@ from storage.secrets import party_secret, root_secret
 from tasks.accounts.budget import budget_report, check_releases, open_ledger
 from tasks.datasets.registration import ingest
 from tasks.datasets.request import IngestRequest
+from tasks.exports.archive import Archive, read
+from tasks.exports.collecting import export_run
+from tasks.exports.verifying import verify_archive
 from tasks.federation.coordinator import Federated, federate
-from tasks.federation.messages import Answer, Ask, Request, Roster, fingerprint, identity_key, packed, unpacked
+from tasks.federation.messages import (
+    Answer,
+    Ask,
+    Purpose,
+    Request,
+    Roster,
+    Signed,
+    fingerprint,
+    identity_key,
+    packed,
+    unpacked,
+)
 from tasks.federation.party import Party
 from tasks.planning.configuration import TrainingConfig
 from tasks.release.door import open_release
@@ -35,6 +51,7 @@ from tasks.runtime.settings import current_layout, current_root, isolated_root
 from tasks.tracking.client import tracking_client
 from tasks.tracking.keeping import keep_run
 from tasks.tracking.models import find_model, load_model
+from tasks.tracking.results import append_result
 from tests.support.private_rows import CLASSES, DIMENSION, PrivateRows, write_rows
 
 NAMES = ("berlin", "lyon", "turin")
@@ -204,6 +221,89 @@ def test_the_coordinator_never_holds_a_row_or_secret_nor_a_party_anothers(partie
                 assert not any(needle in held or needle in said for needle in rows.needles()), (name, other)
     coordinators = b"".join(p.read_bytes() for p in parties.root("coordinator").rglob("*") if p.is_file())
     assert not any(secret in coordinators or secret in said for secret in secrets)
+
+
+def taken_elsewhere(parties: Federation, made: Federated, config: dict[str, Any]) -> dict[str, bytes]:
+    """Return the members of the run's archive, as the coordinator exports it."""
+
+    def export() -> dict[str, bytes]:
+        given = {"dataset": "study", "epsilon": 1.0, "delta": 1e-5, "evaluation": False, **config}
+        append_result(TrainingConfig(**given), made.result)
+        path = parties.folder / "run.zip"
+        path.write_bytes(export_run(made.result.run_key)[0])
+        return dict(read(path).members)
+
+    return dict(parties.at("coordinator", export))
+
+
+def _resigned(one: dict[str, Any]) -> dict[str, Any]:
+    """Return something signed by a key of the coordinator's own."""
+    return Signed.by(Ed25519PrivateKey.generate(), Purpose.CHARGE, "", one["party"], one["body"]).model_dump()
+
+
+def _other_body(one: dict[str, Any]) -> dict[str, Any]:
+    return {**one, "body": "AAAAAAAAAAA=" + one["body"][12:]}
+
+
+FORGED: dict[str, Callable[[dict[str, Any]], object]] = {
+    "a charge is missing": lambda said: said["charges"].pop(),
+    "a charge of other releases": lambda said: said["charges"].append(_other_body(said["charges"].pop())),
+    "a charge twice": lambda said: said["charges"].append(said["charges"][0]),
+    "a charge by another key": lambda said: said["charges"].append(_resigned(said["charges"].pop())),
+    "a description of more rows": lambda said: said["descriptions"][0].update(
+        body=said["descriptions"][0]["body"].replace('"rows":120', '"rows":99120')
+    ),
+    "another budget": lambda said: said["config"].update(epsilon=0.05),
+    "another message": lambda said: said["messages"][0].append(_other_body(said["messages"][0].pop())),
+    "no message": lambda said: said["messages"].clear(),
+    "others took part": lambda said: said["took_part"].append("paris"),
+    "another roster": lambda said: said["roster"]["parties"].update(berlin="0" * 64),
+}
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        pytest.param(LOCAL, marks=pytest.mark.nightly),
+        SECURE,
+        {"algorithm": "noisy-gd", "parameters": {"iterations": 2}, "trust": "local"},
+    ],
+    ids=["own releases", "secure sums", "noisy sums"],
+)
+def test_what_the_parties_have_signed_is_taken_elsewhere_and_checked(
+    parties: Federation, config: dict[str, Any]
+) -> None:
+    made = parties.run(**config)
+    members = taken_elsewhere(parties, made, config)
+
+    def found(changes: dict[str, bytes]) -> dict[str, bool | None]:
+        checks = verify_archive(Archive({**members, **changes}, "the coordinator")).checks
+        return {check.what: check.holds for check in checks}
+
+    sound = verify_archive(Archive(members, "the coordinator"))
+    assert sound.holds, [check for check in sound.checks if check.holds is False]
+    assert sound.epsilon == pytest.approx(1.0, rel=1e-3)
+    assert found({})["parties"] is True
+    for name, fingerprint_ in parties.roster.parties.items():
+        assert any(name in who and fingerprint_[:16] in who for who in sound.words)
+    signed = [name for name in members if name.endswith("signed.json")]
+    assert signed
+    for how, forge in FORGED.items():
+        said = json.loads(members[signed[0]])
+        forge(said)
+        holds = found({signed[0]: json.dumps(said).encode()})
+        assert holds["parties"] is False, (how, holds)
+    without = Archive({name: data for name, data in members.items() if name not in signed}, "the coordinator")
+    assert not verify_archive(without).holds
+    # Numbers of the coordinator's own, in the place of those that follow from what the parties have signed.
+    key = signed[0].split("/")[1]
+    manifest, arrays = parties.at("coordinator", lambda: ReleaseStore(current_layout()).read(key))
+    other = ReleaseStore(Layout(parties.folder / "forger").prepare())
+    other.write(key, manifest, {name: array + 1 for name, array in arrays.items()})
+    holds = found({f"releases/{key}/{name}": data for name, data in other.files(key).items()})
+    # What a secure sum opens to is the coordinator's word, and said to be.
+    assert holds["parties"] is (config is SECURE)
+    assert any("messages open" in said for said in sound.words.values()) is (config is SECURE)
 
 
 def test_one_refuses_and_all_get_back_what_they_reserved(parties: Federation) -> None:
@@ -511,11 +611,12 @@ def test_no_party_adds_up_more_steps_than_it_paid(parties: Federation) -> None:
     asked, (_, first) = parties.messages(Ask.SUM), answered(parties, Ask.SUM)
     assert asked == list(NAMES)
     request, _ = answered(parties, Ask.SUM)
-    said = parties.post("berlin", request.model_copy(update={"step": 1, "sum_before": first.message}))
+    assert first.signed is not None
+    said = parties.post("berlin", request.model_copy(update={"step": 1, "sum_before": first.signed.body}))
     assert said is not None
     assert said.status == "refused", said
     assert "1 sum" in said.reason
-    assert said.message == ""
+    assert said.signed is None
 
 
 def with_secure(config: TrainingConfig, secure: dict[str, Any]) -> TrainingConfig:

@@ -10,6 +10,7 @@ import pytest
 from matplotlib.image import imread
 
 from dpalgos.evaluators.score_histogram import area_under_curve, curves_of
+from tasks.planning.plans import RunIdentity
 from tasks.tracking.figures import draw_measured, figure_files
 from tasks.tracking.results import RunResult
 
@@ -17,6 +18,7 @@ from tasks.tracking.results import RunResult
 def a_result(**more: Any) -> RunResult:
     known: dict[str, Any] = {name: None for name, field in RunResult.model_fields.items() if field.is_required()}
     known |= {"algorithm": "noisy-gd", "dataset": "clinic", "trust": "central", "run_key": "x", "releases": ()}
+    known |= {"identity": RunIdentity.model_construct()}
     known |= {"metrics": {}, "by_party": {}, "split": {}}
     return RunResult(**{**known, **more})
 
