@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from storage.documents import parse_json
 from storage.errors import DamagedError, FormatVersionError, StorageError
 
 __all__ = ["canonical", "digest", "dump", "load", "parse", "read"]
@@ -49,7 +50,7 @@ def parse(data: bytes, place: Path | str, *, version: int) -> dict[str, Any]:
         If it is not JSON or its digest does not match.
     """
     try:
-        body = json.loads(data)
+        body = parse_json(data, str(place))
         if not isinstance(body, dict):
             raise ValueError("not an object")
         found = int(body["format_version"])

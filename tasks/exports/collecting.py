@@ -17,11 +17,12 @@ from dpalgos.registry import lookup
 from storage.errors import InputError
 from storage.ledger.extracts import extract
 from storage.manifests import canonical
+from storage.memory import kept_memory
 from storage.results import query
 from storage.secrets import root_secret
 from tasks.exports.archive import fingerprint, pack, signing_key
 from tasks.planning.fields import Json
-from tasks.runtime.settings import current_layout, current_root, kept_memory
+from tasks.runtime.settings import current_layout, current_root
 from tasks.runtime.stores import open_ledger_database, open_releases
 from tasks.tracking.models import find_model
 from tasks.tracking.promotion import audit_of

@@ -13,6 +13,7 @@ from typing import Any
 from dpalgos.accounting.composition import compose
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Guarantee, Loss
+from storage.documents import parse_json
 from storage.errors import InputError, StorageError
 from storage.ledger.charges import AccountTerms, ReleaseCharge
 from storage.ledger.entries import Kind
@@ -99,10 +100,10 @@ class _Contents:
         self.stored: list[dict[str, Any]] = charges["entries"]
         if any(set(entry) != set(FIELDS) for entry in self.stored):
             raise ValueError("an entry of the ledger has other fields than entries have")
-        self.entries = [{**entry, "content": json.loads(entry["content"])} for entry in self.stored]
+        self.entries = [{**entry, "content": parse_json(entry["content"], "an entry")} for entry in self.stored]
 
     def json(self, name: str) -> Any:
-        return json.loads(self._members[name])
+        return parse_json(self._members[name], name)
 
     def expected(self) -> set[str]:
         releases = {release_member(key, file) for key in self.keys for file in _FILES}

@@ -11,6 +11,7 @@ from dpalgos.guarantees import ApproximateDP, GaussianMu, Loss, PureEpsilon, Zer
 from dpalgos.registry import AlgorithmSpec, lookup
 from dpalgos.secure.errors import SecureAggregationError
 from storage.errors import InputError, RefusedError
+from storage.memory import kept_memory
 from storage.refs import DatasetRef, ShardRef
 from tasks.accounts.budget import relation_of
 from tasks.datasets.description import default_normalisation, find_dataset
@@ -27,7 +28,7 @@ from tasks.preparation.mapping import mapped_ref
 from tasks.preparation.nights import preview_nights
 from tasks.release.admission import require_admissible
 from tasks.runtime.engine import has_databases
-from tasks.runtime.settings import current_layout, kept_memory
+from tasks.runtime.settings import current_layout
 
 __all__ = ["expect_run", "require_feasible"]
 
