@@ -14,7 +14,7 @@ import signal
 import struct
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ _ENVIRONMENT = {"ARROW_DEFAULT_MEMORY_POOL": "system", "MALLOC_ARENA_MAX": "2", 
 _MIB = 1 << 20
 
 
-def confined(target: str, *arguments: Any, place: str, memory: int, seconds: int) -> Iterator[bytes]:
+def confined(target: str, *arguments: Any, place: str, memory: int, seconds: int) -> Generator[bytes, None, None]:
     """Yield what a function yields that runs in a process of its own.
 
     Parameters
@@ -67,9 +67,8 @@ def confined(target: str, *arguments: Any, place: str, memory: int, seconds: int
         assert process.stdin is not None
         assert process.stdout is not None
         try:
-            with suppress(BrokenPipeError):
-                process.stdin.write(asked)
-                process.stdin.close()
+            with suppress(BrokenPipeError), process.stdin as given:
+                given.write(asked)
             while True:
                 head = process.stdout.read(_HEAD.size)
                 kind, size = _HEAD.unpack(head) if len(head) == _HEAD.size else (b"", 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib.util
 import json
@@ -175,18 +176,19 @@ class OnnxEncoder(FileMap):
         fits = len(wanted) == len(rest) and all(
             size == own or not isinstance(own, int) for size, own in zip(wanted, rest, strict=True)
         )
-        if not all(isinstance(size, int) for size in wanted) or not fits or math.prod(wanted) != dimension:
+        sizes = tuple(size for size in wanted if isinstance(size, int))
+        if len(sizes) < len(wanted) or not fits or math.prod(sizes) != dimension:
             raise ParameterError(
                 f"the model's input {put.name} is {_shown(rest)} a row and rows have {dimension} features"
                 + (f"; shape={list(wanted)} does not fit both" if self.shape is not None else "")
                 + ": give features.shape where sizes are open, or another model"
             )
-        if self.shape is None and len(wanted) == 3 and wanted[2] == 3 and wanted[0] not in (1, 3):
+        if self.shape is None and len(sizes) == 3 and sizes[2] == 3 and sizes[0] not in (1, 3):
             raise ParameterError(
                 f"the model's input {put.name} is {_shown(rest)} a row, channels last; rows of images are stored "
                 "channel by channel: put a Transpose in front, or give features.shape if that is how these rows are"
             )
-        return wanted
+        return sizes
 
     def _output_name(self, session: _Session) -> str:
         names = session.outputs
@@ -272,7 +274,7 @@ class _Session:
                 "ONNX models are run by onnxruntime, which is not installed: pip install 'unitball[onnx]'"
             )
         self._content, self._lock = content, threading.Lock()
-        self._end: Callable[[], object] = bool
+        self._end: Callable[[], object] = lambda: None
         self._start()
 
     def _start(self) -> None:
@@ -339,7 +341,8 @@ class _Session:
 
 def _ended(process: subprocess.Popen[bytes]) -> None:
     process.kill()
-    with process:
+    # What was not taken any more cannot be flushed.
+    with contextlib.suppress(OSError), process:
         pass
 
 

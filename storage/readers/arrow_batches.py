@@ -96,11 +96,15 @@ def pieces(path: str, rows: int, columns: Sequence[str] | None) -> Iterator[Any]
             yield json.dumps({"rows": file.metadata.num_rows}).encode()
             yield schema.serialize()
             known = set(schema.names)
-            names = schema.names if columns is None else [name for name in columns if name in known]
-            chosen = pa.schema([_plain(path, schema.field(name)) for name in names]) if rows else pa.schema([])
+            names = None if columns is None else [name for name in dict.fromkeys(columns) if name in known]
+            if names and (twice := [name for name in names if schema.get_field_index(name) < 0]):
+                raise InputError(f"{path}: column {twice[0]!r} is named twice; rename one in the file")
+            fields = list(schema) if names is None else [schema.field(name) for name in names]
+            chosen = pa.schema([_plain(path, field) for field in fields] if rows else [])
             yield chosen.serialize()
             for batch in file.iter_batches(rows, columns=names, use_threads=False) if rows else ():
-                arrays = [_written_out(batch.column(name), chosen.field(name).type) for name in names]
+                found = batch.columns if names is None else [batch.column(name) for name in names]
+                arrays = [_written_out(column, field.type) for column, field in zip(found, chosen, strict=True)]
                 yield from _bounded(path, pa.RecordBatch.from_arrays(arrays, schema=chosen))
     except pa.ArrowMemoryError as error:
         raise MemoryError from error

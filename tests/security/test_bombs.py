@@ -10,6 +10,7 @@ import io
 import json
 import os
 import pickle
+import re
 import struct
 import subprocess
 import sys
@@ -24,6 +25,7 @@ import pyarrow.parquet as pq
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from dpalgos.errors import ParameterError
 from dpalgos.features import onnx as encoders
 from dpalgos.features.onnx import OnnxEncoder
 from dpalgos.memory import memory_limit, set_memory_limit
@@ -36,7 +38,7 @@ from storage.readers.registry import read_source
 from storage.refs import Visibility
 from storage.releases import ReleaseStore
 from storage.source import ReadOptions
-from tests.support.onnx_models import FLOAT, INTEGER, model
+from tests.support.onnx_models import FLOAT, INTEGER, Ports, model
 
 _MOST_MEGABYTES = 500
 _SCHEMA = "format_version: 1\nheader: false\ncolumns:\n  - {name: a, type: numeric, range: [0, 1]}\n"
@@ -295,26 +297,15 @@ def test_a_schema_of_sixty_thousand_columns(tmp_path: Path) -> None:
     assert _told(_LOAD, _wide_schema(tmp_path, 60_000), seconds=30, megabytes=1000) == "taken in"
 
 
-def _unfolding(megabytes: int, *, name: str = "weights.npy", claim: tuple[int, ...] | None = None) -> bytes:
-    """Return a compressed ``.npz`` of zeros."""
+def _zeros(megabytes: int, numbers: int, kind: int = zipfile.ZIP_DEFLATED) -> bytes:
+    """Return an ``.npz`` of zeros whose array claims so many numbers."""
     buffer, header = io.BytesIO(), io.BytesIO()
-    np.lib.format.write_array_header_1_0(
-        header, {"descr": "<f8", "fortran_order": False, "shape": claim or (megabytes << 17,)}
-    )
-    with (
-        zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive,
-        archive.open(name, "w", force_zip64=False) as member,
-    ):
+    np.lib.format.write_array_header_1_0(header, {"descr": "<f8", "fortran_order": False, "shape": (numbers,)})
+    with zipfile.ZipFile(buffer, "w", kind, compresslevel=1) as archive, archive.open("weights.npy", "w") as member:
         member.write(header.getvalue())
         for _ in range(megabytes):
             member.write(bytes(1 << 20))
     return buffer.getvalue()
-
-
-def _claiming() -> bytes:
-    """Return an ``.npz`` whose array claims eight gigabytes."""
-    data = pack_arrays({"weights": np.zeros((10,))})
-    return data.replace(b"(10,)      ", b"(10000000,)")
 
 
 def _sent(arrays: bytes) -> dict[str, str]:
@@ -333,7 +324,7 @@ Sent.model_validate(json.loads(path.read_text())).opened("the coordinator")"""
 
 def test_a_message_never_unfolds(tmp_path: Path) -> None:
     """600 MB in 3 MB of text: today's arrays are not compressed, so a message takes what it is long."""
-    (tmp_path / "message.json").write_text(json.dumps(_sent(_unfolding(600))))
+    (tmp_path / "message.json").write_text(json.dumps(_sent(_zeros(600, 600 << 17))))
     told = _told(_OPEN_MESSAGE, tmp_path / "message.json", megabytes=400)
     assert told.startswith("DamagedError")
     assert "an array is compressed" in told
@@ -350,10 +341,13 @@ def test_arrays_are_as_long_as_they_claim(tmp_path: Path) -> None:
         with pytest.warns(UserWarning, match="Duplicate"):
             archive.writestr("a.npy", b"2")
     sound = {"weights": np.arange(6.0).reshape(2, 3), "name": np.array(["x"]), "none": np.zeros((0, 4), np.int32)}
-    for data in (_claiming(), listed.getvalue(), twice.getvalue(), b"", b"PK\x05\x06", pack_arrays(sound)[:-1]):
+    claiming = _zeros(1, 10**9, zipfile.ZIP_STORED)
+    with pytest.raises(DamagedError, match=r"an array claims shape \(1000000000,\)"):
+        unpack_arrays(claiming, "here")
+    for data in (claiming, listed.getvalue(), twice.getvalue(), b"", b"PK\x05\x06", pack_arrays(sound)[:-1]):
         with pytest.raises(DamagedError, match="here is damaged or holds no arrays"):
             unpack_arrays(data, "here")
-    files = {name: base64.b64decode(data) for name, data in _sent(_claiming()).items()}
+    files = {name: base64.b64decode(data) for name, data in _sent(claiming).items()}
     with pytest.raises(DamagedError):
         ReleaseStore.decode({"manifest.json": files["manifest"], "arrays.npz": files["arrays"]}, tmp_path)
     again = unpack_arrays(pack_arrays(sound), "here")
@@ -412,7 +406,7 @@ def _repeated_cell(path: Path) -> None:
 
 
 def _long_list(path: Path) -> None:
-    numbers = pa.array(np.zeros(150_000_000, np.float32))
+    numbers = pa.array(np.zeros(100_000_000, np.float32))
     lists = pa.ListArray.from_arrays(pa.array([0, len(numbers)]), numbers)
     pq.write_table(pa.table({"features": lists, "label": ["0"]}), path, compression="zstd")
 
@@ -428,28 +422,27 @@ def _nested(levels: int) -> Callable[[Path], None]:
     return write
 
 
-_TABLES: dict[str, tuple[Callable[[Path], None], str]] = {
-    "a cell repeated": (_repeated_cell, r"unfolds to more than 256 MiB; .*UNITBALL_MEMORY"),
-    "a long list": (_long_list, r"unfolds to more than 256 MiB; .*UNITBALL_MEMORY"),
-    "two levels": (_nested(2), "it nests list"),
-    "five hundred levels": (_nested(500), "it nests list|damaged"),
+_TABLES: dict[str, tuple[Callable[[Path], None], bool, str]] = {
+    "a cell repeated": (_repeated_cell, True, r"unfolds to more than 256 MiB; .*UNITBALL_MEMORY"),
+    "a long list": (_long_list, False, r"unfolds to more than 256 MiB; .*UNITBALL_MEMORY"),
+    "a list as a cell": (_nested(1), True, r"column a: a cell is list"),
+    "two levels": (_nested(2), False, "column features: it nests list"),
+    "five hundred levels": (_nested(500), False, "it nests list|damaged"),
 }
 
 
 @pytest.mark.parametrize("name", _TABLES)
 def test_parquet_is_read_within_bounds(name: str, tmp_path: Path) -> None:
-    make, message = _TABLES[name]
+    make, declared, message = _TABLES[name]
     make(tmp_path / "rows.parquet")
     (tmp_path / "schema.yaml").write_text(_SCHEMA.replace("header: false\n", ""))
-    declared = "features" not in pq.read_metadata(tmp_path / "rows.parquet").schema.to_arrow_schema().names
-    body = "from storage.readers.registry import read_source\nfrom storage.source import ReadOptions\n"
-    body += "schema = path.with_name('schema.yaml')\n"
-    options = "schema=schema" if declared else "discover=True"
-    body += f"for block in read_source('parquet', path, ReadOptions({options})).parts['train']: pass"
+    options = "schema=path.with_name('schema.yaml')" if declared else "discover=True"
+    body = f"""from storage.readers.registry import read_source
+from storage.source import ReadOptions
+for block in read_source('parquet', path, ReadOptions({options})).parts['train']: pass"""
     told = _told(body, tmp_path / "rows.parquet")
     assert told.startswith("InputError")
-    with pytest.raises(InputError, match=message):
-        raise InputError(told)
+    assert re.search(message, told)
 
 
 def test_a_pickle_holds_as_many_pixels_as_its_bytes(tmp_path: Path) -> None:
@@ -468,7 +461,7 @@ def test_a_pickle_holds_as_many_pixels_as_its_bytes(tmp_path: Path) -> None:
     assert len(list(read_source("cifar10", folder, ReadOptions(discover=True)).parts["train"])) == 1
 
 
-_ROW = {"x": (FLOAT, ["rows", 2])}
+_ROW: Ports = {"x": (FLOAT, ["rows", 2])}
 
 
 @pytest.fixture
@@ -493,7 +486,7 @@ def _filling(size: int | None) -> bytes:
         nodes = [
             ("ReduceMax", ["x"], ["most"], {"keepdims": 0}),
             ("Cast", ["most"], ["whole"], {"to": INTEGER}),
-            ("Reshape", ["whole", "one"], ["size"], {}),
+            ("Add", ["whole", "one"], ["size"], {}),
             *nodes,
         ]
         weights = {"one": np.array([1])}
@@ -534,7 +527,7 @@ def test_an_encoder_without_end_is_ended(monkeypatch: pytest.MonkeyPatch) -> Non
         {"y": (FLOAT, ["rows", 2])},
         {"most": np.array(2**62)},
     )
-    with pytest.raises(Exception, match=r"cannot be run on a row .*more than 1 s"):
+    with pytest.raises(ParameterError, match=r"cannot be run on a row .*more than 1 s"):
         OnnxEncoder().read(endless, 2)
 
 
