@@ -94,7 +94,10 @@ def pieces(path: str, rows: int, columns: Sequence[str] | None) -> Iterator[Any]
         with pq.ParquetFile(path, pre_buffer=False, buffer_size=_PAGES) as file:
             schema = file.schema_arrow.remove_metadata()
             yield json.dumps({"rows": file.metadata.num_rows}).encode()
-            yield schema.serialize()
+            # A schema of many levels cannot be sent; nothing is read of such columns.
+            yield pa.schema(
+                [pa.field(one.name, pa.null()) if _is_deep(one.type) else one for one in schema]
+            ).serialize()
             known = set(schema.names)
             names = None if columns is None else [name for name in dict.fromkeys(columns) if name in known]
             if names and (twice := [name for name in names if schema.get_field_index(name) < 0]):
@@ -114,10 +117,15 @@ def pieces(path: str, rows: int, columns: Sequence[str] | None) -> Iterator[Any]
         ) from error
 
 
+def _is_deep(kind: Any) -> bool:
+    """Whether a type is a structure, or a list of something else than plain values."""
+    return bool(pa.types.is_nested(kind) and (kind.num_fields != 1 or pa.types.is_nested(kind.field(0).type)))
+
+
 def _plain(path: str, field: Any) -> Any:
     """Return a column as it is sent: no dictionary, and no list or structure within another."""
     kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
-    if pa.types.is_nested(kind) and (kind.num_fields != 1 or pa.types.is_nested(kind.field(0).type)):
+    if _is_deep(kind):
         raise InputError(
             f"{path}, column {field.name}: it nests {str(kind)[:100]}; numbers, texts and lists of them are read"
         )

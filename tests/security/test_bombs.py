@@ -392,8 +392,8 @@ def test_an_export_is_read_within_bounds(tmp_path: Path, signed: bool, stated: i
 
 
 def test_verify_ends_within_its_bounds(tmp_path: Path) -> None:
-    """200 MB of one member are admitted; as a document they are refused, in a process of their own."""
-    path = _export(tmp_path / "run.zip", 200, signed=True)
+    """140 MB of one member are admitted; as a document they are refused, in a process of their own."""
+    path = _export(tmp_path / "run.zip", 140, signed=True)
     body = "from tasks.exports.confinement import verify_confined\nverify_confined(path)"
     told = _told(body, path, megabytes=900)
     assert told.startswith("InputError")
@@ -406,7 +406,7 @@ def _repeated_cell(path: Path) -> None:
 
 
 def _long_list(path: Path) -> None:
-    numbers = pa.array(np.zeros(100_000_000, np.float32))
+    numbers = pa.array(np.zeros(75_000_000, np.float32))
     lists = pa.ListArray.from_arrays(pa.array([0, len(numbers)]), numbers)
     pq.write_table(pa.table({"features": lists, "label": ["0"]}), path, compression="zstd")
 
