@@ -6,7 +6,6 @@ which its own model validates; pull steps, entry points, job variables and work 
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import signal
@@ -35,6 +34,7 @@ from pydantic import ValidationError
 
 from deployments.runner import READY
 from flows.party import ANSWER, DATASET_VARIABLE, ROSTER_VARIABLE, answer_request, read_roster
+from storage.documents import parse_json
 from storage.errors import StorageError
 from tasks.federation.coordinator import Post
 from tasks.federation.messages import Answer, Request
@@ -142,7 +142,7 @@ def _answer(client: SyncPrefectClient, run: object, party: str) -> Answer:
     found = [one for one in client.read_artifacts(artifact_filter=wanted) if one.type == ANSWER]
     if len(found) != 1:
         raise StorageError(f"party {party} has left {len(found)} answers to one request; ask again")
-    answer = Answer.model_validate(json.loads(str(found[0].data)))
+    answer = Answer.model_validate(parse_json(str(found[0].data), f"the answer of party {party}"))
     if answer.party != party:
         raise StorageError(f"party {party} has answered as {answer.party!r}")
     return answer

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any, cast
 from uuid import UUID
 
-import yaml
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.actions import DeploymentScheduleCreate
 from prefect.client.schemas.filters import DeploymentFilter, DeploymentFilterTags
@@ -32,6 +31,7 @@ from pydantic import TypeAdapter, ValidationError
 from deployments.naming import keep_named
 from deployments.settling import keep_settled
 from deployments.webhook import apply_webhook
+from storage.documents import read_yaml
 from storage.errors import InputError
 from storage.layout import Layout
 from tasks.datasets.schedules import Schedule, schedules
@@ -70,10 +70,7 @@ def read_deployments(path: Path) -> list[dict[str, Any]]:
         If the file is not of that form, or asks for code, pools or infrastructure: flows are served from here, so
         there is no worker that would follow.
     """
-    try:
-        content = yaml.safe_load(path.read_text("utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise InputError(f"cannot read {path}: {' '.join(str(error).split())}") from error
+    content = read_yaml(path)
     specs = content.get("deployments") if isinstance(content, dict) else None
     if not isinstance(specs, list) or not all(isinstance(spec, dict) for spec in specs):
         raise InputError(f"{path} has no list 'deployments'; see deployments/prefect.yaml for an example")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import yaml
 from prefect import flow
 from prefect.artifacts import Artifact
 from pydantic import ValidationError
 
+from storage.documents import read_yaml
 from storage.errors import InputError
 from tasks.federation.messages import Request, Roster
 from tasks.federation.party import Party
@@ -31,8 +31,8 @@ def read_roster(path: Path) -> Roster:
         If it is none.
     """
     try:
-        return Roster.model_validate(yaml.safe_load(path.read_text("utf-8")))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError, ValidationError) as error:
+        return Roster.model_validate(read_yaml(path))
+    except (InputError, ValidationError) as error:
         raise InputError(
             f"{path} is no roster ({' '.join(str(error).split())[:200]}); it is YAML: parties: {{NAME: FINGERPRINT}}"
         ) from None

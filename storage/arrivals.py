@@ -11,7 +11,6 @@ after the old ones, of each file, and these in their order, it is those that sta
 from __future__ import annotations
 
 import hashlib
-import io
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from storage.archives import pack_arrays, unpack_arrays
 from storage.atomic import write_bytes, writing
 from storage.datasets import open_dataset, origins
 from storage.errors import StorageError
@@ -163,15 +163,14 @@ def _prints_of(layout: Layout, ref: DatasetRef) -> tuple[_Prints, NDArray[np.boo
         sizes = [rows for _, rows in origins(layout, ref)] or [0]
         brought = np.repeat(np.frombuffer(b"".join(whose) or bytes(8), dtype="<u8").astype(np.uint64), sizes)
         every = np.concatenate(prints)
-        data = io.BytesIO()
-        np.savez(data, prints=every ^ brought if len(brought) else every, null=np.concatenate(null))
+        data = pack_arrays({"prints": every ^ brought if len(brought) else every, "null": np.concatenate(null)})
         with writing(layout.arrivals):
             layout.arrivals.mkdir(mode=0o700, exist_ok=True)
-            write_bytes(path, data.getvalue(), mode=0o600)
+            write_bytes(path, data, mode=0o600)
     try:
-        with np.load(path, allow_pickle=False) as kept:
-            return kept["prints"], kept["null"]
-    except (OSError, ValueError, KeyError) as error:
+        kept = unpack_arrays(path.read_bytes(), path)
+        return kept["prints"], kept["null"]
+    except (OSError, StorageError, KeyError) as error:
         raise StorageError(
             f"{path} is damaged: {error}; remove it, and it is made again from the stored rows"
         ) from error

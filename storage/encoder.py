@@ -5,6 +5,7 @@ Stored models name this class by its path, so the module and its names stay wher
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -130,7 +131,8 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sc
             If a column is missing or named twice.
         """
         schema = self.declared
-        cells = {column.name: _cells(X, column.name) for column in schema.inputs}
+        names = Counter(str(known) for known in getattr(X, "column_names", None) or _names(X))
+        cells = {column.name: _cells(X, column.name, names) for column in schema.inputs}
         rows = len(next(iter(cells.values())))
         examined = schema.examine(Table(cells, np.arange(rows), "rows", unit="row"), schema.inputs)
         refusals: list[str | None] = [None] * rows
@@ -154,10 +156,9 @@ def _reason(found: Examined, row: int) -> str:
     return f"column {found.column.name}: {str(found.cells[row])[:60]!r} is not {found.column.bound}"
 
 
-def _cells(table: Any, name: str) -> Sequence[Any]:
-    names = [str(known) for known in getattr(table, "column_names", None) or _names(table)]
-    if names.count(name) != 1:
-        there = ", ".join(names[:20]) + (", …" if len(names) > 20 else "")
+def _cells(table: Any, name: str, names: Counter[str]) -> Sequence[Any]:
+    if names[name] != 1:
+        there = ", ".join(list(names)[:20]) + (", …" if len(names) > 20 else "")
         what = "is missing" if name not in names else "is there twice"
         raise InputError(f"column {name!r} {what}; the rows have: {there}")
     column = table[name]

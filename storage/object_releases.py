@@ -101,7 +101,7 @@ class ObjectReleases:
         manifest, arrays = whole[8 : 8 + size], whole[8 + size :]
         # The object agrees with itself whoever wrote it: only the ledger says which one was stored.
         found = ReleaseStore.check({"manifest.json": manifest, "arrays.npz": arrays}, Path(key))[1]
-        if found != digest:
+        if digest is not None and found != digest:
             raise DamagedError(
                 f"{self.shown(key)} is another release (digest {found[:12]}) than the ledger stored ({digest[:12]}): "
                 "somebody has replaced it; restore it, or remove it (unitball doctor --clean) and run again"

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import json
-import zipfile
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
 from numpy.typing import NDArray
 
 from storage import manifests
+from storage.archives import pack_arrays, unpack_arrays
 from storage.atomic import discard_unless, staging, writing
 from storage.errors import DamagedError, StorageError
 from storage.layout import Layout
@@ -24,25 +22,6 @@ __all__ = ["FORMAT_VERSION", "Place", "ReleaseStore"]
 FORMAT_VERSION = 1
 _MANIFEST = "manifest.json"
 _ARRAYS = "arrays.npz"
-_EPOCH = (1980, 1, 1, 0, 0, 0)
-
-
-def _npz(arrays: Mapping[str, NDArray[Any]]) -> bytes:
-    """Return an ``.npz`` file whose bytes depend on names, types, shapes and values alone."""
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
-        for name in sorted(arrays):
-            array = np.asarray(arrays[name])
-            if array.dtype.hasobject:
-                raise StorageError(f"array {name!r} holds Python objects; a release holds numbers and text")
-            plain = np.array(array, dtype=array.dtype.newbyteorder("<"), order="C")
-            data = io.BytesIO()
-            np.lib.format.write_array(data, plain, version=(1, 0), allow_pickle=False)
-            entry = zipfile.ZipInfo(f"{name}.npy", date_time=_EPOCH)
-            # Otherwise the entry names the system it was written on.
-            entry.create_system = 3
-            archive.writestr(entry, data.getvalue())
-    return buffer.getvalue()
 
 
 class Place(Protocol):
@@ -151,7 +130,7 @@ class ReleaseStore:
     @staticmethod
     def digest_of(manifest: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> str:
         """Return the SHA-256 of a release: equal for equal values, whatever wrote them and when."""
-        return _digest(manifest, _npz(arrays))
+        return _digest(manifest, pack_arrays(arrays))
 
     def write(self, key: str, manifest: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> str:
         """Store a release, whole or not at all; storing the same again changes nothing.
@@ -173,7 +152,7 @@ class ReleaseStore:
         StorageError
             If another release is stored under this key: a release is never overwritten.
         """
-        data = _npz(arrays)
+        data = pack_arrays(arrays)
         digest = _digest(manifest, data)
         if self.exists(key):
             return self._same(key, digest)
@@ -203,7 +182,7 @@ class ReleaseStore:
     def decode(files: Mapping[str, bytes], place: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         """Return manifest and arrays of a release that is given by its files' bytes; raises as :meth:`check` does."""
         manifest, _ = ReleaseStore.check(files, place)
-        return manifest, _unpacked(files[_ARRAYS])
+        return manifest, unpack_arrays(files[_ARRAYS], place / _ARRAYS)
 
     def _same(self, key: str, digest: str) -> str:
         body = self._manifest(key)
@@ -235,7 +214,7 @@ class ReleaseStore:
         body, data = self._manifest(key), self._place.arrays(key)
         _require_whole(body, data, self._place.shown(key, _ARRAYS))
         manifest = body["manifest"]
-        return manifest, _unpacked(data)
+        return manifest, unpack_arrays(data, self._place.shown(key, _ARRAYS))
 
     def remove_damaged(self, *keys: str) -> tuple[str, ...]:
         """Remove those of ``keys`` (all, where none is named) that do not match their digests; return them.
@@ -260,11 +239,6 @@ class ReleaseStore:
 
 
 _WAY_OUT = "restore it from a backup, or remove it and run again: an unchanged secret draws the same noise"
-
-
-def _unpacked(data: bytes) -> dict[str, NDArray[Any]]:
-    with np.load(io.BytesIO(data), allow_pickle=False) as archive:
-        return {name: archive[name] for name in archive.files}
 
 
 def _require_whole(body: Mapping[str, Any], data: bytes, path: Path | str) -> str:

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from storage.columns.column import Column, Encoded, MissingRows, known_keys, missing_rule, parse_column
+from storage.columns.column import Column, Encoded, MissingRows, known_keys, missing_rule, named_twice, parse_column
 from storage.columns.label import Label
 from storage.columns.numeric import Numeric
-from storage.documents import parse_yaml
+from storage.documents import parse_yaml, read_yaml
 from storage.errors import FormatVersionError, InputError
 from storage.refs import Scaling
 from storage.source import Block, OnViolation, Tally, canonical_label
@@ -136,10 +136,8 @@ class Schema:
     document: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
     def __post_init__(self) -> None:
-        names = [column.name for column in self.columns]
-        twice = sorted({name for name in names if names.count(name) > 1})
-        if twice:
-            raise InputError(f"column {twice[0]!r} is declared twice; names must differ")
+        if twice := named_twice([column.name for column in self.columns]):
+            raise InputError(f"column {twice!r} is declared twice; names must differ")
         if sum(isinstance(column, Label) for column in self.columns) != 1:
             raise InputError("a schema has exactly one column of type label")
         if not self.inputs:
@@ -252,7 +250,11 @@ class Schema:
             values[found.missing, : column.numbers] = 0.0 if self.scaling is Scaling.CENTRED else 0.5
             values[found.missing, column.numbers :] = 0.0
             parts.append(values)
-        parts += [found.missing[:, None].astype(np.float64) for found in examined if found.column in self._indicators]
+        parts += [
+            found.missing[:, None].astype(np.float64)
+            for found in examined
+            if self.rule(found.column) is MissingRows.INDICATOR
+        ]
         if self.scaling is not Scaling.CENTRED:
             return np.concatenate(parts, axis=1)
         return np.concatenate([*parts, np.ones((len(parts[0]), 1))], axis=1) * self._weights
@@ -515,17 +517,13 @@ def read_declaration(path: str | Path) -> Any:
     packaged = files("storage.readers") / "schemas"
     try:
         if place.is_file():
-            text = place.read_text("utf-8-sig")
-        elif str(path).isidentifier() and (packaged / f"{path}.yaml").is_file():
-            text = (packaged / f"{path}.yaml").read_text("utf-8")
-        else:
-            names = ", ".join(sorted(item.name.removesuffix(".yaml") for item in packaged.iterdir()))
-            raise InputError(
-                f"schema {path} does not exist; name a YAML file, or one of those that come along: {names}"
-            )
-    except (OSError, UnicodeDecodeError) as error:
+            return read_yaml(place, f"schema {path}")
+        if str(path).isidentifier() and (packaged / f"{path}.yaml").is_file():
+            return parse_yaml((packaged / f"{path}.yaml").read_text("utf-8"), f"schema {path}")
+    except OSError as error:
         raise InputError(f"cannot read schema {path}: {error}") from error
-    return parse_yaml(text, f"schema {path}")
+    names = ", ".join(sorted(item.name.removesuffix(".yaml") for item in packaged.iterdir()))
+    raise InputError(f"schema {path} does not exist; name a YAML file, or one of those that come along: {names}")
 
 
 def load_schema(path: str | Path, scaling: Scaling | None = None) -> Schema:

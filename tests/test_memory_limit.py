@@ -22,9 +22,9 @@ from dpalgos.losses import Softmax
 from dpalgos.memory import claim, memory_limit, reserve, set_memory_limit
 from dpalgos.models import LinearModel
 from dpalgos.projections.analyze_gauss import AnalyzeGauss
+from storage.memory import kept_memory
 from storage.refs import Labels
 from storage.rowfiles import RowFormat, RowWriter, StoredRows, WrittenRows
-from tasks.runtime.settings import kept_memory
 from tasks.tracking.prediction import predict_file
 from tasks.tracking.sklearn_export import to_sklearn
 from tests.support import forks

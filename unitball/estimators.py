@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils import check_random_state
@@ -22,6 +21,7 @@ from dpalgos.errors import ParameterError
 from dpalgos.models import AffineMap, LinearModel
 from dpalgos.registry import names
 from dpalgos.rows import Floats
+from storage.documents import read_yaml
 from storage.encoder import TableEncoder
 from tasks.planning.configuration import TrainingConfig
 from tasks.tracking.results import Proved, proved_of
@@ -166,9 +166,7 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
         return X, np.asarray(y).ravel()
 
     def _table(self) -> TableEncoder:
-        document = (
-            self.schema if isinstance(self.schema, Mapping) else yaml.safe_load(Path(str(self.schema)).read_text())
-        )
+        document = self.schema if isinstance(self.schema, Mapping) else read_yaml(Path(str(self.schema)))
         return TableEncoder(dict(document), on_violation="clip")
 
     def _encoder(self, rows: Any) -> Any:

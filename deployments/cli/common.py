@@ -17,6 +17,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+from storage.documents import read_text as document_text
 from storage.errors import FormatVersionError, InputError, StorageError
 from tasks.runtime.progress import listen
 from tasks.runtime.settings import ROOT_VARIABLE, current_layout, current_root
@@ -41,7 +42,6 @@ RootOption = Annotated[
     ),
 ]
 _PIPE_WIDTH = 132
-_MOST_TEXT = 4_000_000
 # Before so many seconds the pace says little.
 _SOON = 2.0
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout and nothing else there.")]
@@ -98,14 +98,7 @@ def read_text(path: Path, option: str) -> str:
     InputError
         If it cannot be read, is not UTF-8, or is larger than any such file.
     """
-    try:
-        if require_readable(path, option).stat().st_size > _MOST_TEXT:
-            raise InputError(f"{option}: {path} is larger than {_MOST_TEXT:,} bytes, which no such file is")
-        return path.read_text("utf-8")
-    except OSError as error:
-        raise InputError(f"{option}: {path} cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise InputError(f"{option}: {path} is not UTF-8: {error.reason} at byte {error.start}") from None
+    return document_text(require_readable(path, option), f"{option}: {path}")
 
 
 def console() -> Console:

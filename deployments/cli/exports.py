@@ -46,9 +46,9 @@ def verify(
     signer: Annotated[str | None, typer.Option(help="The fingerprint that its owner has given.")] = None,
 ) -> Answer:
     """Check an export: digests, identities, guarantees, prices, epsilon; exit code 1 where something fails."""
-    from tasks.exports.verifying import verify as verified
+    from tasks.exports.confinement import verify_confined
 
-    found = verified(require_readable(archive, "ARCHIVE"), signer=signer)
+    found = verify_confined(require_readable(archive, "ARCHIVE"), signer=signer)
     title = f"{found.algorithm} on {found.dataset}, run {found.run[:12]}" if found.run else "what it says does not hold"
     rows = ((check.what, _WORDS[check.holds], check.detail, check.word) for check in found.checks)
     vouched = table(("who", "on whose word alone"), found.words.items(), title="What nobody can check here")

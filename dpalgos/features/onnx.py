@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import importlib.util
+import json
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+import os
+import subprocess
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, ClassVar
 
@@ -14,7 +22,10 @@ from numpy.typing import NDArray
 
 from dpalgos.arrays import Array
 from dpalgos.errors import ParameterError
+from dpalgos.features import _onnx_process
+from dpalgos.features._onnx_process import FAILED, MEMORY, TYPES, read_frame, write_frame
 from dpalgos.features.public_map import FileMap, RowFeatures
+from dpalgos.memory import memory_limit
 from dpalgos.models import released_kind
 from dpalgos.registry import register
 from dpalgos.rows import Floats, Ints
@@ -22,7 +33,9 @@ from dpalgos.rows import Floats, Ints
 __all__ = ["OnnxEncoder", "OnnxFeatures"]
 
 _MOST_FEATURES = 2**16
-_TYPES = {"tensor(float)": np.float32, "tensor(double)": np.float64}
+_LEAST_MEMORY = 2**28
+_SECONDS = 60
+_OURS = ("UNITBALL_", "PREFECT_", "MLFLOW_")
 _HALF = np.sqrt(np.finfo(np.float64).max) / 2.0
 
 
@@ -61,18 +74,13 @@ class OnnxFeatures(RowFeatures):
     def transform(self, features: Floats) -> Floats:
         """Map (m, d) to (m, k), rows of norm 1 (or 0, where the model gives zeros or no finite numbers)."""
         session = _session(self.model.tobytes())
-        put = session.get_inputs()[0]
-        name, shape = self.output.tobytes().decode(), (1, *(int(size) for size in self.shape))
+        name, shape = self.output.tobytes().decode(), [int(size) for size in self.shape]
         found = np.zeros((len(features), self.dimension))
         with np.errstate(over="ignore", invalid="ignore"):
-            rows = np.asarray(features).astype(_TYPES[put.type])
-        for row, given in zip(found, rows, strict=True):
-            try:
-                scores = np.asarray(session.run([name], {put.name: given.reshape(shape)})[0], dtype=np.float64).ravel()
-            except Exception:
-                continue
-            if scores.size == self.dimension:
-                row[:] = scores
+            rows = np.asarray(features).astype(TYPES[session.inputs[0].type])
+        for row, ran in zip(found, session.run(name, rows, shape), strict=True):
+            if ran.is_number and ran.values.size == self.dimension:
+                row[:] = ran.values
         found[~np.isfinite(found).all(axis=1) | (np.abs(found).max(axis=1, initial=0.0) > _HALF)] = 0.0
         norms = np.linalg.norm(found, axis=1, keepdims=True)
         return found / np.where(norms > 0, norms, 1.0)
@@ -146,17 +154,17 @@ class OnnxEncoder(FileMap):
             "it protects the rows registered here alone"
         )
 
-    def _input_shape(self, session: Any, dimension: int) -> tuple[int, ...]:
-        inputs = session.get_inputs()
+    def _input_shape(self, session: _Session, dimension: int) -> tuple[int, ...]:
+        inputs = session.inputs
         if len(inputs) != 1:
             names = ", ".join(each.name for each in inputs) or "none"
             raise ParameterError(f"the model has {len(inputs)} inputs ({names}); an encoder of rows has one")
         put = inputs[0]
-        if put.type not in _TYPES:
+        if put.type not in TYPES:
             raise ParameterError(
-                f"the model's input {put.name} is a {put.type}; rows are {' or '.join(_TYPES)}: put a Cast in front"
+                f"the model's input {put.name} is a {put.type}; rows are {' or '.join(TYPES)}: put a Cast in front"
             )
-        batch, *rest = put.shape or [None]
+        batch, *rest = put.shape or (None,)
         if isinstance(batch, int) and batch != 1:
             raise ParameterError(
                 f"the model's input {put.name} takes {batch} rows at once; leave the batch axis open or export for 1"
@@ -168,21 +176,22 @@ class OnnxEncoder(FileMap):
         fits = len(wanted) == len(rest) and all(
             size == own or not isinstance(own, int) for size, own in zip(wanted, rest, strict=True)
         )
-        if not all(isinstance(size, int) for size in wanted) or not fits or math.prod(wanted) != dimension:
+        sizes = tuple(size for size in wanted if isinstance(size, int))
+        if len(sizes) < len(wanted) or not fits or math.prod(sizes) != dimension:
             raise ParameterError(
                 f"the model's input {put.name} is {_shown(rest)} a row and rows have {dimension} features"
                 + (f"; shape={list(wanted)} does not fit both" if self.shape is not None else "")
                 + ": give features.shape where sizes are open, or another model"
             )
-        if self.shape is None and len(wanted) == 3 and wanted[2] == 3 and wanted[0] not in (1, 3):
+        if self.shape is None and len(sizes) == 3 and sizes[2] == 3 and sizes[0] not in (1, 3):
             raise ParameterError(
                 f"the model's input {put.name} is {_shown(rest)} a row, channels last; rows of images are stored "
                 "channel by channel: put a Transpose in front, or give features.shape if that is how these rows are"
             )
-        return wanted
+        return sizes
 
-    def _output_name(self, session: Any) -> str:
-        names = [each.name for each in session.get_outputs()]
+    def _output_name(self, session: _Session) -> str:
+        names = session.outputs
         if self.output is None and len(names) == 1:
             return str(names[0])
         if self.output is None or self.output not in names:
@@ -191,53 +200,150 @@ class OnnxEncoder(FileMap):
         return self.output
 
 
-def _output_size(session: Any, name: str, shape: tuple[int, ...]) -> int:
+def _output_size(session: _Session, name: str, shape: tuple[int, ...]) -> int:
     """Return the number of features that a row comes out with, by running one."""
-    put = session.get_inputs()[0]
-    try:
-        found = session.run([name], {put.name: np.zeros((1, *shape), dtype=_TYPES[put.type])})[0]
-    except Exception as error:  # onnxruntime's own classes derive from Exception directly
-        raise ParameterError(f"the model cannot be run on a row of shape {list(shape)}: {_first_line(error)}") from None
-    if not isinstance(found, np.ndarray) or found.dtype.kind != "f":
+    rows = np.zeros((1, math.prod(shape)), dtype=TYPES[session.inputs[0].type])
+    (found,) = session.run(name, rows, list(shape))
+    if found.failure:
+        raise ParameterError(f"the model cannot be run on a row of shape {list(shape)}: {_first_line(found.failure)}")
+    if not found.is_number:
         raise ParameterError(
             f"the model's output {name} holds no floating-point numbers; name another: features.output"
         )
-    if found.ndim < 2 or found.shape[0] != 1 or not 1 <= found.size <= _MOST_FEATURES:
+    size = math.prod(found.shape)
+    if len(found.shape) < 2 or found.shape[0] != 1 or not 1 <= size <= _MOST_FEATURES:
         raise ParameterError(
             f"the model's output {name} has shape {list(found.shape)} for one row; wanted is one row of 1 to "
             f"{_MOST_FEATURES} features"
         )
-    return int(found.size)
+    return size
 
 
 def _shown(sizes: Sequence[object]) -> str:
     return " x ".join(str(size) if isinstance(size, int) else "?" for size in sizes) or "nothing"
 
 
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0][:300]
+def _first_line(text: str) -> str:
+    return (text.splitlines() or ["no reason"])[0][:300]
 
 
-@lru_cache(maxsize=4)
-def _session(content: bytes) -> Any:
-    """Return a session on one thread, so that a row's features do not depend on the machine's number of cores."""
-    try:
-        import onnxruntime
-    except ImportError:
-        raise ParameterError(
-            "ONNX models are run by onnxruntime, which is not installed: pip install 'unitball[onnx]'"
-        ) from None
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = options.inter_op_num_threads = 1
-    options.use_deterministic_compute = True
-    options.log_severity_level = 4
-    # Weights in other files would be read from wherever the process runs, and are not in the digest: nothing lies here.
-    options.add_session_config_entry("session.model_external_initializers_file_folder_path", "/dev/null")
-    try:
-        return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # onnxruntime's own classes derive from Exception directly
-        if "xternal data" in str(error):
+@dataclass(frozen=True, slots=True)
+class _Input:
+    """An input of a model; sizes that it leaves open are no numbers."""
+
+    name: str
+    type: str
+    shape: tuple[int | str | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Ran:
+    """What became of a row; ``values`` are empty where there are more than features may be."""
+
+    is_number: bool = False
+    shape: tuple[int, ...] = ()
+    values: Floats = field(default_factory=lambda: np.zeros(0))
+    failure: str = ""
+
+    @classmethod
+    def of(cls, answer: bytes) -> _Ran:
+        if answer[:1] == FAILED:
+            return cls(failure=answer[1:].decode(errors="replace") or "it fails")
+        size = int.from_bytes(answer[1:9], "little")
+        said = json.loads(answer[9 : 9 + size])
+        return cls(said["float"], tuple(said["shape"]), np.frombuffer(answer, dtype="<f8", offset=9 + size))
+
+
+class _Session:
+    """A model in a process of its own (:mod:`dpalgos.features._onnx_process`), begun again where that did not survive.
+
+    Parameters
+    ----------
+    content : bytes
+        The model's file.
+
+    Raises
+    ------
+    ParameterError
+        If onnxruntime is missing, or it is no model that can be loaded within the bounds.
+    """
+
+    def __init__(self, content: bytes) -> None:
+        if importlib.util.find_spec("onnxruntime") is None:
             raise ParameterError(
-                "the model keeps weights in other files (external data): save it as one file"
-            ) from None
-        raise ParameterError(f"this is no ONNX model that onnxruntime can read: {_first_line(error)}") from None
+                "ONNX models are run by onnxruntime, which is not installed: pip install 'unitball[onnx]'"
+            )
+        self._content, self._lock = content, threading.Lock()
+        self._end: Callable[[], object] = lambda: None
+        self._start()
+
+    def _start(self) -> None:
+        self._end()
+        self._process = process = subprocess.Popen(
+            [sys.executable, "-P", _onnx_process.__file__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            # It is somebody else's program that runs there: no secret of ours is around it.
+            env={name: value for name, value in os.environ.items() if not name.startswith(_OURS)},
+        )
+        self._owner, self._fresh = os.getpid(), True
+        self._end = weakref.finalize(self, _ended, process)
+        memory = max(memory_limit(), _LEAST_MEMORY) + 4 * len(self._content)
+        try:
+            self._write(json.dumps({"memory": memory, "seconds": _SECONDS}).encode(), self._content)
+            said = json.loads(self._read())
+        except (EOFError, OSError):
+            said = {"error": f"loading it takes more than {memory >> 20} MiB or {_SECONDS} s, or crashes"}
+        if "error" in said:
+            reason = _first_line(said["error"])
+            if "xternal data" in said["error"]:
+                raise ParameterError("the model keeps weights in other files (external data): save it as one file")
+            raise ParameterError(f"this is no ONNX model that onnxruntime can read: {reason}")
+        self.inputs = tuple(_Input(name, kind, tuple(shape)) for name, kind, shape in said["inputs"])
+        self.outputs = [str(name) for name in said["outputs"]]
+
+    def _write(self, *frames: bytes) -> None:
+        assert self._process.stdin is not None
+        for frame in frames:
+            write_frame(self._process.stdin, frame)
+
+    def _read(self) -> bytes:
+        assert self._process.stdout is not None
+        return read_frame(self._process.stdout)
+
+    def run(self, output: str, rows: NDArray[Any], shape: Sequence[int]) -> list[_Ran]:
+        """Run rows (m, d) one by one.
+
+        A row that takes too much memory or time, or ends the process, is run once more in a new one: what becomes of
+        it is its own doing, whatever rows came before.
+        """
+        found: list[_Ran] = []
+        with self._lock:
+            while len(found) < len(rows):
+                if self._owner != os.getpid() or self._process.poll() is not None:
+                    self._start()
+                asked = json.dumps({"output": output, "shape": list(shape), "most": _MOST_FEATURES}).encode()
+                try:
+                    self._write(asked, rows[len(found) :].tobytes())
+                    while len(found) < len(rows):
+                        answer = self._read()
+                        if answer[:1] == MEMORY:
+                            raise EOFError
+                        found.append(_Ran.of(answer))
+                        self._fresh = False
+                except (EOFError, OSError):
+                    if self._fresh:
+                        found.append(_Ran(failure=f"it takes too much memory or more than {_SECONDS} s, or crashes"))
+                    self._start()
+        return found
+
+
+def _ended(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    # What was not taken any more cannot be flushed.
+    with contextlib.suppress(OSError), process:
+        pass
+
+
+_session = lru_cache(maxsize=4)(_Session)

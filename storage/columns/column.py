@@ -6,6 +6,7 @@ import difflib
 import importlib
 import pkgutil
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -207,6 +208,11 @@ def known_keys(place: str, given: Mapping[str, Any], known: Sequence[str]) -> No
         if key not in known:
             near = difflib.get_close_matches(str(key), known, n=3, cutoff=0.4) or list(known)
             raise InputError(f"{place} has no key {key!r}; nearest: {', '.join(near)}")
+
+
+def named_twice(names: Sequence[str]) -> str | None:
+    """Return the first name that stands there twice, in alphabetical order."""
+    return min((name for name, times in Counter(names).items() if times > 1), default=None)
 
 
 def missing_rule(place: str, given: Any) -> MissingRows | None:

@@ -62,9 +62,11 @@ def _python_batch(path: Path) -> tuple[Pixels, list[Any]]:
     with reading(path), path.open("rb") as file:
         try:
             batch = _ArrayUnpickler(file, encoding="bytes").load()
-            pixels, labels = batch[b"data"], list(batch[b"labels"])
-            if not isinstance(pixels, np.ndarray) or pixels.dtype != np.uint8:
-                raise TypeError("its data is no array of bytes")
+            pixels, labels = batch[b"data"], batch[b"labels"]
+            if not isinstance(pixels, np.ndarray) or pixels.dtype != np.uint8 or pixels.nbytes > path.stat().st_size:
+                raise TypeError("its data is no array of bytes that stand in it")
+            # An array of any length is a few bytes of a pickle; as many labels as rows are not.
+            labels = list(labels) if len(labels) == len(pixels) else []
         except EOFError as error:
             raise InputError(f"{path} is truncated; fetch the file again") from error
         except Exception as error:

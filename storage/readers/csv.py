@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import csv as arrow_csv
 
+from storage.columns.column import named_twice
 from storage.errors import InputError, RefusedError
 from storage.readers.files import open_text, reading, require_file
 from storage.readers.raw import text_rows
@@ -137,9 +138,8 @@ class _Rows:
                 f"{place} should name the columns and holds {saw}; declare columns of these names, correct the "
                 "delimiter, or let the schema say 'header: false' if the file begins with a row"
             )
-        twice = sorted({name for name in cells if cells.count(name) > 1})
-        if twice:
-            raise InputError(f"{place}: column {twice[0]!r} is named twice; rename one in the file")
+        if twice := named_twice(cells):
+            raise InputError(f"{place}: column {twice!r} is named twice; rename one in the file")
         for name in cells:
             if name not in declared:
                 raise InputError(f"{place}: column {name!r} is not in the schema; add it (type: ignore leaves it out)")

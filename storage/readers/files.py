@@ -19,6 +19,7 @@ from storage.errors import InputError
 __all__ = [
     "COMPRESSED",
     "LONGEST_LINE",
+    "bounded",
     "bounded_blocks",
     "bounded_lines",
     "limited",
@@ -77,7 +78,7 @@ def most_rows() -> int:
 class _Bounded(io.RawIOBase):
     """A file that raises where more is read from it than its bound."""
 
-    def __init__(self, file: IO[bytes], path: Path, bound: int) -> None:
+    def __init__(self, file: IO[bytes], path: Path | str, bound: int) -> None:
         self._file, self._path, self._bound, self._read = file, path, bound, 0
 
     def readable(self) -> bool:
@@ -191,12 +192,14 @@ def reading(place: str | Path) -> Iterator[None]:
 def open_binary(path: Path) -> IO[bytes]:
     """Open a file for reading, decompressed by its name's end (``.gz``, ``.bz2``), within the bounds in force."""
     opener = _OPENERS.get(path.suffix)
+    bound = _MOST_BYTES if opener is None else max(_ALWAYS_UNFOLDED, _MOST_UNFOLDED * path.stat().st_size)
+    return bounded(cast(IO[bytes], (opener or open)(path, "rb")), path, bound)
+
+
+def bounded(file: IO[bytes], path: Path | str, bound: int = _MOST_BYTES) -> IO[bytes]:
+    """Return a file that raises an InputError where more is read than was declared, or than ``bound``."""
     declared = _limits.get().bytes
-    bound = _MOST_BYTES if declared is None else declared
-    if declared is None and opener is not None:
-        bound = max(_ALWAYS_UNFOLDED, _MOST_UNFOLDED * path.stat().st_size)
-    file = cast(IO[bytes], (opener or open)(path, "rb"))
-    return cast(IO[bytes], io.BufferedReader(_Bounded(file, path, bound), 1 << 20))
+    return cast(IO[bytes], io.BufferedReader(_Bounded(file, path, bound if declared is None else declared), 1 << 20))
 
 
 def require_file(path: str | Path) -> Path:

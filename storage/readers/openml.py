@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 import tempfile
 import urllib.error
@@ -22,8 +21,9 @@ from storage.columns.column import Column, MissingRows
 from storage.columns.ignored import Ignored
 from storage.columns.label import Label
 from storage.columns.numeric import Numeric
+from storage.documents import parse_json
 from storage.errors import InputError, StorageError
-from storage.readers.files import reading
+from storage.readers.files import bounded, bounded_lines, open_binary, reading
 from storage.readers.parquet import TableRows
 from storage.readers.registry import register_reader
 from storage.refs import Scaling
@@ -34,6 +34,7 @@ __all__ = ["API", "fetch", "read_openml"]
 
 API = "https://www.openml.org/api/v1/json"
 _SECONDS = 60
+_MOST_ANSWER = 1 << 28
 _NAME = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9._()-]*)(@(?P<version>[0-9]+))?")
 
 
@@ -66,9 +67,9 @@ def _ask(path: str) -> Any:
     address = f"{API}/{path}"
     with fetch(address) as answer:
         try:
-            return json.loads(answer.read())
-        except (ValueError, OSError) as error:
-            raise InputError(f"OpenML's answer to {address} is not JSON: {error}; try again later") from error
+            return parse_json(answer.read(_MOST_ANSWER), f"OpenML's answer to {address}")
+        except OSError as error:
+            raise InputError(f"OpenML's answer to {address} cannot be read: {error}; try again later") from error
 
 
 def _identity(asked: str) -> str:
@@ -146,7 +147,7 @@ class _Download:
         folder = tempfile.TemporaryDirectory(prefix="unitball-openml-")
         path = Path(folder.name) / "data"
         digest = hashlib.md5(usedforsecurity=False)
-        with fetch(address) as answer, path.open("wb") as file:
+        with bounded(fetch(address), address) as answer, path.open("wb") as file:
             try:
                 while chunk := answer.read(1 << 20):
                     digest.update(chunk)
@@ -178,10 +179,10 @@ class _Arff:
 
     def _rows(self, width: int) -> Iterator[tuple[int, list[str]]]:
         path = self.download.path
-        with reading(self.place), path.open(encoding="utf-8", errors="replace") as file:
+        with reading(self.place), open_binary(path) as file:
             body = False
-            for number, line in enumerate(file, start=1):
-                text = line.strip()
+            for number, line in bounded_lines(file, path):
+                text = line.decode("utf-8", "replace").strip()
                 if not text or text.startswith("%"):
                     continue
                 if not body:

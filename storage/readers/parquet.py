@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from storage.errors import InputError
+from storage.readers.arrow_batches import open_parquet
 from storage.readers.csv import require_schema, table_files, table_of
-from storage.readers.files import reading, require_file
+from storage.readers.files import require_file
 from storage.readers.registry import register_reader
 from storage.schema import Schema, Table
 from storage.source import Block, OnViolation, ReadOptions, Source, Tally, canonical_label, confirm, settle
@@ -26,23 +25,6 @@ FEATURES = "features"
 LABEL = "label"
 
 
-@contextmanager
-def _opening(path: Path) -> Iterator[Any]:
-    """Open a Parquet file; what is wrong with it is an error that names it."""
-    with reading(path):
-        try:
-            with pq.ParquetFile(path, pre_buffer=False) as file:
-                yield file
-        except pa.ArrowException as error:
-            raise InputError(f"{path} is damaged or no Parquet file: {_short(error)}; fetch the file again") from error
-        except OSError as error:
-            raise InputError(f"{path} is damaged or cannot be read: {_short(error)}; fetch the file again") from error
-
-
-def _short(error: BaseException) -> str:
-    return " ".join(str(error).split())[:200]
-
-
 def _files(path: Path) -> tuple[Path, ...]:
     """Return the file, or the Parquet files of a folder in the order of their names."""
     if not path.is_dir():
@@ -51,13 +33,6 @@ def _files(path: Path) -> tuple[Path, ...]:
     if not found:
         raise InputError(f"{path} holds no .parquet file")
     return tuple(require_file(file) for file in found)
-
-
-def _require_columns(file: Any, path: Path, names: tuple[str, ...], way_out: str) -> None:
-    for name in names:
-        if name not in file.schema_arrow.names:
-            there = ", ".join(file.schema_arrow.names[:20])
-            raise InputError(f"{path} has no column {name!r}, it has: {there}; {way_out}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +49,13 @@ class TableRows:
         self.tally.reset()
         names = self.schema.needed
         for path in self.files:
-            with _opening(path) as file:
-                _require_columns(file, path, names, "correct the schema")
+            with open_parquet(path, self.schema.block_rows, names) as file:
+                file.require(names, "correct the schema")
+                for name in names:
+                    if pa.types.is_nested(kind := file.schema.field(name).type):
+                        raise InputError(f"{path}, column {name}: a cell is {str(kind)[:60]}, which no schema declares")
                 row = 1
-                for batch in file.iter_batches(self.schema.block_rows, columns=list(names)):
+                for batch in file.batches:
                     columns = {name: batch.column(name).to_pylist() for name in names}
                     lines = np.arange(row, row + len(batch), dtype=np.int64)
                     row += len(batch)
@@ -100,13 +78,14 @@ class _ListRows:
 
 
 def _list_batches(path: Path, dimension: int) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
-    with _opening(path) as file:
-        _require_columns(file, path, (FEATURES, LABEL), "name the columns so, or declare others with --schema")
-        kind = file.schema_arrow.field(FEATURES).type
+    rows = max(1, min(2048, (1 << 22) // max(1, dimension)))
+    with open_parquet(path, rows, (FEATURES, LABEL)) as file:
+        file.require((FEATURES, LABEL), "name the columns so, or declare others with --schema")
+        kind = file.schema.field(FEATURES).type
         if not _is_list(kind):
-            raise InputError(f"{path}, column {FEATURES}: type is {kind}; it must be a list of numbers")
-        row, rows = 1, max(1, min(2048, (1 << 22) // max(1, dimension)))
-        for batch in file.iter_batches(rows, columns=[FEATURES, LABEL]):
+            raise InputError(f"{path}, column {FEATURES}: type is {str(kind)[:100]}; it must be a list of numbers")
+        row = 1
+        for batch in file.batches:
             lists, labels = batch.column(FEATURES), batch.column(LABEL)
             for name, column in ((FEATURES, lists), (LABEL, labels)):
                 if column.null_count:
@@ -143,12 +122,12 @@ def _is_list(kind: Any) -> bool:
 
 def _list_dimension(path: Path) -> int:
     """Return the length of the first list, or of all where the type says so."""
-    with _opening(path) as file:
-        _require_columns(file, path, (FEATURES, LABEL), "name the columns so, or declare others with --schema")
-        kind = file.schema_arrow.field(FEATURES).type
+    with open_parquet(path, 1, (FEATURES,)) as file:
+        file.require((FEATURES,), "name the columns so, or declare others with --schema")
+        kind = file.schema.field(FEATURES).type
         if pa.types.is_fixed_size_list(kind):
             return int(kind.list_size)
-        for batch in file.iter_batches(1, columns=[FEATURES]):
+        for batch in file.batches:
             cell = batch.column(0).to_pylist()[0]
             return len(cell) if isinstance(cell, list) else 0
     raise InputError(f"{path} holds no rows; it must hold at least one")

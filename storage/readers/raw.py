@@ -9,10 +9,9 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
+from storage.columns.column import named_twice
 from storage.errors import InputError
+from storage.readers.arrow_batches import open_parquet
 from storage.readers.files import COMPRESSED, bounded_lines, open_text, reading, require_file
 from storage.schema import Schema
 
@@ -107,12 +106,13 @@ def expected_rows(path: Path) -> int | None:
     """
     try:
         if path.suffix in PARQUET:
-            return int(pq.read_metadata(path).num_rows)
+            with open_parquet(path, 0) as file:
+                return file.count
         if path.suffix in COMPRESSED or not path.is_file():
             return None
         with path.open("rb") as file:
             return sum(chunk.count(b"\n") for chunk in iter(lambda: file.read(1 << 22), b""))
-    except (OSError, pa.ArrowException):
+    except (OSError, InputError):
         return None
 
 
@@ -147,9 +147,8 @@ def raw_rows(path: Path, schema: Schema | None, rows: int) -> Iterator[RawRows]:
             names = [column.name for column in schema.columns]
             if len(first[1]) == len(names) - 1:
                 names.remove(schema.label.name)
-        twice = sorted({name for name in names if names.count(name) > 1})
-        if twice:
-            raise InputError(f"{path}: column {twice[0]!r} is named twice; rename one in the file")
+        if twice := named_twice(names):
+            raise InputError(f"{path}: column {twice!r} is named twice; rename one in the file")
         blank: list[str | None] = [None] * len(names)
         while chunk := list(islice(found, rows)):
             fits = [len(cells) == len(names) for _, cells in chunk]
@@ -166,12 +165,9 @@ def raw_rows(path: Path, schema: Schema | None, rows: int) -> Iterator[RawRows]:
 
 
 def _parquet_rows(path: Path, rows: int) -> Iterator[RawRows]:
-    try:
-        with pq.ParquetFile(path, pre_buffer=False) as file:
-            line = 1
-            for batch in file.iter_batches(rows):
-                columns = {name: batch.column(place) for place, name in enumerate(batch.schema.names)}
-                yield RawRows(columns, range(line, line + len(batch)), "row", [None] * len(batch))
-                line += len(batch)
-    except pa.ArrowException as error:
-        raise InputError(f"{path} is damaged or no Parquet file: {' '.join(str(error).split())[:200]}") from error
+    with open_parquet(path, rows) as file:
+        line = 1
+        for batch in file.batches:
+            columns = {name: batch.column(place) for place, name in enumerate(batch.schema.names)}
+            yield RawRows(columns, range(line, line + len(batch)), "row", [None] * len(batch))
+            line += len(batch)

@@ -8,11 +8,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from storage.atomic import write_bytes
+from storage.columns.column import named_twice
 from storage.errors import InputError
+from storage.readers.arrow_batches import open_parquet
 from storage.readers.files import LONGEST_LINE, open_binary, reading, require_file
 from storage.readers.raw import PARQUET, header_of
 from storage.schema import Schema, parse_schema
@@ -167,6 +166,7 @@ def _text_layout(path: Path) -> tuple[Schema, list[tuple[str, str]]]:
 
 def _require_names(path: Path, names: Sequence[tuple[str, str]]) -> None:
     cells = [name for name, _ in names]
+    twice = named_twice(cells)
     for number, cell in enumerate(cells, start=1):
         if not cell:
             raise InputError(f"{path}, line 1: column {number} has no name; give it one in the file")
@@ -175,13 +175,10 @@ def _require_names(path: Path, names: Sequence[tuple[str, str]]) -> None:
                 f"{path}, line 1: column {number} is a number, so that the line seems to be a row and not the columns' "
                 "names; if so, give --no-header"
             )
-        if cells.count(cell) > 1:
+        if cell == twice:
             raise InputError(f"{path}, line 1: column {cell!r} is named twice; rename one in the file")
 
 
 def _parquet_names(path: Path) -> list[tuple[str, str]]:
-    try:
-        found = pq.read_schema(path)
-    except (pa.ArrowException, OSError) as error:
-        raise InputError(f"{path} is damaged or no Parquet file: {' '.join(str(error).split())[:200]}") from error
-    return [(field.name, _ARROW.get(str(field.type).split("[")[0].rstrip("3264"), "todo")) for field in found]
+    with open_parquet(path, 0) as file:
+        return [(field.name, _ARROW.get(str(field.type).split("[")[0].rstrip("3264"), "todo")) for field in file.schema]

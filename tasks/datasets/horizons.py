@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -77,11 +76,11 @@ def _arrival(layout: Layout, version: DatasetRef, horizon: int, night: int, foun
     )
 
 
-def _needs_appended(terms: Mapping[str, Any], version: DatasetRef, horizon: int) -> bool:
+def _needs_appended(terms: Mapping[str, object], version: DatasetRef, horizon: int) -> bool:
     """Whether a run, as it was fixed, deals the horizon's nights in turn and tells parties apart."""
-    release = terms["release"]
-    dealt_in_turn = release["partition"] == night_partition(version, horizon, len(release["parties"]))
-    return dealt_in_turn and StreamTerms.model_validate(terms).tells_parties_apart
+    fixed = StreamTerms.model_validate(terms)
+    dealt_in_turn = fixed.release.partition == night_partition(version, horizon, len(fixed.release.parties))
+    return dealt_in_turn and fixed.tells_parties_apart
 
 
 def require_appended(name: str, version: DatasetRef) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from storage.memory import kept_memory
 from storage.results import query_dataset
 from tasks.datasets.description import find_dataset
-from tasks.runtime.settings import current_layout, kept_memory
+from tasks.runtime.settings import current_layout
 
 __all__ = ["query"]
 

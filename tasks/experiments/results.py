@@ -8,9 +8,10 @@ from typing import Any
 
 import pyarrow as pa
 
+from storage.memory import kept_memory
 from storage.results import query
 from tasks.accounts.budget import open_ledger
-from tasks.runtime.settings import current_layout, kept_memory
+from tasks.runtime.settings import current_layout
 from tasks.runtime.stores import open_releases
 
 __all__ = ["query_results"]

@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 from string import hexdigits
-from typing import Any
+from typing import cast
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -18,12 +18,13 @@ from dpalgos.registry import lookup
 from storage.errors import InputError
 from storage.ledger.extracts import extract
 from storage.manifests import canonical
+from storage.memory import kept_memory
 from storage.results import query
 from storage.secrets import root_secret
 from tasks.exports.archive import fingerprint, pack, signing_key
 from tasks.federation.evidence import Evidence
 from tasks.planning.fields import Json
-from tasks.runtime.settings import current_layout, current_root, kept_memory
+from tasks.runtime.settings import current_layout, current_root
 from tasks.runtime.stores import open_ledger_database, open_releases
 from tasks.tracking.models import find_model
 from tasks.tracking.promotion import audit_of
@@ -69,8 +70,8 @@ def export_run(run: str) -> tuple[bytes, str, str]:
         files = store.files(key)
         manifests[key] = store.manifest(key)
         # Whatever a release is made of is part of its proof: of a night's model, the nights before.
-        used: Any = manifests[key].get("post_processing", manifests[key])
-        keys += [one for one in used["upstream"] if one not in keys]
+        used = cast(Mapping[str, list[str]], manifests[key].get("post_processing", manifests[key]))["upstream"]
+        keys += [one for one in used if one not in keys]
         if "charged_by" in manifests[key]:
             evidence = Evidence.stored(layout, key)
             if evidence is None:

@@ -196,7 +196,7 @@ class _Contents:
     def plan(self) -> RunPlan:
         """The run's plan, as its releases make it; its key is the digest of what it names."""
         said = RunIdentity.model_validate(self.run["identity"])
-        models = [self.planned[key] for key in said.models]
+        models = [one for one in (self.planned[key] for key in said.models) if isinstance(one, PlannedRelease)]
         streams = {one.stream_key for one in self.charged().values() if one.stream is not None}
         if streams:
             said = NightIdentity.model_validate(self.run["identity"])
@@ -205,7 +205,8 @@ class _Contents:
             raise _RefutedError("its releases are of several streams, or some are of none")
         last = {*said.models, said.model, *said.evaluation[1]}
         before = [one for key, one in self.planned.items() if key not in last]
-        (basis,) = [one for one in before if isinstance(one, PlannedCombination)] or [None]
+        bases: list[PlannedCombination | None] = [one for one in before if isinstance(one, PlannedCombination)]
+        (basis,) = bases or [None]
         return RunPlan.model_validate(
             {
                 "identity": said,
@@ -284,11 +285,11 @@ def verify_archive(archive: Archive, *, signer: str | None = None) -> Verified:
         said, proved = contents.plan.identity, contents.proved
     return Verified(
         signer=archive.signer,
-        run=said and said.key,
-        algorithm=said and said.system,
-        dataset=said and said.dataset.name,
-        epsilon=proved and proved.epsilon,
-        delta=proved and proved.delta,
+        run=None if said is None else said.key,
+        algorithm=None if said is None else said.system,
+        dataset=None if said is None else said.dataset.name,
+        epsilon=None if proved is None else proved.epsilon,
+        delta=None if proved is None else proved.delta,
         checks=tuple(checks),
         words=_words(contents, archive.signer) if said else {},
     )
@@ -309,8 +310,8 @@ def _made(what: str, word: str, look: Callable[[_Contents], str], contents: _Con
     except (_RefutedError, RefusedError, StorageError, ParameterError) as problem:
         return Check(what, False, str(problem), word)
     except (LookupError, ValueError, TypeError, AttributeError, ArithmeticError, AssertionError) as error:
-        reason = " ".join(str(error).split())[:300] or type(error).__name__
-        return Check(what, False, f"it cannot be read: {reason}", word)
+        why = " ".join(str(error).split())[:300] or type(error).__name__
+        return Check(what, False, f"it cannot be read: {why}", word)
 
 
 def _words(contents: _Contents, signer: str) -> dict[str, str]:
@@ -357,11 +358,11 @@ def _identities(contents: _Contents) -> str:
             derived = manifest_of(planned, made.kind, _numbers(manifest["diagnostics"]))
         else:
             derived = manifest_of(planned, made.kind)
-            again = planned.build().combine(
-                [contents.artefacts[one] for one in planned.upstream], np.array(planned.weights)
-            )
+            again = planned.combine([contents.artefacts[one] for one in planned.upstream])
             if not _equal(_listed(again), _listed(made)):
-                raise _RefutedError(f"release {key[:12]} is not what its {planned.name} makes of the releases it names")
+                raise _RefutedError(
+                    f"release {key[:12]} is not what its {planned.algorithm.name} makes of the releases it names"
+                )
         if other := _differing(json.loads(canonical(derived)), manifest):
             raise _RefutedError(f"release {key[:12]} states another {other} than follows from what it is")
     return "each field of each manifest follows from what the release's identity is the digest of"
@@ -482,8 +483,9 @@ def _differing(one: Mapping[str, Any], other: Any) -> str:
     """Return the first name under which two mappings differ, numbers up to what libraries differ in."""
     if not isinstance(other, Mapping):
         return "value"
+    names = {**one, **other}
     return next(
-        (name for name in one | other if name not in one or name not in other or not _equal(one[name], other[name])), ""
+        (name for name in names if name not in one or name not in other or not _equal(one[name], other[name])), ""
     )
 
 

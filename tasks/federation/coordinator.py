@@ -23,6 +23,7 @@ from dpalgos.models import Artefact, decode
 from dpalgos.rows import Ints
 from dpalgos.secure.rounds import AGREEMENT, SUM, Stage, carry_out
 from dpalgos.trust.secagg import SecureAggregation
+from storage.documents import parse_json
 from storage.encoder import TableEncoder
 from storage.errors import InputError, RefusedError, StorageError
 from storage.refs import DatasetRef, ReleaseRef
@@ -218,7 +219,7 @@ class _Asking:
         self.run = run_name(self._config, self.said)
         self.plan = federated_plan(self._config, self._found, self.run)
         table = unpacked(next(iter(answers.values())).message)
-        schema = json.loads(table) if table else None
+        schema = parse_json(table, "a schema") if table else None
         if (identity(table=schema) if table else "") != self._found[0].table:
             raise RefusedError(f"party {self._roster.names[0]} has sent another schema than the one that it has signed")
         encoder = TableEncoder(schema["schema"], schema["on_violation"]) if schema is not None else None

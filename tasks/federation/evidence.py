@@ -152,7 +152,7 @@ class Evidence(BaseModel):
         for step, (said, length) in enumerate(zip(self.messages, step_lengths(one), strict=True)):
             parts = self._said(said, Purpose.SUM, session_name(run, one.key, step), self.roster.names)
             numbers = [numbers_of(body, length, party) for party, body in parts.items()]
-            sums.append(np.sum(numbers, axis=0, dtype=np.int64))
+            sums.append(np.asarray(np.sum(numbers, axis=0, dtype=np.int64)))
         again = result_of(one, sums).arrays()
         same = {name: np.allclose(array, again[name], rtol=1e-6) for name, array in made.arrays().items()}
         if not all(same.values()) or self.took_part != self.roster.names:

@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 
@@ -163,7 +162,7 @@ class Party:
             reason = f"party {self.name} cannot {request.ask}: its own log says why"
             return Answer(party=self.name, status=Status.FAILED, reason=reason)
 
-    def _signed(self, purpose: Purpose, run: str, body: str, **more: Any) -> Answer:
+    def _signed(self, purpose: Purpose, run: str, body: str, **more: str | Sent) -> Answer:
         return Answer(party=self.name, signed=Signed.by(self._key, purpose, run, self.name, body), **more)
 
     # ── what is public of its rows ───────────────────────────────────────────────────────────────────────────────────

@@ -17,6 +17,7 @@ from dpalgos.models import Artefact
 from dpalgos.rows import Rows
 from dpalgos.summation import SumAlgorithm
 from storage.errors import RefusedError
+from storage.memory import kept_memory
 from storage.refs import ReleaseRef, ShardRef
 from tasks.accounts.budget import open_ledger
 from tasks.planning.fields import Json
@@ -32,7 +33,6 @@ from tasks.release.redaction import redacted
 from tasks.release.rows import maps_of, rows_of
 from tasks.release.storing import store_release, stored_release
 from tasks.runtime.progress import say
-from tasks.runtime.settings import kept_memory
 
 __all__ = ["OpenRelease", "charge_plan", "make_release", "open_release"]
 

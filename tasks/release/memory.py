@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from storage.errors import InputError
+from storage.memory import MEMORY_VARIABLE, kept_memory
 from tasks.planning.plans import PlannedRelease
-from tasks.runtime.settings import MEMORY_VARIABLE, kept_memory
 
 __all__ = ["require_memory"]
 

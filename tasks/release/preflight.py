@@ -13,6 +13,7 @@ from dpalgos.registry import AlgorithmSpec, lookup
 from dpalgos.rounding import rounded_down
 from dpalgos.secure.errors import SecureAggregationError
 from storage.errors import InputError, OverspendError, RefusedError
+from storage.memory import kept_memory
 from storage.refs import DatasetRef, ShardRef
 from tasks.accounts.budget import relation_of, settled, tenth
 from tasks.datasets.description import default_normalisation, find_dataset
@@ -29,7 +30,7 @@ from tasks.preparation.mapping import mapped_ref
 from tasks.preparation.nights import preview_nights
 from tasks.release.admission import require_admissible
 from tasks.runtime.engine import has_databases
-from tasks.runtime.settings import current_layout, kept_memory
+from tasks.runtime.settings import current_layout
 from tasks.runtime.stores import open_catalog
 
 __all__ = ["expect_run", "largest_epsilon", "require_feasible"]

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import ipaddress
 import json
-import math
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from dpalgos.memory import machine_memory
 from storage.atomic import write_bytes, writing
 from storage.errors import InputError, StorageError
 from storage.layout import Layout
@@ -28,7 +26,6 @@ __all__ = [
     "current_root",
     "flow_run_page",
     "isolated_root",
-    "kept_memory",
     "ledger_url",
     "marks_folder",
     "mlflow_page",
@@ -41,11 +38,9 @@ ROOT_VARIABLE = "UNITBALL_ROOT"
 LEDGER_VARIABLE = "UNITBALL_LEDGER"
 MARK_VARIABLE = "UNITBALL_LEDGER_MARK"
 MLFLOW_VARIABLE = "UNITBALL_MLFLOW_URL"
-MEMORY_VARIABLE = "UNITBALL_MEMORY"
 WEBHOOK_VARIABLE = "UNITBALL_WEBHOOK"
 EMBEDDED_VARIABLE = "UNITBALL_EMBEDDED_API_URL"
 """Says that PREFECT_API_URL is a command's own server, gone when the command is, and not the user's choice."""
-_UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
 def default_root() -> Path:
@@ -153,30 +148,6 @@ def marks_folder() -> Path:
     state = os.environ.get("XDG_STATE_HOME")
     default = (Path(state) if state else Path.home() / ".local" / "state") / "unitball" / "ledgers"
     return Path(value).expanduser().absolute() if value else default
-
-
-def kept_memory() -> int:
-    """Return how many bytes of rows this process keeps between passes over them: ``UNITBALL_MEMORY``, or a quarter.
-
-    A number of bytes, or one with K, M, G or T (powers of 1024); by default a quarter of the machine's memory. Rows
-    beyond it are read again at every pass. 0 keeps none.
-
-    Raises
-    ------
-    storage.errors.InputError
-        If it is no such number.
-    """
-    value = os.environ.get(MEMORY_VARIABLE, "").strip()
-    if not value:
-        return machine_memory() // 4
-    number, unit = (value[:-1], _UNITS[value[-1].upper()]) if value[-1].upper() in _UNITS else (value, 1)
-    try:
-        size = float(number) * unit
-    except ValueError:
-        size = math.nan
-    if not (math.isfinite(size) and size >= 0):
-        raise InputError(f"{MEMORY_VARIABLE} is {value!r}; give bytes, or a number with K, M, G or T, such as 2G")
-    return int(size)
 
 
 def mlflow_page(run_id: str) -> str:

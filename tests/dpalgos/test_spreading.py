@@ -14,7 +14,7 @@ from dpalgos import gradient_sums, gram_sums
 from dpalgos.algorithms import fit, is_sum_algorithm
 from dpalgos.guarantees import GaussianMu, Setting, Trust
 from dpalgos.keystream import KeyedNoise
-from dpalgos.models import LinearModel, Projection
+from dpalgos.models import LinearModel, Projection, RowMap
 from dpalgos.projections.analyze_gauss import AnalyzeGauss
 from dpalgos.registry import AlgorithmSpec, lookup
 from dpalgos.rows import ArrayRows, Ints, Rows
@@ -171,7 +171,7 @@ def test_a_row_seen_through_a_basis_or_a_model_has_its_own_bits(width: int, colu
     """At each place of a block, last, alone, and in another chunk; a plain product gives others."""
     random = np.random.default_rng(6)
     matrix, rows = random.normal(size=(width, columns)), random.normal(size=(600, width))
-    kept = Projection(basis=matrix), LinearModel(weights=matrix.T)
+    kept: list[RowMap | LinearModel] = [Projection(basis=matrix), LinearModel(weights=matrix.T)]
     alone = [artefact.apply(rows[:1]) for artefact in kept]
     for place in [0, *range(3, 600, 1 + width // 40), 465, 466, 511, 512, 599]:
         block = rows.copy()

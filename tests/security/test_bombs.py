@@ -2,21 +2,43 @@
 
 from __future__ import annotations
 
+import base64
 import bz2
 import gzip
+import hashlib
+import io
+import json
+import os
+import pickle
+import re
 import struct
 import subprocess
 import sys
+import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from storage.errors import InputError
+from dpalgos.errors import ParameterError
+from dpalgos.features import onnx as encoders
+from dpalgos.features.onnx import OnnxEncoder
+from dpalgos.memory import memory_limit, set_memory_limit
+from storage import manifests
+from storage.archives import pack_arrays, unpack_arrays
+from storage.documents import parse_json, parse_yaml
+from storage.errors import DamagedError, InputError
 from storage.readers.files import limited
 from storage.readers.registry import read_source
 from storage.refs import Visibility
+from storage.releases import ReleaseStore
 from storage.source import ReadOptions
+from tests.support.onnx_models import FLOAT, INTEGER, Ports, model
 
 _MOST_MEGABYTES = 500
 _SCHEMA = "format_version: 1\nheader: false\ncolumns:\n  - {name: a, type: numeric, range: [0, 1]}\n"
@@ -158,3 +180,362 @@ def test_rows_are_bounded(tmp_path: Path) -> None:
                 continue
             with pytest.raises(InputError, match=r"more than 99 train rows.*--max-rows"):
                 write_dataset(layout, source, name="rows", account="rows", visibility=Visibility.PUBLIC)
+
+
+# ── documents, archives, messages, tables and encoders ───────────────────────────────────────────────────────────────
+
+_PEAK = """
+import resource, sys, time
+from pathlib import Path
+path = Path(sys.argv[1])
+try:
+{body}
+    print("taken in")
+except Exception as error:
+    print(type(error).__name__, " ".join(str(error).split()))
+peak = next(int(line.split()[1]) // 1024 for line in open("/proc/self/status") if line.startswith("VmHWM"))
+print(max(peak, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss // 1024), time.process_time())
+"""
+
+
+def _told(body: str, path: Path, *, megabytes: int = _MOST_MEGABYTES, seconds: float = 20) -> str:
+    """Return what a program says that reads a file, run where 256 MiB are admitted; its memory and time are bounded."""
+    program = _PEAK.format(body="\n".join(f"    {line}" for line in body.splitlines()))
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(path)],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=True,
+        env={**os.environ, "UNITBALL_MEMORY": "256M"},
+    )
+    said, numbers = done.stdout.splitlines()
+    peak, taken = numbers.split()
+    assert int(peak) < megabytes, f"{peak} MB: {said}"
+    assert float(taken) < seconds, f"{taken} s: {said}"
+    return said
+
+
+def _aliases(levels: int, *, merged: bool = False) -> str:
+    """Return YAML of ten aliases of ten aliases of …"""
+    item = "<<: [{}]" if merged else "x: [{}]"
+    return "a0: &a0 {x: 1}\n" + "".join(
+        f"a{level}: &a{level} {{{item.format(', '.join([f'*a{level - 1}'] * 10))}}}\n" for level in range(1, levels)
+    )
+
+
+def test_a_roster_of_aliases_is_refused_at_once(tmp_path: Path) -> None:
+    (tmp_path / "roster.yaml").write_text(_aliases(8).replace("a7:", "parties:"))
+    told = _told("from flows.party import read_roster\nread_roster(path)", tmp_path / "roster.yaml")
+    assert told.startswith("InputError")
+    assert "unfolds to more than 1,000,000 values" in told
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        pytest.param("[" * 100_000, "nested more than 100 levels deep", id="lists"),
+        pytest.param("".join(" " * level + "a:\n" for level in range(2000)), "nested more than 100", id="mappings"),
+        pytest.param(_aliases(12), "unfolds to more than 1,000,000 values", id="aliases"),
+        pytest.param(_aliases(12, merged=True), "unfolds to more than 1,000,000 values", id="merged"),
+        pytest.param("&a [*a]", "unfolds to more than 1,000,000 values", id="within itself"),
+        pytest.param("a: " + "1:" * 100_000 + "1", "a number of 200,001 characters", id="base 60"),
+        pytest.param("a: !!int '" + "1:" * 100_000 + "1'", "a number of 200,001 characters", id="base 60, quoted"),
+        pytest.param("a: " + "x" * (1 << 24), "longer than 16,777,216 bytes", id="long"),
+        pytest.param("? [a]\n: b", "is not YAML", id="a list as a key"),
+        pytest.param("[" + "a," * 1_000_001 + "]", "unfolds to more than 1,000,000 values", id="many"),
+    ],
+)
+def test_yaml_is_bounded(text: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        parse_yaml(text, "the document")
+
+
+def test_yaml_within_the_bounds_is_what_it_was() -> None:
+    long = "x" * 5000
+    text = f"a: &a {{b: [1, 2.5, null]}}\nc: *a\nd: {{<<: *a, e: 2020-01-31}}\nf: {long}\ng: '{'1' * 500}'\n"
+    found = parse_yaml(text, "the document")
+    assert found["c"] == found["a"] == {"b": [1, 2.5, None]}
+    assert (found["d"]["b"], found["f"], found["g"]) == ([1, 2.5, None], long, "1" * 500)
+    assert parse_yaml("", "the document") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        pytest.param(b"[" * 1_000_000, "nested too deeply", id="deep"),
+        pytest.param(b"[" + b"[]," * 2_000_000 + b"[]]", "more than 2,000,000 values", id="many"),
+        pytest.param(b'{"a": 1, "b": 2, "a": 3}', "names 'a' twice", id="a key twice"),
+        pytest.param(b'{"a": NaN}', "NaN is no number", id="NaN"),
+        pytest.param(b"1" * 5000, "is not JSON", id="a long number"),
+        pytest.param(b"\xff", "is not JSON", id="bytes"),
+    ],
+)
+def test_json_is_bounded(text: bytes, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        parse_json(text, "the document")
+    with pytest.raises(DamagedError, match="the manifest is damaged: not a manifest"):
+        manifests.parse(text, "the manifest", version=1)
+
+
+def _wide_schema(folder: Path, columns: int) -> Path:
+    lines = [f"  - {{name: c{number}, type: numeric, range: [0, 1]}}\n" for number in range(columns)]
+    label = "  - {name: y, type: label, classes: [a, b]}\n"
+    (folder / "wide.yaml").write_text(f"format_version: 1\ncolumns:\n{''.join(lines)}{label}")
+    return folder / "wide.yaml"
+
+
+_LOAD = "from storage.schema import load_schema\nassert load_schema(path).dimension > 1000"
+
+
+def test_a_schema_of_many_columns_takes_time_in_proportion(tmp_path: Path) -> None:
+    assert _told(_LOAD, _wide_schema(tmp_path, 12_000), seconds=6) == "taken in"
+
+
+@pytest.mark.nightly
+def test_a_schema_of_sixty_thousand_columns(tmp_path: Path) -> None:
+    assert _told(_LOAD, _wide_schema(tmp_path, 60_000), seconds=30, megabytes=1000) == "taken in"
+
+
+def _zeros(megabytes: int, numbers: int, kind: int = zipfile.ZIP_DEFLATED) -> bytes:
+    """Return an ``.npz`` of zeros whose array claims so many numbers."""
+    buffer, header = io.BytesIO(), io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, {"descr": "<f8", "fortran_order": False, "shape": (numbers,)})
+    with zipfile.ZipFile(buffer, "w", kind, compresslevel=1) as archive, archive.open("weights.npy", "w") as member:
+        member.write(header.getvalue())
+        for _ in range(megabytes):
+            member.write(bytes(1 << 20))
+    return buffer.getvalue()
+
+
+def _sent(arrays: bytes) -> dict[str, str]:
+    """Return a release with digests that match, as it travels."""
+    manifest = {"artefact": "linear-model", "format_version": 1}
+    release = hashlib.sha256(manifests.canonical(manifest) + b"\0" + arrays).hexdigest()
+    body = {"manifest": manifest, "arrays": hashlib.sha256(arrays).hexdigest(), "release": release}
+    files = {"manifest": manifests.dump(body, version=1), "arrays": arrays}
+    return {name: base64.b64encode(data).decode() for name, data in files.items()}
+
+
+_OPEN_MESSAGE = """import json
+from tasks.federation.messages import Sent
+Sent.model_validate(json.loads(path.read_text())).opened("the coordinator")"""
+
+
+def test_a_message_never_unfolds(tmp_path: Path) -> None:
+    """600 MB in 3 MB of text: today's arrays are not compressed, so a message takes what it is long."""
+    (tmp_path / "message.json").write_text(json.dumps(_sent(_zeros(600, 600 << 17))))
+    told = _told(_OPEN_MESSAGE, tmp_path / "message.json", megabytes=400)
+    assert told.startswith("DamagedError")
+    assert "an array is compressed" in told
+
+
+def test_arrays_are_as_long_as_they_claim(tmp_path: Path) -> None:
+    listed = io.BytesIO()
+    with zipfile.ZipFile(listed, "w") as archive:
+        for number in range(1001):
+            archive.writestr(f"{number}.npy", b"")
+    twice = io.BytesIO()
+    with zipfile.ZipFile(twice, "w") as archive:
+        archive.writestr("a.npy", b"1")
+        with pytest.warns(UserWarning, match="Duplicate"):
+            archive.writestr("a.npy", b"2")
+    sound = {"weights": np.arange(6.0).reshape(2, 3), "name": np.array(["x"]), "none": np.zeros((0, 4), np.int32)}
+    claiming = _zeros(1, 10**9, zipfile.ZIP_STORED)
+    with pytest.raises(DamagedError, match=r"an array claims shape \(1000000000,\)"):
+        unpack_arrays(claiming, "here")
+    for data in (claiming, listed.getvalue(), twice.getvalue(), b"", b"PK\x05\x06", pack_arrays(sound)[:-1]):
+        with pytest.raises(DamagedError, match="here is damaged or holds no arrays"):
+            unpack_arrays(data, "here")
+    files = {name: base64.b64decode(data) for name, data in _sent(claiming).items()}
+    with pytest.raises(DamagedError):
+        ReleaseStore.decode({"manifest.json": files["manifest"], "arrays.npz": files["arrays"]}, tmp_path)
+    again = unpack_arrays(pack_arrays(sound), "here")
+    assert all(np.array_equal(again[name], sound[name]) for name in sound)
+    buffer = io.BytesIO()
+    np.savez(buffer, columns=np.asfortranarray(sound["weights"]))
+    assert np.array_equal(unpack_arrays(buffer.getvalue(), "here")["columns"], sound["weights"])
+
+
+def _export(path: Path, megabytes: int, *, signed: bool, stated: int | None = None) -> Path:
+    """Write an archive whose one member is zeros, signed by somebody, or by nobody."""
+    digest = hashlib.sha256()
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+        with archive.open("run.json", "w") as member:
+            for _ in range(megabytes):
+                member.write(bytes(1 << 20))
+                digest.update(bytes(1 << 20))
+        contents = manifests.canonical({"format_version": 1, "members": {"run.json": digest.hexdigest()}})
+        key = Ed25519PrivateKey.generate()
+        signature = {"key": key.public_key().public_bytes_raw().hex(), "signature": key.sign(contents).hex()}
+        archive.writestr("contents.json", contents if signed else contents + b" ")
+        archive.writestr("signature.json", manifests.canonical(signature))
+    if stated is not None:
+        # What a member states of itself, in its own head and in the list.
+        size, lie = struct.pack("<L", megabytes << 20), struct.pack("<L", stated)
+        path.write_bytes(path.read_bytes().replace(size, lie))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("signed", "stated", "message"),
+    [
+        pytest.param(False, None, "contents.json is not what was signed", id="unsigned"),
+        pytest.param(True, None, "run.json states 524,288,000 bytes; 268,435,456 are read", id="signed by anybody"),
+        pytest.param(True, 1000, "run.json is", id="stating less"),
+    ],
+)
+def test_an_export_is_read_within_bounds(tmp_path: Path, signed: bool, stated: int | None, message: str) -> None:
+    path = _export(tmp_path / "run.zip", 500, signed=signed, stated=stated)
+    body = "from tasks.exports.archive import read\nread(path)"
+    assert message in _told(body, path, megabytes=400)
+
+
+def test_verify_ends_within_its_bounds(tmp_path: Path) -> None:
+    """140 MB of one member are admitted; as a document they are refused, in a process of their own."""
+    path = _export(tmp_path / "run.zip", 140, signed=True)
+    body = "from tasks.exports.confinement import verify_confined\nverify_confined(path)"
+    told = _told(body, path, megabytes=900)
+    assert told.startswith("InputError")
+    assert "longer than 134,217,728 bytes" in told or "UNITBALL_MEMORY" in told
+
+
+def _repeated_cell(path: Path) -> None:
+    cells = pa.DictionaryArray.from_arrays(pa.array(np.zeros(40_000, np.int32)), pa.array(["x" * 200_000]))
+    pq.write_table(pa.table({"a": cells, "b": pa.array(["0"] * 40_000)}), path, compression="zstd")
+
+
+def _long_list(path: Path) -> None:
+    numbers = pa.array(np.zeros(75_000_000, np.float32))
+    lists = pa.ListArray.from_arrays(pa.array([0, len(numbers)]), numbers)
+    pq.write_table(pa.table({"features": lists, "label": ["0"]}), path, compression="zstd")
+
+
+def _nested(levels: int) -> Callable[[Path], None]:
+    def write(path: Path) -> None:
+        kind = pa.float32()
+        for _ in range(levels):
+            kind = pa.list_(kind)
+        table = pa.table({"features": pa.nulls(2, kind), "a": pa.nulls(2, kind), "label": ["0"] * 2, "b": ["0"] * 2})
+        pq.write_table(table, path, store_schema=False)
+
+    return write
+
+
+_TABLES: dict[str, tuple[Callable[[Path], None], bool, str]] = {
+    "a cell repeated": (_repeated_cell, True, r"unfolds to more than 256 MiB; .*UNITBALL_MEMORY"),
+    "a long list": (_long_list, False, r"unfolds to more than 256 MiB; .*UNITBALL_MEMORY"),
+    "a list as a cell": (_nested(1), True, r"column a: a cell is list"),
+    "two levels": (_nested(2), False, "column features: it nests list"),
+    "five hundred levels": (_nested(500), False, "it nests list|damaged"),
+}
+
+
+@pytest.mark.parametrize("name", _TABLES)
+def test_parquet_is_read_within_bounds(name: str, tmp_path: Path) -> None:
+    make, declared, message = _TABLES[name]
+    make(tmp_path / "rows.parquet")
+    (tmp_path / "schema.yaml").write_text(_SCHEMA.replace("header: false\n", ""))
+    options = "schema=path.with_name('schema.yaml')" if declared else "discover=True"
+    body = f"""from storage.readers.registry import read_source
+from storage.source import ReadOptions
+for block in read_source('parquet', path, ReadOptions({options})).parts['train']: pass"""
+    told = _told(body, tmp_path / "rows.parquet")
+    assert told.startswith("InputError")
+    assert re.search(message, told)
+
+
+def test_a_pickle_holds_as_many_pixels_as_its_bytes(tmp_path: Path) -> None:
+    folder = tmp_path / "cifar"
+    folder.mkdir()
+    claimed = pickle.dumps({b"data": np.zeros((1, 3072), np.uint8), b"labels": np.zeros(1, np.uint8)}, protocol=2)
+
+    class Claimed:
+        def __reduce__(self) -> tuple[Any, ...]:
+            return np.ndarray, ((1 << 28, 3072), np.dtype(np.uint8))
+
+    (folder / "data_batch_1").write_bytes(pickle.dumps({b"data": Claimed(), b"labels": []}, protocol=2))
+    with pytest.raises(InputError, match="is no CIFAR-10 batch"):
+        list(read_source("cifar10", folder, ReadOptions(discover=True)).parts["train"])
+    (folder / "data_batch_1").write_bytes(claimed)
+    assert len(list(read_source("cifar10", folder, ReadOptions(discover=True)).parts["train"])) == 1
+
+
+_ROW: Ports = {"x": (FLOAT, ["rows", 2])}
+
+
+@pytest.fixture
+def _little_memory() -> Any:
+    before = memory_limit()
+    set_memory_limit(1 << 28)
+    encoders._session.cache_clear()
+    yield
+    set_memory_limit(before)
+    encoders._session.cache_clear()
+
+
+def _filling(size: int | None) -> bytes:
+    """Return a model that fills an array of a given length, or of the length that the row names."""
+    nodes: list[Any] = [
+        ("ConstantOfShape", ["size"], ["filled"], {}),
+        ("ReduceMax", ["filled"], ["largest"], {"keepdims": 0}),
+        ("Add", ["x", "largest"], ["y"], {}),
+    ]
+    weights = {"size": np.array([size])}
+    if size is None:
+        nodes = [
+            ("ReduceMax", ["x"], ["most"], {"keepdims": 0}),
+            ("Cast", ["most"], ["whole"], {"to": INTEGER}),
+            ("Add", ["whole", "one"], ["size"], {}),
+            *nodes,
+        ]
+        weights = {"one": np.array([1])}
+    return model(nodes, _ROW, {"y": (FLOAT, ["rows", 2])}, weights)
+
+
+def test_an_encoder_that_asks_for_gigabytes_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "encoder.onnx").write_bytes(_filling(1 << 32))
+    body = "from dpalgos.features.onnx import OnnxEncoder\nfrom dpalgos.memory import set_memory_limit\n"
+    body += "set_memory_limit(1 << 28)\nOnnxEncoder().read(path.read_bytes(), 2)"
+    told = _told(body, tmp_path / "encoder.onnx")
+    assert told.startswith("ParameterError")
+
+
+@pytest.mark.usefixtures("_little_memory")
+def test_a_row_that_takes_gigabytes_becomes_zero_and_no_other() -> None:
+    made = OnnxEncoder().read(_filling(None), 2)
+    rows = np.array([[1.0, 2.0], [3e9, 1.0], [5.0, 4.0], [1e8, 1.0], [1.0, 2.0]])
+    found = made.transform(rows)
+    assert (found.any(axis=1) == [True, False, True, False, True]).all()
+    assert np.array_equal(found, np.vstack([made.transform(row[None]) for row in rows]))
+
+
+@pytest.mark.usefixtures("_little_memory")
+def test_an_encoder_without_end_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    from onnx import TensorProto, helper
+
+    monkeypatch.setattr(encoders, "_SECONDS", 1)
+    scalar = [helper.make_tensor_value_info(name, kind, []) for name, kind in (("i", INTEGER), ("c", TensorProto.BOOL))]
+    values = [helper.make_tensor_value_info(name, FLOAT, None) for name in ("v", "w")]
+    steps = [helper.make_node("Identity", ["c"], ["d"]), helper.make_node("Sin", ["v"], ["w"])]
+    body = helper.make_graph(
+        steps, "body", [*scalar, values[0]], [helper.make_tensor_value_info("d", TensorProto.BOOL, []), values[1]]
+    )
+    endless = model(
+        [("Loop", ["most", "", "x"], ["y"], {"body": body})],
+        _ROW,
+        {"y": (FLOAT, ["rows", 2])},
+        {"most": np.array(2**62)},
+    )
+    with pytest.raises(ParameterError, match=r"cannot be run on a row .*more than 1 s"):
+        OnnxEncoder().read(endless, 2)
+
+
+@pytest.mark.usefixtures("_little_memory")
+def test_an_encoder_whose_process_was_killed_is_begun_again() -> None:
+    content = model([("Relu", ["x"], ["y"], {})], _ROW, {"y": (FLOAT, ["rows", 2])})
+    made, rows = OnnxEncoder().read(content, 2), np.ones((3, 2))
+    before = made.transform(rows)
+    encoders._session(content)._process.kill()
+    assert np.array_equal(made.transform(rows), before)
+    assert before.any()

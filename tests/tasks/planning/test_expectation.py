@@ -11,11 +11,11 @@ from dpalgos.features.whitening import PublicWhitening
 from dpalgos.guarantees import Setting
 from dpalgos.registry import lookup, names
 from storage.errors import InputError
+from storage.memory import kept_memory
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.expectation import _NEW_ROOT, Expectation, Speeds, expect
 from tasks.release import preflight
 from tasks.release.preflight import expect_run
-from tasks.runtime.settings import kept_memory
 from tests.dpalgos.parameters import PARAMETERS
 from tests.support.chains import charges
 from tests.support.plans import dataset_of, planned, shards_of

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from io import BytesIO
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ from tasks.tracking.results import RunResult
 def a_result(**more: Any) -> RunResult:
     known: dict[str, Any] = {name: None for name, field in RunResult.model_fields.items() if field.is_required()}
     known |= {"algorithm": "noisy-gd", "dataset": "clinic", "trust": "central", "run_key": "x", "releases": ()}
-    known |= {"identity": RunIdentity.model_construct()}
+    known |= {"identity": cast(Any, RunIdentity).model_construct()}
     known |= {"metrics": {}, "by_party": {}, "split": {}}
     return RunResult(**{**known, **more})
 

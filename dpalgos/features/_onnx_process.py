@@ -1,0 +1,126 @@
+"""The process in which ONNX models are loaded and run: bounded in memory and, for each row, in time.
+
+A model is a program of somebody else's: one node of a few bytes can ask for more memory than there is. Standard input
+brings frames (eight bytes of length, then the content): the bounds, the model, and for each block of rows what is
+asked and the rows. Standard output answers with frames: what the model is, then one frame a row.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import resource
+import struct
+import sys
+from typing import IO, Any
+
+import numpy as np
+
+__all__ = ["FAILED", "MEMORY", "TYPES", "VALUES", "read_frame", "write_frame"]
+
+TYPES = {"tensor(float)": np.float32, "tensor(double)": np.float64}
+VALUES, FAILED, MEMORY = b"V", b"F", b"M"
+_LENGTH = struct.Struct("<Q")
+
+
+def read_frame(file: IO[bytes]) -> bytes:
+    """Return the next frame; EOFError where there is none any more."""
+    head = file.read(_LENGTH.size)
+    data = file.read(_LENGTH.unpack(head)[0]) if len(head) == _LENGTH.size else b""
+    if len(head) < _LENGTH.size or len(data) < _LENGTH.unpack(head)[0]:
+        raise EOFError
+    return data
+
+
+def write_frame(file: IO[bytes], *parts: bytes) -> None:
+    """Write one frame."""
+    file.write(b"".join((_LENGTH.pack(sum(map(len, parts))), *parts)))
+    file.flush()
+
+
+def _bound(memory: int) -> None:
+    """Bound this process's address space: what libraries have taken, and ``memory`` bytes."""
+    taken = 0
+    with contextlib.suppress(OSError, ValueError), open("/proc/self/statm") as file:  # noqa: PTH123 - no pathlib here
+        taken = int(file.read().split()[0]) * resource.getpagesize()
+    hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+    most = taken + memory if hard == resource.RLIM_INFINITY else min(taken + memory, hard)
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_AS, (most, most))
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def _renew(seconds: int) -> None:
+    """Allow so many more seconds of processor time; beyond them the system ends this process."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
+    resource.setrlimit(resource.RLIMIT_CPU, (int(used.ru_utime + used.ru_stime) + 1 + seconds, hard))
+
+
+def _opened(content: bytes) -> Any:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    # One thread, so that a row's features do not depend on the machine's number of cores.
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.use_deterministic_compute = True
+    options.log_severity_level = 4
+    # What a row took is given back after it, so that no row finds less memory for those before it.
+    options.enable_cpu_mem_arena = options.enable_mem_pattern = False
+    # Weights in other files would be read from wherever the process runs, and are not in the digest: nothing lies here.
+    options.add_session_config_entry("session.model_external_initializers_file_folder_path", "/dev/null")
+    return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+
+
+def _described(session: Any) -> dict[str, Any]:
+    return {
+        "inputs": [[each.name, each.type, list(each.shape or [])] for each in session.get_inputs()],
+        "outputs": [each.name for each in session.get_outputs()],
+    }
+
+
+def _is_memory(error: Exception) -> bool:
+    return isinstance(error, MemoryError) or "alloc" in str(error)
+
+
+def _answer(session: Any, name: str, row: Any, most: int) -> tuple[bytes, ...]:
+    try:
+        found = session.run([name], {session.get_inputs()[0].name: row})[0]
+        is_number = isinstance(found, np.ndarray) and found.dtype.kind == "f"
+        said = json.dumps({"float": is_number, "shape": list(getattr(found, "shape", ()))}).encode()
+        kept = np.asarray(found, dtype="<f8").tobytes() if is_number and found.size <= most else b""
+        return VALUES, _LENGTH.pack(len(said)), said, kept
+    except Exception as error:  # onnxruntime's own classes derive from Exception directly
+        return (MEMORY if _is_memory(error) else FAILED), str(error).encode(errors="replace")
+
+
+def _main() -> None:
+    import onnxruntime  # noqa: F401 - its own size is not the model's
+
+    given, taken = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
+    # What libraries print must not stand among the answers.
+    os.dup2(2, 1)
+    bounds = json.loads(read_frame(given))
+    content = read_frame(given)
+    _bound(bounds["memory"])
+    _renew(bounds["seconds"])
+    try:
+        session = _opened(content)
+    except Exception as error:  # onnxruntime's own classes derive from Exception directly
+        write_frame(taken, json.dumps({"error": str(error), "memory": _is_memory(error)}).encode())
+        return
+    write_frame(taken, json.dumps(_described(session)).encode())
+    kind = TYPES.get(session.get_inputs()[0].type, np.float32) if session.get_inputs() else np.float32
+    while True:
+        asked = json.loads(read_frame(given))
+        rows = np.frombuffer(read_frame(given), dtype=kind).reshape(-1, *asked["shape"])
+        for row in rows:
+            _renew(bounds["seconds"])
+            write_frame(taken, *_answer(session, asked["output"], row[np.newaxis], asked["most"]))
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(EOFError, BrokenPipeError):
+        _main()

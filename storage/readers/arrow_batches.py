@@ -1,0 +1,146 @@
+"""Parquet files from outside: decoded in a process of their own, in pieces that are bounded."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from storage.confined import confined
+from storage.errors import InputError
+from storage.memory import admitted_memory
+
+__all__ = ["ParquetRows", "open_parquet"]
+
+_MOST_PIECE = 1 << 26
+_SECONDS = 120
+_PAGES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class ParquetRows:
+    """A Parquet file that is being read.
+
+    Attributes
+    ----------
+    path : Path
+    schema : pyarrow.Schema
+        Of all of its columns.
+    count : int
+        How many rows it states.
+    batches : iterator of pyarrow.RecordBatch
+        The columns that were asked for, dictionaries written out.
+    """
+
+    path: Path
+    schema: pa.Schema
+    count: int
+    batches: Iterator[pa.RecordBatch]
+
+    def require(self, names: Sequence[str], way_out: str) -> None:
+        """Raise an InputError that names the first column that is not there."""
+        known = self.schema.names
+        for name in dict.fromkeys(names) if not set(names) <= set(known) else ():
+            if name not in known:
+                raise InputError(f"{self.path} has no column {name!r}, it has: {', '.join(known[:20])}; {way_out}")
+
+
+@contextmanager
+def open_parquet(path: Path, rows: int, columns: Sequence[str] | None = None) -> Iterator[ParquetRows]:
+    """Open a Parquet file in a process of its own, of which nothing is left afterwards.
+
+    Parameters
+    ----------
+    path : Path
+    rows : int
+        At most how many at once; 0 reads the schema alone.
+    columns : sequence of str, optional
+        Those of them that there are; by default all.
+
+    Raises
+    ------
+    InputError
+        If it is no Parquet file, is damaged, nests lists or structures in columns that are asked for, or takes more
+        memory than is admitted (:func:`storage.memory.admitted_memory`).
+    """
+    pieces = confined(
+        f"{__name__}:pieces",
+        str(path),
+        rows,
+        None if columns is None else list(columns),
+        place=str(path),
+        memory=admitted_memory(),
+        seconds=_SECONDS,
+    )
+    try:
+        head = json.loads(next(pieces))
+        whole = pa.ipc.read_schema(pa.py_buffer(next(pieces)))
+        chosen = pa.ipc.read_schema(pa.py_buffer(next(pieces)))
+        batches = (pa.ipc.read_record_batch(pa.py_buffer(piece), chosen) for piece in pieces)
+        yield ParquetRows(path, whole, int(head["rows"]), batches)
+    finally:
+        pieces.close()
+
+
+def pieces(path: str, rows: int, columns: Sequence[str] | None) -> Iterator[Any]:
+    """Yield what a file says of itself, its schema, that of the columns asked for, and batches of these."""
+    try:
+        with pq.ParquetFile(path, pre_buffer=False, buffer_size=_PAGES) as file:
+            schema = file.schema_arrow.remove_metadata()
+            yield json.dumps({"rows": file.metadata.num_rows}).encode()
+            # A schema of many levels cannot be sent; nothing is read of such columns.
+            yield pa.schema(
+                [pa.field(one.name, pa.null()) if _is_deep(one.type) else one for one in schema]
+            ).serialize()
+            known = set(schema.names)
+            names = None if columns is None else [name for name in dict.fromkeys(columns) if name in known]
+            if names and (twice := [name for name in names if schema.get_field_index(name) < 0]):
+                raise InputError(f"{path}: column {twice[0]!r} is named twice; rename one in the file")
+            fields = list(schema) if names is None else [schema.field(name) for name in names]
+            chosen = pa.schema([_plain(path, field) for field in fields] if rows else [])
+            yield chosen.serialize()
+            for batch in file.iter_batches(rows, columns=names, use_threads=False) if rows else ():
+                found = batch.columns if names is None else [batch.column(name) for name in names]
+                arrays = [_written_out(column, field.type) for column, field in zip(found, chosen, strict=True)]
+                yield from _bounded(path, pa.RecordBatch.from_arrays(arrays, schema=chosen))
+    except pa.ArrowMemoryError as error:
+        raise MemoryError from error
+    except (pa.ArrowException, OSError, RecursionError) as error:
+        raise InputError(
+            f"{path} is damaged or no Parquet file: {' '.join(str(error).split())[:200]}; fetch the file again"
+        ) from error
+
+
+def _is_deep(kind: Any) -> bool:
+    """Whether a type is a structure, or a list of something else than plain values."""
+    return bool(pa.types.is_nested(kind) and (kind.num_fields != 1 or pa.types.is_nested(kind.field(0).type)))
+
+
+def _plain(path: str, field: Any) -> Any:
+    """Return a column as it is sent: no dictionary, and no list or structure within another."""
+    kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
+    if _is_deep(kind):
+        raise InputError(
+            f"{path}, column {field.name}: it nests {str(kind)[:100]}; numbers, texts and lists of them are read"
+        )
+    return pa.field(field.name, kind)
+
+
+def _written_out(column: Any, kind: Any) -> Any:
+    return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column.cast(kind)
+
+
+def _bounded(path: str, batch: Any) -> Iterator[Any]:
+    if batch.nbytes <= _MOST_PIECE:
+        yield batch.serialize()
+    elif len(batch) == 1:
+        raise InputError(f"{path}: a row takes {batch.nbytes:,} bytes; {_MOST_PIECE:,} are read")
+    else:
+        for half in (batch.slice(0, len(batch) // 2), batch.slice(len(batch) // 2)):
+            yield from _bounded(path, half)
