@@ -19,7 +19,7 @@ from pydantic import BaseModel
 from dpalgos.algorithms import fit
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Trust
-from dpalgos.models import Artefact, decode
+from dpalgos.models import Artefact
 from dpalgos.rows import Ints
 from dpalgos.secure.rounds import AGREEMENT, SUM, Stage, carry_out
 from dpalgos.trust.secagg import SecureAggregation
@@ -40,7 +40,7 @@ from tasks.preparation.mapping import map_rows
 from tasks.release.combining import combine
 from tasks.release.metrics import Evaluation, measure_by_releases, measure_exactly
 from tasks.release.rounds import ServerRounds, keep_sum, kept_sums, result_of, step_lengths
-from tasks.release.storing import is_stored, store_release
+from tasks.release.storing import is_stored, key_said_by, require_sent, store_release
 from tasks.runtime.settings import current_layout
 from tasks.tracking.keeping import keep_run
 from tasks.tracking.reporting import Columns
@@ -492,9 +492,12 @@ def _checked(planned: PlannedRelease, answer: Answer) -> Artefact:
     """
     if answer.sent is None:
         raise RefusedError(f"party {answer.party} has sent no release")
-    manifest, arrays = answer.sent.opened(answer.party)
+    sent = manifest, _ = answer.sent.opened(answer.party)
     wanted = planned.model_dump(mode="json", include={"algorithm", "budget", "setting", "trust", "parties"})
     if any(manifest.get(name) != value for name, value in wanted.items()):
         raise RefusedError(f"party {answer.party} has sent another release than was planned")
-    found: Artefact = decode(str(manifest["artefact"]), arrays)
+    try:
+        found: Artefact = require_sent(planned, (), key_said_by(manifest), sent)
+    except (ParameterError, RefusedError) as error:
+        raise RefusedError(f"party {answer.party}: {error}") from None
     return found

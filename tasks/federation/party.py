@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -17,7 +17,6 @@ from types import MappingProxyType
 import numpy as np
 
 from dpalgos.errors import ParameterError
-from dpalgos.models import decode
 from dpalgos.secure.errors import SecureAggregationError
 from dpalgos.secure.messages import Advertisement, Introduction, RoundParameters
 from dpalgos.secure.rounds import Stage
@@ -62,8 +61,15 @@ from tasks.preparation.features import map_features
 from tasks.preparation.mapping import map_rows
 from tasks.release.admission import commit, reserve
 from tasks.release.door import make_release
-from tasks.release.rounds import PartyRounds, session_of, shown_by
-from tasks.release.storing import is_stored, read_release, store_combination, store_release, stored_release
+from tasks.release.rounds import PartyRounds, session_of
+from tasks.release.storing import (
+    is_stored,
+    read_release,
+    require_sent,
+    store_combination,
+    store_release,
+    stored_release,
+)
 from tasks.runtime.settings import current_layout, current_root
 
 __all__ = ["Party", "own_name"]
@@ -254,9 +260,11 @@ class Party:
 
         What was sent first stands: the same release seen through something else would be another one, unpaid.
         """
-        plan, sent = asked.run.own, iter(request.upstream)
+        plan, shared, sent = asked.run.own, asked.run.shared, iter(request.upstream)
         planned = {one.key: one for one in plan.releases}
-        combined = {one.key: one for one in (plan.basis, plan.model) if one is not None}
+        combined = {one.key: one for one in plan.combinations}
+        both = zip((*plan.releases, *plan.combinations), (*shared.releases, *shared.combinations), strict=True)
+        theirs = {own.key: other.key for own, other in both}
         found = []
         for key in asked.release.upstream:
             one = planned.get(key)
@@ -265,20 +273,24 @@ class Party:
             elif one is not None and len(one.parties) == 1:
                 found.append(_stored(one))
             else:
-                found.append(self._received(one or combined[key], next(sent, None)))
+                wanted = one or combined[key]
+                parts = [] if one is not None else [planned[part] for part in wanted.upstream]
+                found.append(self._received(wanted, parts, theirs[key], next(sent, None)))
         return found
 
-    def _received(self, planned: PlannedRelease | PlannedCombination, sent: Sent | None) -> ReleaseRef:
+    def _received(
+        self,
+        planned: PlannedRelease | PlannedCombination,
+        parts: Sequence[PlannedRelease],
+        key: str,
+        sent: Sent | None,
+    ) -> ReleaseRef:
         if sent is None:
             if not is_stored(planned.key):
                 raise RefusedError(f"{planned.label} was not sent along, and its rows are to be seen through it")
             kind = ReleaseStore(current_layout()).manifest(planned.key)["artefact"]
             return ReleaseRef(key=planned.key, kind=kind, party="server")
-        manifest, arrays = sent.opened("the coordinator")
-        wanted = planned.build().combines if isinstance(planned, PlannedCombination) else shown_by(planned)
-        if manifest.get("artefact") != wanted:
-            raise RefusedError(f"what was sent as {planned.label} is of kind {manifest.get('artefact')}, not {wanted}")
-        artefact = decode(wanted, arrays)
+        artefact = require_sent(planned, parts, key, sent.opened("the coordinator"))
         kept = (
             store_combination(planned, artefact)
             if isinstance(planned, PlannedCombination)

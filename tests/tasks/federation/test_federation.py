@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -26,7 +27,7 @@ from tasks.accounts.budget import budget_report, check_releases, open_ledger
 from tasks.datasets.registration import ingest
 from tasks.datasets.request import IngestRequest
 from tasks.federation.coordinator import Federated, federate
-from tasks.federation.messages import Answer, Ask, Request, Roster, fingerprint, identity_key, packed, unpacked
+from tasks.federation.messages import Answer, Ask, Request, Roster, Sent, fingerprint, identity_key, packed, unpacked
 from tasks.federation.party import Party
 from tasks.planning.configuration import TrainingConfig
 from tasks.release.door import open_release
@@ -468,6 +469,99 @@ def answered(parties: Federation, ask: Ask, party: str = "berlin", place: int = 
     """Return a request of one kind, and what the party answered."""
     found = [(request, answer) for name, request, answer in parties.seen if (name, request.ask) == (party, ask)]
     return found[place]
+
+
+def forged(sent: Sent, folder: Path, change: Callable[[dict[str, Any], dict[str, Any]], object]) -> Sent:
+    """Return a release with other arrays or another manifest, its digests in order."""
+    manifest, arrays = sent.opened("the test")
+    change(manifest, arrays)
+    store = ReleaseStore(Layout(folder / str(next(_NUMBERS))).prepare())
+    store.write(manifest["key"], manifest, arrays)
+    files = store.files(manifest["key"])
+    return Sent(manifest=packed(files["manifest.json"]), arrays=packed(files["arrays.npz"]))
+
+
+_NUMBERS = itertools.count()
+
+
+def one_output_too_many(threshold: float) -> Callable[[dict[str, Any], dict[str, Any]], object]:
+    """Return what the audit sent: a third class wins where w·x > t, and its cell of the matrix does not exist."""
+
+    def change(_: dict[str, Any], arrays: dict[str, Any]) -> None:
+        direction = np.linspace(0.6, 0.1, DIMENSION)
+        arrays["weights"] = np.stack([np.zeros(DIMENSION), np.zeros(DIMENSION), direction])
+        arrays["intercept"] = np.array([0.0, 0.0, -threshold])
+
+    return change
+
+
+def changed(name: str, value: object) -> Callable[[dict[str, Any], dict[str, Any]], object]:
+    def change(_: dict[str, Any], arrays: dict[str, Any]) -> None:
+        arrays[name] = np.full_like(arrays[name], value) if isinstance(value, float) else arrays[name].astype(value)
+
+    return change
+
+
+WRONG: dict[str, Callable[[dict[str, Any], dict[str, Any]], object]] = {
+    "an output too many, for all rows": one_output_too_many(-5.0),
+    "an output too many, for no row": one_output_too_many(5.0),
+    "no number": changed("weights", np.nan),
+    "infinite": changed("intercept", np.inf),
+    "beyond the bound": changed("weights", 1e300),
+    "another type": changed("weights", "<f4"),
+    "one array more": lambda _, arrays: arrays.update(extra=np.zeros(1)),
+    "one array less": lambda _, arrays: arrays.pop("intercept"),
+    "another kind": lambda manifest, _: manifest.update(artefact="kernel-model"),
+    "no kind": lambda manifest, _: manifest.pop("artefact"),
+    "another key": lambda manifest, _: manifest.update(key="0" * 64),
+}
+
+
+@pytest.mark.parametrize("config", [SECURE, LOCAL], ids=["secagg", "local"])
+def test_a_poisoned_model_is_refused_whatever_the_rows_are(
+    parties: Federation, monkeypatch: pytest.MonkeyPatch, config: dict[str, Any]
+) -> None:
+    """A model that raises for some rows and not for others tells, without noise, whether such rows are there."""
+    answers: dict[str, set[str]] = {}
+    read: list[str] = []
+
+    def poisoned(party: str, request: Request) -> Request:
+        if not request.upstream:
+            return request
+        monkeypatch.setattr("tasks.release.door.rows_of", lambda *_: read.append(party))
+        for wrong, change in WRONG.items():
+            sent = forged(request.upstream[-1], parties.folder / "forged", change)
+            again = request.model_copy(update={"upstream": (*request.upstream[:-1], sent)})
+            with isolated_root(parties.root(party)):
+                said = Party("clinic", parties.roster).answer(again)
+            answers.setdefault(wrong, set()).add(said.status)
+            assert "what was sent as" in said.reason, (wrong, said.reason)
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    parties.meddle = poisoned
+    with pytest.raises(KeyboardInterrupt):
+        parties.run(**config, evaluation=True)
+    assert answers == {wrong: {"refused"} for wrong in WRONG}
+    assert read == []
+
+
+def test_a_poisoned_release_of_a_party_does_not_become_the_model(parties: Federation) -> None:
+    post = parties.post
+    for wrong, change in {**WRONG, "another's key": lambda manifest, _: manifest.update(dataset="0" * 32)}.items():
+
+        def poisoned(party: str, request: Request, change: Any = change) -> Answer | None:
+            said = post(party, request)
+            if party != "lyon" or said is None or said.sent is None:
+                return said
+            return said.model_copy(update={"sent": forged(said.sent, parties.folder / "forged", change)})
+
+        parties.post = poisoned  # type: ignore[method-assign]  # the transport
+        with pytest.raises(RefusedError, match="lyon"):
+            parties.run(**LOCAL)
+        assert len(list((parties.root("coordinator") / "releases").glob("*/arrays.npz"))) == 1, wrong
+    parties.post = post  # type: ignore[method-assign]  # the transport
+    assert parties.run(**LOCAL).took_part == NAMES
 
 
 def test_what_is_sent_again_is_answered_alike_or_refused(parties: Federation) -> None:
