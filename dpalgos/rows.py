@@ -247,6 +247,7 @@ def fits(maps: Sequence[RowMap], given: int, wanted: int) -> bool:
 
 
 def _through(maps: Sequence[RowMap], features: Features) -> Features:
+    """Return rows seen through maps, in turn; no warning says what their numbers are."""
     with np.errstate(all="ignore"):
         return functools.reduce(lambda seen, one: one(np.asarray(seen, dtype=np.float64)), maps, features)
 

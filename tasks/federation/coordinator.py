@@ -99,7 +99,8 @@ def federate(
     ----------
     config : TrainingConfig
         ``secagg``, where no trust is named: secure sums, a projection's and a trainer's, as many as it has steps.
-        ``local``: each party releases its own models, or its own noisy sums.
+        ``local``: each party releases its own models, or its own noisy sums. Where no colluders are named, as many are
+        tolerated as the roster's floors ask for.
     roster : Roster
     post : callable
     measured_on : str, optional
@@ -120,6 +121,9 @@ def federate(
     changed: dict[str, object] = {} if config.trust else {"trust": str(Trust.SECAGG)}
     changed |= {"evaluation": False} if measured_on is not None else {}
     config = config.model_copy(update=changed)
+    if config.trust == Trust.SECAGG and "colluders" not in config.secure.model_fields_set:
+        least = roster.floors.colluders_of(len(roster.parties))
+        config = config.model_copy(update={"secure": config.secure.model_copy(update={"colluders": least})})
     asking = _Asking(config, roster, post, progress)
     asking.describe()
     rows = asking.featured()

@@ -209,10 +209,20 @@ class Party:
 
     def _reserve(self, request: Request) -> Answer:
         found = self._planned(request)
+        assumed = self._require_floors(found)
         run, roster = found.name, self._roster.names
-        reserve(found.releases, found.shards.all, name=run, run=f"run {run[:12]} over {len(roster)} parties")
+        reserve(found.releases, found.shards.all, name=run, run=f"run {run[:12]} over {len(roster)} parties{assumed}")
         # Parties and coordinator must have derived the same: another version of the code would show here.
         return Answer(party=self.name, message=packed(",".join(one.key for one in found.shared.releases).encode()))
+
+    def _require_floors(self, found: _Run) -> str:
+        """Refuse a plan below the owner's floors; return what the ledger records of the owner's consent."""
+        trusts = {one.trust_model(): len(one.parties) for one in found.releases}
+        secure = {trust: parties for trust, parties in trusts.items() if isinstance(trust, SecureAggregation)}
+        for trust, parties in secure.items():
+            self._roster.floors.require(trust, parties)
+        consented = any(trust.consistent_survivors for trust in secure)
+        return ", consistent survivors assumed by its owner's consent" if consented else ""
 
     def _return(self, request: Request) -> Answer:
         found = self._planned(request)
@@ -221,6 +231,7 @@ class Party:
 
     def _commit(self, request: Request) -> Answer:
         found = self._planned(request)
+        self._require_floors(found)
         commit(found.releases, found.shards.all, name=found.name)
         return Answer(party=self.name)
 
@@ -246,6 +257,7 @@ class Party:
         shard = None if asked is None else found.shard_of(asked)
         if asked is None or shard is None:
             raise RefusedError(f"release {request.release} of this run reads none of its rows")
+        ledger.require_current(asked.key)
         return _Asked(found, asked, found.shared.releases[request.release], shard)
 
     def _release(self, request: Request) -> Answer:
@@ -314,7 +326,8 @@ class Party:
         ):
             raise RefusedError(f"{release.label} under trust {release.trust.name} is not formed in this way")
         # Its vectors and noise are those of its own release, whatever the session: it takes part in one alone.
-        notes = PrivateNotes(current_layout(), release.parties[self._number], release.key)
+        notes = self._notes(asked)
+        open_ledger().count_answers(release.key, notes.count())
         if notes.put(_SESSION, asked.session.key.encode()) != asked.session.key.encode():
             raise RefusedError(
                 "it has taken part in another run with these rows, this algorithm and this budget, and the same noise "
@@ -322,10 +335,14 @@ class Party:
             )
         return asked, PartyRounds(release, self._number, request.block)
 
+    def _notes(self, asked: _Asked) -> PrivateNotes:
+        return PrivateNotes(current_layout(), asked.release.parties[self._number], asked.release.key)
+
     def _sum(self, request: Request) -> Answer:
         asked, rounds = self._sums(request, secure=False)
         self._learn(request, rounds, request.step)
         made = rounds.noisy_sum(request.step, [asked.shard], self._upstream(request, asked))
+        open_ledger().count_answers(asked.release.key, self._notes(asked).count())
         return Answer(party=self.name, message=packed(made))
 
     def _learn(self, request: Request, rounds: PartyRounds, step: int) -> None:
@@ -350,6 +367,7 @@ class Party:
         else:
             self._learn(request, rounds, rounds.step_of(message))
             sent = packed(rounds.answer(stage, message, [asked.shard], self._upstream(request, asked)))
+        open_ledger().count_answers(asked.release.key, self._notes(asked).count())
         signed = None
         if stage is Stage.ADVERTISE:
             signed = Signed.by(self._key, Purpose.ADVERTISEMENT, signed_for, self.name, sent)
