@@ -61,7 +61,7 @@ __all__ = [
 
 NULL_LABEL = -1
 """Class index of a null record; among real labels, NaN."""
-RowMap: TypeAlias = Callable[[Features], Features]
+RowMap: TypeAlias = Callable[[Floats], Features]
 """A map of rows (m, d), each by itself."""
 
 

@@ -584,8 +584,9 @@ def forged(sent: Sent, folder: Path, change: Callable[[dict[str, Any], dict[str,
     manifest, arrays = sent.opened("the test")
     change(manifest, arrays)
     store = ReleaseStore(Layout(folder / str(next(_NUMBERS))).prepare())
-    store.write(manifest["key"], manifest, arrays)
-    files = store.files(manifest["key"])
+    key = str(manifest["key"])
+    store.write(key, manifest, arrays)
+    files = store.files(key)
     return Sent(manifest=packed(files["manifest.json"]), arrays=packed(files["arrays.npz"]))
 
 
