@@ -240,11 +240,10 @@ def opened(kind: str, arrays: Mapping[str, Array]) -> Any:
 def _bounded(name: str, array: Array) -> Array:
     if not np.issubdtype(array.dtype, np.inexact):
         return array
-    with np.errstate(invalid="ignore"):
-        sizes = np.abs(array)
-        if not (sizes <= _LARGEST).all():
-            raise ParameterError(f"{name} has numbers that are not finite or beyond {_LARGEST:.3g}; it is refused")
-        return np.where(sizes < _SMALLEST, np.zeros((), array.dtype), array)
+    sizes = np.abs(array).astype(np.float64)
+    if not (sizes <= _LARGEST).all():
+        raise ParameterError(f"{name} has numbers that are not finite or beyond {_LARGEST:.3g}; it is refused")
+    return np.where(sizes < _SMALLEST, np.zeros((), array.dtype), array)
 
 
 def require_planned(kind: str, arrays: Mapping[str, Array], planned: Artefact) -> Any:

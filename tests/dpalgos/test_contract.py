@@ -16,7 +16,7 @@ from dpalgos.algorithms import OneSum, PrivateAlgorithm, is_sum_algorithm
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Claim, GaussianMu, Guarantee, Loss, Numerics, Setting, Trust, nothing_proved
 from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
-from dpalgos.models import Statistic
+from dpalgos.models import Statistic, opened
 from dpalgos.neighbouring import NeighbouringPair, one_row_apart
 from dpalgos.registry import AlgorithmSpec, lookup, names
 from dpalgos.rows import Floats, Ints, Rows, gather
@@ -182,6 +182,22 @@ def test_the_contract_catches(broken: str, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setitem(registry._ENTRIES, ("evaluators", "mutant"), mutants()[broken])
     with pytest.raises(AssertionError, match=SAYS.get(broken, "")):
         check_algorithm("evaluators", "mutant", {"budget": GaussianMu(0.5)})
+
+
+@pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf, 1e300, -(2.0**65)])
+@pytest.mark.parametrize("type_", ["<f8", "<f4", "<f2", "<c16"])
+def test_no_artefact_from_elsewhere_holds_what_is_no_bounded_number(number: float, type_: str) -> None:
+    with np.errstate(all="ignore"):
+        weights = np.array([[0.5, number]]).astype(type_)
+    with pytest.raises(ParameterError, match="weights has numbers"):
+        opened("linear-model", {"weights": weights, "intercept": np.zeros(1)})
+
+
+def test_what_is_nearly_zero_in_an_artefact_from_elsewhere_is_zero() -> None:
+    """Products of subnormal numbers take a processor longer, for some rows and not for others."""
+    weights = np.array([[5e-324, -1e-310, 1e-77, 0.5, -0.0]])
+    model = opened("linear-model", {"weights": weights, "intercept": np.zeros(1)})
+    assert model.weights.tolist() == [[0.0, 0.0, 1e-77, 0.5, 0.0]]
 
 
 def test_every_trust_model_has_settings_to_test() -> None:
