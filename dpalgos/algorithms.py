@@ -23,10 +23,11 @@ from dpalgos.guarantees import (
     Trust,
     nothing_proved,
 )
+from dpalgos.keystream import KeyedNoise, public_secret
 from dpalgos.models import Artefact
 from dpalgos.neighbouring import NeighbouringPair, antipodal_pair
 from dpalgos.noise import NoiseSource
-from dpalgos.rows import Ints, Rows
+from dpalgos.rows import ArrayRows, Ints, Rows
 from dpalgos.summation import SumAlgorithm, Summation, TrustedSummation, run_sums
 from dpalgos.validation import require_budget, require_relation
 from dpalgos.work import Work, gathering_work
@@ -44,6 +45,7 @@ __all__ = [
     "Unproved",
     "fit",
     "is_sum_algorithm",
+    "planned_artefact",
 ]
 
 
@@ -283,3 +285,15 @@ def fit(
         cast(SumAlgorithm, algorithm), parties, setting, summation or TrustedSummation(noise), progress
     )
     return artefact
+
+
+def planned_artefact(algorithm: Algorithm, setting: Setting) -> Artefact:
+    """Return what an algorithm makes of no rows: of the kind, types and shapes that it gives whatever the rows are.
+
+    Raises
+    ------
+    ParameterError
+        If the algorithm does not run in this setting.
+    """
+    none = ArrayRows(np.zeros((0, setting.dimension)), np.zeros(0, dtype=np.int64))
+    return fit(algorithm, [none] * len(setting.sizes), setting, KeyedNoise(public_secret(0), "planned"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
@@ -22,8 +23,14 @@ __all__ = [
     "RowMap",
     "Statistic",
     "decode",
+    "opened",
     "released_kind",
+    "require_planned",
 ]
+
+_LARGEST, _SMALLEST = 2.0**64, 2.0**-256
+"""Between these lie the numbers of an artefact, or are zero: in products of three of them with rows nothing overflows,
+and nothing is subnormal, which takes a processor longer."""
 
 
 class Artefact(Protocol):
@@ -219,3 +226,53 @@ def decode(kind: str, arrays: dict[str, Array]) -> Any:
     if kind not in _KINDS:
         raise ParameterError(f"unknown kind of release {kind!r}; known: {', '.join(sorted(_KINDS))}")
     return _KINDS[kind](**arrays)
+
+
+def opened(kind: str, arrays: Mapping[str, Array]) -> Any:
+    """Return the artefact of arrays that come from elsewhere: a file, a bucket, another party, a coordinator.
+
+    What is nearer to zero than 2⁻²⁵⁶ becomes zero.
+
+    Raises
+    ------
+    ParameterError
+        If the kind is unknown, or a number is not finite or beyond 2⁶⁴.
+    """
+    return decode(kind, {name: _bounded(name, array) for name, array in arrays.items()})
+
+
+def _bounded(name: str, array: Array) -> Array:
+    if not np.issubdtype(array.dtype, np.inexact):
+        return array
+    sizes = np.abs(array).astype(np.float64)
+    if not (sizes <= _LARGEST).all():
+        raise ParameterError(f"{name} has numbers that are not finite or beyond {_LARGEST:.3g}; it is refused")
+    return np.where(sizes < _SMALLEST, np.zeros((), array.dtype), array)
+
+
+def require_planned(kind: str, arrays: Mapping[str, Array], planned: Artefact) -> Any:
+    """Return the artefact of arrays that come from elsewhere, if it is of the planned kind, types and shapes.
+
+    Parameters
+    ----------
+    kind : str
+    arrays : mapping of name to array
+    planned : Artefact
+        One as it is planned, whatever its numbers (:func:`dpalgos.algorithms.planned_artefact`).
+
+    Raises
+    ------
+    ParameterError
+        If something differs, naming it, or as :func:`opened` does.
+    """
+    given, wanted = (
+        {name: (array.dtype.newbyteorder("=").str, array.shape) for name, array in each.items()}
+        for each in (arrays, planned.arrays())
+    )
+    if (kind, given) != (planned.kind, wanted):
+        raise ParameterError(f"it is {_described(kind, given)}; planned is {_described(planned.kind, wanted)}")
+    return opened(kind, arrays)
+
+
+def _described(kind: str, arrays: Mapping[str, tuple[str, tuple[int, ...]]]) -> str:
+    return f"of kind {kind} with " + ", ".join(f"{name} {type_}{shape}" for name, (type_, shape) in arrays.items())

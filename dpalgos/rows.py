@@ -30,9 +30,10 @@ ICML 2021, Definition 1.1 (zero-out neighbours); ``NeighboringRelation.REPLACE_S
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import functools
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,8 +48,11 @@ __all__ = [
     "Features",
     "Floats",
     "Ints",
+    "MappedRows",
+    "RowMap",
     "Rows",
     "clip_to_unit_ball",
+    "fits",
     "gather",
     "null_labels",
     "null_records",
@@ -60,6 +64,8 @@ __all__ = [
 _PRODUCT_ROWS, _PRODUCT_ENTRIES = 512, 2**22
 NULL_LABEL = -1
 """Class index of a null record; among real labels, NaN."""
+RowMap: TypeAlias = Callable[[Floats], Features]
+"""A map of rows (m, d), each by itself."""
 
 
 class Rows(Protocol):
@@ -258,6 +264,62 @@ class ChosenRows:
     def fingerprint(self) -> NDArray[np.uint8]:
         """Return the digest of all rows, chosen or not."""
         return self.rows.fingerprint()
+
+
+def fits(maps: Sequence[RowMap], given: int, wanted: int) -> bool:
+    """Whether maps, one after another, make rows of ``wanted`` features of rows of ``given``; tried on zero rows."""
+    try:
+        return _through(maps, np.zeros((2, given))).shape == (2, wanted)
+    except (ValueError, TypeError, IndexError):
+        return False
+
+
+def _through(maps: Sequence[RowMap], features: Features) -> Features:
+    """Return rows seen through maps, in turn; no warning says what their numbers are."""
+    with np.errstate(all="ignore"):
+        return functools.reduce(lambda seen, one: one(np.asarray(seen, dtype=np.float64)), maps, features)
+
+
+class MappedRows:
+    """A party's rows seen through maps, in turn: what algorithms meet of artefacts that somebody else has made.
+
+    Total in the maps: whatever their numbers are, a block has ``dimension`` features and no warning is given. Where the
+    maps do not fit together, or do not give so many features, which no row decides, all rows are null records.
+
+    Parameters
+    ----------
+    rows : Rows
+    maps : sequence of callable
+    dimension : int
+        Features that come out.
+    origin : Rows, optional
+        The party's own rows, where ``rows`` have passed through some of the maps already.
+    """
+
+    def __init__(self, rows: Rows, maps: Sequence[RowMap], dimension: int, origin: Rows | None = None) -> None:
+        self._rows, self._maps, self.dimension = rows, maps, dimension
+        self._origin = origin or rows
+
+    @property
+    def count(self) -> int:
+        """Number of rows."""
+        return self._rows.count
+
+    @functools.cached_property
+    def _fitting(self) -> bool:
+        return fits(self._maps, self._rows.dimension, self.dimension)
+
+    def blocks(self) -> Iterator[tuple[Features, Array]]:
+        """Yield ``(features, labels)`` of the mapped rows, in order."""
+        for features, labels in self._rows.blocks():
+            if self._fitting:
+                yield _through(self._maps, features), labels
+            else:
+                yield np.full((len(labels), self.dimension), np.nan), labels
+
+    def fingerprint(self) -> NDArray[np.uint8]:
+        """Return that of the rows before the maps, which are part of the release's identity already."""
+        return self._origin.fingerprint()
 
 
 def gather(rows: Rows, classes: int) -> tuple[Floats, Ints]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, overload
@@ -88,6 +88,10 @@ class _Contributions(Sequence[Ints]):
 
     def __len__(self) -> int:
         return len(self._parties)
+
+    def __iter__(self) -> Iterator[Ints]:
+        # An IndexError of a contribution would end a sequence's own iteration: a sum of fewer parties, silently.
+        return map(self.__getitem__, range(len(self)))
 
     @overload
     def __getitem__(self, party: int) -> Ints: ...

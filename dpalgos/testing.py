@@ -24,6 +24,8 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import logging
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import MappingProxyType
@@ -33,7 +35,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpalgos.accounting.composition import compose
-from dpalgos.algorithms import Algorithm, ProjectionAlgorithm, fit, is_sum_algorithm
+from dpalgos.algorithms import Algorithm, ProjectionAlgorithm, fit, is_sum_algorithm, planned_artefact
 from dpalgos.audit.releases import Effort, audit_algorithm
 from dpalgos.audit.report import AuditReport, Verdict
 from dpalgos.errors import ParameterError
@@ -57,7 +59,8 @@ from dpalgos.guarantees import (
 from dpalgos.keystream import KeyedNoise, public_secret
 from dpalgos.models import Artefact, KernelModel, LinearModel, Statistic, decode
 from dpalgos.registry import construct, lookup
-from dpalgos.rows import NULL_LABEL, ArrayRows, Floats, clip_to_unit_ball
+from dpalgos.rows import NULL_LABEL, ArrayRows, Floats, MappedRows, Rows, clip_to_unit_ball
+from dpalgos.secure.stepwise import lengths_of, state_after
 from dpalgos.sensitivities import Calibrated, attained
 from dpalgos.summation import SumAlgorithm, run_sums
 from dpalgos.systems.system import Scope
@@ -182,9 +185,9 @@ class _Case:
     def build(self, **changed: object) -> Algorithm:
         return construct(self.cls, self.name, {**self.parameters, **changed})
 
-    def run(self, rows: ArrayRows, trust: str, *, seed: int = 0, classes: int = CLASSES) -> Artefact:
+    def run(self, rows: Rows, trust: str, *, seed: int = 0, classes: int = CLASSES) -> Artefact:
         parties = [rows]
-        if trust != Trust.LOCAL:
+        if trust != Trust.LOCAL and isinstance(rows, ArrayRows):
             parties = [ArrayRows(rows.features[i::3], rows.labels[i::3], block=16) for i in range(3)]
         sizes = tuple(party.count for party in parties)
         setting = dataclasses.replace(self.setting, sizes=sizes, classes=classes, trust=Trust(trust))
@@ -343,6 +346,79 @@ def _is_total_and_repeatable(case: _Case) -> None:
             _require(_same(first, decode(first.kind, first.arrays())), f"not decoded as stored, on {name} rows")
 
 
+@contextmanager
+def _silent(what: str) -> Iterator[None]:
+    """Count an exception, a warning and a log line as broken: behind the door each of them is a release."""
+    lines: list[str] = []
+    listening = logging.Handler()
+    listening.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]  # a handler's only
+    root = logging.getLogger()
+    root.addHandler(listening)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            yield
+    except Exception as error:
+        raise AssertionError(f"{type(error).__name__} {what}: {error}") from error
+    finally:
+        root.removeHandler(listening)
+    _require(not lines, f"{lines[:1]} is logged {what}")
+
+
+def _wrong_models(dimension: int, columns: int) -> dict[str, LinearModel]:
+    """Return models that somebody else might send in the place of one of ``columns`` scores, by what is wrong."""
+    weights = np.random.default_rng(8).normal(size=(columns, dimension))
+    each = np.where(np.arange(columns * dimension).reshape(columns, dimension) % 2, -1.0, 1.0)
+    given = {
+        "an output too many": np.vstack([weights, 9.0 * weights[:1]]),
+        "an output too few": weights[1:],
+        "a feature too many": np.hstack([weights, weights[:, :1]]),
+        "another number of axes": weights[:, :, None],
+        "no number": np.where(each > 0, weights, np.nan),
+        "infinite": np.where(each > 0, weights, np.inf),
+        "beyond float64 in a sum": 1.7e308 * each,
+        "nearly beyond it": 1e300 * weights,
+        "subnormal": np.full_like(weights, 5e-324),
+    }
+    return {wrong: LinearModel(weights=one, intercept=np.zeros(len(one))) for wrong, one in given.items()}
+
+
+def _is_total_in_what_rows_pass_through(case: _Case) -> None:
+    setting, rows = case.setting, blobs(_ROWS, DIMENSION, CLASSES, 6)
+    planned = planned_artefact(case.build(), setting).arrays()
+    for wrong, model in _wrong_models(DIMENSION, setting.dimension).items():
+        with _silent(f"behind a model with {wrong}"):
+            seen = MappedRows(rows, [model.apply], setting.dimension)
+            made = case.run(seen, case.cls.trusts[0]).arrays()
+        for name, array in made.items():
+            _require(np.isfinite(np.asarray(array, dtype=np.float64)).all(), f"not finite behind a model with {wrong}")
+            same = array.shape == planned[name].shape or not case.build().guarantee(setting).proved
+            _require(same, f"{name} is not of the planned shape behind a model with {wrong}")
+
+
+def _counts_in_the_planned_cells(case: _Case) -> None:
+    """Require sums of the planned shape of scores that are one more than planned, the last one the largest."""
+    rows = blobs(_ROWS, case.setting.dimension + 1, CLASSES, 6)
+    rows.features[:, -1] = np.linspace(-1.0, 2.0, _ROWS)
+    with _silent("of a score too many"):
+        case.run(rows, Trust.LOCAL)
+
+
+def _is_total_in_sums(case: _Case) -> None:
+    """Require vectors of the planned length whatever sums a coordinator says were formed before."""
+    algorithm, rows = cast(SumAlgorithm, case.build()), blobs(_ROWS, case.setting.dimension, CLASSES, 7)
+    setting, lengths = case.setting, lengths_of(algorithm, case.setting)
+    for value in (0, 1, -1, 2**31, 2**52 + 1, 2**62, -(2**62), 2**63 - 1, -(2**63)):
+        sums = [np.where(np.arange(length) % 3, value, value // 3).astype(np.int64) for length in lengths]
+        with _silent(f"after sums of {value}"):
+            for step, length in enumerate(lengths):
+                state = state_after(algorithm, sums[:step], setting)
+                prepare = getattr(algorithm, "prepare", None)
+                given = rows if prepare is None else prepare(rows, setting)
+                size = algorithm.contribution(state, given, setting).size
+                _require(size == length, "another length than planned")
+
+
 def _has_public_shapes(case: _Case) -> None:
     algorithm, given = case.build(), hostile_rows(case.setting.dimension)
     shapes = set()
@@ -398,6 +474,10 @@ def _of_sums(case: _Case) -> bool:
     return is_sum_algorithm(case.cls)
 
 
+def _for_evaluators(case: _Case) -> bool:
+    return case.kind == "evaluators"
+
+
 def _for_trainers(case: _Case) -> bool:
     return case.kind == "trainers"
 
@@ -414,6 +494,9 @@ _CHECKS: Mapping[Callable[[_Case], None], Callable[[_Case], bool]] = MappingProx
         _leaves_null_records_out: _where_something_is_proved,
         _validates_its_budget: _where_noise_is_drawn,
         _is_total_and_repeatable: _always,
+        _is_total_in_what_rows_pass_through: _always,
+        _is_total_in_sums: _of_sums,
+        _counts_in_the_planned_cells: _for_evaluators,
         _has_public_shapes: _always,
         _draws_noise_where_it_is_paid_for: _always,
         _gives_binary_problems_one_row_of_weights: _for_trainers,

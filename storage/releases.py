@@ -194,7 +194,11 @@ class ReleaseStore:
         return digest
 
     def _manifest(self, key: str) -> dict[str, Any]:
-        return manifests.parse(self._place.manifest(key), self._place.shown(key, _MANIFEST), version=FORMAT_VERSION)
+        place = self._place.shown(key, _MANIFEST)
+        body = manifests.parse(self._place.manifest(key), place, version=FORMAT_VERSION)
+        if (said := body["manifest"].get("key", key)) != key:
+            raise DamagedError(f"{place} is the manifest of another release, {said}; {_WAY_OUT}")
+        return body
 
     def manifest(self, key: str) -> dict[str, Any]:
         """Return what a release says of itself; its arrays are neither read nor verified."""

@@ -121,6 +121,10 @@ class PrivateNotes(_WriteOnce):
     def __init__(self, layout: Layout, party: str, key: str) -> None:
         super().__init__(layout.party_round(party, key))
 
+    def count(self) -> int:
+        """Return how many notes there are."""
+        return sum(not path.name.startswith(".") for path in self._folder.iterdir()) if self._folder.is_dir() else 0
+
     def discard(self, name: str) -> None:
         """Remove what nothing will ask for again; nothing stored under the name is fine."""
         (self._folder / path_component(name, "message name")).unlink(missing_ok=True)

@@ -18,6 +18,8 @@ __all__ = ["ConfusionMatrix", "CountedPairs", "LaplaceConfusionMatrix", "predict
 
 def predicted_classes(scores: Floats) -> Ints:
     """Return class indices (m,) from decision values (m, K), or (m, 1) where the sign decides; NaN is class 0."""
+    if scores.shape[1] == 0:
+        return np.zeros(len(scores), dtype=np.int64)
     if scores.shape[1] == 1:
         return (scores[:, 0] > 0).astype(np.int64)
     return np.asarray(np.where(np.isfinite(scores), scores, -np.inf).argmax(axis=1), dtype=np.int64)
@@ -38,7 +40,9 @@ class CountedPairs(NoisySums):
         for block, labels in rows.blocks():
             scores = np.asarray(block, dtype=np.float64)
             kept = ~null_records(scores, labels, classes)
-            cells = np.asarray(labels[kept], dtype=np.int64) * classes + predicted_classes(scores[kept])
+            # A score too many is the last class's: whatever the model, a row is counted in one of the cells.
+            predicted = np.minimum(predicted_classes(scores[kept]), classes - 1)
+            cells = np.asarray(labels[kept], dtype=np.int64) * classes + predicted
             counts += np.bincount(cells, minlength=classes * classes)
         return counts.reshape(classes, classes)
 

@@ -67,7 +67,7 @@ class Discordance(ConfusionMatrix):
             scores = np.asarray(block, dtype=np.float64)
             kept = ~null_records(scores, labels, max(setting.classes, 2))
             truth = np.asarray(labels[kept], dtype=np.int64)
-            first, second = (_said(part) == truth for part in (scores[kept, :width], scores[kept, width:]))
+            first, second = (predicted_classes(part) == truth for part in (scores[kept, :width], scores[kept, width:]))
             counts += [int((first & ~second).sum()), int((second & ~first).sum())]
         return counts
 
@@ -75,10 +75,6 @@ class Discordance(ConfusionMatrix):
 def _says(index: int, columns: int) -> Floats:
     """Return decision values of so many columns that say class 0 or 1."""
     return np.full(1, 2.0 * index - 1.0) if columns == 1 else np.eye(1, columns, index)[0]
-
-
-def _said(scores: Floats) -> Ints:
-    return predicted_classes(scores) if scores.shape[1] else np.zeros(len(scores), dtype=np.int64)
 
 
 def accuracy_gain(counts: Floats, rows: int, deviation: float) -> tuple[float, float]:

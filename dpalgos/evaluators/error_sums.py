@@ -77,9 +77,9 @@ class ErrorSums(NoisySums):
             predictions = np.asarray(block, dtype=np.float64)
             targets = np.asarray(labels, dtype=np.float64)
             kept = ~null_records(predictions, targets, setting.classes)
-            # Fractions of the range; a product with its reciprocal could overflow where a difference of ends does not.
-            target = np.clip((targets[kept] - low) / (high - low), 0.0, 1.0)
-            predicted = np.clip((predictions[kept, 0] - low) / (high - low), 0.0, 1.0)
+            # Fractions of the range, clipped before anything can overflow; a product with its reciprocal could.
+            target = (np.clip(targets[kept], low, high) - low) / (high - low)
+            predicted = (np.clip(predictions[kept, :1].sum(axis=1), low, high) - low) / (high - low)
             error = np.rint(_GRID * np.abs(predicted - target)).astype(np.int64)
             centred = np.rint(_GRID * (2.0 * target - 1.0)).astype(np.int64)
             total += [

@@ -74,7 +74,9 @@ class ScoreHistogram(GaussianSums):
             scores = np.asarray(block, dtype=np.float64)
             kept = ~null_records(scores, labels, max(setting.classes, 2))
             truth = np.asarray(labels[kept], dtype=np.int64)
-            squashed = 1.0 / (1.0 + np.exp(-np.clip(scores[kept], -50.0, 50.0)))
+            # A score that the model does not have is zero.
+            known = np.pad(scores[kept], ((0, 0), (0, max(histograms - scores.shape[1], 0))))
+            squashed = 1.0 / (1.0 + np.exp(-np.clip(known, -50.0, 50.0)))
             bins = np.minimum((squashed * self.bins).astype(np.int64), self.bins - 1)
             for index in range(histograms):
                 positive = truth == (1 if histograms == 1 else index)

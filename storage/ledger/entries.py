@@ -96,6 +96,8 @@ class Kind(StrEnum):
     """What an audit has said of an algorithm, or that its owner takes that back."""
     COMPARISON = "comparison"
     """How a version of a model has compared with the champion."""
+    ANSWERS = "answers"
+    """How many notes a party had of a release's sums, seeds and masked steps, when it last answered."""
     CHAMPION = "champion"
     """Which version of a model is champion from now on."""
 

@@ -526,6 +526,49 @@ class Ledger:
             entries.append(Kind.OUTPUT, account=first.account, subject=key, content={"digest": digest})
             return OutputOutcome.RECHARGED if recorded else OutputOutcome.RECORDED
 
+    def require_current(self, key: str) -> None:
+        """Refuse a charged release of which more may have been answered than this ledger knows.
+
+        Raises
+        ------
+        RefusedError
+            If the ledger is behind its high-water marks, or one that was behind them was accepted after the charge:
+            what was drawn in between is in nobody's books, and the same pads and noise must not hide something else.
+        """
+        try:
+            with writing(self._database) as entries:
+                charged = max(entry.sequence for entry in entries.find(Kind.CHARGE, subject=key))
+                restored = entries.find(Kind.RESTORE, after=charged)
+        except StorageError as error:
+            raise RefusedError(f"this root is older than what it has answered: {error}") from None
+        if restored:
+            raise RefusedError(
+                "an older ledger was put back after this release was charged, and what was answered of it before is "
+                "not known any more; ask with another --repetition, which is charged anew"
+            )
+
+    def count_answers(self, key: str, count: int) -> None:
+        """Record, before an answer leaves, how many notes a party has of a charged release's sums; never fewer.
+
+        Entries advance the high-water mark outside the root, so that a root, or its folder of notes, that was put back
+        is noticed: it would use a pad twice.
+
+        Raises
+        ------
+        RefusedError
+            If it had more when it last answered.
+        """
+        with writing(self._database) as entries:
+            known = max((entry.content["count"] for entry in entries.find(Kind.ANSWERS, subject=key)), default=0)
+            if count < known:
+                raise RefusedError(
+                    f"its notes of this release's sums were put back: there are {count}, and it has answered from "
+                    f"{known}; put the newest back, or ask with another --repetition, which is charged anew"
+                )
+            if count > known:
+                account = _charge_of(entries, key).account
+                entries.append(Kind.ANSWERS, account=account, subject=key, content={"count": count})
+
     def outputs(self, key: str) -> tuple[str, ...]:
         """Return the digests recorded for a release, oldest first."""
         with reading(self._database) as entries:

@@ -19,7 +19,7 @@ from pydantic import BaseModel
 from dpalgos.algorithms import fit
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Trust
-from dpalgos.models import Artefact, decode
+from dpalgos.models import Artefact
 from dpalgos.rows import Ints
 from dpalgos.secure.rounds import AGREEMENT, SUM, Stage, carry_out
 from dpalgos.trust.secagg import SecureAggregation
@@ -48,7 +48,7 @@ from tasks.preparation.mapping import map_rows
 from tasks.release.combining import combine
 from tasks.release.metrics import Evaluation, measure_by_releases, measure_exactly
 from tasks.release.rounds import ServerRounds, keep_sum, kept_sums, result_of, step_lengths
-from tasks.release.storing import is_stored, store_release
+from tasks.release.storing import is_stored, key_said_by, require_sent, store_release
 from tasks.runtime.settings import current_layout
 from tasks.tracking.keeping import keep_run
 from tasks.tracking.reporting import Columns
@@ -107,7 +107,8 @@ def federate(
     ----------
     config : TrainingConfig
         ``secagg``, where no trust is named: secure sums, a projection's and a trainer's, as many as it has steps.
-        ``local``: each party releases its own models, or its own noisy sums.
+        ``local``: each party releases its own models, or its own noisy sums. Where no colluders are named, as many are
+        tolerated as the roster's floors ask for.
     roster : Roster
     post : callable
     measured_on : str, optional
@@ -128,6 +129,9 @@ def federate(
     changed: dict[str, object] = {} if config.trust else {"trust": str(Trust.SECAGG)}
     changed |= {"evaluation": False} if measured_on is not None else {}
     config = config.model_copy(update=changed)
+    if config.trust == Trust.SECAGG and "colluders" not in config.secure.model_fields_set:
+        least = roster.floors.colluders_of(len(roster.parties))
+        config = config.model_copy(update={"secure": config.secure.model_copy(update={"colluders": least})})
     asking = _Asking(config, roster, post, progress)
     asking.describe()
     rows = asking.featured()
@@ -538,9 +542,12 @@ def _checked(planned: PlannedRelease, answer: Answer) -> Artefact:
     """
     if answer.sent is None:
         raise RefusedError(f"party {answer.party} has sent no release")
-    manifest, arrays = answer.sent.opened(answer.party)
+    sent = manifest, _ = answer.sent.opened(answer.party)
     wanted = planned.model_dump(mode="json", include={"algorithm", "budget", "setting", "trust", "parties"})
     if any(manifest.get(name) != value for name, value in wanted.items()):
         raise RefusedError(f"party {answer.party} has sent another release than was planned")
-    found: Artefact = decode(str(manifest["artefact"]), arrays)
+    try:
+        found: Artefact = require_sent(planned, (), key_said_by(manifest), sent)
+    except (ParameterError, RefusedError) as error:
+        raise RefusedError(f"party {answer.party}: {error}") from None
     return found

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import math
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -23,6 +24,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from dpalgos.guarantees import Neighbours
 from dpalgos.rows import Array
+from dpalgos.trust.secagg import SecureAggregation
 from storage.errors import InputError, RefusedError
 from storage.releases import ReleaseStore
 from storage.secrets import Secret
@@ -35,6 +37,7 @@ __all__ = [
     "Answer",
     "Ask",
     "Description",
+    "Floors",
     "Purpose",
     "Request",
     "Roster",
@@ -162,6 +165,56 @@ def _signed(purpose: Purpose, run: str, party: str, body: str) -> bytes:
     return canonical(["unitball party", purpose, run, party, body]).encode()
 
 
+class Floors(_Model):
+    """What a party's owner asks of every plan of secure sums: against whom it has to hold.
+
+    The coordinator writes the plan, and the fault model in it says how little noise is enough and which sums may be
+    opened; so the owners say what it may not go below.
+
+    Attributes
+    ----------
+    colluders : int or None
+        C, at least; a third of the parties, rounded up, where None.
+    survivors : int or None
+        N - D, at least, beside 2 (N - D) > N + C, which no server can have two sums of one step opened under.
+    consistent_survivors : bool
+        The owner's consent to plans that assume that of the server instead.
+    """
+
+    colluders: Annotated[int, Field(ge=0)] | None = None
+    survivors: Annotated[int, Field(ge=1)] | None = None
+    consistent_survivors: bool = False
+
+    def colluders_of(self, parties: int) -> int:
+        """Return how many of so many parties must be tolerated to pool what they know."""
+        return math.ceil(parties / 3) if self.colluders is None else self.colluders
+
+    def require(self, trust: SecureAggregation, parties: int) -> None:
+        """Refuse a fault model that is below the floors.
+
+        Raises
+        ------
+        RefusedError
+            Naming value and floor.
+        """
+        found, least = trust.tolerance(parties), self.colluders_of(parties)
+        if found.colluders < least:
+            raise RefusedError(
+                f"the plan holds against {found.colluders} colluders of {parties} parties and its owner asks for "
+                f"{least}; ask with --colluders {least}, or its owner lowers `floors` in its roster"
+            )
+        if found.quorum < (self.survivors or 0):
+            raise RefusedError(
+                f"the plan opens sums of {found.quorum} of {parties} parties and its owner asks for {self.survivors}; "
+                f"ask with fewer --dropouts, or its owner lowers `floors` in its roster"
+            )
+        if trust.consistent_survivors and not self.consistent_survivors:
+            raise RefusedError(
+                "the plan assumes that the server shows every party the same survivors (--consistent-survivors), and "
+                "its owner does not consent to that (consistent_survivors under `floors` in its roster)"
+            )
+
+
 class Roster(_Model):
     """Who the parties are, in order: each one's name and the fingerprint of its key.
 
@@ -169,8 +222,11 @@ class Roster(_Model):
     ----------
     parties : dict of str to str
         SHA-256 of the public key, hexadecimal, as ``unitball party show`` prints it at the party.
+    floors : Floors
+        Of the owner whose file this is.
     """
 
+    floors: Floors = Floors()
     parties: Annotated[dict[str, Annotated[str, Field(pattern="^[0-9a-f]{64}$")]], Field(min_length=2)]
 
     @property

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -17,7 +17,6 @@ from types import MappingProxyType
 import numpy as np
 
 from dpalgos.errors import ParameterError
-from dpalgos.models import decode
 from dpalgos.secure.errors import SecureAggregationError
 from dpalgos.secure.messages import Advertisement, Introduction, RoundParameters
 from dpalgos.secure.rounds import Stage
@@ -63,8 +62,15 @@ from tasks.preparation.features import map_features
 from tasks.preparation.mapping import map_rows
 from tasks.release.admission import commit, reserve
 from tasks.release.door import make_release
-from tasks.release.rounds import PartyRounds, session_of, shown_by
-from tasks.release.storing import is_stored, read_release, store_combination, store_release, stored_release
+from tasks.release.rounds import PartyRounds, session_of
+from tasks.release.storing import (
+    is_stored,
+    read_release,
+    require_sent,
+    store_combination,
+    store_release,
+    stored_release,
+)
 from tasks.runtime.settings import current_layout, current_root
 
 __all__ = ["Party", "own_name"]
@@ -204,10 +210,20 @@ class Party:
 
     def _reserve(self, request: Request) -> Answer:
         found = self._planned(request)
+        assumed = self._require_floors(found)
         run, roster = found.name, self._roster.names
-        reserve(found.releases, found.shards.all, name=run, run=f"run {run[:12]} over {len(roster)} parties")
+        reserve(found.releases, found.shards.all, name=run, run=f"run {run[:12]} over {len(roster)} parties{assumed}")
         # Parties and coordinator must have derived the same: another version of the code would show here.
         return Answer(party=self.name, message=packed(keys_of(found.shared.releases).encode()))
+
+    def _require_floors(self, found: _Run) -> str:
+        """Refuse a plan below the owner's floors; return what the ledger records of the owner's consent."""
+        trusts = {one.trust_model(): len(one.parties) for one in found.releases}
+        secure = {trust: parties for trust, parties in trusts.items() if isinstance(trust, SecureAggregation)}
+        for trust, parties in secure.items():
+            self._roster.floors.require(trust, parties)
+        consented = any(trust.consistent_survivors for trust in secure)
+        return ", consistent survivors assumed by its owner's consent" if consented else ""
 
     def _return(self, request: Request) -> Answer:
         found = self._planned(request)
@@ -216,6 +232,7 @@ class Party:
 
     def _commit(self, request: Request) -> Answer:
         found = self._planned(request)
+        self._require_floors(found)
         commit(found.releases, found.shards.all, name=found.name)
         return self._signed(Purpose.CHARGE, found.name, keys_of(found.shared.releases))
 
@@ -241,6 +258,7 @@ class Party:
         shard = None if asked is None else found.shard_of(asked)
         if asked is None or shard is None:
             raise RefusedError(f"release {request.release} of this run reads none of its rows")
+        ledger.require_current(asked.key)
         return _Asked(found, asked, found.shared.releases[request.release], shard)
 
     def _release(self, request: Request) -> Answer:
@@ -256,9 +274,11 @@ class Party:
 
         What was sent first stands: the same release seen through something else would be another one, unpaid.
         """
-        plan, sent = asked.run.own, iter(request.upstream)
+        plan, shared, sent = asked.run.own, asked.run.shared, iter(request.upstream)
         planned = {one.key: one for one in plan.releases}
-        combined = {one.key: one for one in (plan.basis, plan.model) if one is not None}
+        combined = {one.key: one for one in plan.combinations}
+        both = zip((*plan.releases, *plan.combinations), (*shared.releases, *shared.combinations), strict=True)
+        theirs = {own.key: other.key for own, other in both}
         found = []
         for key in asked.release.upstream:
             one = planned.get(key)
@@ -267,20 +287,24 @@ class Party:
             elif one is not None and len(one.parties) == 1:
                 found.append(_stored(one))
             else:
-                found.append(self._received(one or combined[key], next(sent, None)))
+                wanted = one or combined[key]
+                parts = [] if one is not None else [planned[part] for part in wanted.upstream]
+                found.append(self._received(wanted, parts, theirs[key], next(sent, None)))
         return found
 
-    def _received(self, planned: PlannedRelease | PlannedCombination, sent: Sent | None) -> ReleaseRef:
+    def _received(
+        self,
+        planned: PlannedRelease | PlannedCombination,
+        parts: Sequence[PlannedRelease],
+        key: str,
+        sent: Sent | None,
+    ) -> ReleaseRef:
         if sent is None:
             if not is_stored(planned.key):
                 raise RefusedError(f"{planned.label} was not sent along, and its rows are to be seen through it")
             kind = ReleaseStore(current_layout()).manifest(planned.key)["artefact"]
             return ReleaseRef(key=planned.key, kind=kind, party="server")
-        manifest, arrays = sent.opened("the coordinator")
-        wanted = planned.build().combines if isinstance(planned, PlannedCombination) else shown_by(planned)
-        if manifest.get("artefact") != wanted:
-            raise RefusedError(f"what was sent as {planned.label} is of kind {manifest.get('artefact')}, not {wanted}")
-        artefact = decode(wanted, arrays)
+        artefact = require_sent(planned, parts, key, sent.opened("the coordinator"))
         kept = (
             store_combination(planned, artefact)
             if isinstance(planned, PlannedCombination)
@@ -304,7 +328,8 @@ class Party:
         ):
             raise RefusedError(f"{release.label} under trust {release.trust.name} is not formed in this way")
         # Its vectors and noise are those of its own release, whatever the session: it takes part in one alone.
-        notes = PrivateNotes(current_layout(), release.parties[self._number], release.key)
+        notes = self._notes(asked)
+        open_ledger().count_answers(release.key, notes.count())
         if notes.put(_SESSION, asked.session.key.encode()) != asked.session.key.encode():
             raise RefusedError(
                 "it has taken part in another run with these rows, this algorithm and this budget, and the same noise "
@@ -312,10 +337,14 @@ class Party:
             )
         return asked, PartyRounds(release, self._number, request.block)
 
+    def _notes(self, asked: _Asked) -> PrivateNotes:
+        return PrivateNotes(current_layout(), asked.release.parties[self._number], asked.release.key)
+
     def _sum(self, request: Request) -> Answer:
         asked, rounds = self._sums(request, secure=False)
         self._learn(request, rounds, request.step)
         made = packed(rounds.noisy_sum(request.step, [asked.shard], self._upstream(request, asked)))
+        open_ledger().count_answers(asked.release.key, self._notes(asked).count())
         return self._signed(Purpose.SUM, session_name(asked.run.name, asked.session.key, request.step), made)
 
     def _learn(self, request: Request, rounds: PartyRounds, step: int) -> None:
@@ -340,6 +369,7 @@ class Party:
         else:
             self._learn(request, rounds, rounds.step_of(message))
             sent = packed(rounds.answer(stage, message, [asked.shard], self._upstream(request, asked)))
+        open_ledger().count_answers(asked.release.key, self._notes(asked).count())
         if stage is Stage.ADVERTISE:
             return self._signed(Purpose.ADVERTISEMENT, signed_for, sent, message=sent)
         return Answer(party=self.name, message=sent)

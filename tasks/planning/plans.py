@@ -592,3 +592,8 @@ class RunPlan(_Planned):
         """What trains, by key: releases and what the server makes of them, each after its inputs."""
         basis, model = (() if one is None else (one,) for one in (self.basis, self.model))
         return {node.key: node for node in (*self.projections, *basis, *self.models, *model)}
+
+    @property
+    def combinations(self) -> tuple[PlannedCombination, ...]:
+        """What is put together of releases, in order."""
+        return tuple(one for one in (self.basis, self.model) if one is not None)

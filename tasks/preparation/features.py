@@ -17,9 +17,9 @@ from dpalgos.features.public_map import FileMap, RowFeatures
 from dpalgos.features.public_rows import PublicRowsWhitening
 from dpalgos.guarantees import Setting
 from dpalgos.keystream import KeyedNoise, public_secret
-from dpalgos.models import decode
+from dpalgos.models import opened
 from dpalgos.registry import AlgorithmSpec, construct, lookup
-from dpalgos.rows import Array, Floats
+from dpalgos.rows import Array, Floats, fits
 from storage.datasets import is_complete, open_dataset, transform_dataset, transformed_ref
 from storage.errors import DamagedError, InputError, RefusedError
 from storage.refs import DatasetRef
@@ -102,11 +102,23 @@ def make_maps(dataset: DatasetRef, features: Sequence[FeatureStep]) -> list[RowF
 
 
 def map_features(dataset: DatasetRef, features: Sequence[FeatureStep]) -> DatasetRef:
-    """Make the maps that are not stored, and store a version of the rows seen through all of them."""
+    """Make the maps that are not stored, and store a version of the rows seen through all of them.
+
+    Raises
+    ------
+    RefusedError
+        If a stored map is not one of such rows; none of them is read then.
+    """
+    maps = make_maps(dataset, features)
+    if not fits([one.apply for one in maps], dataset.dimension, features[-1].dimension):
+        raise RefusedError(
+            f"{', '.join(one.label for one in features)} as stored do not map rows of {dataset.dimension} features to "
+            f"{features[-1].dimension}; unitball doctor --clean removes damaged releases"
+        )
     return transform_dataset(
         current_layout(),
         dataset,
-        _counted(_through(make_maps(dataset, features)), dataset.rows + dataset.test_rows),
+        _counted(_through(maps), dataset.rows + dataset.test_rows),
         normalisation=dataset.normalisation,
         recipe=features[-1].key,
         dimension=features[-1].dimension,
@@ -116,7 +128,7 @@ def map_features(dataset: DatasetRef, features: Sequence[FeatureStep]) -> Datase
 def stored_map(feature: FeatureStep) -> RowFeatures:
     """Return a map that was made."""
     manifest, arrays = open_releases().read(feature.key)
-    found: RowFeatures = decode(manifest["artefact"], arrays)
+    found: RowFeatures = opened(manifest["artefact"], arrays)
     return found
 
 
@@ -149,18 +161,20 @@ def find_public_map(spec: AlgorithmSpec, setting: Setting) -> RowFeatures | None
         return None
 
 
-def is_extracted_whole(dataset: DatasetRef) -> bool:
-    """Whether a version is there."""
-    return is_complete(current_layout(), dataset)
-
-
 def _through(maps: Sequence[RowFeatures]) -> Callable[[Floats], Floats]:
     def mapped(features: Floats) -> Floats:
-        for each in maps:
-            features = each.transform(features)
+        # No warning says what rows hold.
+        with np.errstate(all="ignore"):
+            for each in maps:
+                features = each.transform(features)
         return features
 
     return mapped
+
+
+def is_extracted_whole(dataset: DatasetRef) -> bool:
+    """Whether a version is there."""
+    return is_complete(current_layout(), dataset)
 
 
 def _from_parameters(dataset: DatasetRef, name: str, given: dict[str, object]) -> FeatureStep:

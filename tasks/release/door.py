@@ -30,7 +30,7 @@ from tasks.release.nights import NightRows
 from tasks.release.noise import noises_of
 from tasks.release.records import StoredRecord
 from tasks.release.redaction import redacted
-from tasks.release.rows import maps_of, rows_of
+from tasks.release.rows import RowMaps, fitting_maps, rows_of
 from tasks.release.storing import store_release, stored_release
 from tasks.runtime.progress import say
 
@@ -71,11 +71,11 @@ class OpenRelease:
         planned: PlannedRelease,
         key: str,
         shards: Sequence[ShardRef],
-        upstream: Sequence[ReleaseRef],
+        maps: RowMaps,
         stored: ReleaseRef | None,
     ) -> None:
         self.planned, self.key, self.stored = planned, key, stored
-        self._shards, self._upstream = shards, upstream
+        self._shards, self._maps = shards, maps
         self._diagnostics: dict[str, float] = {}
         self._clock = DeadlineClock(planned) if shards and stored is None else None
 
@@ -83,10 +83,9 @@ class OpenRelease:
     def rows(self) -> list[Rows]:
         """The shards' rows, seen through the upstream artefacts."""
         self._require_unmade()
-        maps = maps_of(self._upstream, self.planned.branches)
         if self.planned.stream is not None:
-            return [NightRows(self.planned, shard, maps) for shard in self._shards]
-        return [rows_of(shard, maps, self.planned.setting.dimension) for shard in self._shards]
+            return [NightRows(self.planned, shard, self._maps) for shard in self._shards]
+        return [rows_of(shard, self._maps, self.planned.setting.dimension) for shard in self._shards]
 
     @cached_property
     def noises(self) -> list[KeyedNoise]:
@@ -204,6 +203,7 @@ def open_release(
     """
     stored = stored_release(planned)
     set_memory_limit(kept_memory())
+    maps: RowMaps = ()
     if stored is None:
         # Declare: from public facts alone.
         planned.guarantee()
@@ -211,11 +211,12 @@ def open_release(
         require_no_overrun(planned)
         if shards:
             require_upstream(planned, upstream)
+            maps = fitting_maps(planned, shards, upstream)
         admit([planned], shards, run=planned.name)
         checkpoints.reached("charged")
     with redacted(planned.key, planned.label, private=any(shard.dataset.private for shard in shards)):
         # The clock starts when rows can be read and not before: waiting for the ledger is no work on rows.
-        release = OpenRelease(planned, planned.key, shards, upstream, stored)
+        release = OpenRelease(planned, planned.key, shards, maps, stored)
         yield release
         release.await_deadline()
 

@@ -47,7 +47,6 @@ __all__ = [
     "kept_sums",
     "result_of",
     "session_of",
-    "shown_by",
     "step_lengths",
 ]
 
@@ -158,6 +157,12 @@ class PartyRounds:
         if step and self._notes.get(stepwise.step_name(step - 1)) is None:
             raise RefusedError(
                 f"it has not been told the sum of step {step - 1}: it was lost then, and is for this run"
+            )
+        lengths = step_lengths(self._planned)
+        if not step < len(lengths) or len(numbers) != lengths[step]:
+            raise RefusedError(
+                f"a sum of {len(numbers)} numbers was sent as that of step {step}; the steps' sums have "
+                f"{', '.join(map(str, dict.fromkeys(lengths)))}"
             )
         sent = np.asarray(numbers, dtype="<i8").tobytes()
         if self._notes.put(stepwise.step_name(step), sent) != sent:
@@ -319,13 +324,6 @@ def keep_sum(planned: PlannedRelease, step: int, numbers: Ints) -> Ints:
 def step_lengths(planned: PlannedRelease) -> tuple[int, ...]:
     """Return how many numbers the sum of each step has, from public facts."""
     return stepwise.lengths_of(_algorithm(planned), planned.setting)
-
-
-def shown_by(planned: PlannedRelease) -> str:
-    """Return the kind of artefact that a release of sums becomes, from public facts."""
-    algorithm, setting = _algorithm(planned), planned.setting
-    nothing = [np.zeros(length, dtype=np.int64) for length in step_lengths(planned)]
-    return str(stepwise.result_of(algorithm, nothing, setting).kind)
 
 
 def result_of(planned: PlannedRelease, sums: Sequence[Ints]) -> Artefact:

@@ -9,52 +9,24 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpalgos.features.public_map import RowFeatures
-from dpalgos.rows import Features, Ints, Rows
+from dpalgos.rows import Features, Ints, MappedRows, RowMap, Rows, fits
 from dpalgos.spreading import SpreadRows
+from storage.errors import RefusedError
 from storage.layout import Layout
 from storage.refs import ReleaseRef, ShardRef
 from storage.shards import open_shard
+from tasks.planning.plans import PlannedRelease
 from tasks.preparation.mapped_rows import kept_rows, seen_through
 from tasks.release.redaction import redacted
 from tasks.release.storing import read_release
 from tasks.runtime.cluster import map_over_workers, on_dask_worker
 from tasks.runtime.settings import current_root
 
-__all__ = ["RowMaps", "maps_of", "rows_of"]
+__all__ = ["RowMaps", "fitting_maps", "maps_of", "rows_of"]
 
-RowMaps = Sequence[Callable[[Features], Features]]
-
-
-class _MappedRows:
-    """A party's rows seen through released artefacts (post-processing: the maps cost nothing more).
-
-    ``origin``: the party's own rows, where ``rows`` have passed through some of the maps already.
-    """
-
-    def __init__(self, rows: Rows, maps: RowMaps, dimension: int, origin: Rows | None = None) -> None:
-        self._rows = rows
-        self._maps = maps
-        self._dimension = dimension
-        self._origin = origin or rows
-
-    @property
-    def count(self) -> int:
-        return self._rows.count
-
-    @property
-    def dimension(self) -> int:
-        return self._dimension
-
-    def blocks(self) -> Iterator[tuple[Features, NDArray[np.generic]]]:
-        for stored, labels in self._rows.blocks():
-            yield functools.reduce(_apply, self._maps, stored), labels
-
-    def fingerprint(self) -> NDArray[np.uint8]:
-        # The maps are part of the release's identity, which keys the noise already.
-        return self._origin.fingerprint()
+RowMaps = Sequence[RowMap]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,12 +67,31 @@ class _Beside:
     branches: Sequence[RowMaps]
 
     def __call__(self, features: Features) -> Features:
-        beside = [functools.reduce(_apply, branch, features) for branch in self.branches]
+        beside = [
+            functools.reduce(lambda seen, one: one(np.asarray(seen, dtype=np.float64)), branch, features)
+            for branch in self.branches
+        ]
         return np.asarray(np.hstack(beside), dtype=np.float64)
 
 
-def _apply(features: Features, mapped: Callable[[Features], Features]) -> Features:
-    return mapped(np.asarray(features, dtype=np.float64))
+def fitting_maps(planned: PlannedRelease, shards: Sequence[ShardRef], upstream: Sequence[ReleaseRef]) -> RowMaps:
+    """Open what a release's rows are seen through, and refuse what does not fit them; no row is read.
+
+    Raises
+    ------
+    RefusedError
+        If the artefacts do not map rows of the shards' features to what the release is planned for.
+    dpalgos.errors.ParameterError
+        If they hold numbers that are not finite.
+    """
+    maps = maps_of(upstream, planned.branches)
+    for given in {shard.dataset.dimension for shard in shards}:
+        if not fits(maps, given, planned.setting.dimension):
+            raise RefusedError(
+                f"{planned.label} reads {planned.setting.dimension} features, and rows of {given} seen through "
+                f"{', '.join(reference.key[:12] for reference in upstream) or 'nothing'} do not have them"
+            )
+    return maps
 
 
 def rows_of(shard: ShardRef, maps: RowMaps, dimension: int) -> Rows:
@@ -114,10 +105,10 @@ def rows_of(shard: ShardRef, maps: RowMaps, dimension: int) -> Rows:
     if maps and isinstance(maps[0], _Public) and not on_dask_worker():
         kept = kept_rows(shard, rows, maps[0].features)
         if kept is not None:
-            return _MappedRows(kept, maps[1:], dimension, rows)
+            return MappedRows(kept, maps[1:], dimension, rows)
 
     def seen(part: Rows) -> Rows:
-        return _MappedRows(part, maps, dimension) if maps else part
+        return MappedRows(part, maps, dimension) if maps else part
 
     if len(rows.parts or rows.files) > 1 and on_dask_worker():
         return SpreadRows([seen(part) for part in rows.by_file()], functools.partial(_over_workers, shard))

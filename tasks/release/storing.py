@@ -6,8 +6,15 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
+from pydantic import ValidationError
+
 from dpalgos.accounting.trade_off import whole_promise
-from dpalgos.models import Artefact, decode
+from dpalgos.algorithms import planned_artefact
+from dpalgos.arrays import Array
+from dpalgos.errors import ParameterError
+from dpalgos.models import Artefact, opened, require_planned
+from storage.errors import RefusedError
 from storage.refs import ReleaseRef
 from tasks.accounts.budget import open_ledger
 from tasks.planning.fields import Json
@@ -18,9 +25,11 @@ from tasks.runtime.stores import open_releases
 __all__ = [
     "diagnostics_of",
     "is_stored",
+    "key_said_by",
     "manifest_of",
     "read_release",
     "read_releases",
+    "require_sent",
     "store_combination",
     "store_release",
     "stored_release",
@@ -43,6 +52,66 @@ def stored_release(release: PlannedRelease) -> ReleaseRef | None:
     return ReleaseRef(key=key, kind=manifest["artefact"], party=release.owner)
 
 
+def require_sent(
+    planned: PlannedRelease | PlannedCombination,
+    parts: Sequence[PlannedRelease],
+    key: str,
+    sent: tuple[Json, Mapping[str, Array]],
+) -> Any:
+    """Return the artefact of a release that somebody else has sent, if it is what is planned.
+
+    The kind, the names, shapes and types of its arrays are those that the plan makes of no rows; its numbers are finite
+    and bounded; and its manifest says that it is the one of this key. No row is read.
+
+    Parameters
+    ----------
+    planned : PlannedRelease or PlannedCombination
+        As whoever checks has derived it.
+    parts : sequence of PlannedRelease
+        What a combination is made of.
+    key : str
+        The sender's key of it.
+    sent : (dict, dict)
+        Its manifest and its arrays.
+
+    Raises
+    ------
+    RefusedError
+        Naming what differs.
+    """
+    manifest, arrays = sent
+    try:
+        if manifest.get("key") != key:
+            raise ParameterError(f"its manifest is that of release {manifest.get('key')}, not of {key}")
+        return require_planned(str(manifest.get("artefact")), arrays, _planned_artefact(planned, parts))
+    except ParameterError as error:
+        raise RefusedError(f"what was sent as {planned.label} is not what is planned: {error}") from None
+
+
+def _planned_artefact(planned: PlannedRelease | PlannedCombination, parts: Sequence[PlannedRelease]) -> Artefact:
+    if isinstance(planned, PlannedRelease):
+        return planned_artefact(planned.build(), planned.setting)
+    made = [planned_artefact(one.build(), one.setting) for one in parts]
+    return planned.build().combine(made, np.array(planned.weights))
+
+
+def key_said_by(manifest: Json) -> str:
+    """Return the key of the release that a manifest describes, derived from what it says.
+
+    Raises
+    ------
+    ParameterError
+        If it describes none.
+    """
+    said = {name: manifest[name] for name in PlannedRelease.model_fields if name in manifest}
+    try:
+        return PlannedRelease.model_validate(
+            {**said, "seed": manifest.get("public_seed"), "account": "", "delta": 0.0}
+        ).key
+    except ValidationError as error:
+        raise ParameterError(f"it is no manifest of a release ({' '.join(str(error).split())[:200]})") from None
+
+
 def read_release(reference: ReleaseRef) -> Any:
     """Return the artefact behind a reference, its digest verified."""
     return read_releases([reference])[0]
@@ -52,7 +121,7 @@ def read_releases(references: Sequence[ReleaseRef]) -> list[Any]:
     """Return the artefacts behind references, their digests verified."""
     store = open_releases()
     found = (store.read(reference.key) for reference in references)
-    return [decode(manifest["artefact"], arrays) for manifest, arrays in found]
+    return [opened(manifest["artefact"], arrays) for manifest, arrays in found]
 
 
 def diagnostics_of(reference: ReleaseRef) -> dict[str, float]:

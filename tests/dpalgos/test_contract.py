@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -15,7 +16,7 @@ from dpalgos.algorithms import OneSum, PrivateAlgorithm, is_sum_algorithm
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Claim, GaussianMu, Guarantee, Loss, Numerics, Setting, Trust, nothing_proved
 from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
-from dpalgos.models import Statistic
+from dpalgos.models import Statistic, opened
 from dpalgos.neighbouring import NeighbouringPair, one_row_apart
 from dpalgos.registry import AlgorithmSpec, lookup, names
 from dpalgos.rows import Floats, Ints, Rows, gather
@@ -122,7 +123,30 @@ def mutants() -> dict[str, type]:
     def counting_all(self: Count, state: Ints, rows: Rows, setting: Setting) -> Ints:
         return np.array([sum((np.asarray(labels, dtype=np.float64) <= 0).sum() for _, labels in rows.blocks())])
 
+    def logging_some(self: Count, state: Ints, rows: Rows, setting: Setting) -> Ints:
+        if not all(np.isfinite(features).all() for features, _ in rows.blocks()):
+            logging.getLogger(__name__).warning("some rows are null")
+        return Count.contribution(self, state, rows, setting)
+
+    def warning_some(self: Count, state: Ints, rows: Rows, setting: Setting) -> Ints:
+        for features, _ in rows.blocks():
+            np.asarray(features).sum()
+        return Count.contribution(self, state, rows, setting)
+
+    def raising_later(self: Count, state: Ints, rows: Rows, setting: Setting) -> Ints:
+        assert abs(int(state[0])) < 2**40, "no state is so large"
+        return Count.contribution(self, state, rows, setting)
+
+    def of_a_cell(self: Count, state: Ints, rows: Rows, setting: Setting) -> Ints:
+        for features, _ in rows.blocks():
+            np.zeros(setting.dimension)[np.nan_to_num(features).argmax(axis=1)]
+        return Count.contribution(self, state, rows, setting)
+
     return {
+        "log": made(contribution=logging_some),
+        "warning": made(contribution=warning_some),
+        "sums": made(contribution=raising_later, steps=lambda self, setting: 2),
+        "cells": made(contribution=of_a_cell),
         "relations": made(guarantee=unchecked),
         "sensitivity": made(sensitivity=lambda self, setting: 0.5),
         "null records": made(contribution=counting_all),
@@ -139,6 +163,15 @@ def mutants() -> dict[str, type]:
     }
 
 
+SAYS = {
+    "log": "is logged behind a model",
+    "warning": "RuntimeWarning behind a model",
+    "sums": "AssertionError after sums of",
+    "cells": "IndexError of a score too many",
+}
+"""What the contract says of those whose fault shows behind an artefact alone."""
+
+
 def test_an_honest_algorithm_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(registry._ENTRIES, ("evaluators", "mutant"), Count)
     check_algorithm("evaluators", "mutant", {"budget": GaussianMu(0.5)})
@@ -147,8 +180,24 @@ def test_an_honest_algorithm_passes(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("broken", sorted(mutants()))
 def test_the_contract_catches(broken: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(registry._ENTRIES, ("evaluators", "mutant"), mutants()[broken])
-    with pytest.raises(AssertionError):
+    with pytest.raises(AssertionError, match=SAYS.get(broken, "")):
         check_algorithm("evaluators", "mutant", {"budget": GaussianMu(0.5)})
+
+
+@pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf, 1e300, -(2.0**65)])
+@pytest.mark.parametrize("type_", ["<f8", "<f4", "<f2", "<c16"])
+def test_no_artefact_from_elsewhere_holds_what_is_no_bounded_number(number: float, type_: str) -> None:
+    with np.errstate(all="ignore"):
+        weights = np.array([[0.5, number]]).astype(type_)
+    with pytest.raises(ParameterError, match="weights has numbers"):
+        opened("linear-model", {"weights": weights, "intercept": np.zeros(1)})
+
+
+def test_what_is_nearly_zero_in_an_artefact_from_elsewhere_is_zero() -> None:
+    """Products of subnormal numbers take a processor longer, for some rows and not for others."""
+    weights = np.array([[5e-324, -1e-310, 1e-77, 0.5, -0.0]])
+    model = opened("linear-model", {"weights": weights, "intercept": np.zeros(1)})
+    assert model.weights.tolist() == [[0.0, 0.0, 1e-77, 0.5, 0.0]]
 
 
 def test_every_trust_model_has_settings_to_test() -> None:

@@ -688,7 +688,7 @@ def test_a_year_of_digits(root: Path, tmp_path: Path) -> None:
         price = price or spent("digits-of-a-year")
         rows: Features = UnitNorm()(digits.data[test].astype(np.float64))
         for apply in maps_of(chained.models["all"]):
-            rows = apply(rows)
+            rows = apply(np.asarray(rows, dtype=np.float64))
         found.append(float((rows.argmax(axis=1) == digits.target[test]).mean()))
     assert spent("digits-of-a-year") == price
     assert len(open_ledger().plans("digits-of-a-year")) == 1

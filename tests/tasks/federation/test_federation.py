@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import shutil
 from collections.abc import Callable
@@ -15,6 +16,7 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from dpalgos.errors import ParameterError
 from dpalgos.secure import keys, stepwise
 from dpalgos.secure.errors import TooFewPartiesError
 from dpalgos.secure.messages import Introduction, UnmaskRequest, numbers_digest
@@ -24,7 +26,7 @@ from storage.layout import Layout
 from storage.refs import Visibility
 from storage.releases import ReleaseStore
 from storage.secrets import party_secret, root_secret
-from tasks.accounts.budget import budget_report, check_releases, open_ledger
+from tasks.accounts.budget import budget_report, check_releases, open_ledger, restore_ledger
 from tasks.datasets.registration import ingest
 from tasks.datasets.request import IngestRequest
 from tasks.exports.archive import Archive, read
@@ -34,9 +36,11 @@ from tasks.federation.coordinator import Federated, federate
 from tasks.federation.messages import (
     Answer,
     Ask,
+    Floors,
     Purpose,
     Request,
     Roster,
+    Sent,
     Signed,
     fingerprint,
     identity_key,
@@ -65,6 +69,7 @@ class Federation:
     folder: Path
     rows: dict[str, PrivateRows]
     roster: Roster
+    at_party: dict[str, Roster] = field(default_factory=dict)
     lost: set[tuple[str, Ask]] = field(default_factory=set)
     meddle: Callable[[str, Request], Request] = lambda party, request: request
     seen: list[tuple[str, Request, Answer]] = field(default_factory=list)
@@ -78,7 +83,7 @@ class Federation:
             return None
         asked = Request.model_validate_json(self.meddle(party, request).model_dump_json())
         with isolated_root(self.root(party)):
-            said = Party("clinic", self.roster).answer(asked)
+            said = Party("clinic", self.at_party.get(party, self.roster)).answer(asked)
         self.seen.append((party, request, said))
         return Answer.model_validate_json(said.model_dump_json())
 
@@ -357,6 +362,7 @@ def test_a_party_lost_in_the_middle_is_done_without_as_far_as_is_tolerated(parti
     with pytest.raises(TooFewPartiesError):
         parties.run(**SECURE)
     parties.lost = {("lyon", Ask.MASK), ("lyon", Ask.UNMASK)}
+    parties.roster = with_floors(parties, consistent_survivors=True)
     tolerant: dict[str, Any] = {**SECURE, "secure": {"dropouts": 1, "consistent_survivors": True}, "epsilon": 0.4}
     assert parties.run(**tolerant).took_part == ("berlin", "turin")
     # It comes back too late: its vector is not opened, and what was made stays.
@@ -570,6 +576,215 @@ def answered(parties: Federation, ask: Ask, party: str = "berlin", place: int = 
     return found[place]
 
 
+def with_floors(parties: Federation, **floors: Any) -> Roster:
+    """Return the roster as owners write it who ask for more, or for less, than they do by default."""
+    return Roster(parties=parties.roster.parties, floors=Floors(**floors))
+
+
+ASSUMED = {"dropouts": 1, "colluders": 1, "consistent_survivors": True}
+
+
+@pytest.mark.parametrize(
+    ("floors", "secure", "reason"),
+    [
+        ({}, {"colluders": 0}, "against 0 colluders of 3 parties and its owner asks for 1"),
+        ({"colluders": 2}, {"colluders": 1}, "its owner asks for 2"),
+        ({}, ASSUMED, "does not consent"),
+        ({"consistent_survivors": True, "survivors": 3}, ASSUMED, "opens sums of 2 of 3 parties and its owner asks"),
+        ({}, {"dropouts": 1, "colluders": 1}, "different survivors could have two sums opened"),
+    ],
+)
+def test_a_fault_model_below_an_owners_floors_is_refused_before_anything_is_reserved(
+    parties: Federation, floors: dict[str, Any], secure: dict[str, Any], reason: str
+) -> None:
+    """Who writes the plan would choose how little noise is enough, and how many sums of one step are opened."""
+    theirs = with_floors(parties, **floors)
+    parties.at_party = dict.fromkeys(NAMES, theirs)
+    with pytest.raises((RefusedError, ParameterError), match=reason):
+        parties.run(**SECURE, secure=secure)
+    assert [parties.reserved(name) for name in NAMES] == [[], [], []]
+    assert not parties.messages(Ask.COMMIT)
+
+
+def test_an_owner_who_asks_for_less_says_so_in_its_roster_and_its_ledger(parties: Federation) -> None:
+    parties.roster = with_floors(parties, consistent_survivors=True)
+    parties.lost = {(name, Ask.COMMIT) for name in NAMES}
+    with pytest.raises(StorageError):
+        parties.run(**SECURE, secure=ASSUMED)
+    (left,) = parties.at("lyon", lambda: open_ledger().reservations("clinic"))
+    assert "assumed by its owner's consent" in left.plan.run
+
+
+def test_as_many_colluders_are_tolerated_as_the_owners_ask_for(parties: Federation) -> None:
+    parties.lost = {("lyon", Ask.RESERVE)}
+    with pytest.raises(StorageError):
+        parties.run(**SECURE)
+    assert {one.config.secure.colluders for _, one, _ in parties.seen if one.ask is Ask.RESERVE} == {1}
+
+
+def put_back(parties: Federation, party: str, saved: Path, part: str = ".") -> None:
+    shutil.rmtree(parties.root(party) / part)
+    shutil.copytree(saved / part, parties.root(party) / part, symlinks=True)
+
+
+@pytest.mark.parametrize("part", [".", "private/parties"], ids=["the whole root", "its notes alone"])
+@pytest.mark.parametrize("config", ["descent", "local"])
+def test_a_folder_that_is_put_back_after_a_commitment_answers_nothing_twice(
+    parties: Federation, config: str, part: str
+) -> None:
+    """Its seeds are drawn, its pads used and its sums told: put back, it would use one pad for two vectors."""
+    given = {**DESCENT, "trust": "local" if config == "local" else "secagg"}
+    saved, first = parties.folder / "saved", Ask.SUM if config == "local" else Ask.MASK
+
+    def save(party: str, request: Request) -> Request:
+        if party == "berlin" and request.ask is first and not saved.exists():
+            shutil.copytree(parties.root("berlin"), saved, symlinks=True)
+        return request
+
+    parties.meddle = save
+    parties.run(**given)
+    put_back(parties, "berlin", saved, part)
+    request, _ = answered(parties, first, place=0)
+    said = parties.post("berlin", request)
+    assert said is not None
+    assert said.status == "refused", said
+    assert "older than what it has answered" in said.reason or "put back" in said.reason
+    assert said.message == ""
+
+
+def test_what_was_committed_before_an_older_ledger_was_accepted_is_not_answered(parties: Federation) -> None:
+    saved = parties.folder / "saved"
+
+    def save(party: str, request: Request) -> Request:
+        if party == "berlin" and request.ask is Ask.MASK and not saved.exists():
+            shutil.copytree(parties.root("berlin"), saved, symlinks=True)
+        return request
+
+    parties.meddle = save
+    parties.run(**DESCENT)
+    put_back(parties, "berlin", saved)
+    parties.at("berlin", lambda: restore_ledger("the disk was lost", None, None))
+    said = parties.post("berlin", answered(parties, Ask.MASK, place=0)[0])
+    assert said is not None
+    assert said.status == "refused", said
+    assert "--repetition" in said.reason
+
+
+def forged(sent: Sent, folder: Path, change: Callable[[dict[str, Any], dict[str, Any]], object]) -> Sent:
+    """Return a release with other arrays or another manifest, its digests in order."""
+    manifest, arrays = sent.opened("the test")
+    change(manifest, arrays)
+    store = ReleaseStore(Layout(folder / str(next(_NUMBERS))).prepare())
+    key = str(manifest["key"])
+    store.write(key, manifest, arrays)
+    files = store.files(key)
+    return Sent(manifest=packed(files["manifest.json"]), arrays=packed(files["arrays.npz"]))
+
+
+_NUMBERS = itertools.count()
+
+
+def one_output_too_many(threshold: float) -> Callable[[dict[str, Any], dict[str, Any]], object]:
+    """Return what the audit sent: a third class wins where w·x > t, and its cell of the matrix does not exist."""
+
+    def change(_: dict[str, Any], arrays: dict[str, Any]) -> None:
+        direction = np.linspace(0.6, 0.1, DIMENSION)
+        arrays["weights"] = np.stack([np.zeros(DIMENSION), np.zeros(DIMENSION), direction])
+        arrays["intercept"] = np.array([0.0, 0.0, -threshold])
+
+    return change
+
+
+def changed(name: str, value: object) -> Callable[[dict[str, Any], dict[str, Any]], object]:
+    def change(_: dict[str, Any], arrays: dict[str, Any]) -> None:
+        arrays[name] = np.full_like(arrays[name], value) if isinstance(value, float) else arrays[name].astype(value)
+
+    return change
+
+
+WRONG: dict[str, Callable[[dict[str, Any], dict[str, Any]], object]] = {
+    "an output too many, for all rows": one_output_too_many(-5.0),
+    "an output too many, for no row": one_output_too_many(5.0),
+    "no number": changed("weights", np.nan),
+    "infinite": changed("intercept", np.inf),
+    "beyond the bound": changed("weights", 1e300),
+    "another type": changed("weights", "<f4"),
+    "one array more": lambda _, arrays: arrays.update(extra=np.zeros(1)),
+    "one array less": lambda _, arrays: arrays.pop("intercept"),
+    "another kind": lambda manifest, _: manifest.update(artefact="kernel-model"),
+    "no kind": lambda manifest, _: manifest.pop("artefact"),
+    "another key": lambda manifest, _: manifest.update(key="0" * 64),
+}
+
+
+@pytest.mark.parametrize("config", [SECURE, LOCAL], ids=["secagg", "local"])
+def test_a_poisoned_model_is_refused_whatever_the_rows_are(
+    parties: Federation, monkeypatch: pytest.MonkeyPatch, config: dict[str, Any]
+) -> None:
+    """A model that raises for some rows and not for others tells, without noise, whether such rows are there."""
+    answers: dict[str, set[str]] = {}
+    read: list[str] = []
+
+    def poisoned(party: str, request: Request) -> Request:
+        if not request.upstream:
+            return request
+        monkeypatch.setattr("tasks.release.door.rows_of", lambda *_: read.append(party))
+        for wrong, change in WRONG.items():
+            sent = forged(request.upstream[-1], parties.folder / "forged", change)
+            again = request.model_copy(update={"upstream": (*request.upstream[:-1], sent)})
+            with isolated_root(parties.root(party)):
+                said = Party("clinic", parties.roster).answer(again)
+            answers.setdefault(wrong, set()).add(said.status)
+            assert "what was sent as" in said.reason, (wrong, said.reason)
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    parties.meddle = poisoned
+    with pytest.raises(KeyboardInterrupt):
+        parties.run(**config, evaluation=True)
+    assert answers == {wrong: {"refused"} for wrong in WRONG}
+    assert read == []
+
+
+def test_a_server_chooses_what_rows_are_seen_through_once_and_in_the_planned_form(parties: Federation) -> None:
+    """Any model of the planned form is measured with the planned noise; a second one would be a second release."""
+    said: list[Answer] = []
+
+    def another(party: str, request: Request) -> Request:
+        if not request.upstream:
+            return request
+        for weight in (0.5, 0.25):
+            sent = forged(request.upstream[-1], parties.folder / "forged", changed("weights", weight))
+            with isolated_root(parties.root(party)):
+                asked = request.model_copy(update={"upstream": (*request.upstream[:-1], sent)})
+                said.append(Party("clinic", parties.roster).answer(asked))
+        raise KeyboardInterrupt
+
+    parties.meddle = another
+    with pytest.raises(KeyboardInterrupt):
+        parties.run(**SECURE, evaluation=True)
+    assert [one.status for one in said] == ["done", "refused"]
+    assert "seen through that one only" in said[1].reason
+
+
+def test_a_poisoned_release_of_a_party_does_not_become_the_model(parties: Federation) -> None:
+    post = parties.post
+    for wrong, change in {**WRONG, "another's key": lambda manifest, _: manifest.update(dataset="0" * 32)}.items():
+
+        def poisoned(party: str, request: Request, change: Any = change) -> Answer | None:
+            said = post(party, request)
+            if party != "lyon" or said is None or said.sent is None:
+                return said
+            return said.model_copy(update={"sent": forged(said.sent, parties.folder / "forged", change)})
+
+        parties.post = poisoned  # type: ignore[method-assign]  # the transport
+        with pytest.raises(RefusedError, match="lyon"):
+            parties.run(**LOCAL)
+        assert len(list((parties.root("coordinator") / "releases").glob("*/arrays.npz"))) == 1, wrong
+    parties.post = post  # type: ignore[method-assign]  # the transport
+    assert parties.run(**LOCAL).took_part == NAMES
+
+
 def test_what_is_sent_again_is_answered_alike_or_refused(parties: Federation) -> None:
     """Old requests, other noise, other sums, another's release: nothing new leaves a party, and nothing is charged."""
     parties.run(**DESCENT)
@@ -637,6 +852,7 @@ def other_survivors(request: Request) -> str:
 
 def test_no_sum_is_opened_for_two_sets_of_survivors(parties: Federation) -> None:
     """A server that forgets whose vectors it had, and asks without one of them: two sums would differ by that party."""
+    parties.roster = with_floors(parties, consistent_survivors=True)
     tolerant: dict[str, Any] = {**SECURE, "secure": {"dropouts": 1, "consistent_survivors": True}}
     made = parties.run(**tolerant)
     coordinator = parties.root("coordinator")

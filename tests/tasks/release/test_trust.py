@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,6 +12,8 @@ import numpy as np
 import pytest
 
 from dpalgos import registry
+from dpalgos.accounting.calibration import calibrate
+from dpalgos.accounting.profiles import gaussian_epsilon
 from dpalgos.algorithms import Algorithm
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import GaussianMu, Setting
@@ -207,3 +210,20 @@ def test_what_weighs_signal_against_noise_goes_by_the_noise_there_is(name: str) 
     ]
     spread = [float(np.linalg.norm(one - one.mean(axis=0))) for one in weights]
     assert 0 < spread[1] < spread[0]
+
+
+def test_the_table_of_what_colluders_beyond_the_plan_see_is_true() -> None:
+    """Against k who pool what they know, N - k shares of variance sigma^2 / u are left: docs/parties.md."""
+    page = Path(__file__).parents[3] / "docs" / "parties.md"
+    mu = cast(GaussianMu, calibrate(GaussianMu, 1.0, 1e-5)).mu
+    rows = [line.strip("| \n").split(" | ") for line in page.read_text("utf-8").splitlines()]
+    found = 0
+    for parties, colluders, noise, *stated in (row for row in rows if len(row) == 6 and row[0].isdigit()):
+        n, c = int(parties), int(colluders.split()[-1])
+        model = SecureAggregation(colluders=c)
+        shares = model.tolerance(n).unknown_shares
+        assert float(noise) == pytest.approx(model.noise_factor(n), abs=0.006)
+        for k, said in zip((1, math.ceil(n / 3), n - 1), stated, strict=True):
+            assert float(said) == pytest.approx(gaussian_epsilon(mu * math.sqrt(shares / (n - k)), 1e-5), abs=0.006)
+        found += 1
+    assert found == 11
