@@ -10,7 +10,8 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from dpalgos.audit.releases import Effort, audit_release
+from dpalgos.audit.experiment import Effort
+from dpalgos.audit.releases import audit_release
 
 SHOWN = (
     ("trainers", "class-means", 4.0, 1e-5),

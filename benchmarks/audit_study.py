@@ -17,7 +17,8 @@ from collections.abc import Iterator
 from threadpoolctl import threadpool_limits
 
 from dpalgos.algorithms import Algorithm
-from dpalgos.audit.releases import Effort, audit_algorithm, audit_release
+from dpalgos.audit.experiment import Effort
+from dpalgos.audit.releases import audit_algorithm, audit_release
 from dpalgos.audit.report import Verdict
 from dpalgos.guarantees import GaussianMu, PureEpsilon, Setting
 from dpalgos.projections.pure_epsilon import LaplaceCovariance

@@ -42,19 +42,10 @@ from tasks.runtime.progress import say
 from tasks.runtime.steps import Done, Future, inline, is_inline, served_from_cache
 from tasks.tracking.announcements import announce_trained
 from tasks.tracking.artifacts import show_result, showing_progress
-from tasks.tracking.results import RunResult, summarise
+from tasks.tracking.results import Chained, RunResult, summarise
 from tasks.training import train_model
 
 __all__ = ["Chained", "chain", "chain_inline", "train"]
-
-
-class Chained(NamedTuple):
-    """What a run leaves: its rows, its plan, its result, and for each model what rows pass through, the model last."""
-
-    dataset: DatasetRef
-    plan: RunPlan
-    result: RunResult
-    models: dict[str, list[ReleaseRef]]
 
 
 class _Arranged(NamedTuple):

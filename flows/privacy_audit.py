@@ -1,62 +1,34 @@
-"""The scheduled audit: what the algorithms in use leak, measured on made-up rows, against what is stated of them."""
+"""The scheduled audit: what the algorithms in use leak, measured on synthetic rows, against what is stated of them."""
 
 from __future__ import annotations
 
 from typing import cast
 
 from prefect import flow, get_run_logger
-from prefect.client.schemas.objects import State
 from prefect.states import Completed, Failed
-from pydantic import BaseModel
 
 from dpalgos.guarantees import Neighbours
 from flows.federated_training import chain_inline
 from tasks.audit import audit
 from tasks.audit_recording import record_audit
-from tasks.auditing.examination import CONSISTENT, AuditRequest
+from tasks.auditing.examination import CONSISTENT, AuditRequest, Examined
 from tasks.runtime.end_states import EndState
 from tasks.runtime.events import Event, announce
 from tasks.runtime.settings import current_root
 from tasks.tracking.promotion import VIOLATION, InUse, algorithms_in_use
 
-__all__ = ["AuditOutcome", "PrivacyViolationError", "privacy_audit"]
+__all__ = ["PrivacyViolationError", "privacy_audit"]
 
 
 class PrivacyViolationError(Exception):
     """What is stated of an algorithm was refuted at confidence 1 − 10⁻⁹."""
 
 
-class AuditOutcome(BaseModel, frozen=True):
-    """The outcome of one algorithm's audit.
-
-    Attributes
-    ----------
-    algorithm : str
-    outcome : str
-        ``"violation"``, ``"warning"`` or ``"consistent"``.
-    reasons : tuple of str
-    lower_bound : float
-        On epsilon at ``delta``.
-    proved_epsilon, proved_mu : float or None
-    delta : float
-    mlflow_run_id : str
-    """
-
-    algorithm: str
-    outcome: str
-    reasons: tuple[str, ...]
-    lower_bound: float
-    proved_epsilon: float | None
-    proved_mu: float | None
-    delta: float
-    mlflow_run_id: str
-
-
 @flow(name="privacy-audit", persist_result=False)
-def privacy_audit(request: AuditRequest | None = None) -> list[AuditOutcome]:
+def privacy_audit(request: AuditRequest | None = None) -> list[Examined]:
     """Audit an algorithm, or those of all registered models, log each and tag the model versions.
 
-    Rows are made up: nothing private is read, and nothing is charged.
+    Rows are synthetic: nothing private is read, and nothing is charged.
 
     Parameters
     ----------
@@ -64,7 +36,7 @@ def privacy_audit(request: AuditRequest | None = None) -> list[AuditOutcome]:
 
     Returns
     -------
-    list of AuditOutcome
+    list of Examined
 
     Raises
     ------
@@ -73,7 +45,10 @@ def privacy_audit(request: AuditRequest | None = None) -> list[AuditOutcome]:
         completed, with the name ``Warning``.
     """
     asked = request or AuditRequest()
-    outcomes = [_audited(one, asked) for one in _in_use(asked)]
+    outcomes = [
+        record_audit(audit(one.algorithm, asked, one.epsilon, one.delta, _relation(one), chain_inline))
+        for one in _in_use(asked)
+    ]
     for one in outcomes:
         if one.outcome != CONSISTENT:
             get_run_logger().warning("audit of %s: %s: %s", one.algorithm, one.outcome, "; ".join(one.reasons))
@@ -82,11 +57,10 @@ def privacy_audit(request: AuditRequest | None = None) -> list[AuditOutcome]:
         announce(Event.VIOLATED, f"unitball.algorithm.{one.algorithm}", {"reasons": "; ".join(one.reasons)})
     if refuted:
         reasons = "; ".join(f"{one.algorithm}: {', '.join(one.reasons)}" for one in refuted)
-        return cast(list[AuditOutcome], _violated(PrivacyViolationError(reasons)))
+        error = PrivacyViolationError(reasons)
+        return cast(list[Examined], Failed(name=str(EndState.VIOLATION), message=reasons, data=error))
     if any(one.outcome != CONSISTENT for one in outcomes):
-        return cast(
-            list[AuditOutcome], Completed(name=str(EndState.WARNING), message="suspected at 99 %", data=outcomes)
-        )
+        return cast(list[Examined], Completed(name=str(EndState.WARNING), message="suspected at 99 %", data=outcomes))
     return outcomes
 
 
@@ -100,20 +74,5 @@ def _in_use(request: AuditRequest) -> list[InUse]:
     return [one.model_copy(update={name: value for name, value in given.items() if value is not None}) for one in found]
 
 
-def _audited(one: InUse, request: AuditRequest) -> AuditOutcome:
-    relation = Neighbours(one.neighbours) if one.neighbours in set(Neighbours) else Neighbours.REPLACE_ONE
-    examined = audit(one.algorithm, request, one.epsilon, one.delta, relation, chain_inline)
-    return AuditOutcome(
-        algorithm=examined.algorithm,
-        outcome=examined.outcome,
-        reasons=examined.reasons,
-        lower_bound=examined.mechanism.lower_bound,
-        proved_epsilon=examined.mechanism.proved_epsilon,
-        proved_mu=examined.mechanism.proved_mu,
-        delta=examined.mechanism.delta,
-        mlflow_run_id=record_audit(examined),
-    )
-
-
-def _violated(error: PrivacyViolationError) -> State[PrivacyViolationError]:
-    return Failed(name=str(EndState.VIOLATION), message=str(error), data=error)
+def _relation(one: InUse) -> Neighbours:
+    return Neighbours(one.neighbours) if one.neighbours in set(Neighbours) else Neighbours.REPLACE_ONE

@@ -1,4 +1,4 @@
-"""The step that audits: one system, on made-up rows, in memory and in roots of its own."""
+"""The step that audits: one system, on synthetic rows, in memory and in roots of its own."""
 
 from __future__ import annotations
 

@@ -14,8 +14,8 @@ __all__ = ["record_audit"]
 
 
 @step(task_run_name="record the audit of {examined.algorithm}", cached=False)
-def record_audit(examined: Examined) -> str:
-    """Log an audit, put it on record, show it on the versions, and return MLflow's id of the run."""
+def record_audit(examined: Examined) -> Examined:
+    """Log an audit, put it on record, show it on the versions, and return it with MLflow's id of the run."""
     root, report = current_root(), audit_report(examined)
     run_id = track_run(root, report)
     reason = "; ".join(examined.reasons) or f"audited in run {run_id}"
@@ -23,4 +23,4 @@ def record_audit(examined: Examined) -> str:
     picture = report.files["trade-off.png"]
     assert isinstance(picture, bytes)
     show_figure(f"audit-{examined.algorithm}", f"Audit of {examined.algorithm}", picture, report.note)
-    return run_id
+    return examined.model_copy(update={"mlflow_run_id": run_id})

@@ -1,4 +1,4 @@
-"""``unitball audit``: what a system or a release leaks, measured on made-up neighbours."""
+"""``unitball audit``: what a system or a release leaks, measured on synthetic neighbours."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def audit(
         bool, typer.Option("--chain", help="Audit all that a private run shows: files, ledger, numbers, MLflow.")
     ] = False,
     canaries: Annotated[
-        int | None, typer.Option(help="Audit from one training run on so many made-up canaries, some hundreds.")
+        int | None, typer.Option(help="Audit from one training run on so many synthetic canaries, some hundreds.")
     ] = None,
     dataset: Annotated[
         str | None, typer.Option(help="Audit on rows of this public data set that differ in a canary.")
@@ -60,7 +60,7 @@ def audit(
         Path | None, typer.Option(help="--membership: write the picture of its ROC curve here (PNG).")
     ] = None,
 ) -> Answer:
-    """Bound epsilon from below: the code that trains, run many times on rows made up to differ in one."""
+    """Bound epsilon from below: the code that trains, run many times on synthetic rows that differ in one."""
     from dpalgos.errors import ParameterError
     from dpalgos.guarantees import RELATIONS, Neighbours
     from tasks.auditing.catalogue import Arguments, find_subject

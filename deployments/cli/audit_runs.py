@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING
 
 from deployments.cli.answers import Answer
-from dpalgos.guarantees import Neighbours
 
 if TYPE_CHECKING:
-    from dpalgos.audit.report import AuditReport
+    from dpalgos.audit.report import AuditReport, BoundReport
     from tasks.auditing.catalogue import Arguments, Subject
 
 __all__ = [
@@ -19,43 +18,25 @@ __all__ = [
     "chain_audit",
     "membership_inference",
     "one_run_audit",
+    "progress",
     "subject_audit",
 ]
 
-_TRIALS, _CANARY_TRIALS, _MODELS = 48, 400, 64
 # What a leak is called is told by a few of its fields.
 _MOST_FIELDS = 20
 
 
-class _Usual(TypedDict):
-    """What every audit is asked for, the usual where nothing was said."""
-
-    epsilon: float
-    delta: float
-    neighbours: Neighbours
-
-
-def _usual(asked: Arguments) -> _Usual:
-    from dpalgos.audit.releases import USUAL_BUDGET
-
-    epsilon, delta = USUAL_BUDGET
-    return _Usual(
-        epsilon=epsilon if asked.epsilon is None else asked.epsilon,
-        delta=delta if asked.delta is None else asked.delta,
-        neighbours=asked.neighbours or Neighbours.REPLACE_ONE,
-    )
-
-
 @contextmanager
-def _progress(title: str) -> Iterator[Callable[[int, int], None]]:
-    """Show on a terminal how many of how many runs are done."""
+def progress(title: str) -> Iterator[Callable[..., None]]:
+    """Show on a terminal how many of how many runs are done; what is yielded may be told another title."""
     from rich.console import Console
-    from rich.progress import Progress
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     screen = Console(stderr=True)
-    with Progress(console=screen, transient=True, disable=not screen.is_terminal) as shown:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=screen, transient=True, disable=not screen.is_terminal) as shown:
         bar = shown.add_task(title, total=None)
-        yield lambda done, of: shown.update(bar, completed=done, total=of)
+        yield lambda done, of, title=title: shown.update(bar, completed=done, total=of, description=title)
 
 
 def _lines(
@@ -68,31 +49,32 @@ def _lines(
 
 
 def subject_audit(subject: Subject, asked: Arguments) -> Answer:
-    """Audit a system or a release on made-up neighbours."""
+    """Audit a system or a release on synthetic neighbours."""
     from tasks.auditing.catalogue import audit_subject
 
-    with _progress(f"audit of {subject.name}") as advance:
+    with progress(f"audit of {subject.name}") as advance:
         report = audit_subject(subject, asked, progress=advance)
     return _answer(report)
 
 
 def audit_on_rows(name: str, asked: Arguments, dataset: str) -> Answer:
     """Audit a system on public rows that differ in a canary."""
-    from tasks.auditing.public_canaries import audit_on_public_rows
+    from tasks.auditing.systems import audit_on_public_rows
 
-    trials = _CANARY_TRIALS if asked.trials is None else asked.trials
-    usual, confidence, seed = _usual(asked), asked.confidence, asked.seed
-    with _progress(f"audit of {name} on rows of {dataset}") as advance:
-        report = audit_on_public_rows(
-            name, dataset, trials=trials, confidence=confidence, seed=seed, progress=advance, **usual
-        )
+    given = asked.given("epsilon", "delta", "neighbours", "trials", "confidence", "seed")
+    with progress(f"audit of {name} on rows of {dataset}") as advance:
+        report = audit_on_public_rows(name, dataset, progress=advance, **given)
     return _answer(report)
+
+
+def _verdict(report: BoundReport) -> str:
+    return f"{report.verdict}, at delta {report.delta:g} under {report.neighbours}"
 
 
 def _answer(report: AuditReport) -> Answer:
     errors = [f"  {alpha:.3g}, {beta:.3g}" for alpha, beta in report.curve[:: max(1, len(report.curve) // 5)]]
     shown = _lines(
-        f"{report.algorithm} ({report.kind}): {report.verdict}, at delta {report.delta:g} under {report.neighbours}",
+        f"{report.algorithm} ({report.kind}): {_verdict(report)}",
         [
             ("epsilon proved", report.proved_epsilon),
             ("epsilon claimed", report.claimed_epsilon),
@@ -118,9 +100,10 @@ def membership_inference(name: str, asked: Arguments, dataset: str, out: Path | 
     from tasks.auditing.drawing import draw_membership
     from tasks.auditing.membership import infer_membership
 
-    models = _MODELS if asked.trials is None else asked.trials
-    with _progress(f"membership inference on {name}") as advance:
-        report = infer_membership(name, dataset, models=models, seed=asked.seed, progress=advance, **_usual(asked))
+    given = asked.given("epsilon", "delta", "neighbours", "seed")
+    models = {} if asked.trials is None else {"models": asked.trials}
+    with progress(f"membership inference on {name}") as advance:
+        report = infer_membership(name, dataset, progress=advance, **given, **models)
     if out is not None:
         write_bytes(out.absolute(), draw_membership(report))
     stated = "proved" if report.proved_epsilon is not None else "claimed"
@@ -143,14 +126,13 @@ def chain_audit(name: str, asked: Arguments) -> Answer:
     from flows.federated_training import chain_inline
     from tasks.auditing.chain import audit_chain
 
-    usual, confidence = _usual(asked), asked.confidence
-    trials = _TRIALS if asked.trials is None else asked.trials
-    with _progress(f"audit of {name}, the whole chain") as advance:
-        report = audit_chain(name, chain=chain_inline, trials=trials, confidence=confidence, progress=advance, **usual)
+    given = asked.given("epsilon", "delta", "neighbours", "trials", "confidence")
+    with progress(f"audit of {name}, the whole chain") as advance:
+        report = audit_chain(name, chain=chain_inline, progress=advance, **given)
     shown = _lines(
-        f"{name}, the whole chain: {report.verdict}, at delta {usual['delta']:g} under {usual['neighbours']}",
+        f"{name}, the whole chain: {_verdict(report)}",
         [("epsilon proved", report.proved_epsilon)],
-        f"epsilon lower bound at {confidence:.12g}: {report.lower_bound:.4g}, and {report.ceiling:.4g} at most "
+        f"epsilon lower bound at {report.confidence:.12g}: {report.lower_bound:.4g}, and {report.ceiling:.4g} at most "
         f"from {report.trials} counted runs on each neighbour",
         f"{report.fields} fields compared, {len(report.differing)} differ without noise",
         *(f"  {field}" for field in report.differing[:_MOST_FIELDS]),
@@ -165,16 +147,16 @@ def one_run_audit(name: str, asked: Arguments, canaries: int) -> Answer:
     """Audit one training run."""
     from tasks.auditing.one_run import audit_in_one_run
 
-    usual, confidence = _usual(asked), asked.confidence
-    report = audit_in_one_run(name, canaries=canaries, confidence=confidence, seed=asked.seed, **usual)
+    given = asked.given("epsilon", "delta", "neighbours", "confidence", "seed")
+    report = audit_in_one_run(name, canaries=canaries, **given)
     shown = _lines(
-        f"{name}, one run: {report.verdict}, at delta {usual['delta']:g} under {usual['neighbours']}",
+        f"{name}, one run: {_verdict(report)}",
         [
             ("epsilon proved", report.proved_epsilon),
             ("epsilon claimed", report.claimed_epsilon),
-            (f"epsilon lower bound at {confidence:.12g}", report.lower_bound),
+            (f"epsilon lower bound at {report.confidence:.12g}", report.lower_bound),
             ("mu proved", report.proved_mu),
-            (f"mu lower bound at {confidence:.12g}", report.lower_mu),
+            (f"mu lower bound at {report.confidence:.12g}", report.lower_mu),
             ("probability of as many under what is stated, at most", report.p_value),
         ],
         f"{report.correct} of {report.guesses} guesses right, of {report.canaries} canaries",

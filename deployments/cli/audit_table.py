@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from deployments.cli.answers import Answer, table
+from deployments.cli.audit_runs import progress
 from tasks.runtime.settings import current_layout
 
 if TYPE_CHECKING:
@@ -24,21 +25,15 @@ _COLUMNS = {
 
 def all_audits(arguments: Arguments) -> Answer:
     """Audit all that is registered and draws noise."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
     from tasks.auditing.catalogue import KINDS, audit_all, subjects
 
     wanted = subjects()
     folder = current_layout().root / "audits"
-    screen = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     found: list[Mapping[str, object]] = []
-    with Progress(*columns, console=screen, transient=True, disable=not screen.is_terminal) as shown:
-        line = shown.add_task("audits", total=len(wanted))
+    with progress("audits") as advance:
         for subject, report in audit_all(wanted, arguments, folder, processes=os.cpu_count() or 1):
             found.append(report)
-            shown.update(line, advance=1, description=f"audits: {subject.name} {report['verdict']}")
+            advance(len(found), len(wanted), f"audits: {subject.name} {report['verdict']}")
     found.sort(key=lambda one: (KINDS.index(str(one["kind"])), str(one["algorithm"])))
     numbers = ("δ", *(f"ε {heading}" for heading in _COLUMNS), "runs", "seconds")
     rows = (

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from scipy.special import betaincinv
 
 from dpalgos.errors import ParameterError
 
-__all__ = ["epsilon_lower_bound", "probability_lower_bound", "probability_upper_bound"]
+__all__ = ["epsilon_lower_bound", "largest_refuted", "probability_lower_bound", "probability_upper_bound"]
+
+_STEPS, _LARGEST = 45, 1e4
 
 
 def _require_counts(hits: int, trials: int, error: float) -> None:
@@ -67,3 +70,16 @@ def epsilon_lower_bound(hits_a: int, n_a: int, hits_b: int, n_b: int, delta: flo
 
 def _log_ratio(numerator: float, denominator: float) -> float:
     return math.log(numerator / denominator) if numerator > 0 else 0.0
+
+
+def largest_refuted(refuted: Callable[[float], bool]) -> float:
+    """Return the largest parameter that is refuted, where all smaller ones are, rounded down; zero where none is."""
+    if not refuted(0.0):
+        return 0.0
+    low, high = 0.0, 1.0
+    while high < _LARGEST and refuted(high):
+        low, high = high, 2.0 * high
+    for _ in range(_STEPS):
+        middle = 0.5 * (low + high)
+        low, high = (middle, high) if refuted(middle) else (low, middle)
+    return low

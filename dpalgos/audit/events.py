@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpalgos.audit.clopper_pearson import epsilon_lower_bound
 from dpalgos.rows import Floats
@@ -15,6 +15,9 @@ __all__ = ["Event", "Outputs", "bound_of_event", "fisher_score", "joined", "lear
 
 Outputs = Mapping[str, Floats]
 """Named observables of T runs, each (T, ·)."""
+
+_Score = Callable[[Floats], Floats]
+"""From one observable of T runs, (T, ·), to scores (T,)."""
 
 _THRESHOLDS = 60
 # More runs than these make no score better.
@@ -46,10 +49,6 @@ class Event:
     threshold: float
     left_is_rarer: bool
 
-    def happens(self, outputs: Outputs) -> NDArray[np.bool_]:
-        """Return in which runs the event happened, (T,)."""
-        return np.asarray(self.score(outputs) > self.threshold)
-
 
 def learn_event(left: Outputs, right: Outputs, delta: float, confidence: float) -> Event:
     """Return the event, of many tried, for which these runs show the largest epsilon.
@@ -74,48 +73,50 @@ def learn_event(left: Outputs, right: Outputs, delta: float, confidence: float) 
     """
     count = len(next(iter(left.values())))
     fitted = min(count // 2, _FITTED)
-    parts = [part_of(world, 0, fitted) for world in (left, right)]
     chosen = [part_of(world, fitted, count) for world in (left, right)]
     best: tuple[float, Event] | None = None
-    for name, score in _scores(*parts):
-        ours, theirs = score(chosen[0]), score(chosen[1])
-        for threshold in _thresholds(np.concatenate([ours, theirs])):
-            hits = int((ours > threshold).sum()), int((theirs > threshold).sum())
+    for name, score in _scores(part_of(left, 0, fitted), part_of(right, 0, fitted)):
+        scores = [score(world) for world in chosen]
+        for threshold in _thresholds(np.concatenate(scores)):
             for swapped in (False, True):
-                first, second = (hits[1], hits[0]) if swapped else hits
-                found = epsilon_lower_bound(first, len(ours), second, len(theirs), delta, confidence)
+                event = Event(name, score, float(threshold), swapped)
+                hits = _hits(event, scores)
                 # Ties, and experiments that show nothing, go to the event that differs most.
-                value = found + 1e-6 * (first - second) / len(ours)
+                value = _bound(hits, count - fitted, delta, confidence) + 1e-6 * (hits[0] - hits[1]) / (count - fitted)
                 if best is None or value > best[0]:
-                    best = value, Event(name, score, float(threshold), swapped)
+                    best = value, event
     assert best is not None
     return best[1]
 
 
 def bound_of_event(event: Event, left: Outputs, right: Outputs, delta: float, confidence: float) -> float:
-    """Return the lower bound on epsilon that an event shows on runs it was not learnt on."""
-    first, second = event.happens(left), event.happens(right)
-    if event.left_is_rarer:
-        first, second = second, first
-    return epsilon_lower_bound(int(first.sum()), len(first), int(second.sum()), len(second), delta, confidence)
+    """Return the lower bound on epsilon that an event shows on runs it was not learnt on, as many of either world."""
+    scores = [event.score(world) for world in (left, right)]
+    return _bound(_hits(event, scores), len(scores[0]), delta, confidence)
 
 
-def fisher_score(left: Outputs, right: Outputs) -> Callable[[Outputs], Floats]:
+def _hits(event: Event, scores: Sequence[Floats]) -> list[int]:
+    """Return how often an event happened in the world where it is likelier, and in the other."""
+    hits = [int((of > event.threshold).sum()) for of in scores]
+    return hits[::-1] if event.left_is_rarer else hits
+
+
+def _bound(hits: Sequence[int], count: int, delta: float, confidence: float) -> float:
+    return epsilon_lower_bound(hits[0], count, hits[1], count, delta, confidence)
+
+
+def fisher_score(ours: Floats, theirs: Floats) -> _Score:
     """Return the linear score of one observable that tells two normal laws of one covariance apart best.
 
     Parameters
     ----------
-    left, right : mapping of one str to array (T, ·)
-        Runs that are not scored afterwards.
+    ours, theirs : array (T, ·)
+        Runs on the left and on the right that are not scored afterwards.
     """
-    (name,) = left
-    ours, theirs = left[name], right[name]
-    floor = 1e-12 + 1e-9 * float(ours.var(axis=0).max(initial=0.0))
-    spreads = [np.atleast_2d(np.cov(values, rowvar=False, bias=True)) for values in (ours, theirs)]
-    covariance = 0.5 * (spreads[0] + spreads[1])
-    middle = 0.5 * (ours.mean(axis=0) + theirs.mean(axis=0))
-    direction = _Ellipsoid.full(middle, covariance, floor).solve(ours.mean(axis=0) - theirs.mean(axis=0))
-    return _Linear(name, direction, middle)
+    means = [values.mean(axis=0) for values in (ours, theirs)]
+    covariances = [np.atleast_2d(np.cov(values, rowvar=False, bias=True)) for values in (ours, theirs)]
+    variances, axes = _principal(0.5 * (covariances[0] + covariances[1]), _floor(ours, theirs))
+    return _linear(axes @ ((axes.T @ (means[0] - means[1])) / variances), 0.5 * (means[0] + means[1]))
 
 
 def _thresholds(scores: Floats) -> Floats:
@@ -130,116 +131,79 @@ def _thresholds(scores: Floats) -> Floats:
 
 def _scores(left: Outputs, right: Outputs) -> Iterator[tuple[str, Callable[[Outputs], Floats]]]:
     for name in left:
-        ours, theirs = left[name], right[name]
-        for world, values in (("left", ours), ("right", theirs)):
-            usual = _usual(values[:_USUAL])
-            if usual is not None:
-                yield f"{name} equals its usual value on the {world}", _Equal(name, usual)
-        means = ours.mean(axis=0), theirs.mean(axis=0)
-        variances = ours.var(axis=0), theirs.var(axis=0)
-        floor = 1e-12 + 1e-9 * float(np.maximum(*variances).max(initial=0.0))
-        middle = 0.5 * (means[0] + means[1])
-        direction = (means[0] - means[1]) / (0.5 * (variances[0] + variances[1]) + floor)
-        yield f"{name} along the difference of the means", _Linear(name, direction, middle)
-        if ours.shape[1] == 1:
-            continue
-        medians = np.median(ours, axis=0), np.median(theirs, axis=0)
-        width = np.maximum(np.abs(ours - medians[0]).mean(axis=0), np.abs(theirs - medians[1]).mean(axis=0)) + floor
-        yield f"{name} by the likelihood ratio of Laplace noise", _Laplace(name, medians, width)
-        spreads = [_Ellipsoid.diagonal(mean, variance + floor) for mean, variance in zip(means, variances, strict=True)]
-        yield f"{name} by the likelihood ratio of normal noise", _Normal(name, spreads[0], spreads[1])
-        if 4 * ours.shape[1] <= len(ours):
-            covariances = [np.cov(values, rowvar=False, bias=True) for values in (ours, theirs)]
-            pooled = _Ellipsoid.full(middle, 0.5 * (covariances[0] + covariances[1]), floor)
-            yield f"{name} along Fisher's discriminant", _Linear(name, pooled.solve(means[0] - means[1]), middle)
-            spreads = [_Ellipsoid.full(mean, of, floor) for mean, of in zip(means, covariances, strict=True)]
-            yield f"{name} by the likelihood ratio of correlated normal noise", _Normal(name, spreads[0], spreads[1])
+        for text, score in _scores_of(left[name], right[name]):
+            yield f"{name} {text}", partial(_scored, name, score)
+
+
+def _scored(name: str, score: _Score, outputs: Outputs) -> Floats:
+    return score(outputs[name])
+
+
+def _scores_of(ours: Floats, theirs: Floats) -> Iterator[tuple[str, _Score]]:
+    worlds = (ours, theirs)
+    for side, values in zip(("left", "right"), worlds, strict=True):
+        usual = _usual(values[:_USUAL])
+        if usual is not None:
+            yield f"equals its usual value on the {side}", _equal(usual)
+    means, variances = ([moment(values, axis=0) for values in worlds] for moment in (np.mean, np.var))
+    floor = _floor(ours, theirs)
+    direction = (means[0] - means[1]) / (0.5 * (variances[0] + variances[1]) + floor)
+    yield "along the difference of the means", _linear(direction, 0.5 * (means[0] + means[1]))
+    if ours.shape[1] == 1:
+        return
+    medians = [np.median(values, axis=0) for values in worlds]
+    spreads = [np.abs(values - middle).mean(axis=0) for values, middle in zip(worlds, medians, strict=True)]
+    yield "by the likelihood ratio of Laplace noise", _laplace(medians[0], medians[1], np.maximum(*spreads) + floor)
+    yield "by the likelihood ratio of normal noise", _normal(means, [(each + floor, None) for each in variances])
+    if 4 * ours.shape[1] <= len(ours):
+        yield "along Fisher's discriminant", fisher_score(ours, theirs)
+        covariances = [_principal(np.cov(values, rowvar=False, bias=True), floor) for values in worlds]
+        yield "by the likelihood ratio of correlated normal noise", _normal(means, covariances)
+
+
+def _floor(ours: Floats, theirs: Floats) -> float:
+    return 1e-12 + 1e-9 * float(np.maximum(ours.var(axis=0), theirs.var(axis=0)).max(initial=0.0))
 
 
 def _usual(values: Floats) -> Floats | None:
     """Return the value that at least a tenth of the runs return, up to rounding; None where there is none."""
-    rounded = _rounded(values)
+    size = np.abs(values).max(axis=1, keepdims=True, initial=0.0)
+    grain = 10.0 ** (np.floor(np.log10(np.where(size > 0, size, 1.0))) - _DIGITS + 1)
+    # Half a grain off zero, where values without noise like to be.
+    rounded = np.floor(values / grain + 0.25) * grain
     found, counts = np.unique(rounded, axis=0, return_counts=True)
     return np.asarray(found[counts.argmax()]) if counts.max() >= max(2, len(values) / 10) else None
 
 
-def _rounded(values: Floats) -> Floats:
-    size = np.abs(values).max(axis=1, keepdims=True, initial=0.0)
-    grain = 10.0 ** (np.floor(np.log10(np.where(size > 0, size, 1.0))) - _DIGITS + 1)
-    # Half a grain off zero, where values without noise like to be.
-    return np.asarray(np.floor(values / grain + 0.25) * grain)
+def _equal(value: Floats) -> _Score:
+    tolerance = 10.0 ** (2 - _DIGITS) * max(1e-300, np.abs(value).max(initial=0.0))
+    return lambda values: (np.abs(values - value).max(axis=1, initial=0.0) <= tolerance).astype(np.float64)
 
 
-@dataclass(frozen=True, slots=True)
-class _Equal:
-    name: str
-    value: Floats
-
-    def __call__(self, outputs: Outputs) -> Floats:
-        near = np.abs(outputs[self.name] - self.value).max(axis=1, initial=0.0)
-        return np.asarray(near <= 10.0 ** (2 - _DIGITS) * max(1e-300, np.abs(self.value).max(initial=0.0))).astype(
-            float
-        )
+def _linear(direction: Floats, middle: Floats) -> _Score:
+    return lambda values: np.asarray((values - middle) @ direction)
 
 
-@dataclass(frozen=True, slots=True)
-class _Linear:
-    name: str
-    direction: Floats
-    middle: Floats
-
-    def __call__(self, outputs: Outputs) -> Floats:
-        return np.asarray((outputs[self.name] - self.middle) @ self.direction)
+def _laplace(left: Floats, right: Floats, width: Floats) -> _Score:
+    # Far from both medians the score does not change: all runs there are to be one event, whatever their last bits.
+    return lambda values: np.round(((np.abs(values - right) - np.abs(values - left)) / width).sum(axis=1), _PLACES)
 
 
-@dataclass(frozen=True, slots=True)
-class _Laplace:
-    name: str
-    medians: tuple[Floats, Floats]
-    width: Floats
-
-    def __call__(self, outputs: Outputs) -> Floats:
-        values = outputs[self.name]
-        away = np.abs(values - self.medians[1]) - np.abs(values - self.medians[0])
-        # Far from both medians the score does not change: all runs there are to be one event, whatever their last bits.
-        return np.asarray(np.round((away / self.width).sum(axis=1), _PLACES))
+def _principal(covariance: Floats, floor: float) -> tuple[Floats, Floats]:
+    """Return the variances along the principal axes, (p,), and these axes, (p, p)."""
+    variances, axes = np.linalg.eigh(covariance)
+    return np.maximum(variances, 0.0) + floor, axes
 
 
-@dataclass(frozen=True, slots=True)
-class _Ellipsoid:
-    """A normal law: mean (p,), axes (p, p) or None for the coordinates' own, variances along them (p,)."""
+def _normal(means: Sequence[Floats], spreads: Sequence[tuple[Floats, Floats | None]]) -> _Score:
+    """Return the log-likelihood ratio of two normal laws: means, variances and axes (None: the coordinates' own)."""
 
-    mean: Floats
-    axes: Floats | None
-    variances: Floats
+    def log_density(values: Floats, world: int) -> Floats:
+        variances, axes = spreads[world]
+        away = values - means[world] if axes is None else (values - means[world]) @ axes
+        return np.asarray(-0.5 * (away**2 / variances + np.log(variances)).sum(axis=1))
 
-    @classmethod
-    def diagonal(cls, mean: Floats, variances: Floats) -> _Ellipsoid:
-        return cls(mean, None, variances)
-
-    @classmethod
-    def full(cls, mean: Floats, covariance: Floats, floor: float) -> _Ellipsoid:
-        variances, axes = np.linalg.eigh(covariance)
-        return cls(mean, axes, np.maximum(variances, 0.0) + floor)
-
-    def log_density(self, values: Floats) -> Floats:
-        away = values - self.mean if self.axes is None else (values - self.mean) @ self.axes
-        return np.asarray(-0.5 * (away**2 / self.variances + np.log(self.variances)).sum(axis=1))
-
-    def solve(self, vector: Floats) -> Floats:
-        assert self.axes is not None
-        return np.asarray(self.axes @ ((self.axes.T @ vector) / self.variances))
-
-
-@dataclass(frozen=True, slots=True)
-class _Normal:
-    name: str
-    left: _Ellipsoid
-    right: _Ellipsoid
-
-    def __call__(self, outputs: Outputs) -> Floats:
-        values = outputs[self.name]
-        return self.left.log_density(values) - self.right.log_density(values)
+    return lambda values: log_density(values, 0) - log_density(values, 1)
 
 
 def joined(parts: Sequence[Outputs]) -> dict[str, Floats]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -12,7 +12,18 @@ from dpalgos.audit.events import Event, Outputs, bound_of_event, fisher_score, j
 from dpalgos.audit.gaussian import gaussian_lower_bound
 from dpalgos.rows import Floats
 
-__all__ = ["GAUSSIAN_RATIO", "RATIO", "Experiment", "Findings", "Runs", "best_pair", "examine"]
+__all__ = [
+    "GAUSSIAN_RATIO",
+    "QUICK",
+    "RATIO",
+    "Effort",
+    "Experiment",
+    "Findings",
+    "Runs",
+    "best_pair",
+    "examine",
+    "one_by_one",
+]
 
 RATIO = "log likelihood ratio of the sums"
 """The observable that holds what is known of noisy sums."""
@@ -22,6 +33,7 @@ GAUSSIAN_RATIO = "log likelihood ratio of the Gaussian sums"
 Runs = Callable[[bool, int, int], Outputs]
 """Run one neighbour (True: the left) for trials ``first`` … ``first + count − 1``; every trial has noise of its own."""
 
+_LEAST_PILOT = 20
 # Of so many runs a fifth are enough to learn an event on.
 _MANY = 20_000
 # Runs by themselves between two reports of progress, and random numbers of runs drawn together.
@@ -58,26 +70,91 @@ class Experiment:
     gaussian: bool = False
     fitted: bool = False
 
-    def named(self, pair: str) -> Experiment:
-        """Return the experiment under another name."""
-        return replace(self, pair=pair)
-
     @property
     def batch(self) -> int:
         """Runs that are made at a time."""
         return max(_BATCH, _NUMBERS // self.numbers) if self.numbers else _BATCH
 
 
-@dataclass(frozen=True, slots=True)
+Curve = list[tuple[float, float]]
+"""Type I and type II errors of tests of one neighbour against the other."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Findings:
-    """What an experiment shows; see :class:`~dpalgos.audit.report.AuditReport`."""
+    """What an experiment shows.
+
+    Parameters
+    ----------
+    pair, event : str
+        Which neighbours, and which event of their outputs.
+    lower_bound : float
+        On epsilon at delta, at the given confidence, whatever the noise's law.
+    gaussian_mu : float or None
+        The bound of a Gaussian-DP fit, where every noisy number is a Gaussian sum. It assumes the shape, and is for
+        tightness.
+    trials : int
+        Runs on each neighbour that the bound was counted on.
+    curve : list of (float, float)
+        Type I and type II errors of the best tests found, all at the confidence together: the trade-off curve lies
+        below.
+    """
 
     pair: str
     event: str
     lower_bound: float
     gaussian_mu: float | None
     trials: int
-    curve: list[tuple[float, float]]
+    curve: Curve
+
+
+def one_by_one(run: Callable[[bool, int], Outputs]) -> Runs:
+    """Return runs that are carried out each by itself: ``run`` is told the neighbour (True: the left) and the trial."""
+
+    def runs(world: bool, first: int, count: int) -> Outputs:
+        outputs = [run(world, trial) for trial in range(first, first + count)]
+        return {name: np.stack([one[name] for one in outputs]) for name in outputs[0]}
+
+    return runs
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How many runs an audit makes where it is not told.
+
+    Parameters
+    ----------
+    runs : int
+        Runs on each neighbour where each is carried out by itself.
+    gaussian_runs : int
+        The same where a Gaussian-DP fit may be made, which is tight at epsilon = 1 from some 15,000 runs on.
+    numbers : int
+        Random numbers drawn for each neighbour where many runs are drawn together.
+    most : int
+        Runs drawn together at most.
+    pilot : int
+        Runs on each neighbour of every experiment, by which one is chosen.
+    """
+
+    runs: int = 4000
+    gaussian_runs: int = 16_000
+    numbers: int = 40_000_000
+    most: int = 3_000_000
+    pilot: int = 120
+
+    def trials(self, experiment: Experiment) -> int:
+        """Return the runs on each neighbour."""
+        if experiment.numbers:
+            return min(self.most, self.numbers // experiment.numbers)
+        return self.gaussian_runs if experiment.gaussian else self.runs
+
+    def pilot_of(self, trials: int | None) -> int:
+        """Return how many runs choose the experiment: no more than a quarter of those asked for, if any are."""
+        return self.pilot if trials is None else max(_LEAST_PILOT, min(self.pilot, trials // 4))
+
+
+QUICK = Effort(runs=1000, gaussian_runs=1000, numbers=9_000_000, pilot=60)
+"""A quarter of the usual effort, or less: what a table of everything takes in some minutes."""
 
 
 def best_pair(experiments: Sequence[Experiment], *, trials: int, delta: float) -> Experiment:
@@ -154,8 +231,9 @@ def examine(
         # All runs: nothing was learnt for this score.
         mu = gaussian_lower_bound(left[GAUSSIAN_RATIO][:, 0], right[GAUSSIAN_RATIO][:, 0], confidence)
     elif experiment.fitted:
-        score = fisher_score(part_of(left, 0, learnt), part_of(right, 0, learnt))
-        mu = gaussian_lower_bound(score(counted[0]), score(counted[1]), confidence)
+        (name,) = left
+        score = fisher_score(left[name][:learnt], right[name][:learnt])
+        mu = gaussian_lower_bound(score(counted[0][name]), score(counted[1][name]), confidence)
     return Findings(
         pair=experiment.pair,
         event=event.name,
@@ -194,9 +272,7 @@ def trade_off_bound(
     curve = []
     for threshold in np.quantile(tried, np.linspace(0.02, 0.98, points)):
         # A test decides for the left or for the right in every run, whatever its score.
-        for_left, for_left_wrongly = ours > threshold, theirs > threshold
-        if event.left_is_rarer:
-            for_left, for_left_wrongly = ~for_left, ~for_left_wrongly
+        for_left, for_left_wrongly = ((scores > threshold) != event.left_is_rarer for scores in (ours, theirs))
         curve.append(
             (
                 probability_upper_bound(int(for_left_wrongly.sum()), len(theirs), error),

@@ -6,6 +6,7 @@ import math
 
 from scipy.stats import nct, norm
 
+from dpalgos.audit.clopper_pearson import largest_refuted
 from dpalgos.rows import Floats
 
 __all__ = ["gaussian_lower_bound"]
@@ -43,10 +44,4 @@ def gaussian_lower_bound(left: Floats, right: Floats, confidence: float) -> floa
         return max(
             0.0, (statistic - float(norm.isf(1 - confidence)) * math.sqrt(1 + statistic**2 / (2 * freedom))) / root
         )
-    low, high = 0.0, max(statistic, 0.0) + 1.0
-    if nct.sf(statistic, freedom, 1e-12) > 1.0 - confidence:
-        return 0.0
-    for _ in range(80):
-        middle = 0.5 * (low + high)
-        low, high = (middle, high) if nct.sf(statistic, freedom, middle) <= 1.0 - confidence else (low, middle)
-    return low / root
+    return largest_refuted(lambda mean: bool(nct.sf(statistic, freedom, mean or 1e-12) <= 1.0 - confidence)) / root

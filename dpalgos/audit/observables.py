@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dpalgos.audit.clopper_pearson import epsilon_lower_bound
-from dpalgos.audit.events import bound_of_event, learn_event
+from dpalgos.audit.events import bound_of_event, learn_event, part_of
 from dpalgos.errors import ParameterError
 from dpalgos.rows import Floats
 
@@ -28,7 +28,7 @@ Observation = Mapping[str, Value]
 """What one run lets be seen, by field; a field may be missing, which is seen too."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Comparison:
     """What tells two worlds apart.
 
@@ -92,49 +92,50 @@ def compare(
         raise ParameterError(f"{len(left)} and {len(right)} runs; give equally many for either world, at least two")
     names = sorted({name for run in (*left, *right) for name in run})
     half = len(left) // 2
-    learnt: list[dict[str, Floats]] = [{}, {}]
-    counted: list[dict[str, Floats]] = [{}, {}]
-    differing = []
+    seen: list[dict[str, Floats]] = [{}, {}]
+    different = []
     for name in names:
-        columns = [[run.get(name) for run in world] for world in (left, right)]
-        for suffix, (ours, theirs) in _encoded(*columns).items():
-            if not suffix and _constant(ours) and _constant(theirs) and not np.array_equal(ours[0], theirs[0]):
-                differing.append(name)
-            if _constant(np.concatenate([ours[:half], theirs[:half]])):
-                continue
-            for world, values in enumerate((ours, theirs)):
-                learnt[world][name + suffix], counted[world][name + suffix] = values[:half], values[half:]
+        for suffix, values in _encoded([run.get(name) for run in (*left, *right)]).items():
+            worlds = values[: len(left)], values[len(left) :]
+            if not suffix and all(map(_constant, worlds)) and not _constant(values):
+                different.append(name)
+            # Chosen by what events are learnt on.
+            if not _constant(np.concatenate([world[:half] for world in worlds])):
+                for world, of in zip(seen, worlds, strict=True):
+                    world[name + suffix] = of
     trials = len(left) - half
-    ceiling = epsilon_lower_bound(trials, trials, 0, trials, delta, confidence)
-    if not learnt[0] or half < _FEWEST:
-        event = "all runs look alike" if not learnt[0] else "too few runs to learn an event on"
-        return Comparison(len(names), tuple(differing), 0.0, ceiling, trials, f"none: {event}")
-    found = learn_event(learnt[0], learnt[1], delta, confidence)
-    bound = bound_of_event(found, counted[0], counted[1], delta, confidence)
-    return Comparison(len(names), tuple(differing), bound, ceiling, trials, found.name)
+    bound, event = 0.0, "none: all runs look alike" if not seen[0] else "none: too few runs to learn an event on"
+    if seen[0] and half >= _FEWEST:
+        learnt, counted = ([part_of(world, *runs) for world in seen] for runs in ((0, half), (half, len(left))))
+        found = learn_event(learnt[0], learnt[1], delta, confidence)
+        bound = bound_of_event(found, counted[0], counted[1], delta, confidence)
+        event = found.name
+    return Comparison(
+        fields=len(names),
+        differing=tuple(different),
+        lower_bound=bound,
+        ceiling=epsilon_lower_bound(trials, trials, 0, trials, delta, confidence),
+        trials=trials,
+        event=event,
+    )
 
 
 def _constant(values: Floats) -> bool:
     return bool((values == values[0]).all())
 
 
-def _encoded(left: Sequence[Value], right: Sequence[Value]) -> dict[str, tuple[Floats, Floats]]:
-    """Return a field's values as arrays (T, ·), by a suffix to its name; the first has all that the field holds."""
-    both = [*left, *right]
-    if all(isinstance(value, np.ndarray) for value in both):
-        arrays = [np.asarray(value, dtype=np.float64).ravel() for value in both]
+def _encoded(values: Sequence[Value]) -> dict[str, Floats]:
+    """Return a field's values in all runs as arrays (T, ·), by a suffix to its name; the first is all that it holds."""
+    if all(isinstance(value, np.ndarray) for value in values):
+        arrays = [np.asarray(value, dtype=np.float64).ravel() for value in values]
         width = max(map(len, arrays))
         # How long it is comes first, so that padding hides nothing.
-        stacked = np.stack([np.concatenate([[len(array)], array, np.zeros(width - len(array))]) for array in arrays])
-        return {"": (stacked[: len(left)], stacked[len(left) :])}
-    if all(isinstance(value, int | float) and math.isfinite(value) for value in both):
-        numbers = np.array(both, dtype=np.float64)[:, None]
-        return {"": (numbers[: len(left)], numbers[len(left) :])}
-    texts = [repr(value.tolist()) if isinstance(value, np.ndarray) else repr(value) for value in both]
+        return {"": np.stack([np.concatenate([[len(array)], array, np.zeros(width - len(array))]) for array in arrays])}
+    if all(isinstance(value, int | float) and math.isfinite(value) for value in values):
+        return {"": np.array(values, dtype=np.float64)[:, None]}
+    texts = [repr(value.tolist()) if isinstance(value, np.ndarray) else repr(value) for value in values]
     codes = {text: float(code) for code, text in enumerate(sorted(set(texts)), start=1)}
-    numbered = np.array([codes[text] for text in texts])[:, None]
-    lengths = np.array([float(len(text)) for text in texts])[:, None]
     return {
-        "": (numbered[: len(left)], numbered[len(left) :]),
-        " (its length)": (lengths[: len(left)], lengths[len(left) :]),
+        "": np.array([[codes[text]] for text in texts]),
+        " (its length)": np.array([[float(len(text))] for text in texts]),
     }

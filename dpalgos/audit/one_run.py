@@ -46,6 +46,7 @@ from scipy.stats import binom
 
 from dpalgos.accounting.composition import components, compose
 from dpalgos.accounting.trade_off import gaussian_mu
+from dpalgos.audit.clopper_pearson import largest_refuted
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Loss
 from dpalgos.rows import Floats, Ints
@@ -65,7 +66,6 @@ TypeIError = Callable[[float], float]
 """The least type I error of a test of the given power, from a trade-off curve: ``g`` above."""
 
 _STEPS = 45
-_LARGEST = 60.0
 _SMALLEST = 1e-30
 _POINTS = 48
 _DELTAS = (1e-12, 1e-9, 1e-6, 1e-3, 0.1)
@@ -178,9 +178,7 @@ def curve_of(losses: Sequence[Loss]) -> TypeIError:
     if mu is not None:
         return gaussian_curve(mu)
     profile = compose(losses)
-    widest = next(
-        epsilon for delta in (1e-12, 1e-9, 1e-6, 1e-3, 0.1) if math.isfinite(epsilon := profile.epsilon(delta))
-    )
+    widest = next(epsilon for delta in _DELTAS if math.isfinite(epsilon := profile.epsilon(delta)))
     points = [(epsilon, profile.delta(epsilon)) for epsilon in np.linspace(0.0, widest, _POINTS).tolist()]
 
     def least(power: float) -> float:
@@ -205,30 +203,19 @@ def epsilon_lower_bound_of_guesses(
     probability at most 1 − confidence, rounded down.
     """
     error = _error(confidence)
-    return _largest(lambda epsilon: tail_under_approximate_dp(correct, guesses, canaries, epsilon, delta) <= error)
+    return largest_refuted(
+        lambda epsilon: tail_under_approximate_dp(correct, guesses, canaries, epsilon, delta) <= error
+    )
 
 
 def mu_lower_bound_of_guesses(correct: int, guesses: int, canaries: int, *, confidence: float) -> float:
     """Return a mu: that the mechanism is Gaussian-DP with any smaller one is refuted at the given confidence."""
     _require(correct, guesses, canaries)
     error = _error(confidence)
-    return _largest(lambda mu: not _possible(error, correct, guesses, canaries, gaussian_curve(mu)))
+    return largest_refuted(lambda mu: not _possible(error, correct, guesses, canaries, gaussian_curve(mu)))
 
 
 def _error(confidence: float) -> float:
     if not 0 < confidence < 1:
         raise ParameterError(f"the confidence is {confidence!r}; it must lie strictly between 0 and 1")
     return 1.0 - confidence
-
-
-def _largest(refuted: Callable[[float], bool]) -> float:
-    """Return the largest parameter that is refuted, where all smaller ones are; zero where none is."""
-    if not refuted(0.0):
-        return 0.0
-    low, high = 0.0, 1.0
-    while high < _LARGEST and refuted(high):
-        low, high = high, 2.0 * high
-    for _ in range(_STEPS):
-        middle = 0.5 * (low + high)
-        low, high = (middle, high) if refuted(middle) else (low, middle)
-    return low

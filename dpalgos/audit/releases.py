@@ -14,10 +14,10 @@ import numpy as np
 from dpalgos.accounting.calibration import allocate
 from dpalgos.algorithms import AdditiveNoise, Algorithm, is_sum_algorithm
 from dpalgos.audit.events import Outputs
-from dpalgos.audit.experiment import GAUSSIAN_RATIO, RATIO, Experiment, best_pair, examine
+from dpalgos.audit.experiment import GAUSSIAN_RATIO, RATIO, Effort, Experiment, one_by_one
 from dpalgos.audit.ratios import is_gaussian, log_ratio
-from dpalgos.audit.report import AuditReport, make_report
-from dpalgos.audit.sums import run_watched
+from dpalgos.audit.report import AuditReport, Stated, audit_experiments
+from dpalgos.audit.sums import observed_ratio, run_watched
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Neighbours, Setting, Trust
 from dpalgos.keystream import KeyedNoise
@@ -35,9 +35,7 @@ from dpalgos.summation import SumAlgorithm
 from dpalgos.trainers.descent import GradientSumTrainer
 
 __all__ = [
-    "QUICK",
     "USUAL_BUDGET",
-    "Effort",
     "Noise",
     "audit_algorithm",
     "audit_parameters",
@@ -58,7 +56,6 @@ _REGULARISATION = 1.0
 # (features, classes): few numbers make strong tests, noise a coordinate shows in many, several classifiers may not
 # be composed.
 _SHAPES = ((2, 2), (40, 2), (2, 10))
-_LEAST_PILOT = 20
 USUAL_BUDGET = (1.0, 1e-5)
 """The (epsilon, delta) at which audits are made where nobody says otherwise."""
 _LONG = 1e3
@@ -66,45 +63,6 @@ _LONG = 1e3
 # times as long.
 _INDEPENDENT = (RoundedGaussian, DiscreteGaussian, DiscreteLaplace)
 _SLOWER = 100
-
-
-@dataclass(frozen=True, slots=True)
-class Effort:
-    """How many runs an audit makes where it is not told.
-
-    Parameters
-    ----------
-    runs : int
-        Runs on each neighbour where each is carried out by itself.
-    gaussian_runs : int
-        The same where a Gaussian-DP fit may be made, which is tight at epsilon = 1 from some 15,000 runs on.
-    numbers : int
-        Random numbers drawn for each neighbour where many runs are drawn together.
-    most : int
-        Runs drawn together at most.
-    pilot : int
-        Runs on each neighbour of every experiment, by which one is chosen.
-    """
-
-    runs: int = 4000
-    gaussian_runs: int = 16_000
-    numbers: int = 40_000_000
-    most: int = 3_000_000
-    pilot: int = 120
-
-    def trials(self, experiment: Experiment) -> int:
-        """Return the runs on each neighbour."""
-        if experiment.numbers:
-            return min(self.most, self.numbers // experiment.numbers)
-        return self.gaussian_runs if experiment.gaussian else self.runs
-
-    def pilot_of(self, trials: int | None) -> int:
-        """Return how many runs choose the experiment: no more than a quarter of those asked for, if any are."""
-        return self.pilot if trials is None else max(_LEAST_PILOT, min(self.pilot, trials // 4))
-
-
-QUICK = Effort(runs=1000, gaussian_runs=1000, numbers=9_000_000, pilot=60)
-"""A quarter of the usual effort, or less: what a table of everything takes in some minutes."""
 
 
 def audited(kind: str, name: str) -> bool:
@@ -204,7 +162,7 @@ def audit_algorithm(
     confidence : float
         Of the bound: it exceeds the true epsilon in at most a share 1 − confidence of audits.
     seed : int
-        Of the noise, which is public: the rows are made up.
+        Of the noise, which is public: the rows are synthetic.
     effort : Effort, optional
     progress : callable, optional
         Called with the number of runs that are done and that of all.
@@ -216,35 +174,23 @@ def audit_algorithm(
     ParameterError
         For fewer than eight trials.
     """
-    if trials is not None and trials < 8:
-        raise ParameterError(
-            f"trials is {trials}; an audit needs eight at the least, and some hundreds to show anything"
-        )
-    experiments, bills, proved = [], [], True
-    for algorithm, setting in candidates:
-        guarantee = algorithm.guarantee(setting)
-        proved = proved and guarantee.proved
-        bills.append(guarantee.losses)
-        experiments += experiments_on(algorithm, setting, salt=f"{seed}/{kind}/{name}", noise=noise)
-    effort = effort or Effort()
-    chosen = best_pair(experiments, trials=effort.pilot_of(trials), delta=delta)
-    found = examine(
-        chosen,
-        trials=trials or effort.trials(chosen),
-        delta=delta,
-        confidence=confidence,
-        progress=progress,
-    )
-    return make_report(
-        found,
+    guarantees = [algorithm.guarantee(setting) for algorithm, setting in candidates]
+    salt = f"{seed}/{kind}/{name}"
+    return audit_experiments(
+        [one for candidate in candidates for one in experiments_on(*candidate, salt=salt, noise=noise)],
+        Stated(
+            delta=delta,
+            claimed_epsilon=claimed_epsilon,
+            costs=[each.losses for each in guarantees] if all(each.proved for each in guarantees) else None,
+        ),
         algorithm=name,
         kind=kind,
-        claimed_epsilon=claimed_epsilon,
-        bills=bills if proved else None,
-        delta=delta,
-        confidence=confidence,
         neighbours=candidates[0][1].neighbours,
+        trials=trials,
+        confidence=confidence,
         seed=seed,
+        effort=effort,
+        progress=progress,
     )
 
 
@@ -284,8 +230,12 @@ def experiments_on(algorithm: Algorithm, setting: Setting, *, salt: str, noise: 
     found = []
     for pair_name, pair, started in _pairs(algorithm, setting):
         label = f"{pair_name}, {shape_of(setting.dimension, setting.classes)}"
-        source = _Source(noise, hashlib.sha256(f"{salt}/{label}".encode()).digest())
-        found.append(_experiment(label, started, setting, pair, source))
+        secret = hashlib.sha256(f"{salt}/{label}".encode()).digest()
+
+        def noise_of(world: bool, trial: int, secret: bytes = secret) -> NoiseSource:
+            return noise(secret, f"{trial}/{world}")
+
+        found.append(_experiment(label, started, setting, pair, noise_of))
     return found
 
 
@@ -378,29 +328,38 @@ class _Started:
 # ── runs ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@dataclass(frozen=True, slots=True)
-class _Source:
-    """The noise of every run of one experiment."""
-
-    make: Noise
-    secret: bytes
-
-    def of(self, world: bool, trial: int) -> NoiseSource:
-        return self.make(self.secret, f"{trial}/{world}")
+_NoiseOf = Callable[[bool, int], NoiseSource]
+"""The noise of each run of one experiment, by neighbour and trial."""
 
 
 def _experiment(
-    label: str, algorithm: Algorithm, setting: Setting, pair: NeighbouringPair, source: _Source
+    label: str, algorithm: Algorithm, setting: Setting, pair: NeighbouringPair, noise_of: _NoiseOf
 ) -> Experiment:
     worlds = {world: _parties(setting, pair, world) for world in (True, False)}
-    if is_sum_algorithm(algorithm):
-        sums = cast(SumAlgorithm, algorithm)
-        if sums.steps(setting) == 1:
-            return _one_sum(label, sums, setting, worlds, source)
-    elif isinstance(algorithm, AdditiveNoise):
-        return _additive(label, algorithm, setting, worlds, source)
-    gaussian = is_sum_algorithm(algorithm) and is_gaussian(cast(SumAlgorithm, algorithm).law(setting))
-    return Experiment(label, _Runs(algorithm, setting, worlds, pair.party, source), gaussian=gaussian)
+    sums = cast(SumAlgorithm, algorithm) if is_sum_algorithm(algorithm) else None
+    if sums is not None and sums.steps(setting) == 1:
+        return _one_sum(label, sums, setting, worlds, noise_of)
+    law = getattr(algorithm, "law", None)
+    gaussian = law is not None and is_gaussian(law(setting))
+    if sums is None and isinstance(algorithm, AdditiveNoise):
+
+        def runs(world: bool, first: int, count: int) -> Outputs:
+            noisy = algorithm.noisy(worlds[world], setting, noise_of(world, first), count)
+            return {"noisy vector": np.asarray(noisy, dtype=np.float64)}
+
+        return Experiment(label, runs, numbers=runs(True, 0, 1)["noisy vector"].size, fitted=gaussian)
+
+    def run(world: bool, trial: int) -> Outputs:
+        rows, other = worlds[world], worlds[not world][pair.party]
+        watched = run_watched(algorithm, setting, noise_of(world, trial), rows, other, party=pair.party, world=world)
+        seen = observables(watched.artefact, [worlds[True], worlds[False]], setting) | observed_ratio([watched])
+        for step, (before, after) in enumerate(itertools.pairwise(watched.noise), start=1):
+            if before.shape == after.shape:
+                # Zero in every run where a stream is used twice.
+                seen[f"noise of sum {step} less that of sum {step - 1}, if left"] = after - before
+        return seen
+
+    return Experiment(label, one_by_one(run), gaussian=sums is not None and gaussian)
 
 
 def _parties(setting: Setting, pair: NeighbouringPair, world: bool) -> list[Rows]:
@@ -414,72 +373,29 @@ def _parties(setting: Setting, pair: NeighbouringPair, world: bool) -> list[Rows
 
 
 def _one_sum(
-    label: str, algorithm: SumAlgorithm, setting: Setting, worlds: dict[bool, list[Rows]], source: _Source
+    label: str, algorithm: SumAlgorithm, setting: Setting, worlds: dict[bool, list[Rows]], noise_of: _NoiseOf
 ) -> Experiment:
     """Return the experiment of one noisy sum: the exact ones are formed once, and noise is drawn for many runs."""
     state, law = algorithm.initial(setting), algorithm.law(setting)
     exact = {
-        world: sum(algorithm.contribution(state, rows, setting).ravel() for rows in parties)
+        world: np.sum([algorithm.contribution(state, rows, setting).ravel() for rows in parties], axis=0)
         for world, parties in worlds.items()
     }
-    left, right = (np.asarray(exact[world], dtype=np.int64) for world in (True, False))
-    together = isinstance(law, _INDEPENDENT)
+    size, together = exact[True].size, isinstance(law, _INDEPENDENT)
 
     def runs(world: bool, first: int, count: int) -> Outputs:
-        own = left if world else right
-        stream = source.of(world, first).stream("sum-0", own)
+        stream = noise_of(world, first).stream("sum-0", exact[world])
         if together:
-            draws = law.sample(count * own.size, stream).reshape(count, -1)
+            draws = law.sample(count * size, stream).reshape(count, -1)
         else:
-            draws = np.stack([law.sample(own.size, stream) for _ in range(count)])
-        noisy = (own + draws).astype(np.float64)
-        ratio = log_ratio(law, noisy, left.astype(np.float64), right.astype(np.float64))
+            draws = np.stack([law.sample(size, stream) for _ in range(count)])
+        noisy = (exact[world] + draws).astype(np.float64)
+        ratio = log_ratio(law, noisy, *(exact[side].astype(np.float64) for side in (True, False)))
         if ratio is None:
             return {"noisy sums": noisy}
         return {GAUSSIAN_RATIO if is_gaussian(law) else RATIO: ratio[:, None]}
 
-    return Experiment(label, runs, numbers=left.size * (1 if together else _SLOWER))
-
-
-def _additive(
-    label: str, algorithm: AdditiveNoise, setting: Setting, worlds: dict[bool, list[Rows]], source: _Source
-) -> Experiment:
-    """Return the experiment of an exact vector plus noise, drawn for many runs."""
-
-    def runs(world: bool, first: int, count: int) -> Outputs:
-        noisy = algorithm.noisy(worlds[world], setting, source.of(world, first), count)
-        return {"noisy vector": np.asarray(noisy, dtype=np.float64)}
-
-    law = getattr(algorithm, "law", None)
-    fitted = law is not None and is_gaussian(law(setting))
-    return Experiment(label, runs, numbers=runs(True, 0, 1)["noisy vector"].size, fitted=fitted)
-
-
-@dataclass(frozen=True, slots=True)
-class _Runs:
-    """Runs carried out one by one, with everything that they release."""
-
-    algorithm: Algorithm
-    setting: Setting
-    worlds: dict[bool, list[Rows]]
-    party: int
-    source: _Source
-
-    def __call__(self, world: bool, first: int, count: int) -> Outputs:
-        found = [self._run(world, trial) for trial in range(first, first + count)]
-        return {name: np.stack([one[name] for one in found]) for name in found[0]}
-
-    def _run(self, world: bool, trial: int) -> dict[str, Floats]:
-        noise, rows, other = self.source.of(world, trial), self.worlds[world], self.worlds[not world][self.party]
-        run = run_watched(self.algorithm, self.setting, noise, rows, other, party=self.party, world=world)
-        seen = observables(run.artefact, [self.worlds[side] for side in (True, False)], self.setting)
-        if run.ratio is not None:
-            seen[GAUSSIAN_RATIO if run.gaussian else RATIO] = np.array([run.ratio])
-        for step, (before, after) in enumerate(itertools.pairwise(run.noise), start=1):
-            if before.shape == after.shape:
-                # Zero in every run where a stream is used twice.
-                seen[f"noise of sum {step} less that of sum {step - 1}, if left"] = after - before
-        return seen
+    return Experiment(label, runs, numbers=size * (1 if together else _SLOWER))
 
 
 def observables(artefact: Artefact, worlds: Sequence[Sequence[Rows]], setting: Setting) -> dict[str, Floats]:
@@ -492,7 +408,7 @@ def observables(artefact: Artefact, worlds: Sequence[Sequence[Rows]], setting: S
     ----------
     artefact : Artefact
     worlds : sequence of sequences of Rows
-        The parties' rows on either neighbour, made up.
+        The parties' rows on either neighbour, synthetic.
     setting : Setting
     """
     seen = {name: np.asarray(array, dtype=np.float64).ravel() for name, array in artefact.arrays().items()}

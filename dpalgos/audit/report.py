@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 
@@ -12,14 +12,22 @@ from scipy.special import ndtri
 from dpalgos.accounting.composition import compose
 from dpalgos.accounting.trade_off import TYPE_I_ERRORS, gaussian_mu, trade_off
 from dpalgos.audit.clopper_pearson import epsilon_lower_bound
-from dpalgos.audit.experiment import Findings
+from dpalgos.audit.experiment import Curve, Effort, Experiment, Findings, best_pair, examine
+from dpalgos.errors import ParameterError
 from dpalgos.guarantees import ApproximateDP, Loss, Neighbours, PureEpsilon
 from dpalgos.mechanisms.gaussian import epsilon_of_mu
 
-__all__ = ["TIGHT", "AuditReport", "Curve", "Verdict", "make_report", "mu_of_errors", "verdict_of"]
-
-Curve = list[tuple[float, float]]
-"""Type I and type II errors of tests of one neighbour against the other."""
+__all__ = [
+    "TIGHT",
+    "AuditReport",
+    "BoundReport",
+    "Report",
+    "Stated",
+    "Verdict",
+    "audit_experiments",
+    "mu_of_errors",
+    "verdict_of",
+]
 
 TIGHT = 0.8
 """A lower bound of at least this share of what is stated is called tight."""
@@ -51,14 +59,51 @@ def verdict_of(lower_bound: float, gaussian_bound: float | None, stated: float) 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AuditReport:
-    """The outcome of one audit; everything in it is about made-up or public rows.
+class Stated:
+    """What is said of a release or of a whole run at delta.
+
+    Parameters
+    ----------
+    delta : float
+    claimed_epsilon : float or None
+        What a paper says; None where none does.
+    costs : sequence of sequences of Loss, or None
+        What is proved that it costs each party; None where nothing is proved.
+    """
+
+    delta: float
+    claimed_epsilon: float | None
+    costs: Sequence[Sequence[Loss]] | None
+
+    @property
+    def proved_epsilon(self) -> float | None:
+        """What is proved; None where nothing is."""
+        if self.costs is None:
+            return None
+        return max((compose(cost).epsilon(self.delta) for cost in self.costs), default=0.0)
+
+    @property
+    def proved_mu(self) -> float | None:
+        """The same as Gaussian DP; None where nothing is proved or a loss is of another type."""
+        mus = [gaussian_mu(cost) for cost in self.costs or ()]
+        return max((mu for mu in mus if mu is not None), default=None) if None not in mus else None
+
+    @property
+    def losses(self) -> Sequence[Sequence[Loss]]:
+        """What is proved, or, where nothing is, claimed, as losses; empty where neither."""
+        if self.costs is not None or self.claimed_epsilon is None:
+            return self.costs or ()
+        epsilon, delta = self.claimed_epsilon, self.delta
+        return [[ApproximateDP(epsilon, delta) if delta > 0 else PureEpsilon(epsilon)]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What every audit reports; all of it is about synthetic or public rows.
 
     Parameters
     ----------
     algorithm : str
-    kind : str
-        ``systems``, ``projections``, ``trainers`` or ``evaluators``.
     claimed_epsilon : float or None
         What the paper says at delta; None where no paper does.
     proved_epsilon : float or None
@@ -66,59 +111,68 @@ class AuditReport:
     proved_mu : float or None
         The same as Gaussian DP; None where nothing is proved or the loss is of another type.
     delta : float
+    neighbours : str
+        The relation.
+    seconds : float
+    seed : int or None
+        Of everything that is drawn: the same call with the same seed repeats every run. None: noise is secret.
+    """
+
+    algorithm: str
+    claimed_epsilon: float | None
+    proved_epsilon: float | None
+    proved_mu: float | None
+    delta: float
+    neighbours: str
+    seconds: float = 0.0
+    seed: int | None = None
+
+    def to_json(self) -> dict[str, object]:
+        """Return the report in plain values."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoundReport(Report):
+    """A report that bounds epsilon from below.
+
+    Parameters
+    ----------
     lower_bound : float
         On epsilon at delta: it is exceeded or met, at the given confidence, whatever the noise's law.
+    confidence : float
+    verdict : Verdict
+    """
+
+    lower_bound: float
+    confidence: float
+    verdict: Verdict
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditReport(BoundReport, Findings):
+    """The outcome of an audit by many runs on two neighbours: what was found, beside what is stated.
+
+    Parameters
+    ----------
+    kind : str
+        ``systems``, ``projections``, ``trainers`` or ``evaluators``.
     lower_mu : float
         On mu, if the release is Gaussian DP, from the measured curve; no law of the noise is assumed.
     ceiling : float
         What ``lower_bound`` would be, had the event happened always on one neighbour and never on the other: about
         ln(trials/5.3) at 99 %.
-    gaussian_mu, gaussian_bound : float or None
-        The bounds of a Gaussian-DP fit, where every noisy number is a Gaussian sum: mu, and epsilon at delta. It
-        assumes the shape, and is for tightness.
-    confidence : float
-    verdict : Verdict
-    trials : int
-        Runs on each neighbour that the bound was counted on.
-    seconds : float
-    pair, event : str
-        Which neighbours and which event showed it.
-    neighbours : str
-        The relation.
-    seed : int
-        Of the public noise: the same call with the same seed repeats every run.
-    curve : list of (float, float)
-        Type I and type II errors of the best tests found, all at the confidence together: the trade-off curve lies
-        below.
+    gaussian_bound : float or None
+        Epsilon at delta of the Gaussian-DP fit.
     stated_curve : list of (float, float)
         The trade-off curve that follows from what is proved, or, where nothing is, claimed: no test is to lie below.
     """
 
-    algorithm: str
     kind: str
-    claimed_epsilon: float | None
-    proved_epsilon: float | None
-    proved_mu: float | None
-    delta: float
-    lower_bound: float
     lower_mu: float
     ceiling: float
-    gaussian_mu: float | None
     gaussian_bound: float | None
-    confidence: float
-    verdict: Verdict
-    trials: int
-    seconds: float
-    pair: str
-    event: str
-    neighbours: str
-    seed: int
-    curve: Curve
     stated_curve: Curve
-
-    def to_json(self) -> dict[str, object]:
-        """Return the report in plain values."""
-        return {**asdict(self), "verdict": str(self.verdict)}
 
 
 def mu_of_errors(curve: Sequence[tuple[float, float]]) -> float:
@@ -126,65 +180,67 @@ def mu_of_errors(curve: Sequence[tuple[float, float]]) -> float:
     return max((float(ndtri(1.0 - alpha) - ndtri(beta)) for alpha, beta in curve if alpha < 1 and beta < 1), default=0)
 
 
-def make_report(
-    found: Findings,
+def audit_experiments(
+    experiments: Sequence[Experiment],
+    stated: Stated,
     *,
     algorithm: str,
     kind: str,
-    claimed_epsilon: float | None,
-    bills: Sequence[Sequence[Loss]] | None,
-    delta: float,
-    confidence: float,
     neighbours: Neighbours,
-    seed: int,
-    seconds: float = 0.0,
+    trials: int | None = None,
+    confidence: float = 0.99,
+    seed: int = 0,
+    effort: Effort | None = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> AuditReport:
-    """Return the report on what an experiment found.
+    """Choose the experiment that a few runs of each show most of, run it many times, and report what it shows.
 
     Parameters
     ----------
-    found : Findings
-    algorithm, kind : str
-    claimed_epsilon : float or None
-        What a paper says at delta.
-    bills : sequence of sequences of Loss, or None
-        What is proved that each party pays; None where nothing is proved.
-    delta, confidence, neighbours, seed, seconds
-        See :class:`AuditReport`.
+    experiments : sequence of Experiment
+    stated : Stated
+    algorithm, kind, neighbours, seed
+        For the report.
+    trials : int, optional
+        Runs on each neighbour, some to choose the event and the others counted; by ``effort`` where left out.
+    confidence : float
+        Of the bound: it exceeds the true epsilon in at most a share 1 − confidence of audits.
+    effort : Effort, optional
+    progress : callable, optional
+        Called with the number of runs that are done and that of all.
+
+    Raises
+    ------
+    ParameterError
+        For fewer than eight trials.
     """
-    proved = None if bills is None else max((compose(bill).epsilon(delta) for bill in bills), default=0.0)
-    mus = [] if bills is None else [gaussian_mu(bill) for bill in bills]
-    proved_mu = max((mu for mu in mus if mu is not None), default=None) if None not in mus else None
-    stated = [list(bill) for bill in bills] if bills is not None else _claimed(claimed_epsilon, delta)
-    epsilon = proved if proved is not None else math.inf if claimed_epsilon is None else claimed_epsilon
-    errors = trade_off(stated).tolist() if stated else [0.0] * len(TYPE_I_ERRORS)
-    fit = None if found.gaussian_mu is None else (epsilon_of_mu(found.gaussian_mu, delta) if delta > 0 else None)
+    if trials is not None and trials < 8:
+        raise ParameterError(
+            f"trials is {trials}; an audit needs eight at the least, and some hundreds to show anything"
+        )
+    effort, delta = effort or Effort(), stated.delta
+    chosen = best_pair(experiments, trials=effort.pilot_of(trials), delta=delta)
+    found = examine(
+        chosen, trials=trials or effort.trials(chosen), delta=delta, confidence=confidence, progress=progress
+    )
+    proved, claimed = stated.proved_epsilon, stated.claimed_epsilon
+    epsilon = proved if proved is not None else math.inf if claimed is None else claimed
+    errors = trade_off(stated.losses).tolist() if stated.losses else [0.0] * len(TYPE_I_ERRORS)
+    fit = None if found.gaussian_mu is None or delta == 0 else epsilon_of_mu(found.gaussian_mu, delta)
     return AuditReport(
+        **vars(found),
         algorithm=algorithm,
         kind=kind,
-        claimed_epsilon=claimed_epsilon,
+        claimed_epsilon=claimed,
         proved_epsilon=proved,
-        proved_mu=proved_mu,
+        proved_mu=stated.proved_mu,
         delta=delta,
-        lower_bound=found.lower_bound,
         lower_mu=max(0.0, mu_of_errors(found.curve)),
         ceiling=epsilon_lower_bound(found.trials, found.trials, 0, found.trials, delta, confidence),
-        gaussian_mu=found.gaussian_mu,
         gaussian_bound=fit,
         confidence=confidence,
         verdict=verdict_of(found.lower_bound, fit, epsilon),
-        trials=found.trials,
-        seconds=round(seconds, 2),
-        pair=found.pair,
-        event=found.event,
         neighbours=str(neighbours),
         seed=seed,
-        curve=found.curve,
         stated_curve=list(zip(TYPE_I_ERRORS, errors, strict=True)),
     )
-
-
-def _claimed(epsilon: float | None, delta: float) -> list[list[Loss]]:
-    if epsilon is None:
-        return []
-    return [[ApproximateDP(epsilon, delta) if delta > 0 else PureEpsilon(epsilon)]]

@@ -9,6 +9,7 @@ from typing import cast
 import numpy as np
 
 from dpalgos.algorithms import Algorithm, DirectAlgorithm, fit, is_sum_algorithm
+from dpalgos.audit.experiment import GAUSSIAN_RATIO, RATIO
 from dpalgos.audit.ratios import is_gaussian, log_ratio
 from dpalgos.guarantees import Setting
 from dpalgos.models import Artefact
@@ -16,7 +17,7 @@ from dpalgos.noise import NoiseSource
 from dpalgos.rows import Floats, Ints, Rows
 from dpalgos.summation import IntegerNoise, SumAlgorithm, TrustedSummation, run_sums
 
-__all__ = ["WatchedRun", "WatchedSummation", "run_watched"]
+__all__ = ["WatchedRun", "observed_ratio", "run_watched"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +42,15 @@ class WatchedRun:
     noise: tuple[Floats, ...] = ()
 
 
-class WatchedSummation:
-    """The plain sum with noise added once, and what all sums so far say of the neighbour.
+def observed_ratio(runs: Sequence[WatchedRun]) -> dict[str, Floats]:
+    """Return the observable that holds what is known of all sums of some runs together; none where nothing is."""
+    known = [run.ratio for run in runs if run.ratio is not None]
+    gaussian = len(known) == len(runs) and all(run.gaussian for run in runs)
+    return {GAUSSIAN_RATIO if gaussian else RATIO: np.array([sum(known)])} if known else {}
+
+
+class _WatchedSummation(TrustedSummation):
+    """The plain sum with noise added once, and of each step its law, the noisy sum and the exact one of either world.
 
     Parameters
     ----------
@@ -60,26 +68,20 @@ class WatchedSummation:
     def __init__(
         self, noise: NoiseSource, algorithm: SumAlgorithm, setting: Setting, other: Rows, party: int, world: bool
     ) -> None:
-        self._inner, self._algorithm, self._setting = TrustedSummation(noise), algorithm, setting
+        super().__init__(noise)
+        self._algorithm, self._setting, self._party, self._world = algorithm, setting, party, world
         prepare = getattr(algorithm, "prepare", None)
-        self._other, self._party, self._world = other if prepare is None else prepare(other, setting), party, world
-        self._state = algorithm.initial(setting)
-        self.ratio: float | None = 0.0
-        self.gaussian = True
-        self.noise_if_left: list[Floats] = []
+        self._other, self._state = other if prepare is None else prepare(other, setting), algorithm.initial(setting)
+        self.sums: list[tuple[IntegerNoise, Ints, Ints, Ints]] = []
 
     def release(self, step: str, contributions: Sequence[Ints], law: IntegerNoise) -> Ints:
-        """Release the sum, and add what it says."""
+        """Release the sum, and keep what was summed."""
         formed = list(contributions)
-        noisy = self._inner.release(step, formed, law)
+        noisy = super().release(step, formed, law)
         own: Ints = sum(formed[1:], start=formed[0])
         theirs = own - formed[self._party] + self._algorithm.contribution(self._state, self._other, self._setting)
         self._state = self._algorithm.update(self._state, noisy, self._setting)
-        left, right = (own, theirs) if self._world else (theirs, own)
-        found = log_ratio(law, *(array.reshape(1, -1).astype(np.float64) for array in (noisy, left, right)))
-        self.ratio = None if found is None or self.ratio is None else self.ratio + float(found[0])
-        self.gaussian = self.gaussian and is_gaussian(law)
-        self.noise_if_left.append((noisy - left).ravel().astype(np.float64))
+        self.sums.append((law, noisy, *((own, theirs) if self._world else (theirs, own))))
         return noisy
 
 
@@ -109,6 +111,14 @@ def run_watched(
     if not is_sum_algorithm(algorithm):
         return WatchedRun(fit(cast(DirectAlgorithm, algorithm), rows, setting, noise), ratio=None, gaussian=False)
     sums = cast(SumAlgorithm, algorithm)
-    watched = WatchedSummation(noise, sums, setting, other, party, world)
+    watched = _WatchedSummation(noise, sums, setting, other, party, world)
     artefact = run_sums(sums, rows, setting, watched)
-    return WatchedRun(artefact, watched.ratio, watched.gaussian, tuple(watched.noise_if_left))
+    ratios = [
+        log_ratio(law, *(array.reshape(1, -1).astype(np.float64) for array in arrays)) for law, *arrays in watched.sums
+    ]
+    return WatchedRun(
+        artefact,
+        ratio=None if any(ratio is None for ratio in ratios) else float(sum(ratio[0] for ratio in ratios)),
+        gaussian=all(is_gaussian(law) for law, *_ in watched.sums),
+        noise=tuple((noisy - left).ravel().astype(np.float64) for _, noisy, left, _ in watched.sums),
+    )

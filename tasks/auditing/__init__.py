@@ -1,1 +1,1 @@
-"""Audits of whole systems: planned as any run is, repeated in memory on made-up neighbours."""
+"""Audits of whole systems: planned as any run is, repeated in memory on synthetic neighbours."""

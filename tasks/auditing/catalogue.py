@@ -10,6 +10,9 @@ from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
+
+from threadpoolctl import threadpool_limits
 
 from dpalgos.audit.releases import QUICK, Effort, audit_release, audited
 from dpalgos.audit.report import AuditReport
@@ -51,6 +54,10 @@ class Arguments:
     neighbours: Neighbours | None = None
     seed: int = 0
     quick: bool = False
+
+    def given(self, *fields: str) -> dict[str, Any]:
+        """Return those of some fields that have a value; each audit has its own usual values for the others."""
+        return {field: value for field in fields if (value := getattr(self, field)) is not None}
 
 
 def subjects() -> list[Subject]:
@@ -96,9 +103,8 @@ def audit_subject(
         For numbers out of range, or where no noise is drawn.
     """
     started = time.monotonic()
-    given = {field.name: getattr(arguments, field.name) for field in dataclasses.fields(arguments)}
-    quick = given.pop("quick")
-    effort = QUICK if quick else Effort()
+    given = arguments.given("epsilon", "delta", "trials", "confidence", "neighbours", "seed")
+    effort = QUICK if arguments.quick else Effort()
     if subject.kind == "systems":
         return audit_system(subject.name, effort=effort, progress=progress, **given)
     report = audit_release(subject.kind, subject.name, effort=effort, progress=progress, **given)
@@ -124,7 +130,8 @@ def audit_all(
         How many at a time.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    places = {subject: folder / f"{_digest(subject, arguments)}.json" for subject in wanted}
+    asked = {"code": package_digest("dpalgos", "tasks"), "arguments": dataclasses.asdict(arguments)}
+    places = {one: folder / f"{identity(subject=dataclasses.asdict(one), **asked)}.json" for one in wanted}
     missing = []
     for subject, place in places.items():
         kept = _read(place)
@@ -132,7 +139,8 @@ def audit_all(
             missing.append(subject)
         else:
             yield subject, kept
-    with ProcessPoolExecutor(processes, get_context("spawn"), initializer=_one_thread) as pool:
+    # The linear algebra of one process is not to slow the others down.
+    with ProcessPoolExecutor(processes, get_context("spawn"), initializer=threadpool_limits, initargs=(1,)) as pool:
         waiting: Mapping[Future[AuditReport], Subject] = {
             pool.submit(audit_subject, subject, arguments): subject for subject in missing
         }
@@ -151,27 +159,10 @@ def audit_all(
 
 
 def _failed(subject: Subject, failure: BaseException) -> Json:
-    numbers = dict.fromkeys(("delta", "claimed_epsilon", "proved_epsilon", "lower_bound", "gaussian_bound", "seconds"))
     reason = f"{type(failure).__name__}: {' '.join(str(failure).split())}"
-    return {
-        "kind": subject.kind,
-        "algorithm": subject.name,
-        "verdict": f"not audited ({reason})",
-        "trials": 0,
-        **numbers,
-    }
-
-
-def _one_thread() -> None:
-    """Keep the linear algebra of one process from slowing the others down."""
-    from threadpoolctl import threadpool_limits
-
-    threadpool_limits(1)
-
-
-def _digest(subject: Subject, arguments: Arguments) -> str:
-    code = package_digest("dpalgos", "tasks")
-    return identity(code=code, subject=dataclasses.asdict(subject), arguments=dataclasses.asdict(arguments))
+    numbers = ("delta", "claimed_epsilon", "proved_epsilon", "lower_bound", "gaussian_bound", "seconds")
+    verdict = {"kind": subject.kind, "algorithm": subject.name, "verdict": f"not audited ({reason})", "trials": 0}
+    return verdict | dict.fromkeys(numbers)
 
 
 def _read(place: Path) -> Json | None:

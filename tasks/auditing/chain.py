@@ -1,43 +1,43 @@
-"""The audit of a whole chain: a system through ingestion, plan, ledger and door, on neighbouring made-up rows."""
+"""The audit of a whole chain: a system through ingestion, plan, ledger and door, on neighbouring synthetic rows."""
 
 from __future__ import annotations
 
-import csv
-import dataclasses
 import shutil
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
+import pandas as pd
 
-from dpalgos.audit.observables import Value, compare
-from dpalgos.audit.report import Verdict
+from dpalgos.audit.observables import Comparison, Value, compare
+from dpalgos.audit.report import BoundReport, Verdict
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Neighbours
 from dpalgos.registry import lookup
-from dpalgos.rows import Floats
 from dpalgos.systems.system import System
 from storage.errors import RefusedError
 from storage.refs import OnViolation, Visibility
-from tasks.auditing.observing import Finished, observe
+from tasks.auditing.observing import observe
 from tasks.datasets.registration import ingest
 from tasks.datasets.request import IngestRequest
 from tasks.planning.configuration import TrainingConfig
 from tasks.runtime.settings import current_layout, isolated_root
+from tasks.tracking.results import Chained, Proved
 
-__all__ = ["Chain", "ChainReport", "MadeUpTable", "audit_chain", "chain_config", "made_up_tables", "run_once"]
+__all__ = ["Chain", "ChainReport", "audit_chain", "chain_config", "run_once", "synthetic_tables"]
 
-Chain = Callable[[TrainingConfig], Finished]
+Chain = Callable[[TrainingConfig], Chained]
 """Runs the whole chain without an engine: ``flows.federated_training.chain_inline``."""
 
-_NAME = "made-up"
+_NAME = "synthetic"
 _ROWS, _TEST_ROWS, _FEATURES = 40, 12, 4
 _CLASSES = ("no", "yes")
 _PARTIES = 2
-# Made-up rows need not outlive a power cut: what a run waits for is mostly the disk.
+# Synthetic rows need not outlive a power cut: what a run waits for is mostly the disk.
 _MEMORY = Path("/dev/shm")
 # Beyond what any audited budget can cost: the cap is not what is audited.
 _CAP = 1e6
@@ -51,37 +51,11 @@ _OTHER = MappingProxyType(
 )
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class MadeUpTable:
-    """Rows of a made-up private table.
-
-    Parameters
-    ----------
-    features : array (n, 4)
-        In (−1, 1).
-    labels : tuple of str
-    rejected : tuple of int
-        Rows that the schema does not admit: null records.
-    """
-
-    features: Floats
-    labels: tuple[str, ...]
-    rejected: tuple[int, ...] = ()
-
-    def write(self, path: Path) -> Path:
-        """Write the rows as CSV."""
-        with path.open("w", newline="") as file:
-            writer = csv.writer(file)
-            for number, (row, label) in enumerate(zip(self.features.tolist(), self.labels, strict=True)):
-                writer.writerow([9.0 if number in self.rejected else f"{value:.6f}" for value in row] + [label])
-        return path
+Tables = Mapping[str, pd.DataFrame]
+"""The rows to train on, ``train``, and those held out, ``test``: features in (−1, 1), a label at the end."""
 
 
-Tables = Mapping[str, MadeUpTable]
-"""The rows to train on, ``train``, and those held out, ``test``."""
-
-
-def made_up_tables(neighbours: Neighbours, part: str) -> tuple[Tables, Tables]:
+def synthetic_tables(neighbours: Neighbours, part: str) -> tuple[Tables, Tables]:
     """Return two private data sets that differ in one record: a row far from all others against the relation's other.
 
     Under ``replace-one`` that is the opposite row of the other class, under ``replace-special`` a null record: a row
@@ -95,70 +69,26 @@ def made_up_tables(neighbours: Neighbours, part: str) -> tuple[Tables, Tables]:
     """
     random = np.random.default_rng(7)
     base = {"train": _crowd(_ROWS, random), "test": _crowd(_TEST_ROWS, random)}
-    far, crowd = np.array([0.05, 0.05, -0.95, 0.95]), base[part]
-
-    def with_first(row: Floats, label: str) -> MadeUpTable:
-        return MadeUpTable(np.vstack([row, crowd.features[1:]]), (label, *crowd.labels[1:]))
-
-    left, right = with_first(far, _CLASSES[1]), with_first(-far, _CLASSES[0])
-    if neighbours is Neighbours.REPLACE_SPECIAL:
-        right = dataclasses.replace(left, rejected=(0,))
+    left, right = (base[part].copy() for _ in range(2))
+    far = np.array([0.05, 0.05, -0.95, 0.95])
+    left.loc[0] = [*far, _CLASSES[1]]
+    # What the schema does not admit is a null record.
+    outside = [9.0] * _FEATURES
+    right.loc[0] = [*-far, _CLASSES[0]] if neighbours is Neighbours.REPLACE_ONE else [*outside, _CLASSES[1]]
     return {**base, part: left}, {**base, part: right}
 
 
-def _crowd(rows: int, random: np.random.Generator) -> MadeUpTable:
+def _crowd(rows: int, random: np.random.Generator) -> pd.DataFrame:
     features = 0.2 * random.standard_normal((rows, _FEATURES))
     features[:, 0] += np.where(np.arange(rows) % 2, 0.4, -0.4)
-    return MadeUpTable(np.clip(features, -0.99, 0.99), tuple(_CLASSES[place % 2] for place in range(rows)))
+    return pd.DataFrame(np.clip(features, -0.99, 0.99)).assign(y=np.resize(_CLASSES, rows))
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class ChainReport:
-    """The outcome of an audit of a whole chain.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChainReport(BoundReport, Comparison):
+    """The outcome of an audit of a whole chain: what was compared, and which pair of neighbours showed most."""
 
-    Parameters
-    ----------
-    algorithm : str
-    proved_epsilon : float
-        What is proved of the whole run at delta.
-    delta : float
-    lower_bound : float
-        On epsilon at delta, from one event of any field, at the confidence and without assumptions.
-    ceiling : float
-        The largest bound that so many runs can show.
-    confidence : float
-    verdict : Verdict
-    differing : tuple of str
-        Fields that have one value in all runs on one neighbour and another in all on the other: without noise, unless
-        runs are few and the number is rounded or clipped. None in a sound system.
-    fields : int
-        How many were compared.
-    pair, event : str
-        Which neighbours and which field showed most.
-    trials : int
-        Runs on each neighbour that the bound was counted on.
-    seconds : float
-    neighbours : str
-    """
-
-    algorithm: str
-    proved_epsilon: float
-    delta: float
-    lower_bound: float
-    ceiling: float
-    confidence: float
-    verdict: Verdict
-    differing: tuple[str, ...]
-    fields: int
     pair: str
-    event: str
-    trials: int
-    seconds: float
-    neighbours: str
-
-    def to_json(self) -> dict[str, object]:
-        """Return the report in plain values."""
-        return {**dataclasses.asdict(self), "verdict": str(self.verdict)}
 
 
 def audit_chain(
@@ -172,7 +102,7 @@ def audit_chain(
     neighbours: Neighbours = Neighbours.REPLACE_ONE,
     progress: Callable[[int, int], None] | None = None,
 ) -> ChainReport:
-    """Run a proved system on neighbouring made-up private tables and compare everything that everybody may see.
+    """Run a proved system on neighbouring synthetic private tables and compare everything that everybody may see.
 
     Each run is a whole one, a charged evaluation included, in a fresh root with secrets of its own: rows are ingested
     as private, the plan is charged, the noise comes from the door. What is compared: see
@@ -217,10 +147,10 @@ def audit_chain(
     parts = ("train", "test")
     # Either pair at its share of the error.
     each = 1.0 - (1.0 - confidence) / len(parts)
-    found, proved = {}, 0.0
+    found = {}
     for number, part in enumerate(parts):
         seen: list[list[dict[str, Value]]] = [[], []]
-        pair = made_up_tables(neighbours, part)
+        pair = synthetic_tables(neighbours, part)
         # In turn, so that whatever drifts meets both worlds alike.
         for trial in range(trials):
             for world, tables in enumerate(pair):
@@ -230,19 +160,21 @@ def audit_chain(
                     progress(2 * (number * trials + trial) + world + 1, 2 * trials * len(parts))
         found[part] = compare(seen[0], seen[1], delta=delta, confidence=each)
     worst = max(parts, key=lambda part: (found[part].lower_bound, len(found[part].differing)))
-    return ChainReport(
-        algorithm=name,
-        proved_epsilon=proved,
-        delta=delta,
-        lower_bound=found[worst].lower_bound,
-        ceiling=found[worst].ceiling,
-        confidence=confidence,
-        verdict=Verdict.VIOLATES if found[worst].lower_bound > proved else Verdict.CONSISTENT,
+    most = replace(
+        found[worst],
         differing=tuple(f"{part}: {field}" for part in parts for field in found[part].differing),
         fields=max(one.fields for one in found.values()),
+    )
+    return ChainReport(
+        **vars(most),
+        algorithm=name,
+        claimed_epsilon=None if lookup("systems", name).claim is None else epsilon,
+        proved_epsilon=proved.epsilon,
+        proved_mu=proved.mu,
+        delta=delta,
+        confidence=confidence,
+        verdict=Verdict.VIOLATES if most.lower_bound > proved.epsilon else Verdict.CONSISTENT,
         pair=f"a {_PLACE[worst]} record far from all others against {_OTHER[neighbours]}",
-        event=found[worst].event,
-        trials=found[worst].trials,
         seconds=round(time.monotonic() - started, 2),
         neighbours=str(neighbours),
     )
@@ -252,7 +184,7 @@ def chain_config(name: str, epsilon: float, delta: float, neighbours: Neighbours
     """Return the run that is audited: all that may be measured, few steps of a descent."""
     system: System = lookup("systems", name)
     arrangement = next(iter(system.supported().values()))
-    fields = {field.name for field in dataclasses.fields(lookup("trainers", arrangement.trainer.name))}
+    known = {field.name for field in fields(lookup("trainers", arrangement.trainer.name))}
     return TrainingConfig(
         algorithm=name,
         dataset=_NAME,
@@ -263,12 +195,12 @@ def chain_config(name: str, epsilon: float, delta: float, neighbours: Neighbours
         roc=True,
         neighbours=neighbours,
         # Each step of a descent is the same mechanism at a share of the budget.
-        parameters={"trainer.iterations": _MOST_STEPS} if "iterations" in fields else {},
+        parameters={"trainer.iterations": _MOST_STEPS} if "iterations" in known else {},
     )
 
 
-def run_once(config: TrainingConfig, tables: Tables, chain: Chain) -> tuple[dict[str, Value], float]:
-    """Ingest tables as private rows of a fresh root, run the chain, and return what is seen and the proved epsilon."""
+def run_once(config: TrainingConfig, tables: Tables, chain: Chain) -> tuple[dict[str, Value], Proved]:
+    """Ingest tables as private rows of a fresh root, run the chain, and return what is seen and proved."""
     folder = Path(tempfile.mkdtemp(prefix="unitball-audit-", dir=_MEMORY if _MEMORY.is_dir() else None))
     try:
         with isolated_root(folder / "root"):
@@ -276,7 +208,7 @@ def run_once(config: TrainingConfig, tables: Tables, chain: Chain) -> tuple[dict
             finished = chain(config)
             if finished.result.proved is None:
                 raise RefusedError(f"nothing is proved of {config.algorithm} at delta {config.stated_delta:g}")
-            return observe(current_layout(), config, finished), finished.result.proved.epsilon
+            return observe(current_layout(), config, finished), finished.result.proved
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -288,7 +220,9 @@ def _request(config: TrainingConfig, tables: Tables, folder: Path) -> IngestRequ
     schema.write_text(
         "\n".join(["header: false", "columns:", *columns, f"  - {{name: y, type: label, classes: [{classes}]}}"]) + "\n"
     )
-    rows = {part: table.write(folder / f"{part}.csv") for part, table in tables.items()}
+    rows = {part: folder / f"{part}.csv" for part in tables}
+    for part, table in tables.items():
+        table.to_csv(rows[part], header=False, index=False, float_format="%.6f")
     return IngestRequest(
         name=_NAME,
         format="csv",

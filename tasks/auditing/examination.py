@@ -31,7 +31,7 @@ _MOST_FIELDS = 5
 
 
 class AuditRequest(BaseModel, frozen=True, extra="forbid"):
-    """What a scheduled audit examines; rows are made up, so nothing is charged."""
+    """What a scheduled audit examines; rows are synthetic, so nothing is charged."""
 
     algorithm: Annotated[
         Annotated[str, RegisteredName("systems")] | None,
@@ -62,6 +62,8 @@ class Examined(BaseModel, frozen=True, arbitrary_types_allowed=True):
         One a finding.
     mechanism, one_run, chain
         The reports that the outcome rests on; None where an audit was left out.
+    mlflow_run_id : str or None
+        Where it is on record.
     """
 
     algorithm: str
@@ -71,6 +73,7 @@ class Examined(BaseModel, frozen=True, arbitrary_types_allowed=True):
     mechanism: AuditReport
     one_run: OneRunReport | None = None
     chain: ChainReport | None = None
+    mlflow_run_id: str | None = None
 
 
 def examine_system(
@@ -86,32 +89,22 @@ def examine_system(
     started = time.monotonic()
     seed = secrets.randbelow(2**31) if request.seed is None else request.seed
     of_mechanism = partial(audit_system, name, epsilon=epsilon, delta=delta, neighbours=neighbours)
-    findings: list[tuple[str, str]] = []
+    findings: list[tuple[bool, str]] = []
     mechanism = of_mechanism(trials=request.trials, confidence=_SUSPECTS, seed=seed)
     if mechanism.verdict is Verdict.VIOLATES:
         again = of_mechanism(trials=max(request.trials, _TRIALS_AGAIN), confidence=_CERTAIN, seed=seed + 1)
         certain = again.verdict is Verdict.VIOLATES
         mechanism = again if certain else mechanism
-        findings.append(
-            (
-                VIOLATION if certain else WARNING,
-                f"epsilon is {mechanism.lower_bound:.4g} at least, at confidence {mechanism.confidence:.12g} "
-                f"({mechanism.pair}; {mechanism.event})",
-            )
-        )
+        reason = f"epsilon is {mechanism.lower_bound:.4g} at least, at confidence {mechanism.confidence:.12g} "
+        findings.append((certain, f"{reason}({mechanism.pair}; {mechanism.event})"))
     one_run = None
     if request.canaries:
         one_run = audit_in_one_run(
             name, epsilon=epsilon, delta=delta, neighbours=neighbours, canaries=request.canaries, seed=seed
         )
         if one_run.verdict is Verdict.VIOLATES:
-            findings.append(
-                (
-                    VIOLATION if one_run.p_value < 1.0 - _CERTAIN else WARNING,
-                    f"{one_run.correct} of {one_run.guesses} canaries were guessed in one run, which has probability "
-                    f"{one_run.p_value:.2g} at most",
-                )
-            )
+            reason = f"{one_run.correct} of {one_run.guesses} canaries were guessed in one run, which has probability "
+            findings.append((one_run.p_value < 1.0 - _CERTAIN, f"{reason}{one_run.p_value:.2g} at most"))
     whole = None
     if request.chain_trials and mechanism.proved_epsilon is not None:
         of_chain = partial(
@@ -120,13 +113,13 @@ def examine_system(
         whole = of_chain(trials=request.chain_trials, confidence=_SUSPECTS)
         if whole.verdict is Verdict.VIOLATES or whole.differing:
             whole = of_chain(trials=_CHAIN_TRIALS_AGAIN, confidence=_CERTAIN)
-            certain = whole.verdict is Verdict.VIOLATES
             fields = ", ".join(whole.differing[:_MOST_FIELDS]) or whole.event
-            findings.append((VIOLATION if certain else WARNING, f"beside the releases neighbours differ: {fields}"))
-    kinds = {kind for kind, _ in findings}
+            reason = f"beside the releases neighbours differ: {fields}"
+            findings.append((whole.verdict is Verdict.VIOLATES, reason))
+    suspicion = VIOLATION if any(certain for certain, _ in findings) else WARNING
     return Examined(
         algorithm=name,
-        outcome=next((kind for kind in (VIOLATION, WARNING) if kind in kinds), CONSISTENT),
+        outcome=suspicion if findings else CONSISTENT,
         reasons=tuple(reason for _, reason in findings),
         seconds=round(time.monotonic() - started, 1),
         mechanism=mechanism,

@@ -9,16 +9,13 @@ from collections.abc import Callable
 
 import numpy as np
 
-from dpalgos.accounting.composition import compose
-from dpalgos.accounting.trade_off import gaussian_mu
 from dpalgos.audit.membership import attack, bound_of, likelihood_ratios
+from dpalgos.audit.report import Report
 from dpalgos.errors import ParameterError
-from dpalgos.guarantees import ApproximateDP, Loss, Neighbours
-from dpalgos.registry import lookup
-from dpalgos.rows import NULL_LABEL, Floats
-from tasks.auditing.made_up import MadeUpRun, Neighbouring
-from tasks.auditing.one_run import weights_of
-from tasks.auditing.public_rows import PublicSample, public_sample
+from dpalgos.guarantees import Neighbours
+from dpalgos.rows import NULL_LABEL, Floats, Ints
+from tasks.auditing.public_rows import public_sample
+from tasks.auditing.synthetic import SyntheticRun
 
 __all__ = ["LEVELS", "MembershipReport", "infer_membership"]
 
@@ -26,21 +23,17 @@ LEVELS = (0.001, 0.01, 0.1)
 """False positive rates at which the true positive rate is stated."""
 
 _ROWS = 160
-_PARTIES = ("0", "1")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class MembershipReport:
+class MembershipReport(Report):
     """How well members are told from others, and how well the guarantee lets them be.
 
     Parameters
     ----------
-    algorithm, dataset : str
+    dataset : str
     models, rows : int
         Shadow models, and rows that each of them held or not.
-    claimed_epsilon, proved_epsilon, proved_mu : float or None
-        At delta; None where nothing is claimed, or proved.
-    delta : float
     advantage, advantage_bound : float
         Largest difference of true and false positive rate, measured, and the most that is possible under what is
         proved, or, where nothing is, claimed.
@@ -50,19 +43,11 @@ class MembershipReport:
         False positive rate, true positive rate measured, and the most that is possible.
     curve, bound : list of (float, float)
         The whole curves, as points (false positive rate, true positive rate).
-    neighbours : str
-    seconds : float
-    seed : int
     """
 
-    algorithm: str
     dataset: str
     models: int
     rows: int
-    claimed_epsilon: float | None
-    proved_epsilon: float | None
-    proved_mu: float | None
-    delta: float
     advantage: float
     advantage_bound: float
     area: float
@@ -70,13 +55,6 @@ class MembershipReport:
     rates: list[tuple[float, float, float]]
     curve: list[tuple[float, float]]
     bound: list[tuple[float, float]]
-    neighbours: str
-    seconds: float
-    seed: int
-
-    def to_json(self) -> dict[str, object]:
-        """Return the report in plain values."""
-        return dataclasses.asdict(self)
 
 
 def infer_membership(
@@ -122,33 +100,35 @@ def infer_membership(
         For a set or system that does not fit, or too few models.
     """
     if rows < 2 or rows % 2:
-        raise ParameterError(f"rows is {rows}; give an even number, dealt to two parties")
+        raise ParameterError(f"rows is {rows}; give an even number, partitioned over two parties")
     started = time.monotonic()
     sample = public_sample(dataset, rows, seed)
     dimension = sample.features.shape[1]
-    run = MadeUpRun.of(name, epsilon=epsilon, delta=delta, rows=rows // 2, dimension=dimension, neighbours=neighbours)
-    random = np.random.default_rng([seed, 1])
-    members = random.random((models, rows)) < 0.5
+    run = SyntheticRun.of(
+        name, epsilon=epsilon, delta=delta, rows=rows // 2, dimension=dimension, neighbours=neighbours
+    )
+    members = np.random.default_rng([seed, 1]).random((models, rows)) < 0.5
+    absent: tuple[Floats, Ints] = (sample.spare_features, sample.spare_labels)
+    if neighbours is Neighbours.REPLACE_SPECIAL:
+        absent = np.zeros_like(sample.features), np.full(rows, NULL_LABEL)
     secret = hashlib.sha256(f"membership/{seed}".encode()).digest()
     scores = np.empty((models, rows))
-    for number in range(models):
-        scores[number] = _scores(run, sample, members[number], neighbours, secret, number, name)
+    for number, there in enumerate(members):
+        held = np.where(there[:, None], sample.features, absent[0]), np.where(there, sample.labels, absent[1])
+        scores[number] = run.margins(held, sample.features, sample.labels, secret, number)
         if progress is not None:
             progress(number + 1, models)
     found = attack(likelihood_ratios(scores, members), members)
-    plan, claimed = run.plan, epsilon if lookup("systems", name).claim is not None else None
-    bills = [list(bill) for bill in set(plan.bills().values())] if plan.proved else None
-    stated: list[list[Loss]] = bills or ([] if claimed is None else [[ApproximateDP(claimed, delta)]])
-    bound = bound_of(stated) if stated else None
-    mus = [gaussian_mu(bill) for bill in bills or []]
+    stated = run.stated
+    bound = bound_of(stated.losses) if stated.losses else None
     return MembershipReport(
         algorithm=name,
         dataset=dataset,
         models=models,
         rows=rows,
-        claimed_epsilon=claimed,
-        proved_epsilon=None if bills is None else max(compose(bill).epsilon(delta) for bill in bills),
-        proved_mu=max((mu for mu in mus if mu is not None), default=None) if None not in mus else None,
+        claimed_epsilon=stated.claimed_epsilon,
+        proved_epsilon=stated.proved_epsilon,
+        proved_mu=stated.proved_mu,
         delta=delta,
         advantage=found.advantage,
         advantage_bound=1.0 if bound is None else bound.advantage,
@@ -161,29 +141,3 @@ def infer_membership(
         seconds=round(time.monotonic() - started, 2),
         seed=seed,
     )
-
-
-def _scores(
-    run: MadeUpRun,
-    sample: PublicSample,
-    there: np.ndarray[tuple[int, ...], np.dtype[np.bool_]],
-    neighbours: Neighbours,
-    secret: bytes,
-    number: int,
-    name: str,
-) -> Floats:
-    """Train one model and return the margin of each row in it, (n,)."""
-    if neighbours is Neighbours.REPLACE_SPECIAL:
-        features = np.where(there[:, None], sample.features, 0.0)
-        labels = np.where(there, sample.labels, NULL_LABEL)
-    else:
-        features = np.where(there[:, None], sample.features, sample.spare_features)
-        labels = np.where(there, sample.labels, sample.spare_labels)
-    held = sample.dealt(features, labels)
-    seen = run.outputs(Neighbouring(sample.dataset, held, held), True, secret, number)
-    signs = 2.0 * sample.labels - 1.0
-    margins = np.empty(len(signs))
-    for place, party in enumerate(_PARTIES):
-        weights = weights_of(seen, party, sample.features.shape[1], name)
-        margins[place::2] = signs[place::2] * (sample.features[place::2] @ weights)
-    return margins

@@ -7,13 +7,11 @@ what protects time is a release's deadline.
 from __future__ import annotations
 
 import dataclasses
-import io
 import json
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -21,44 +19,18 @@ from sqlalchemy import MetaData, NullPool, create_engine, select
 
 from dpalgos.audit.observables import Value
 from storage.layout import Layout
-from storage.refs import DatasetRef, ReleaseRef
 from tasks.planning.configuration import TrainingConfig
-from tasks.planning.plans import RunPlan
 from tasks.tracking.reporting import run_report
-from tasks.tracking.results import RunResult
+from tasks.tracking.results import Chained
 
-__all__ = ["Finished", "observe"]
+__all__ = ["observe"]
 
 _RANDOM = re.compile(r"[0-9a-f]{16,}")
 _TIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[0-9.+:Z]*")
 _NUMBERS = (int, float, np.integer, np.floating)
 
 
-class Finished(Protocol):
-    """What a run of the chain leaves; see ``flows.federated_training.Chained``."""
-
-    @property
-    def dataset(self) -> DatasetRef:
-        """Its rows."""
-        ...
-
-    @property
-    def plan(self) -> RunPlan:
-        """What it has released."""
-        ...
-
-    @property
-    def result(self) -> RunResult:
-        """Its numbers."""
-        ...
-
-    @property
-    def models(self) -> dict[str, list[ReleaseRef]]:
-        """For each model what rows pass through, the model last."""
-        ...
-
-
-def observe(layout: Layout, config: TrainingConfig, finished: Finished) -> dict[str, Value]:
+def observe(layout: Layout, config: TrainingConfig, finished: Chained) -> dict[str, Value]:
     """Return everything that a run lets be seen, by field.
 
     Random identifiers differ in each run, so in the names of fields and in texts each is replaced by its role, and
@@ -69,7 +41,7 @@ def observe(layout: Layout, config: TrainingConfig, finished: Finished) -> dict[
     layout : Layout
         Of a root that holds this run alone.
     config : TrainingConfig
-    finished : Finished
+    finished : Chained
     """
     roles = _roles(layout, finished)
     report = run_report(config, finished.dataset, finished.plan, finished.result, finished.models)
@@ -97,7 +69,7 @@ def observe(layout: Layout, config: TrainingConfig, finished: Finished) -> dict[
     return seen
 
 
-def _roles(layout: Layout, finished: Finished) -> dict[str, str]:
+def _roles(layout: Layout, finished: Chained) -> dict[str, str]:
     """Return what each identifier of a run stands for."""
     plan = finished.plan
     combined = [one for one in (plan.basis, plan.model) if one is not None]
@@ -124,31 +96,30 @@ def _files(layout: Layout) -> Iterator[tuple[str, Value]]:
         if not path.is_file():
             yield f"{name}/", "folder"
             continue
-        data = path.read_bytes()
-        yield f"{name} (bytes)", len(data)
-        yield from _READERS.get(path.suffix, _text)(name, path, data)
+        yield f"{name} (bytes)", path.stat().st_size
+        yield from _READERS.get(path.suffix, _text)(name, path)
 
 
-def _text(name: str, path: Path, data: bytes) -> Iterator[tuple[str, Value]]:
-    yield name, data.decode("utf-8", "replace")
+def _text(name: str, path: Path) -> Iterator[tuple[str, Value]]:
+    yield name, path.read_bytes().decode("utf-8", "replace")
 
 
-def _json(name: str, path: Path, data: bytes) -> Iterator[tuple[str, Value]]:
-    yield from _fields(name, json.loads(data))
+def _json(name: str, path: Path) -> Iterator[tuple[str, Value]]:
+    yield from _fields(name, json.loads(path.read_bytes()))
 
 
-def _arrays(name: str, path: Path, data: bytes) -> Iterator[tuple[str, Value]]:
-    with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
+def _arrays(name: str, path: Path) -> Iterator[tuple[str, Value]]:
+    with np.load(path, allow_pickle=False) as arrays:
         for part in arrays.files:
             yield f"{name} {part} (shape)", str(arrays[part].shape)
             yield f"{name} {part}", np.asarray(arrays[part], dtype=np.float64).ravel()
 
 
-def _table(name: str, path: Path, data: bytes) -> Iterator[tuple[str, Value]]:
-    yield from _fields(name, pq.read_table(io.BytesIO(data)).to_pylist())
+def _table(name: str, path: Path) -> Iterator[tuple[str, Value]]:
+    yield from _fields(name, pq.read_table(path, partitioning=None).to_pylist())
 
 
-def _database(name: str, path: Path, data: bytes) -> Iterator[tuple[str, Value]]:
+def _database(name: str, path: Path) -> Iterator[tuple[str, Value]]:
     engine, tables = create_engine(f"sqlite:///{path}", poolclass=NullPool), MetaData()
     tables.reflect(engine)
     with engine.connect() as connection:

@@ -1,4 +1,4 @@
-"""The audit of a whole training run, from one run: made-up canaries, each flipped by a coin of its own."""
+"""The audit of a whole training run, from one run: synthetic canaries, each flipped by a coin of its own."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import time
 import numpy as np
 
 from dpalgos.audit.one_run import (
-    TypeIError,
     curve_of,
     epsilon_lower_bound_of_guesses,
     guess,
@@ -17,66 +16,38 @@ from dpalgos.audit.one_run import (
     tail_under_approximate_dp,
     tail_under_curve,
 )
-from dpalgos.audit.report import Verdict
+from dpalgos.audit.report import BoundReport, Verdict
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Neighbours
-from dpalgos.registry import lookup
-from dpalgos.rows import NULL_LABEL, ArrayRows, Floats, Ints
-from tasks.auditing.made_up import MadeUpRun, Neighbouring
-from tasks.tracking.results import proved_of
+from dpalgos.rows import NULL_LABEL
+from tasks.auditing.synthetic import SyntheticRun
+from tasks.auditing.systems import require_noise
 
-__all__ = ["OneRunReport", "audit_in_one_run", "weights_of"]
+__all__ = ["OneRunReport", "audit_in_one_run"]
 
-_PARTIES = ("0", "1")
 # Of the coins, those that the output says most of; more guesses are worse ones.
 _GUESSED = 0.2
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class OneRunReport:
+class OneRunReport(BoundReport):
     """The outcome of an audit from one run.
 
     Parameters
     ----------
-    algorithm : str
-    claimed_epsilon, proved_epsilon, proved_mu : float or None
-        At delta; None where nothing is claimed, or proved.
-    delta : float
     canaries, guesses, correct : int
         Coins, how many were guessed, and how many rightly.
-    lower_bound : float
-        On epsilon at delta, at the confidence.
     lower_mu : float
         That the run is Gaussian-DP with any smaller mu is refuted at the confidence.
     p_value : float
         The largest probability of so many right guesses or more under what is proved, or, where nothing is, claimed.
-    confidence : float
-    verdict : Verdict
-    seconds : float
-    neighbours : str
-    seed : int
     """
 
-    algorithm: str
-    claimed_epsilon: float | None
-    proved_epsilon: float | None
-    proved_mu: float | None
-    delta: float
     canaries: int
     guesses: int
     correct: int
-    lower_bound: float
     lower_mu: float
     p_value: float
-    confidence: float
-    verdict: Verdict
-    seconds: float
-    neighbours: str
-    seed: int
-
-    def to_json(self) -> dict[str, object]:
-        """Return the report in plain values."""
-        return {**dataclasses.asdict(self), "verdict": str(self.verdict)}
 
 
 def audit_in_one_run(
@@ -91,8 +62,8 @@ def audit_in_one_run(
 ) -> OneRunReport:
     """Train a registered system once, on rows that are all canaries, and guess the state of each from its model.
 
-    A canary is a made-up row of norm 1 in a random direction. Its coin says, under ``replace-one``, whether it is that
-    row or its opposite, with the same label; under ``replace-special``, whether it is there or a null record. Its
+    A canary is a synthetic row of norm 1 in a random direction. Its coin says, under ``replace-one``, whether it is
+    that row or its opposite, with the same label; under ``replace-special``, whether it is there or a null record. Its
     score is the margin of the row in the model of its party, or of all, in input coordinates; nothing is learnt from
     other runs. There are four times as many features as canaries a party, so that canaries hardly get in each other's
     way. What a release tells beside the model is not looked at here.
@@ -112,7 +83,7 @@ def audit_in_one_run(
     confidence : float
     neighbours : Neighbours
     seed : int
-        Of rows, coins and noise: all are made up.
+        Of rows, coins and noise: all are synthetic.
 
     Raises
     ------
@@ -124,38 +95,33 @@ def audit_in_one_run(
         raise ParameterError(
             f"{canaries} canaries; an audit from one run needs ten at the least, and hundreds to show much"
         )
+    require_noise(name)
     started = time.monotonic()
-    rows = -(-canaries // len(_PARTIES))
-    dimension = 4 * rows
-    run = MadeUpRun.of(name, epsilon=epsilon, delta=delta, rows=rows, dimension=dimension, neighbours=neighbours)
-    if all(release.budget is None for release in run.plan.releases):
-        raise ParameterError(f"{name} draws no noise and claims nothing: there is nothing to audit")
+    rows = -(-canaries // 2)
+    run = SyntheticRun.of(name, epsilon=epsilon, delta=delta, rows=rows, dimension=4 * rows, neighbours=neighbours)
     random = np.random.default_rng(seed)
-    coins = {party: random.choice([-1, 1], rows) for party in _PARTIES}
-    directions = {party: _directions(rows, dimension, random) for party in _PARTIES}
-    labels = np.arange(rows) % 2
-    held = {party: _flipped(directions[party], labels, coins[party], neighbours) for party in _PARTIES}
-    secret = hashlib.sha256(f"one run/{seed}".encode()).digest()
-    seen = run.outputs(Neighbouring("canaries", held, held), True, secret, 0)
-    signs = 2.0 * labels - 1.0
-    scores = np.concatenate(
-        [signs * (directions[party] @ weights_of(seen, party, dimension, name)) for party in _PARTIES]
-    )
-    made = guess(scores, max(1, round(_GUESSED * len(scores))))
-    guesses = int(np.abs(made).sum())
-    correct = int((made == np.concatenate([coins[party] for party in _PARTIES])).sum())
-    proved = proved_of(run.plan)
-    claimed = epsilon if lookup("systems", name).claim is not None else None
-    counts = (correct, guesses, len(scores))
-    if proved is not None:
-        p_value = max(tail_under_curve(*counts, curve) for curve in _curves(run))
+    coins = random.choice([-1, 1], 2 * rows)
+    directions = random.standard_normal((2 * rows, 4 * rows))
+    directions /= np.linalg.norm(directions, axis=1, keepdims=True)
+    # Every other canary of either party is of the one class.
+    labels = np.arange(2 * rows) // 2 % 2
+    held = coins[:, None] * directions, labels
+    if neighbours is Neighbours.REPLACE_SPECIAL:
+        held = np.where(coins[:, None] == 1, directions, 0.0), np.where(coins == 1, labels, NULL_LABEL)
+    scores = run.margins(held, directions, labels, hashlib.sha256(f"one run/{seed}".encode()).digest())
+    guesses = max(1, round(_GUESSED * len(scores)))
+    correct = int((guess(scores, guesses) == coins).sum())
+    stated, counts = run.stated, (correct, guesses, len(scores))
+    if stated.costs is not None:
+        p_value = max(tail_under_curve(*counts, curve_of(cost)) for cost in stated.costs)
     else:
+        claimed = stated.claimed_epsilon
         p_value = 1.0 if claimed is None else tail_under_approximate_dp(*counts, claimed, delta)
     return OneRunReport(
         algorithm=name,
-        claimed_epsilon=claimed,
-        proved_epsilon=None if proved is None else proved.epsilon,
-        proved_mu=None if proved is None else proved.mu,
+        claimed_epsilon=stated.claimed_epsilon,
+        proved_epsilon=stated.proved_epsilon,
+        proved_mu=stated.proved_mu,
         delta=delta,
         canaries=len(scores),
         guesses=guesses,
@@ -169,35 +135,3 @@ def audit_in_one_run(
         neighbours=str(neighbours),
         seed=seed,
     )
-
-
-def _curves(run: MadeUpRun) -> list[TypeIError]:
-    return [curve_of(bill) for bill in set(run.plan.bills().values())]
-
-
-def _directions(rows: int, dimension: int, random: np.random.Generator) -> Floats:
-    drawn = random.standard_normal((rows, dimension))
-    return np.asarray(drawn / np.linalg.norm(drawn, axis=1, keepdims=True))
-
-
-def _flipped(directions: Floats, labels: Ints, coins: Ints, neighbours: Neighbours) -> ArrayRows:
-    """Return the canaries in the states that their coins say."""
-    if neighbours is Neighbours.REPLACE_SPECIAL:
-        there = coins == 1
-        return ArrayRows(np.where(there[:, None], directions, 0.0), np.where(there, labels, NULL_LABEL))
-    return ArrayRows(coins[:, None] * directions, labels)
-
-
-def weights_of(seen: dict[str, Floats], party: str, dimension: int, name: str) -> Floats:
-    """Return the direction of the model that stands for a party's rows, (d,)."""
-    for owner in (party, "all"):
-        found = seen.get(f"weights of {owner} before the map")
-        if found is not None and len(found) == dimension:
-            return found
-    models = [
-        vector for field, vector in seen.items() if field.startswith("linear-model") and field.endswith("weights")
-    ]
-    own = models[int(party)] if len(models) == len(_PARTIES) else [*models, np.zeros(0)][0]
-    if len(own) != dimension:
-        raise ParameterError(f"the model of {name} is not linear in a row's {dimension} features: audit its releases")
-    return own

@@ -8,16 +8,14 @@ import numpy as np
 
 from dpalgos.guarantees import Neighbours
 from dpalgos.normalisation import UnitNorm
-from dpalgos.rows import NULL_LABEL, ArrayRows, Floats, Ints
+from dpalgos.rows import Floats, Ints
 from storage.datasets import open_dataset
 from storage.errors import InputError, RefusedError
-from tasks.auditing.made_up import Neighbouring
+from tasks.auditing.synthetic import Neighbouring, differing, partitioned
 from tasks.datasets.description import find_dataset
 from tasks.runtime.settings import current_layout
 
 __all__ = ["PublicSample", "canary_pairs", "public_sample"]
-
-_PARTIES = ("0", "1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +38,6 @@ class PublicSample:
     spare_features: Floats
     spare_labels: Ints
 
-    def dealt(self, features: Floats, labels: Ints) -> dict[str, ArrayRows]:
-        """Return rows as the two parties hold them: every other row."""
-        return {party: ArrayRows(features[place::2], labels[place::2]) for place, party in enumerate(_PARTIES)}
-
 
 def public_sample(name: str, rows: int, seed: int) -> PublicSample:
     """Return rows of the first two classes of a public data set, drawn without replacement.
@@ -65,7 +59,7 @@ def public_sample(name: str, rows: int, seed: int) -> PublicSample:
     dataset = find_dataset(name)
     if dataset.private:
         raise RefusedError(
-            f"{name} is private: audits run on made-up rows and on rows of public data sets, never on private ones"
+            f"{name} is private: audits run on synthetic rows and on rows of public data sets, never on private ones"
         )
     if len(dataset.classes) < 2:
         raise InputError(f"{name} has real labels; an audit needs a public set with classes")
@@ -94,6 +88,7 @@ def canary_pairs(sample: PublicSample, neighbours: Neighbours) -> list[Neighbour
     from sklearn.svm import SVC
 
     features, labels = sample.features, sample.labels
+    base = partitioned(features, labels)
     means = np.stack([features[labels == label].mean(axis=0) for label in (0, 1)])
     own = np.arange(0, len(features), 2)
     far = int(own[np.linalg.norm(features[own] - means[labels[own]], axis=1).argmax()])
@@ -103,26 +98,19 @@ def canary_pairs(sample: PublicSample, neighbours: Neighbours) -> list[Neighbour
     # Of those at the bound of the dual, the one that violates its margin most.
     weight += 1e-6 * np.maximum(0.0, 1.0 - (2 * labels - 1) * machine.decision_function(features))
     support = int(own[weight[own].argmax()])
-    ordinary = int(own[np.linalg.norm(features[own] - means[labels[own]], axis=1).argmin()])
+    typical = int(own[np.linalg.norm(features[own] - means[labels[own]], axis=1).argmin()])
 
-    def pair(name: str, place: int, label: int, other_label: int | None) -> Neighbouring:
-        left, right = (features.copy(), labels.copy()), (features.copy(), labels.copy())
-        left[1][place] = label
-        if neighbours is Neighbours.REPLACE_SPECIAL:
-            right[0][place], right[1][place] = 0.0, NULL_LABEL
-        elif other_label is not None:
-            right[1][place] = other_label
-        else:
-            against = means[1 - label]
-            spare = int(np.linalg.norm(sample.spare_features - against, axis=1).argmin())
-            right[0][place], right[1][place] = sample.spare_features[spare], sample.spare_labels[spare]
-        worlds = [sample.dealt(*world) for world in (left, right)]
-        # Only the first party differs.
-        return Neighbouring(name, worlds[0], {**worlds[0], _PARTIES[0]: worlds[1][_PARTIES[0]]})
+    def pair(name: str, place: int, label: int, other: tuple[Floats, int]) -> Neighbouring:
+        right = None if neighbours is Neighbours.REPLACE_SPECIAL else other
+        return differing(name, base, place // 2, (features[place], label), right)
 
-    flipped = int(labels[ordinary])
+    def ordinary(place: int) -> tuple[Floats, int]:
+        spare = int(np.linalg.norm(sample.spare_features - means[1 - labels[place]], axis=1).argmin())
+        return sample.spare_features[spare], int(sample.spare_labels[spare])
+
+    own_label = int(labels[typical])
     return [
-        pair(f"the row of {sample.dataset} farthest from its class", far, int(labels[far]), None),
-        pair(f"a row of {sample.dataset} with the other label", ordinary, 1 - flipped, flipped),
-        pair(f"a support vector of {sample.dataset}", support, int(labels[support]), None),
+        pair(f"the row of {sample.dataset} farthest from its class", far, int(labels[far]), ordinary(far)),
+        pair(f"a row of {sample.dataset} with the other label", typical, 1 - own_label, (features[typical], own_label)),
+        pair(f"a support vector of {sample.dataset}", support, int(labels[support]), ordinary(support)),
     ]

@@ -38,18 +38,15 @@ def audit_report(examined: Examined) -> RunReport:
             "chain_epsilon_ceiling": examined.chain.ceiling,
             "chain_fields_differing": float(len(examined.chain.differing)),
         }
-    found = {
-        name: part.to_json()
-        for name, part in (("mechanism", one), ("one_run", examined.one_run), ("chain", examined.chain))
-        if part is not None
-    }
+    reports = (("mechanism", one), ("one_run", examined.one_run), ("chain", examined.chain))
+    found = {name: report.to_json() for name, report in reports if report is not None}
     return RunReport(
         experiment=AUDITS,
         run_key=f"audit-{uuid.uuid4().hex}",
         name=f"{examined.algorithm}: {examined.outcome}",
         facts={
             "algorithm": examined.algorithm,
-            "dataset": "made-up rows",
+            "dataset": "synthetic rows",
             "proved": None if one.proved_epsilon is None else f"({one.proved_epsilon:.6g}, {one.delta:g})-DP",
             "claim": None if one.claimed_epsilon is None else f"({one.claimed_epsilon:.6g}, {one.delta:g})-DP",
             "neighbours": one.neighbours,

@@ -1,28 +1,26 @@
-"""The audit of one system: neighbours, experiment, verdict."""
+"""The audit of one system by many runs on two neighbours: synthetic ones, or public rows that differ in a canary."""
 
 from __future__ import annotations
 
-import hashlib
 import time
-from collections.abc import Callable, Iterator
-from functools import partial
-
-import numpy as np
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 
 from dpalgos.algorithms import Algorithm
-from dpalgos.audit.events import Outputs
-from dpalgos.audit.experiment import Experiment, best_pair, examine
-from dpalgos.audit.releases import USUAL_BUDGET, Effort, audit_parameters, experiments_on, shape_of
-from dpalgos.audit.report import AuditReport, make_report
+from dpalgos.audit.experiment import Effort, Experiment
+from dpalgos.audit.releases import USUAL_BUDGET, audit_parameters, experiments_on, shape_of
+from dpalgos.audit.report import AuditReport, audit_experiments
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Neighbours
 from dpalgos.registry import lookup
-from tasks.auditing.made_up import ONE_COORDINATE, MadeUpRun, Neighbouring, neighbouring_rows
+from tasks.auditing.public_rows import canary_pairs, public_sample
+from tasks.auditing.synthetic import ONE_COORDINATE, SyntheticRun, neighbouring_rows
 from tasks.planning.plans import PlannedRelease
 
-__all__ = ["audit_system", "draws_noise"]
+__all__ = ["audit_on_public_rows", "audit_system", "draws_noise", "require_noise"]
 
 _ROWS = 8
+_PILOT = 48
 # (features, classes): few numbers make strong tests, noise a coordinate shows in many, and ten classes show whether
 # their classifiers are composed. A map of images needs as many features as an image of 8 x 8 pixels has.
 _SHAPES = ((2, 2), (40, 2), (2, 10))
@@ -41,7 +39,7 @@ def audit_system(
     effort: Effort | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> AuditReport:
-    """Run a registered system on made-up neighbours many times, and bound its epsilon from below.
+    """Run a registered system on synthetic neighbours many times, and bound its epsilon from below.
 
     Experiments are the whole system, planned as any run is, and each of its releases that reads rows first.
 
@@ -59,7 +57,7 @@ def audit_system(
     neighbours : Neighbours, optional
         By default the first relation that its trainer's guarantee is derived for.
     seed : int
-        Of the noise, which is public: the rows are made up.
+        Of the noise, which is public: the rows are synthetic.
     effort : Effort, optional
     progress : callable, optional
         Called with the number of runs that are done and that of all.
@@ -69,48 +67,111 @@ def audit_system(
     UnknownNameError, ParameterError
         For a name that is not registered, numbers out of range, or a system that draws no noise.
     """
-    if trials is not None and trials < 8:
-        raise ParameterError(
-            f"trials is {trials}; an audit needs eight at the least, and some hundreds to show anything"
-        )
-    started = time.monotonic()
-    usual = USUAL_BUDGET
+    started, usual = time.monotonic(), USUAL_BUDGET
     epsilon, delta = usual[0] if epsilon is None else epsilon, usual[1] if delta is None else delta
     neighbours = neighbours or _parts(name)[0].relations[0]
-    if not draws_noise(name):
-        raise ParameterError(f"{name} draws no noise and claims nothing: there is nothing to audit")
+    require_noise(name)
     experiments: list[Experiment] = []
-    plans = []
+    runs = []
     for dimension, classes, run in _runs_of(name, epsilon, delta, neighbours):
-        plans.append(run.plan)
+        runs.append(run)
         salt = f"{seed}/{name}"
         for pair in neighbouring_rows(run, _ROWS, dimension, neighbours):
             # Of many features those pairs are of interest that move all of them.
             if dimension == _SHAPES[0][0] or pair.name not in ONE_COORDINATE:
-                label = f"{pair.name}, {shape_of(dimension, classes)}"
-                secret = hashlib.sha256(f"{salt}/{label}".encode()).digest()
-                experiments.append(Experiment(label, partial(_runs, run, pair, secret)))
+                experiments.append(run.experiment(pair, f"{pair.name}, {shape_of(dimension, classes)}", salt))
         for release in _alone(run):
             alone = experiments_on(release.build(), release.setting, salt=f"{salt}/{release.name}")
-            experiments += [each.named(f"{release.name} alone, {each.pair}") for each in alone if each.numbers]
-    effort = effort or Effort()
-    chosen = best_pair(experiments, trials=effort.pilot_of(trials), delta=delta)
-    found = examine(
-        chosen, trials=trials or effort.trials(chosen), delta=delta, confidence=confidence, progress=progress
-    )
-    proved = all(plan.proved for plan in plans)
-    return make_report(
-        found,
+            experiments += [replace(each, pair=f"{release.name} alone, {each.pair}") for each in alone if each.numbers]
+    costs = [cost for run in runs for cost in run.plan.bills().values()]
+    report = audit_experiments(
+        experiments,
+        replace(runs[0].stated, costs=list(set(costs)) if all(run.plan.proved for run in runs) else None),
         algorithm=name,
         kind="systems",
-        claimed_epsilon=epsilon if lookup("systems", name).claim is not None else None,
-        bills=list({bill for plan in plans for bill in plan.bills().values()}) if proved else None,
-        delta=delta,
+        trials=trials,
         confidence=confidence,
         neighbours=neighbours,
         seed=seed,
-        seconds=time.monotonic() - started,
+        effort=effort,
+        progress=progress,
     )
+    return replace(report, seconds=round(time.monotonic() - started, 2))
+
+
+def audit_on_public_rows(
+    name: str,
+    dataset: str,
+    *,
+    epsilon: float = 1.0,
+    delta: float = 1e-5,
+    trials: int = 400,
+    confidence: float = 0.99,
+    neighbours: Neighbours = Neighbours.REPLACE_ONE,
+    rows: int = 40,
+    seed: int = 0,
+    progress: Callable[[int, int], None] | None = None,
+) -> AuditReport:
+    """Run a registered system on public rows with and without a canary, and bound its epsilon from below.
+
+    Which canary shows most is chosen on runs of its own; see :func:`~tasks.auditing.public_rows.canary_pairs`. It is
+    mostly a weaker test than the worst pairs of :func:`audit_system`: what it tells is how much
+    of a row such as there are leaks.
+
+    Parameters
+    ----------
+    name : str
+        Of a registered system.
+    dataset : str
+        Public; rows of its first two classes are taken.
+    epsilon, delta : float
+        What the system is asked to cost.
+    trials : int
+        Runs on each neighbour, half of them to choose an event; at least 8.
+    confidence : float
+    neighbours : Neighbours
+    rows : int
+        Even; as many again are held back.
+    seed : int
+        Of sample and noise.
+    progress : callable, optional
+        Called with the number of runs that are done and that of all.
+
+    Raises
+    ------
+    RefusedError
+        If the data set is private.
+    InputError, UnknownNameError, ParameterError
+        For a set or system that does not fit, or numbers out of range.
+    """
+    require_noise(name)
+    if rows < 4 or rows % 2:
+        raise ParameterError(f"rows is {rows}; give an even number of at least 4, partitioned over two parties")
+    started = time.monotonic()
+    sample = public_sample(dataset, rows, seed)
+    dimension = sample.features.shape[1]
+    run = SyntheticRun.of(
+        name, epsilon=epsilon, delta=delta, rows=rows // 2, dimension=dimension, neighbours=neighbours
+    )
+    report = audit_experiments(
+        [run.experiment(pair, pair.name, str(seed)) for pair in canary_pairs(sample, neighbours)],
+        run.stated,
+        algorithm=name,
+        kind="systems",
+        trials=trials,
+        confidence=confidence,
+        neighbours=neighbours,
+        seed=seed,
+        effort=Effort(pilot=_PILOT),
+        progress=progress,
+    )
+    return replace(report, seconds=round(time.monotonic() - started, 2))
+
+
+def require_noise(name: str) -> None:
+    """Refuse a system that draws no noise."""
+    if not draws_noise(name):
+        raise ParameterError(f"{name} draws no noise and claims nothing: there is nothing to audit")
 
 
 def draws_noise(name: str) -> bool:
@@ -127,11 +188,16 @@ def _parts(name: str) -> list[type[Algorithm]]:
     return parts
 
 
-def _runs_of(name: str, epsilon: float, delta: float, neighbours: Neighbours) -> Iterator[tuple[int, int, MadeUpRun]]:
+def _runs_of(
+    name: str, epsilon: float, delta: float, neighbours: Neighbours
+) -> Iterator[tuple[int, int, SyntheticRun]]:
     """Yield runs of a system on rows of several shapes."""
+    # What an audit of a trainer sets beside its budget.
+    found = audit_parameters(_parts(name)[0], 0)
+    parameters = {f"trainer.{field}": value for field, value in found.items() if field != "components"}
 
-    def planned(dimension: int, classes: int) -> MadeUpRun:
-        return MadeUpRun.of(
+    def planned(dimension: int, classes: int) -> SyntheticRun:
+        return SyntheticRun.of(
             name,
             epsilon=epsilon,
             delta=delta,
@@ -139,7 +205,7 @@ def _runs_of(name: str, epsilon: float, delta: float, neighbours: Neighbours) ->
             dimension=dimension,
             classes=classes,
             neighbours=neighbours,
-            parameters=_parameters(name),
+            parameters=parameters,
         )
 
     try:
@@ -153,21 +219,7 @@ def _runs_of(name: str, epsilon: float, delta: float, neighbours: Neighbours) ->
         yield dimension, classes, planned(dimension, classes)
 
 
-def _parameters(name: str) -> dict[str, object]:
-    """Return what an audit of a trainer sets beside its budget."""
-    found = audit_parameters(_parts(name)[0], 0)
-    return {f"trainer.{field}": value for field, value in found.items() if field != "components"}
-
-
-def _alone(run: MadeUpRun) -> Iterator[PlannedRelease]:
-    """Yield the releases that read rows as they are, one of each kind."""
-    seen = set()
-    for release in run.plan.releases:
-        if release.reads_rows and not release.upstream and release.budget is not None and release.name not in seen:
-            seen.add(release.name)
-            yield release
-
-
-def _runs(run: MadeUpRun, pair: Neighbouring, secret: bytes, world: bool, first: int, count: int) -> Outputs:
-    outputs = [run.outputs(pair, world, secret, trial) for trial in range(first, first + count)]
-    return {name: np.stack([one[name] for one in outputs]) for name in outputs[0]}
+def _alone(run: SyntheticRun) -> Iterable[PlannedRelease]:
+    """Return the releases that read rows as they are, one of each kind."""
+    first = {release.name: release for release in reversed(run.plan.releases) if not release.upstream}
+    return [one for one in reversed(first.values()) if one.reads_rows and one.budget is not None]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict
+from typing import NamedTuple
 
 from pydantic import BaseModel, SerializeAsAny
 
@@ -19,6 +20,7 @@ from tasks.release.metrics import Evaluation
 from tasks.runtime.settings import current_layout
 
 __all__ = [
+    "Chained",
     "Evaluation",
     "Proved",
     "RunResult",
@@ -135,6 +137,15 @@ class RunResult(BaseModel, frozen=True):
     seconds: float | None = None
     releasing_seconds: float | None = None
     cached: bool = False
+
+
+class Chained(NamedTuple):
+    """What a run leaves: its rows, its plan, its result, and for each model what rows pass through, the model last."""
+
+    dataset: DatasetRef
+    plan: RunPlan
+    result: RunResult
+    models: dict[str, list[ReleaseRef]]
 
 
 def proved_of(plan: RunPlan) -> Proved | None:

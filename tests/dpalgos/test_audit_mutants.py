@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from dpalgos.algorithms import Algorithm, PrivateAlgorithm
-from dpalgos.audit.releases import Effort, audit_algorithm
+from dpalgos.audit.experiment import Effort
+from dpalgos.audit.releases import audit_algorithm
 from dpalgos.audit.report import AuditReport, Verdict
 from dpalgos.gaussian_sums import gaussian_guarantee
 from dpalgos.guarantees import GaussianMu, Guarantee, Loss, Neighbours, Setting, Trust

@@ -48,5 +48,5 @@ def test_one_that_is_named_needs_no_model(tracked_root: Path) -> None:
     assert privacy_audit() == [], "nothing is in use"
     (outcome,) = privacy_audit(AuditRequest(algorithm="noisy-gd", epsilon=0.5, **QUICK))
     assert outcome.outcome in ("consistent", "warning")
-    assert outcome.proved_epsilon == pytest.approx(0.5)
-    assert outcome.proved_mu is not None
+    assert outcome.mechanism.proved_epsilon == pytest.approx(0.5)
+    assert outcome.mechanism.proved_mu is not None

@@ -17,7 +17,7 @@ from dpalgos.models import Artefact
 from dpalgos.rows import gather
 from flows.federated_training import chain_inline
 from storage.errors import RefusedError
-from tasks.auditing.chain import ChainReport, MadeUpTable, audit_chain, chain_config, made_up_tables, run_once
+from tasks.auditing.chain import ChainReport, audit_chain, chain_config, run_once, synthetic_tables
 from tasks.release.door import OpenRelease
 from tests.support.command_line import CommandLine
 
@@ -65,9 +65,8 @@ def test_exact_statistics_beside_a_release_are_caught(root: Path, monkeypatch: p
 def test_a_set_of_another_size_is_told_apart(root: Path) -> None:
     """Why add-remove-one is no relation here: n is public, and every number that follows from it."""
     config = chain_config("noisy-gd", 1.0, 1e-5, Neighbours.REPLACE_ONE)
-    more, _ = made_up_tables(Neighbours.REPLACE_ONE, "train")
-    rows = more["train"]
-    fewer = {**more, "train": MadeUpTable(rows.features[1:], rows.labels[1:])}
+    more, _ = synthetic_tables(Neighbours.REPLACE_ONE, "train")
+    fewer = {**more, "train": more["train"][1:]}
     seen = [[run_once(config, tables, chain_inline)[0] for _ in range(2)] for tables in (more, fewer)]
     differing = compare(*seen, delta=1e-5, confidence=0.99).differing
     assert "reference rows" in differing
