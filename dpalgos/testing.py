@@ -28,7 +28,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import MappingProxyType
-from typing import Any, cast
+from typing import cast
 from unittest import TestCase
 
 import numpy as np
@@ -58,7 +58,7 @@ from dpalgos.guarantees import (
     loss_to_json,
 )
 from dpalgos.keystream import KeyedNoise, public_secret
-from dpalgos.models import Artefact, KernelModel, LinearModel, Statistic, decode
+from dpalgos.models import Artefact, KernelModel, LinearModel, Projection, Statistic, decode
 from dpalgos.registry import construct, lookup
 from dpalgos.rows import NULL_LABEL, ArrayRows, Floats, MappedRows, Rows, clip_to_unit_ball
 from dpalgos.secure.stepwise import lengths_of, state_after
@@ -347,7 +347,7 @@ def _is_total_and_repeatable(case: _Case) -> None:
                 differ = not _same(first, case.run(rows, trust, seed=1))
                 _require(differ == bool(case.cls.budgets), "noise and a budget come together")
             if name == "plain" and isinstance(algorithm, ProjectionAlgorithm):
-                columns = cast(Any, first).transform(np.zeros((2, DIMENSION))).shape[1]
+                columns = cast(Projection, first).transform(np.zeros((2, DIMENSION))).shape[1]
                 _require(columns == algorithm.output_dimension(DIMENSION), "another dimension than declared")
     if algorithm.guarantee(case.setting).proved:
         _require(len(shapes) == len(case.cls.trusts), "the shapes depend on what rows contain")
@@ -368,7 +368,7 @@ def _wrong_models(dimension: int, columns: int) -> dict[str, LinearModel]:
     """Return models that somebody else might send in the place of one of ``columns`` scores, by what is wrong."""
     weights = np.random.default_rng(8).normal(size=(columns, dimension))
     each = np.where(np.arange(columns * dimension).reshape(columns, dimension) % 2, -1.0, 1.0)
-    given = {
+    wrong = {
         "an output too many": np.vstack([weights, 9.0 * weights[:1]]),
         "an output too few": weights[1:],
         "a feature too many": np.hstack([weights, weights[:, :1]]),
@@ -379,7 +379,7 @@ def _wrong_models(dimension: int, columns: int) -> dict[str, LinearModel]:
         "nearly beyond it": 1e300 * weights,
         "subnormal": np.full_like(weights, 5e-324),
     }
-    return {wrong: LinearModel(weights=one, intercept=np.zeros(len(one))) for wrong, one in given.items()}
+    return {name: LinearModel(weights=one, intercept=np.zeros(len(one))) for name, one in wrong.items()}
 
 
 def _is_total_in_what_rows_pass_through(case: _Case) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from deployments.cli.answers import Answer
 
@@ -39,6 +39,12 @@ def progress(title: str) -> Iterator[Callable[..., None]]:
         yield lambda done, of, title=title: shown.update(bar, completed=done, total=of, description=title)
 
 
+def _given(asked: Arguments, *fields: str, **renamed: str) -> dict[str, Any]:
+    """Return those of some fields that have a value; each audit has its own usual values for the others."""
+    named = {field: field for field in fields} | renamed
+    return {name: value for name, field in named.items() if (value := getattr(asked, field)) is not None}
+
+
 def _lines(
     title: str, numbers: Sequence[tuple[str, float | None]], *lines: str, seconds: float | None = None
 ) -> list[str]:
@@ -61,7 +67,7 @@ def audit_on_rows(name: str, asked: Arguments, dataset: str) -> Answer:
     """Audit a system on public rows that differ in a canary."""
     from tasks.auditing.systems import audit_on_public_rows
 
-    given = asked.given("epsilon", "delta", "neighbours", "trials", "confidence", "seed")
+    given = _given(asked, "epsilon", "delta", "neighbours", "trials", "confidence", "seed")
     with progress(f"audit of {name} on rows of {dataset}") as advance:
         report = audit_on_public_rows(name, dataset, progress=advance, **given)
     return _answer(report)
@@ -100,10 +106,9 @@ def membership_inference(name: str, asked: Arguments, dataset: str, out: Path | 
     from tasks.auditing.drawing import draw_membership
     from tasks.auditing.membership import infer_membership
 
-    given = asked.given("epsilon", "delta", "neighbours", "seed")
-    models = {} if asked.trials is None else {"models": asked.trials}
+    given = _given(asked, "epsilon", "delta", "neighbours", "seed", models="trials")
     with progress(f"membership inference on {name}") as advance:
-        report = infer_membership(name, dataset, progress=advance, **given, **models)
+        report = infer_membership(name, dataset, progress=advance, **given)
     if out is not None:
         write_bytes(out.absolute(), draw_membership(report))
     stated = "proved" if report.proved_epsilon is not None else "claimed"
@@ -126,7 +131,7 @@ def chain_audit(name: str, asked: Arguments) -> Answer:
     from flows.federated_training import chain_inline
     from tasks.auditing.chain import audit_chain
 
-    given = asked.given("epsilon", "delta", "neighbours", "trials", "confidence")
+    given = _given(asked, "epsilon", "delta", "neighbours", "trials", "confidence")
     with progress(f"audit of {name}, the whole chain") as advance:
         report = audit_chain(name, chain=chain_inline, progress=advance, **given)
     shown = _lines(
@@ -147,7 +152,7 @@ def one_run_audit(name: str, asked: Arguments, canaries: int) -> Answer:
     """Audit one training run."""
     from tasks.auditing.one_run import audit_in_one_run
 
-    given = asked.given("epsilon", "delta", "neighbours", "confidence", "seed")
+    given = _given(asked, "epsilon", "delta", "neighbours", "confidence", "seed")
     report = audit_in_one_run(name, canaries=canaries, **given)
     shown = _lines(
         f"{name}, one run: {_verdict(report)}",

@@ -11,7 +11,7 @@ import numpy as np
 from dpalgos.audit.clopper_pearson import epsilon_lower_bound
 from dpalgos.rows import Floats
 
-__all__ = ["Event", "Outputs", "bound_of_event", "fisher_score", "joined", "learn_event", "part_of"]
+__all__ = ["Event", "Outputs", "bound_of_event", "fisher_score", "learn_event", "part_of"]
 
 Outputs = Mapping[str, Floats]
 """Named observables of T runs, each (T, ·)."""
@@ -204,11 +204,6 @@ def _normal(means: Sequence[Floats], spreads: Sequence[tuple[Floats, Floats | No
         return np.asarray(-0.5 * (away**2 / variances + np.log(variances)).sum(axis=1))
 
     return lambda values: log_density(values, 0) - log_density(values, 1)
-
-
-def joined(parts: Sequence[Outputs]) -> dict[str, Floats]:
-    """Return the observables of several batches of runs together."""
-    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
 def part_of(outputs: Outputs, start: int, stop: int) -> dict[str, Floats]:

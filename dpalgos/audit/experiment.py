@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dpalgos.audit.clopper_pearson import probability_upper_bound
-from dpalgos.audit.events import Event, Outputs, bound_of_event, fisher_score, joined, learn_event, part_of
+from dpalgos.audit.events import Event, Outputs, bound_of_event, fisher_score, learn_event, part_of
 from dpalgos.audit.gaussian import gaussian_lower_bound
 from dpalgos.rows import Floats
 
@@ -69,11 +69,6 @@ class Experiment:
     numbers: int = 0
     gaussian: bool = False
     fitted: bool = False
-
-    @property
-    def batch(self) -> int:
-        """Runs that are made at a time."""
-        return max(_BATCH, _NUMBERS // self.numbers) if self.numbers else _BATCH
 
 
 Curve = list[tuple[float, float]]
@@ -212,14 +207,15 @@ def examine(
         Called with the number of runs that are done and that of all.
     """
     # Numbers that best_pair used name other noise.
-    start, worlds, batch = 10**9, [], experiment.batch
+    start, worlds = 10**9, []
+    batch = max(_BATCH, _NUMBERS // experiment.numbers) if experiment.numbers else _BATCH
     for index, world in enumerate((True, False)):
         parts = []
         for first in range(0, trials, batch):
             parts.append(experiment.runs(world, start + first, min(batch, trials - first)))
             if progress is not None:
                 progress(index * trials + min(first + batch, trials), 2 * trials)
-        worlds.append(joined(parts))
+        worlds.append({name: np.concatenate([part[name] for part in parts]) for name in parts[0]})
     left, right = worlds
     learnt = trials // 2 if trials <= _MANY else trials // 5
     event = learn_event(part_of(left, 0, learnt), part_of(right, 0, learnt), delta, confidence)

@@ -24,12 +24,12 @@ from dpalgos.secure.noise_shares import RoundedRadial, TruexGaussian
 
 __all__ = ["is_gaussian", "log_ratio", "score_of_sums"]
 
-_GAUSSIAN = (RoundedGaussian, SymmetricRoundedGaussian, TruexGaussian, DiscreteGaussian, SymmetricDiscreteGaussian)
+_Gaussian = RoundedGaussian | SymmetricRoundedGaussian | TruexGaussian | DiscreteGaussian | SymmetricDiscreteGaussian
 
 
 def is_gaussian(law: object) -> bool:
     """Whether a law is that of a Gaussian mechanism, up to its rounding."""
-    return isinstance(law, _GAUSSIAN)
+    return isinstance(law, _Gaussian)
 
 
 def score_of_sums(noisy: Floats, left: Floats, right: Floats, sigma: float) -> Floats:
@@ -71,18 +71,10 @@ def log_ratio(law: object, noisy: Floats, left: Floats, right: Floats) -> Floats
 @log_ratio.register(RoundedGaussian)
 @log_ratio.register(DiscreteGaussian)
 @log_ratio.register(TruexGaussian)
-def _(
-    law: RoundedGaussian | DiscreteGaussian | TruexGaussian, noisy: Floats, left: Floats, right: Floats
-) -> Floats | None:
-    return score_of_sums(noisy, left, right, law.sigma)
-
-
 @log_ratio.register(SymmetricRoundedGaussian)
 @log_ratio.register(SymmetricDiscreteGaussian)
-def _(
-    law: SymmetricRoundedGaussian | SymmetricDiscreteGaussian, noisy: Floats, left: Floats, right: Floats
-) -> Floats | None:
-    lengths = to_vector(np.ones((law.dimension, law.dimension)))
+def _(law: _Gaussian, noisy: Floats, left: Floats, right: Floats) -> Floats | None:
+    lengths = _lengths(law)
     return score_of_sums(noisy * lengths, left * lengths, right * lengths, law.sigma)
 
 
@@ -91,13 +83,15 @@ def _(law: DiscreteLaplace, noisy: Floats, left: Floats, right: Floats) -> Float
     return np.asarray((np.abs(noisy - right) - np.abs(noisy - left)).sum(axis=1) / law.scale)
 
 
-@log_ratio.register
-def _(law: RoundedRadial, noisy: Floats, left: Floats, right: Floats) -> Floats | None:
-    return np.asarray((np.linalg.norm(noisy - right, axis=1) - np.linalg.norm(noisy - left, axis=1)) / law.scale)
-
-
-@log_ratio.register
-def _(law: SymmetricRoundedRadial, noisy: Floats, left: Floats, right: Floats) -> Floats | None:
-    lengths = to_vector(np.ones((law.dimension, law.dimension)))
-    away = [np.linalg.norm((noisy - exact) * lengths, axis=1) for exact in (right, left)]
+@log_ratio.register(RoundedRadial)
+@log_ratio.register(SymmetricRoundedRadial)
+def _(law: RoundedRadial | SymmetricRoundedRadial, noisy: Floats, left: Floats, right: Floats) -> Floats | None:
+    away = [np.linalg.norm((noisy - exact) * _lengths(law), axis=1) for exact in (right, left)]
     return np.asarray((away[0] - away[1]) / law.scale)
+
+
+def _lengths(law: object) -> Floats | float:
+    """Return the lengths of the coordinates of a symmetric matrix in the isometry that noise is drawn by, or 1."""
+    if isinstance(law, SymmetricRoundedGaussian | SymmetricDiscreteGaussian | SymmetricRoundedRadial):
+        return to_vector(np.ones((law.dimension, law.dimension)))
+    return 1.0

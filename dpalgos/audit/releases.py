@@ -197,12 +197,11 @@ def audit_algorithm(
 def _settings(kind: str, cls: type[Algorithm], neighbours: Neighbours) -> Iterator[Setting]:
     trust = Trust.CENTRAL if Trust.CENTRAL in cls.trusts else cls.trusts[0]
     for dimension, classes in _SHAPES:
-        if kind == "evaluators":
-            # Features are decision values: one for two classes.
-            dimension = 1 if classes == 2 else classes
+        # An evaluator's features are decision values: one for two classes.
+        values = 1 if classes == 2 else classes
         yield Setting(
             sizes=(cls.audited_rows,),
-            dimension=dimension,
+            dimension=values if kind == "evaluators" else dimension,
             classes=classes,
             neighbours=neighbours,
             trust=trust,

@@ -25,7 +25,6 @@ __all__ = [
     "Stated",
     "Verdict",
     "audit_experiments",
-    "mu_of_errors",
     "verdict_of",
 ]
 
@@ -175,11 +174,6 @@ class AuditReport(BoundReport, Findings):
     stated_curve: Curve
 
 
-def mu_of_errors(curve: Sequence[tuple[float, float]]) -> float:
-    """Return the largest mu that tests with these errors need: β ≥ Φ(Φ⁻¹(1 − α) − mu) under mu-Gaussian DP."""
-    return max((float(ndtri(1.0 - alpha) - ndtri(beta)) for alpha, beta in curve if alpha < 1 and beta < 1), default=0)
-
-
 def audit_experiments(
     experiments: Sequence[Experiment],
     stated: Stated,
@@ -235,7 +229,10 @@ def audit_experiments(
         proved_epsilon=proved,
         proved_mu=stated.proved_mu,
         delta=delta,
-        lower_mu=max(0.0, mu_of_errors(found.curve)),
+        # β ≥ Φ(Φ⁻¹(1 − α) − mu) under mu-Gaussian DP, for the errors of every test.
+        lower_mu=max(
+            (0.0, *(float(ndtri(1.0 - alpha) - ndtri(beta)) for alpha, beta in found.curve if max(alpha, beta) < 1))
+        ),
         ceiling=epsilon_lower_bound(found.trials, found.trials, 0, found.trials, delta, confidence),
         gaussian_bound=fit,
         confidence=confidence,

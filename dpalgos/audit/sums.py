@@ -49,7 +49,7 @@ def observed_ratio(runs: Sequence[WatchedRun]) -> dict[str, Floats]:
     return {GAUSSIAN_RATIO if gaussian else RATIO: np.array([sum(known)])} if known else {}
 
 
-class _WatchedSummation(TrustedSummation):
+class _WatchedSummation:
     """The plain sum with noise added once, and of each step its law, the noisy sum and the exact one of either world.
 
     Parameters
@@ -68,7 +68,7 @@ class _WatchedSummation(TrustedSummation):
     def __init__(
         self, noise: NoiseSource, algorithm: SumAlgorithm, setting: Setting, other: Rows, party: int, world: bool
     ) -> None:
-        super().__init__(noise)
+        self._inner = TrustedSummation(noise)
         self._algorithm, self._setting, self._party, self._world = algorithm, setting, party, world
         prepare = getattr(algorithm, "prepare", None)
         self._other, self._state = other if prepare is None else prepare(other, setting), algorithm.initial(setting)
@@ -77,7 +77,7 @@ class _WatchedSummation(TrustedSummation):
     def release(self, step: str, contributions: Sequence[Ints], law: IntegerNoise) -> Ints:
         """Release the sum, and keep what was summed."""
         formed = list(contributions)
-        noisy = super().release(step, formed, law)
+        noisy = self._inner.release(step, formed, law)
         own: Ints = sum(formed[1:], start=formed[0])
         theirs = own - formed[self._party] + self._algorithm.contribution(self._state, self._other, self._setting)
         self._state = self._algorithm.update(self._state, noisy, self._setting)
@@ -113,12 +113,11 @@ def run_watched(
     sums = cast(SumAlgorithm, algorithm)
     watched = _WatchedSummation(noise, sums, setting, other, party, world)
     artefact = run_sums(sums, rows, setting, watched)
-    ratios = [
-        log_ratio(law, *(array.reshape(1, -1).astype(np.float64) for array in arrays)) for law, *arrays in watched.sums
-    ]
+    found = (log_ratio(law, *(array.reshape(1, -1).astype(np.float64) for array in of)) for law, *of in watched.sums)
+    ratios = [float(ratio[0]) for ratio in found if ratio is not None]
     return WatchedRun(
         artefact,
-        ratio=None if any(ratio is None for ratio in ratios) else float(sum(ratio[0] for ratio in ratios)),
+        ratio=sum(ratios) if len(ratios) == len(watched.sums) else None,
         gaussian=all(is_gaussian(law) for law, *_ in watched.sums),
         noise=tuple((noisy - left).ravel().astype(np.float64) for _, noisy, left, _ in watched.sums),
     )

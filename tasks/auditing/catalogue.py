@@ -10,11 +10,11 @@ from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
 
 from threadpoolctl import threadpool_limits
 
-from dpalgos.audit.releases import QUICK, Effort, audit_release, audited
+from dpalgos.audit.experiment import QUICK, Effort
+from dpalgos.audit.releases import audit_release, audited
 from dpalgos.audit.report import AuditReport
 from dpalgos.errors import ParameterError, UnknownNameError
 from dpalgos.guarantees import Neighbours
@@ -54,10 +54,6 @@ class Arguments:
     neighbours: Neighbours | None = None
     seed: int = 0
     quick: bool = False
-
-    def given(self, *fields: str) -> dict[str, Any]:
-        """Return those of some fields that have a value; each audit has its own usual values for the others."""
-        return {field: value for field in fields if (value := getattr(self, field)) is not None}
 
 
 def subjects() -> list[Subject]:
@@ -103,8 +99,8 @@ def audit_subject(
         For numbers out of range, or where no noise is drawn.
     """
     started = time.monotonic()
-    given = arguments.given("epsilon", "delta", "trials", "confidence", "neighbours", "seed")
-    effort = QUICK if arguments.quick else Effort()
+    given = {field.name: getattr(arguments, field.name) for field in dataclasses.fields(arguments)}
+    effort = QUICK if given.pop("quick") else Effort()
     if subject.kind == "systems":
         return audit_system(subject.name, effort=effort, progress=progress, **given)
     report = audit_release(subject.kind, subject.name, effort=effort, progress=progress, **given)

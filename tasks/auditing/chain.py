@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from types import MappingProxyType
 
 import numpy as np
 import pandas as pd
@@ -42,14 +41,6 @@ _MEMORY = Path("/dev/shm")
 # Beyond what any audited budget can cost: the cap is not what is audited.
 _CAP = 1e6
 _MOST_STEPS = 3
-_PLACE = MappingProxyType({"train": "training", "test": "held-out"})
-_OTHER = MappingProxyType(
-    {
-        Neighbours.REPLACE_ONE: "its opposite of the other class",
-        Neighbours.REPLACE_SPECIAL: "a null record",
-    }
-)
-
 
 Tables = Mapping[str, pd.DataFrame]
 """The rows to train on, ``train``, and those held out, ``test``: features in (−1, 1), a label at the end."""
@@ -174,7 +165,8 @@ def audit_chain(
         delta=delta,
         confidence=confidence,
         verdict=Verdict.VIOLATES if most.lower_bound > proved.epsilon else Verdict.CONSISTENT,
-        pair=f"a {_PLACE[worst]} record far from all others against {_OTHER[neighbours]}",
+        pair=f"a {'training' if worst == 'train' else 'held-out'} record far from all others against "
+        + ("a null record" if neighbours is Neighbours.REPLACE_SPECIAL else "its opposite of the other class"),
         seconds=round(time.monotonic() - started, 2),
         neighbours=str(neighbours),
     )

@@ -57,9 +57,16 @@ def draw_membership(report: MembershipReport) -> bytes:
     Both axes are logarithmic, since what counts is the attack that accuses few wrongly.
     """
     least, measured = 1e-3, np.array(report.curve)
-    most = f"advantage {report.advantage:.3f}, at most {report.advantage_bound:.3f}"
-    title = f"{report.algorithm} on {report.dataset}: {most}"
-    with _picture(title, x="false positive rate", y="true positive rate", legend="lower right") as (axes, png):
+    title = (
+        f"{report.algorithm} on {report.dataset}: "
+        f"advantage {report.advantage:.3f}, at most {report.advantage_bound:.3f}"
+    )
+    with _picture(
+        title,
+        x="false positive rate",
+        y="true positive rate",
+        legend="lower right",
+    ) as (axes, png):
         if report.bound:
             bound = np.maximum(np.array(report.bound), least / 10)
             axes.fill_between(bound[:, 0], bound[:, 1], 1.0, color=BLUE, alpha=0.12, linewidth=0)

@@ -95,16 +95,26 @@ def examine_system(
         again = of_mechanism(trials=max(request.trials, _TRIALS_AGAIN), confidence=_CERTAIN, seed=seed + 1)
         certain = again.verdict is Verdict.VIOLATES
         mechanism = again if certain else mechanism
-        reason = f"epsilon is {mechanism.lower_bound:.4g} at least, at confidence {mechanism.confidence:.12g} "
-        findings.append((certain, f"{reason}({mechanism.pair}; {mechanism.event})"))
+        findings.append(
+            (
+                certain,
+                f"epsilon is {mechanism.lower_bound:.4g} at least, at confidence {mechanism.confidence:.12g} "
+                f"({mechanism.pair}; {mechanism.event})",
+            )
+        )
     one_run = None
     if request.canaries:
         one_run = audit_in_one_run(
             name, epsilon=epsilon, delta=delta, neighbours=neighbours, canaries=request.canaries, seed=seed
         )
         if one_run.verdict is Verdict.VIOLATES:
-            reason = f"{one_run.correct} of {one_run.guesses} canaries were guessed in one run, which has probability "
-            findings.append((one_run.p_value < 1.0 - _CERTAIN, f"{reason}{one_run.p_value:.2g} at most"))
+            findings.append(
+                (
+                    one_run.p_value < 1.0 - _CERTAIN,
+                    f"{one_run.correct} of {one_run.guesses} canaries were guessed in one run, which has probability "
+                    f"{one_run.p_value:.2g} at most",
+                )
+            )
     whole = None
     if request.chain_trials and mechanism.proved_epsilon is not None:
         of_chain = partial(
@@ -114,8 +124,7 @@ def examine_system(
         if whole.verdict is Verdict.VIOLATES or whole.differing:
             whole = of_chain(trials=_CHAIN_TRIALS_AGAIN, confidence=_CERTAIN)
             fields = ", ".join(whole.differing[:_MOST_FIELDS]) or whole.event
-            reason = f"beside the releases neighbours differ: {fields}"
-            findings.append((whole.verdict is Verdict.VIOLATES, reason))
+            findings.append((whole.verdict is Verdict.VIOLATES, f"beside the releases neighbours differ: {fields}"))
     suspicion = VIOLATION if any(certain for certain, _ in findings) else WARNING
     return Examined(
         algorithm=name,

@@ -76,11 +76,9 @@ class SyntheticRun:
 
     Parameters
     ----------
-    config : TrainingConfig
     plan : RunPlan
     """
 
-    config: TrainingConfig
     plan: RunPlan
     _maps: dict[str, Artefact] = field(default_factory=dict)
 
@@ -127,16 +125,15 @@ class SyntheticRun:
             classes=tuple(f"class {index}" for index in range(classes)),
         )
         shards = [ShardRef(dataset=dataset, partition=_NAME, party=party, rows=rows) for party in _PARTIES]
-        return cls(config, plan_run(config, shards))
+        return cls(plan_run(config, shards))
 
     @property
     def stated(self) -> Stated:
         """What is claimed and proved of the run."""
-        claim, plan = lookup("systems", self.config.algorithm).claim, self.plan
         return Stated(
-            delta=plan.delta,
-            claimed_epsilon=None if claim is None else self.config.epsilon,
-            costs=list(set(plan.bills().values())) if plan.proved else None,
+            delta=self.plan.delta,
+            claimed_epsilon=None if lookup("systems", self.plan.system).claim is None else self.plan.epsilon,
+            costs=list(set(self.plan.bills().values())) if self.plan.proved else None,
         )
 
     def experiment(self, pair: Neighbouring, label: str, salt: str) -> Experiment:
@@ -171,7 +168,7 @@ class SyntheticRun:
             if found is not None and len(found) == dimension:
                 return found
         raise ParameterError(
-            f"the model of {self.config.algorithm} is not linear in a row's {dimension} features: audit its releases"
+            f"the model of {self.plan.system} is not linear in a row's {dimension} features: audit its releases"
         )
 
     def outputs(self, neighbours: Neighbouring, secret: bytes, world: bool, trial: int) -> dict[str, Floats]:

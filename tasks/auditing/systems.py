@@ -20,7 +20,6 @@ from tasks.planning.plans import PlannedRelease
 __all__ = ["audit_on_public_rows", "audit_system", "draws_noise", "require_noise"]
 
 _ROWS = 8
-_PILOT = 48
 # (features, classes): few numbers make strong tests, noise a coordinate shows in many, and ten classes show whether
 # their classifiers are composed. A map of images needs as many features as an image of 8 x 8 pixels has.
 _SHAPES = ((2, 2), (40, 2), (2, 10))
@@ -162,7 +161,7 @@ def audit_on_public_rows(
         confidence=confidence,
         neighbours=neighbours,
         seed=seed,
-        effort=Effort(pilot=_PILOT),
+        effort=Effort(pilot=48),
         progress=progress,
     )
     return replace(report, seconds=round(time.monotonic() - started, 2))
