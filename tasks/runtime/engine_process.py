@@ -244,6 +244,7 @@ def serve(descriptor: int, *, whole: bool) -> None:
     from prefect.server.database.configurations import AioSqliteConfiguration
     from prefect.server.database.dependencies import temporary_database_config
     from prefect.settings import get_current_settings
+    from starlette.middleware.trustedhost import TrustedHostMiddleware
 
     class WaitingSqlite(AioSqliteConfiguration):
         """Takes the write lock when a transaction begins.
@@ -264,7 +265,9 @@ def serve(descriptor: int, *, whole: bool) -> None:
     here = " ".join(f"{scheme}://{name}:*" for scheme in ("http", "ws") for name in ("127.0.0.1", "localhost"))
     policy = f"default-src 'self' {here} 'unsafe-inline' 'unsafe-eval' data: blob:"
     headers = [("Content-Security-Policy", policy)]
-    config = uvicorn.Config(create_app(ephemeral=not whole), log_level="error", lifespan="on", headers=headers)
+    # A name of somebody else's that leads here would make their page one of this server's own.
+    named = TrustedHostMiddleware(create_app(ephemeral=not whole), ["127.0.0.1", "localhost"])
+    config = uvicorn.Config(named, log_level="error", lifespan="on", headers=headers)
     server = uvicorn.Server(config)
     url = get_current_settings().server.database.connection_url
     assert url is not None
