@@ -56,8 +56,8 @@ def set_password(root: Path, secret: Credentials) -> None:
 def _secret_file(root: Path, name: str) -> Path:
     if name == USER or not _NAME.fullmatch(name):
         raise InputError(
-            f"{name!r} cannot be a reader's name: up to 32 small letters, digits, - and _, beginning with a letter, and "
-            f"not {USER}"
+            f"{name!r} cannot be a reader's name: up to 32 small letters, digits, - and _, beginning with a letter, "
+            f"and not {USER}"
         )
     return Layout(root).private / "readers" / f"{name}.secret"
 

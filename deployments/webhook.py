@@ -174,7 +174,9 @@ async def _delivered(
     for pause in _PAUSES:
         await asyncio.sleep(pause)
         try:
-            return await asyncio.to_thread(deliver, address, alert)
+            await asyncio.to_thread(deliver, address, alert)
         except (OSError, ValueError) as error:
             # Its text may hold the address.
             log.warning("the webhook did not take %s: %s", alert.event, type(error).__name__)
+        else:
+            return

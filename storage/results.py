@@ -177,7 +177,7 @@ def _answer(
         raise InputError(f"the query cannot be answered: {_first_lines(error)}{there}") from error
 
 
-def _interruptible(connection: Any, ask: Callable[[], Any], seconds: float | None) -> Any:
+def _interruptible(connection: Any, ask: Callable[[], Any], seconds: float | None = None) -> Any:
     """Ask in a thread of its own: DuckDB does not always notice Ctrl-C while it computes in the main thread."""
     with ThreadPoolExecutor(1) as pool:
         try:

@@ -27,10 +27,8 @@ def require_own_location(artifacts: Path, location: str) -> None:
     from mlflow.utils.uri import get_uri_scheme, resolve_uri_if_local
 
     try:
-        local = get_uri_scheme(location) in ("", "file")
-        inside = local and _path(local_file_uri_to_path(resolve_uri_if_local(location))).is_relative_to(
-            _path(artifacts)
-        )
+        path = Path(local_file_uri_to_path(resolve_uri_if_local(location))).resolve()
+        inside = get_uri_scheme(location) in ("", "file") and path.is_relative_to(artifacts.resolve())
     except (ValueError, OSError, RuntimeError):
         inside = False
     if not inside:
@@ -38,7 +36,3 @@ def require_own_location(artifacts: Path, location: str) -> None:
             f"MLflow's location {location!r} is not below {artifacts}, where all files of this root lie; delete that "
             "experiment, or make it without a location of its own"
         )
-
-
-def _path(path: str | Path) -> Path:
-    return Path(path).resolve()
