@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,7 +24,7 @@ for _name in [name for name in os.environ if name.startswith("MLFLOW_TRACKING_")
 SEED = int(os.environ.get("UNITBALL_TEST_SEED", "20240917"))
 
 
-_guards = []
+_guards: list[subprocess.Popen[bytes]] = []
 
 
 def pytest_configure() -> None:

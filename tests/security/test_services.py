@@ -9,9 +9,11 @@ import re
 import sqlite3
 import urllib.error
 import urllib.request
+import uuid
 from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import closing
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -24,7 +26,7 @@ from storage.layout import Layout
 from tasks.runtime.credentials import credentials
 from tasks.runtime.engine import prefect_database
 from tests.support.engines import Engine
-from tests.support.serving import Served, processes_of, wait_for
+from tests.support.serving import Served, processes_of, receiving, wait_for
 
 # What answers without the secret, and nothing else: probes, and the page before anybody has logged in.
 PREFECT_OPEN = {
@@ -417,10 +419,10 @@ def test_a_reader_sees_all_of_mlflow_and_writes_nothing(served: Served) -> None:
         connection.putrequest("POST", "/api/2.0/mlflow/experiments/create")
         for value in shown_twice:
             connection.putheader("Authorization", value)
-        body = b'{"name": "smuggled"}'
+        content = b'{"name": "smuggled"}'
         connection.putheader("Content-Type", "application/json")
-        connection.putheader("Content-Length", str(len(body)))
-        connection.endheaders(body)
+        connection.putheader("Content-Length", str(len(content)))
+        connection.endheaders(content)
         assert connection.getresponse().status in (401, 403)
         connection.close()
     # It opens nothing else.
@@ -541,6 +543,74 @@ def test_the_page_logs_in_with_the_secret_and_not_without(served: Served) -> Non
     assert answer(served.api, "GET", check, {})[0] == 401
     assert answer(served.api, "GET", check, {"Authorization": served.authorization})[0] == 200
     wait_for("runs on the page", lambda: isinstance(served.ask("/flow_runs/filter"), list), 10)
+
+
+def test_what_every_holder_of_the_password_can_do(served: Served, tmp_path: Path) -> None:
+    """Each line of the table in docs/security.md: what Prefect's open-source server cannot keep from who is let in."""
+    config = {"dataset": "iris", "algorithm": "noisy-gd", "epsilon": 1.0}
+    (train,) = [one for one in served.ask("/deployments/filter") if one["name"] == "train"]
+    # Starts runs, and reads what they were given and what they said.
+    run = served.start_run(**config)
+    assert served.finished(run)["state_type"] == "COMPLETED"
+    assert served.run(run)["parameters"]["config"]["dataset"] == "iris"
+    assert served.ask("/artifacts/filter")
+    assert isinstance(served.ask("/logs/filter"), list)
+    # Stops one, says that it was something else, and removes it.
+    waiting = {"type": "SCHEDULED", "state_details": {"scheduled_time": "2099-01-01T00:00:00Z"}}
+    later = {"parameters": {"config": config}, "state": waiting}
+    stopped = served.call("POST", f"/deployments/{train['id']}/create_flow_run", later)["id"]
+    for state in ("CANCELLED", "COMPLETED"):
+        served.ask(f"/flow_runs/{stopped}/set_state", state={"type": state}, force=True)
+        assert served.run(stopped)["state_type"] == state
+    served.call("DELETE", f"/flow_runs/{stopped}")
+    assert stopped not in {one["id"] for one in served.ask("/flow_runs/filter")}
+    # Changes what a deployment is given and when; it comes back at the next start.
+    served.call("PATCH", f"/deployments/{train['id']}", {"parameters": {"config": {**config, "epsilon": 9.0}}})
+    (changed,) = [one for one in served.ask("/deployments/filter") if one["name"] == "train"]
+    assert changed["parameters"]["config"]["epsilon"] == 9.0
+    served.call("PATCH", f"/deployments/{train['id']}", {"parameters": train["parameters"]})
+    # Lets everybody wait.
+    limit = "/v2/concurrency_limits/unitball.at-work"
+    before = served.call("GET", limit)["limit"]
+    served.call("PATCH", limit, {"limit": 0})
+    assert served.call("GET", limit)["limit"] == 0
+    served.call("PATCH", limit, {"limit": before})
+    # Shows a budget that is none, and leaves the one in the root as it is.
+    spent = served.unitball("budget", "iris", "--json")
+    forged = {"key": "budget", "type": "markdown", "data": "nothing is spent", "flow_run_id": run}
+    assert served.ask("/artifacts/", **forged)["data"] == "nothing is spent"
+    assert served.unitball("budget", "iris", "--json") == spent
+    # Reads what others keep on the server.
+    assert served.ask("/variables/", name="theirs", value="kept")["value"] == "kept"
+    assert [one["value"] for one in served.ask("/variables/filter") if one["name"] == "theirs"] == ["kept"]
+    # Has the server send a request, by an event of its own; the operator is sent no alert for a forged one.
+    with receiving() as (address, received):
+        (kind,) = [one for one in served.ask("/block_types/filter") if one["slug"] == "webhook"]
+        schemas = {"block_type_id": {"any_": [kind["id"]]}}
+        schema = served.ask("/block_schemas/filter", block_schemas=schemas)[0]["id"]
+        spec = {"name": "theirs", "block_type_id": kind["id"], "block_schema_id": schema}
+        data = {"url": address, "allow_private_urls": True}
+        block = served.ask("/block_documents/", **spec, data=data)["id"]
+        refused_run = "unitball.run.refused"
+        trigger = {"type": "event", "posture": "Reactive", "expect": [refused_run], "threshold": 1, "within": 0}
+        sends = [{"type": "call-webhook", "block_document_id": block, "payload": '{"sent": true}'}]
+        automation = served.ask("/automations/", name="theirs", trigger=trigger, actions=sends)["id"]
+        alerts = len(served.alerts)
+        event = {
+            "occurred": "2030-01-01T00:00:00Z",
+            "event": refused_run,
+            "resource": {"prefect.resource.id": "unitball.dataset.forged"},
+            "id": str(uuid.uuid4()),
+        }
+
+        def sent() -> bool:
+            event.update(id=str(uuid.uuid4()), occurred=datetime.now(UTC).isoformat())
+            served.call("POST", "/events", [event])
+            return bool(received)
+
+        wait_for("the server's request", sent, 60, 2)
+        served.call("DELETE", f"/automations/{automation}")
+        assert not [one for one in served.alerts[alerts:] if "forged" in one["about"]]
 
 
 def filled_by(schema: Any, defined: dict[str, Any], place: str, depth: int = 0) -> Any:
