@@ -33,6 +33,6 @@ def require_own_location(artifacts: Path, location: str) -> None:
         inside = False
     if not inside:
         raise InputError(
-            f"MLflow's location {location!r} is not below {artifacts}, where all files of this root lie; delete that "
-            "experiment, or make it without a location of its own"
+            f"MLflow's location {location!r} is not below {artifacts}, where all files of this root lie; rename "
+            "that experiment in MLflow, so that one of this name is made anew here (to log a run again costs nothing)"
         )

@@ -197,9 +197,10 @@ def record_of(root: Path, model: RegisteredModel) -> VersionRecord:
 
 def unrecorded(root: Path) -> list[RegisteredModel]:
     """Return the model versions in MLflow that are not on record; none of them is loaded."""
+    known = {(one.model, one.version): one.run for one in open_model_records(root).versions()}
     with tracking_client(root) as client:
-        versions = [_described(root, found) for found in client.search_model_versions()]
-    return [model for model in versions if _recorded(root, model) is None]
+        found = client.search_model_versions()
+    return [_described(root, one) for one in found if known.get((one.name, str(one.version))) != str(one.run_id)]
 
 
 def record_model(root: Path, model: RegisteredModel, digest: str) -> list[str]:
