@@ -8,6 +8,7 @@ import logging
 import os
 import urllib.request
 from collections.abc import Callable, Iterator
+from http.client import HTTPException
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -135,7 +136,7 @@ def send(address: str, alert: LogLine) -> None:
 
     Raises
     ------
-    OSError
+    OSError, http.client.HTTPException
         If the address does not take it.
     """
     details = dict(alert.details)
@@ -175,7 +176,7 @@ async def _delivered(
         await asyncio.sleep(pause)
         try:
             await asyncio.to_thread(deliver, address, alert)
-        except (OSError, ValueError) as error:
+        except (OSError, HTTPException, ValueError) as error:
             # Its text may hold the address.
             log.warning("the webhook did not take %s: %s", alert.event, type(error).__name__)
         else:
