@@ -15,7 +15,7 @@ from storage.ledger import marks
 from storage.ledger.entries import check_chain, lacking, reading
 from storage.ledger.material import missing_material
 from tasks.accounts.budget import check_releases
-from tasks.runtime.engine import has_databases
+from tasks.runtime.databases import recorded_server
 from tasks.runtime.settings import current_root, ledger_url, marks_folder
 from tasks.runtime.stores import open_ledger_database
 from tasks.runtime.tracking_server import has_own_database
@@ -134,7 +134,8 @@ def _data_sets(layout: Layout) -> Iterator[tuple[str, str]]:
 @_check("models")
 def _models(layout: Layout) -> Iterator[tuple[str, str]]:
     # On a server that was named, versions of other roots are no business of this one.
-    if not has_own_database(layout.root) or not has_databases(layout.root):
+    made = layout.mlflow_database.exists() or recorded_server(layout.root) is not None
+    if not (made and has_own_database(layout.root)):
         return
     for model in unrecorded(layout.root):
         name = f"{model.name}/{model.version}"
