@@ -16,9 +16,9 @@ import io
 import os
 import re
 from base64 import b64encode
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from deployments.mlflow_users import set_password, users_database
 from storage.atomic import write_bytes
@@ -28,9 +28,6 @@ from tasks.runtime.credentials import USER, Credentials, credentials
 from tasks.runtime.permissions import keep_private
 from tasks.runtime.tracking_server import own_database
 from tasks.tracking.locations import require_own_location
-
-if TYPE_CHECKING:
-    from starlette.types import ASGIApp, Receive, Scope, Send
 
 __all__ = ["is_admitted", "main"]
 
@@ -75,20 +72,20 @@ def is_admitted(method: str, path: str, *, owner: bool) -> bool:
 class _Admission:
     """An ASGI application that passes on what is admitted."""
 
-    def __init__(self, app: ASGIApp, secret: Credentials) -> None:
+    def __init__(self, app: Any, secret: Credentials) -> None:
         self._app = app
         self._owner = b"Basic " + b64encode(secret.basic.encode())
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Mapping[str, Any], receive: Any, send: Any) -> None:
         if scope["type"] == "http":
             shown = [value for name, value in scope["headers"] if name.lower() == b"authorization"]
             # The header as a whole, and no second one: nothing is left to be read differently by MLflow.
             owner = len(shown) == 1 and hmac.compare_digest(shown[0], self._owner)
             if not is_admitted(scope["method"], scope["path"], owner=owner):
-                from starlette.responses import PlainTextResponse
+                from fastapi.responses import PlainTextResponse
 
                 text = "Not served here, or only to the owner of this root: see docs/security.md."
-                await PlainTextResponse(text, status_code=403)(scope, receive, send)
+                await PlainTextResponse(text, status_code=403)(dict(scope), receive, send)
                 return
         await self._app(scope, receive, send)
 

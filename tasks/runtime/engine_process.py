@@ -239,12 +239,12 @@ def serve(descriptor: int, *, whole: bool) -> None:
         With pages, schedules and automations; otherwise what runs of one process need.
     """
     import uvicorn
+    from fastapi.middleware.trustedhost import TrustedHostMiddleware
     from prefect.server.api.server import create_app
     from prefect.server.database import provide_database_interface
     from prefect.server.database.configurations import AioSqliteConfiguration
     from prefect.server.database.dependencies import temporary_database_config
     from prefect.settings import get_current_settings
-    from starlette.middleware.trustedhost import TrustedHostMiddleware
 
     class WaitingSqlite(AioSqliteConfiguration):
         """Takes the write lock when a transaction begins.
