@@ -79,7 +79,7 @@ def new_alerts(root: Path) -> Iterator[LogLine | None]:
     path.parent.mkdir(mode=0o700, exist_ok=True)
     path.touch(mode=0o600)
     file = _opened(path, *_read_place(place))
-    kept = 0
+    kept = -1
     while True:
         # Looked at before reading: what another process put aside after that is read to its end the next time.
         moved = path.exists() and path.stat().st_ino != os.fstat(file.fileno()).st_ino
@@ -89,7 +89,7 @@ def new_alerts(root: Path) -> Iterator[LogLine | None]:
         file.seek(-len(line), os.SEEK_CUR)
         if moved:
             file.close()
-            file, kept = path.open("rb"), 0
+            file, kept = path.open("rb"), -1
             continue
         if kept != file.tell():
             kept = file.tell()
