@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import json
+import math
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
