@@ -22,8 +22,9 @@ from urllib.parse import quote
 
 from storage.layout import Layout
 from tasks.runtime.stores import open_model_records
-from tasks.runtime.tracking_server import server_address
+from tasks.runtime.tracking_server import has_own_database, server_address
 from tasks.tracking.client import tracking_client
+from tasks.tracking.locations import require_own_location
 from tasks.tracking.views import VIEW_NAME, VIEW_TAG, view_envelope, view_path
 
 if TYPE_CHECKING:
@@ -216,6 +217,11 @@ def experiment_of(client: MlflowClient, root: Path, name: str, metric: str = "ac
     """Return the id of an experiment, made where it is not there yet, restored where it was deleted.
 
     Its runs are compared by ``metric``, of which more is better.
+
+    Raises
+    ------
+    storage.errors.InputError
+        If it keeps its files outside the root.
     """
     from mlflow.exceptions import MlflowException
 
@@ -229,6 +235,9 @@ def experiment_of(client: MlflowClient, root: Path, name: str, metric: str = "ac
             if error.error_code != "RESOURCE_ALREADY_EXISTS":
                 raise
         found = client.get_experiment_by_name(name)
+    if has_own_database(root):
+        # Whoever may write to MLflow may have made it before, with a location of their own.
+        require_own_location(Layout(root).artifacts, found.artifact_location)
     experiment = str(found.experiment_id)
     if found.lifecycle_stage == "deleted":
         client.restore_experiment(experiment)

@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 
 from deployments import serving
+from deployments.mlflow_users import add_reader
 from dpalgos.models import LinearModel
 from tasks.runtime.credentials import credentials
 from tasks.runtime.tracking_server import own_database
@@ -351,3 +352,11 @@ def test_the_pages_contact_nothing_else(browser: Any, address: str, root: Path) 
     assert contacted
     outside = [url for url in contacted if not url.startswith((address, "data:", "blob:"))]
     assert not outside
+
+
+def test_a_reader_sees_the_comparison_and_a_card(tmp_path: Path, address: str, root: Path) -> None:
+    secret = add_reader(root, "anna").read_text().strip()
+    with chromium(tmp_path) as driver:
+        driver.get(address.replace("//", f"//{secret}@"))
+        Page(driver, f"{address}/{comparison_path(root, 'digits')}").wait_for(VIEW_NAME, *names())
+        Page(driver, f"{address}/#/models/digits.noisy-gd/versions/1").wait_for("digits.noisy-gd")
