@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import json
 import math
 import os
 import resource
+import sqlite3
 import statistics
 import subprocess
 import sys
@@ -27,7 +29,39 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.csv as arrow_csv
+import pyarrow.parquet as pq
 from peers import PEERS, unit_rows
+from scipy import sparse
+from scipy.sparse import csr_matrix
+from sklearn.datasets import dump_svmlight_file, load_svmlight_file
+from sklearn.decomposition import PCA
+from sklearn.svm import SVC
+
+from dpalgos.algorithms import fit
+from dpalgos.gradient_sums import GradientSums
+from dpalgos.guarantees import GaussianMu, Guarantee, Neighbours, Numerics, Setting
+from dpalgos.kernels import GaussianKernel, LinearKernel
+from dpalgos.keystream import KeyedNoise
+from dpalgos.linear import LinearTask
+from dpalgos.losses import Softmax
+from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
+from dpalgos.registry import lookup
+from dpalgos.rows import ArrayRows
+from dpalgos.smo.solver import solve
+from dpalgos.smo.working_sets import SecondOrder
+from dpalgos.summation import TrustedSummation
+from storage.datasets import write_dataset
+from storage.layout import Layout
+from storage.ledger.charges import Cap, PlanRequest, ReleaseCharge
+from storage.ledger.database import open_database
+from storage.ledger.ledger import Ledger
+from storage.readers.csv import read_csv
+from storage.readers.libsvm import read_libsvm
+from storage.refs import Labels, Visibility
+from storage.rowfiles import RowFormat, RowWriter, StoredRows
+from storage.source import ReadOptions
 
 Work = Callable[[], object]
 
@@ -56,14 +90,6 @@ def row(name: str, title: str) -> Callable[[Callable[[Path], Beside]], Callable[
 
 @row("csv", "CSV to Parquet, 100,000 × 51")
 def _csv(folder: Path) -> Beside:
-    import pyarrow.csv as arrow_csv
-    import pyarrow.parquet as pq
-
-    from storage.datasets import write_dataset
-    from storage.layout import Layout
-    from storage.readers.csv import read_csv
-    from storage.refs import Visibility
-    from storage.source import ReadOptions
 
     table = np.random.default_rng(2).standard_normal((100_000, 50))
     labels = np.random.default_rng(3).integers(0, 2, 100_000)
@@ -90,11 +116,6 @@ def _csv(folder: Path) -> Beside:
 
 @row("libsvm", "LIBSVM reading, 50,000 sparse rows")
 def _libsvm(folder: Path) -> Beside:
-    from scipy import sparse
-    from sklearn.datasets import dump_svmlight_file, load_svmlight_file
-
-    from storage.readers.libsvm import read_libsvm
-    from storage.source import ReadOptions
 
     matrix = sparse.random(50_000, 2_000, density=0.01, random_state=4, format="csr")
     path = folder / "rows.svm"
@@ -108,11 +129,6 @@ def _libsvm(folder: Path) -> Beside:
 
 
 def _gradient(rows: int, dimension: int) -> Beside:
-    from dpalgos.gradient_sums import GradientSums
-    from dpalgos.guarantees import Neighbours, Setting
-    from dpalgos.linear import LinearTask
-    from dpalgos.losses import Softmax
-    from dpalgos.rows import ArrayRows
 
     features = unit_rows(rows, dimension)
     labels = np.random.default_rng(6).integers(0, 10, rows)
@@ -144,9 +160,6 @@ def _gradient_long(folder: Path) -> Beside:
 
 def stored_rows(folder: Path, rows: int, dimension: int) -> object:
     """Store made-up rows in a stream and open them."""
-    from storage.refs import Labels
-    from storage.rowfiles import RowFormat, RowWriter, StoredRows
-
     layout = RowFormat(dimension, Labels.CLASSES)
     writer = RowWriter(folder / f"rows-{rows}-{dimension}", layout)
     random = np.random.default_rng(8)
@@ -161,8 +174,6 @@ def stored_rows(folder: Path, rows: int, dimension: int) -> object:
 
 @row("covariance", "covariance of 70,000 × 784 stored rows")
 def _covariance(folder: Path) -> Beside:
-    from dpalgos.guarantees import GaussianMu, Neighbours, Setting
-    from dpalgos.registry import lookup
 
     rows = stored_rows(folder, 70_000, 784)
     setting = Setting(sizes=(70_000,), dimension=784, classes=2, neighbours=Neighbours.REPLACE_ONE)
@@ -180,14 +191,6 @@ def _covariance(folder: Path) -> Beside:
 
 @row("dp-pca", "DP-PCA, 20,000 × 784 to 20")
 def _dp_pca(folder: Path) -> Beside:
-    from sklearn.decomposition import PCA
-
-    from dpalgos.algorithms import fit
-    from dpalgos.guarantees import GaussianMu, Neighbours, Setting
-    from dpalgos.keystream import KeyedNoise
-    from dpalgos.registry import lookup
-    from dpalgos.rows import ArrayRows
-    from dpalgos.summation import TrustedSummation
 
     features = unit_rows(20_000, 784).astype(np.float64)
     rows = ArrayRows(features, np.zeros(20_000, dtype=np.int64))
@@ -233,8 +236,6 @@ def _hog(folder: Path) -> Beside:
     import numba
     from skimage.feature import hog
 
-    from dpalgos.registry import lookup
-
     images = np.random.default_rng(9).random((2_000, 784))
     made = lookup("projections", "hog")()._features(784)
     loop = numba.njit(_plain_hog)
@@ -253,11 +254,6 @@ def _hog(folder: Path) -> Beside:
 
 
 def _support_vectors(features: Any, signs: np.ndarray, gamma: float | None) -> Beside:
-    from sklearn.svm import SVC
-
-    from dpalgos.kernels import GaussianKernel, LinearKernel
-    from dpalgos.smo.solver import solve
-    from dpalgos.smo.working_sets import SecondOrder
 
     kernel = LinearKernel() if gamma is None else GaussianKernel(gamma)
     named = {"kernel": "linear"} if gamma is None else {"gamma": gamma}
@@ -286,7 +282,6 @@ def _smo_ijcnn1(folder: Path) -> Beside:
 
 @row("smo-w5a", "SMO, 9,888 × 300 made-up sparse rows of w5a's shape, 3 % of the class, linear kernel")
 def _smo_w5a(folder: Path) -> Beside:
-    from scipy.sparse import csr_matrix
 
     random = np.random.default_rng(5)
     signs = np.where(random.random(9_888) < 0.03, 1.0, -1.0)
@@ -298,7 +293,6 @@ def _smo_w5a(folder: Path) -> Beside:
 
 
 def _libsvm_set(name: str, features: int) -> tuple[np.ndarray, np.ndarray]:
-    from sklearn.datasets import load_svmlight_file
 
     found = Path(os.environ.get("UNITBALL_DATA", "../shared/data")) / "libsvm" / name
     if not found.exists():
@@ -309,12 +303,6 @@ def _libsvm_set(name: str, features: int) -> tuple[np.ndarray, np.ndarray]:
 
 def _charging(folder: Path, before: int) -> Work:
     """Return what charges ten releases to an account of so many plans."""
-    import itertools
-
-    from dpalgos.guarantees import GaussianMu, Guarantee, Neighbours, Numerics
-    from storage.ledger.charges import Cap, PlanRequest, ReleaseCharge
-    from storage.ledger.database import open_database
-    from storage.ledger.ledger import Ledger
     from tasks.accounts.budget import AccountingPolicy
 
     folder.mkdir()
@@ -337,7 +325,6 @@ def _charging(folder: Path, before: int) -> Work:
 
 @row("charge", "a charge of ten releases, high-water marks included")
 def _charge(folder: Path) -> Beside:
-    import sqlite3
 
     plain = sqlite3.connect(folder / "plain.sqlite")
     plain.execute("CREATE TABLE entries (content TEXT)")
@@ -356,8 +343,6 @@ def _charge_growth(folder: Path) -> Beside:
 
 @row("gaussian", "300,000 rounded Gaussians")
 def _gaussian(folder: Path) -> Beside:
-    from dpalgos.keystream import KeyedNoise
-    from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
 
     law, noise, random = RoundedGaussian(1e5), KeyedNoise(b"k" * 32, "benchmark"), np.random.default_rng(10)
     value = np.arange(10)
@@ -408,7 +393,6 @@ def _train_new(folder: Path) -> Beside:
 
 @row("train", "unitball train on digits in a used root, engine included")
 def _train(folder: Path) -> Beside:
-    import itertools
 
     budgets = itertools.count(1)
     return Beside(lambda: _unitball(*_TRAIN, "--epsilon", str(next(budgets)), root=folder), _EMPTY)
@@ -416,8 +400,6 @@ def _train(folder: Path) -> Beside:
 
 @row("million", "noisy-gd on 1,000,000 × 50, process and engine included, rows ingested before")
 def _million(folder: Path) -> Beside:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
 
     random = np.random.default_rng(13)
     kind = pa.list_(pa.float32(), 50)
@@ -436,7 +418,6 @@ def _million(folder: Path) -> Beside:
 
 @row("flow", "a further flow in a warm process, digits")
 def _flow(folder: Path) -> Beside:
-    import itertools
 
     os.environ["UNITBALL_ROOT"] = str(folder)
     from tasks.runtime.engine import prepare_engine

@@ -15,7 +15,7 @@ from storage.refs import ReleaseRef, Visibility
 from tasks.datasets.description import find_dataset
 from tasks.datasets.registration import ingest
 from tasks.datasets.request import IngestRequest
-from tasks.experiments.figures import DecisionBoundaries
+from tasks.experiments.figures import Drawing, draw_boundaries
 from tasks.experiments.points import PointResult
 from tasks.normalisation import normalise
 from tasks.release.storing import read_release
@@ -54,8 +54,8 @@ def ingest_features(source: str, features: Sequence[int], name: str) -> None:
         )
 
 
-def decision_boundaries(results: Sequence[PointResult]) -> DecisionBoundaries:
-    """Return the rows of a public set of two features as the models saw them, and each series' first model on a grid.
+def decision_boundaries(results: Sequence[PointResult], title: str) -> Drawing:
+    """Draw the rows of a public set of two features as the models saw them, and where each series' first model divides.
 
     Raises
     ------
@@ -66,21 +66,12 @@ def decision_boundaries(results: Sequence[PointResult]) -> DecisionBoundaries:
     if dataset.private or dataset.dimension != 2:
         raise InputError(f"{dataset.name} has {dataset.dimension} features; the picture is of public rows with two")
     dataset = normalise.fn(dataset, str(results[0].axes.get("normalisation", "unit-norm")))
-    shown = [
-        (float(row[0]), float(row[1]), int(label))
-        for features, labels in open_dataset(current_layout(), dataset).blocks()
-        for row, label in zip(features, labels, strict=True)
-    ]
-    places = np.array([row[:2] for row in shown])
-    x, y = (
-        np.linspace(low - _MARGIN, high + _MARGIN, _GRID)
-        for low, high in zip(places.min(axis=0), places.max(axis=0), strict=True)
-    )
+    rows, labels = map(np.concatenate, zip(*open_dataset(current_layout(), dataset).blocks(), strict=True))
+    x, y = np.linspace(rows.min(axis=0) - _MARGIN, rows.max(axis=0) + _MARGIN, _GRID).T
     grid = np.stack(np.meshgrid(x, y), axis=-1).reshape(-1, 2)
-    # The first of each series, in their order.
     first = {result.label: result for result in reversed(results)}
-    scores = [(one.label, one.status, _scores(one, grid).reshape(_GRID, _GRID).tolist()) for one in first.values()]
-    return DecisionBoundaries(rows=shown, grid=(x.tolist(), y.tolist()), scores=scores[::-1])
+    scores = [(one.label, one.status, _scores(one, grid).reshape(_GRID, _GRID)) for one in first.values()]
+    return draw_boundaries(rows, labels, (x, y), scores[::-1], title)
 
 
 def _scores(result: PointResult, grid: Floats) -> Floats:

@@ -12,9 +12,9 @@ from dpalgos.guarantees import ApproximateDP, Loss, PureEpsilon, Setting, Trust
 from dpalgos.registry import AlgorithmSpec, lookup
 from tasks.datasets.description import find_dataset
 from tasks.experiments.points import PointResult
-from tasks.experiments.records import Table
 from tasks.experiments.risk import Risk, curvature_along_descent
 from tasks.experiments.specification import Point
+from tasks.experiments.tables import Table
 from tasks.planning.algorithms import describe_system
 from tasks.planning.resolution import resolve
 
