@@ -10,16 +10,13 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import resource
-import subprocess
-import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+from shared import Stage, head, in_a_process, line
 
 if TYPE_CHECKING:
     from tasks.planning.plans import Shards
@@ -35,32 +32,21 @@ def main() -> None:
     parser.add_argument("--only", default=",".join(STAGES), help="Stages, separated by commas.")
     parser.add_argument("--stage", choices=STAGES, help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.stage is not None:
-        print(json.dumps(measured(STAGES[arguments.stage](arguments.folder))))
+    given = parser.parse_args()
+    if given.stage is not None:
+        work = STAGES[given.stage](given.folder)
+        with Stage() as stage:
+            work()
+        print(json.dumps({"seconds": stage.seconds, "peak": stage.taken}))
         return
-    points = [point for point in _POINTS if point <= arguments.most]
-    print("| stage | " + " | ".join(f"{point:,} rows" for point in points) + " |\n|---" + "|---" * len(points) + "|")
+    points = [point for point in _POINTS if point <= given.most]
+    head("stage", *(f"{point:,} rows" for point in points))
     with tempfile.TemporaryDirectory() as folder:
         for point in points:
             write(Path(folder, str(point)), point)
-        for stage in arguments.only.split(","):
-            cells = []
-            for point in points:
-                command = [sys.executable, __file__, "--stage", stage, "--folder", str(Path(folder, str(point)))]
-                alone = {**os.environ, "OMP_NUM_THREADS": "1"}
-                output = subprocess.run(command, check=True, capture_output=True, text=True, env=alone).stdout
-                found = json.loads(output.splitlines()[-1])
-                cells.append(f"{found['seconds']:.1f} s, {found['peak']:.0f} MiB")
-            print(f"| {stage} | " + " | ".join(cells) + " |", flush=True)
-
-
-def measured(work: Callable[[], object]) -> dict[str, float]:
-    """Return the processor seconds of some work, and the MiB that it takes beyond what was held before."""
-    started, before = time.process_time(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    work()
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
-    return {"seconds": time.process_time() - started, "peak": peak / 1024}
+        for stage in given.only.split(","):
+            each = [in_a_process(__file__, "--stage", stage, "--folder", Path(folder, str(point))) for point in points]
+            line(stage, *(f"{found['seconds']:.1f} s, {found['peak']:.0f} MiB" for found in each))
 
 
 def blocks(rows: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:

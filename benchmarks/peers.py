@@ -14,8 +14,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+from shared import unit_rows
 
-__all__ = ["PEERS", "Library", "unit_rows"]
+__all__ = ["PEERS", "Library"]
 
 Work = Callable[[], object]
 
@@ -26,12 +27,6 @@ class Library:
 
     title: str
     make: Callable[[], Work]
-
-
-def unit_rows(rows: int, dimension: int) -> np.ndarray:
-    """Return rows of norm 1 in float32."""
-    made = np.random.default_rng(1).standard_normal((rows, dimension), dtype=np.float32)
-    return made / np.linalg.norm(made, axis=1, keepdims=True)
 
 
 def _dp_pca() -> Work:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib
 import itertools
 import json
 import math
@@ -26,15 +27,17 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv as arrow_csv
 import pyarrow.parquet as pq
-from peers import PEERS, unit_rows
+from peers import PEERS
 from scipy import sparse
 from scipy.sparse import csr_matrix
+from shared import stored_rows, unit_rows
 from sklearn.datasets import dump_svmlight_file, load_svmlight_file
 from sklearn.decomposition import PCA
 from sklearn.svm import SVC
@@ -59,9 +62,10 @@ from storage.ledger.database import open_database
 from storage.ledger.ledger import Ledger
 from storage.readers.csv import read_csv
 from storage.readers.libsvm import read_libsvm
-from storage.refs import Labels, Visibility
-from storage.rowfiles import RowFormat, RowWriter, StoredRows
+from storage.refs import Visibility
 from storage.source import ReadOptions
+from tasks.experiments.specification import SweepSpec
+from tasks.planning.configuration import TrainingConfig
 
 Work = Callable[[], object]
 
@@ -158,24 +162,10 @@ def _gradient_long(folder: Path) -> Beside:
     return _gradient(100_000, 50)
 
 
-def stored_rows(folder: Path, rows: int, dimension: int) -> object:
-    """Store made-up rows in a stream and open them."""
-    layout = RowFormat(dimension, Labels.CLASSES)
-    writer = RowWriter(folder / f"rows-{rows}-{dimension}", layout)
-    random = np.random.default_rng(8)
-    for start in range(0, rows, layout.block_rows):
-        count = min(layout.block_rows, rows - start)
-        features = random.standard_normal((count, dimension), dtype=np.float32)
-        features /= np.linalg.norm(features, axis=1, keepdims=True)
-        writer.write(layout.encode(features, (features[:, 0] > 0).astype(np.int32)))
-    written = writer.close()
-    return StoredRows.open(folder / f"rows-{rows}-{dimension}", layout, written)
-
-
 @row("covariance", "covariance of 70,000 × 784 stored rows")
 def _covariance(folder: Path) -> Beside:
 
-    rows = stored_rows(folder, 70_000, 784)
+    rows = stored_rows(folder / "rows", 70_000, 784)
     setting = Setting(sizes=(70_000,), dimension=784, classes=2, neighbours=Neighbours.REPLACE_ONE)
     algorithm = lookup("projections", "analyze-gauss")(budget=GaussianMu(1.0), components=20)
     single = np.concatenate([features for features, _ in rows.blocks()])
@@ -418,23 +408,45 @@ def _million(folder: Path) -> Beside:
 
 @row("flow", "a further flow in a warm process, digits")
 def _flow(folder: Path) -> Beside:
+    train, budgets = _warm(folder).train, itertools.count(1)
+    asked = {"dataset": "digits", "algorithm": "noisy-gd"}
+    return Beside(
+        lambda: train(TrainingConfig.model_validate({**asked, "epsilon": next(budgets)})), {"nothing": lambda: None}
+    )
 
+
+@row("sweep", "200 points of a sweep on digits, two descents a point, one thread")
+def _sweep(folder: Path) -> Beside:
+    chain_inline, run_sweep = _warm(folder).chain_inline, importlib.import_module("flows.sweep").run_sweep
+    asked = {"dataset": "digits", "algorithm": "noisy-gd", "param.iterations": 2}
+
+    def points(first: float) -> SweepSpec:
+        grid = {"epsilon": [first + number / 200 for number in range(200)]}
+        return SweepSpec.model_validate({"name": "overhead", "set": asked, "grid": grid})
+
+    def once(spec: SweepSpec) -> None:
+        assert not run_sweep(spec, workers=1).failed
+
+    # The first point pays for imports and for preparing the rows; it is not what a point of a sweep costs.
+    once(points(9.0).model_copy(update={"grid": {"epsilon": [8.0]}}))
+    others = {
+        "the same work without a sweep": lambda: [chain_inline(each.config) for each in points(3.0).points()],
+        "the same points, finished before": lambda: once(points(1.0)),
+    }
+    return Beside(lambda: once(points(1.0)), others, once=True)
+
+
+def _warm(folder: Path) -> ModuleType:
+    """Start an engine in this process and return the module of flows."""
     os.environ["UNITBALL_ROOT"] = str(folder)
-    from tasks.runtime.engine import prepare_engine
+    from tasks.runtime.engine import prepare_engine, quick_flows
 
     prepare_engine(folder)
-    from flows.federated_training import train
-    from tasks.planning.configuration import TrainingConfig
-    from tasks.runtime.engine import quick_flows
+    _ENGINE.enter_context(quick_flows())
+    return importlib.import_module("flows.federated_training")
 
-    budgets = itertools.count(1)
 
-    def ours() -> None:
-        asked = {"dataset": "digits", "algorithm": "noisy-gd", "epsilon": next(budgets)}
-        with quick_flows():
-            train(TrainingConfig.model_validate(asked))
-
-    return Beside(ours, {"nothing": lambda: None})
+_ENGINE = contextlib.ExitStack()
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
+from shared import draw, head, line
 
 from dpalgos.keystream import KeyedNoise, public_secret
 from dpalgos.mechanisms.fixed_point import encode_rows, exact_outer_sum
@@ -196,66 +198,23 @@ def thousand() -> None:
 
 def many(largest: int, plot: Path | None) -> None:
     """Print the cost per party as their number grows: 10 per cent dropouts, 5 per cent colluders, 100 numbers."""
-    sizes = [size for size in (1_000, 2_000, 5_000, 10_000, 20_000, 50_000) if size <= largest]
-    length = 100
-    heads = "".join(f"{name:>11}" for name in ROUNDS)
+    length, fixed = 100, np.arange(100)
     print(f"\nprocessor milliseconds a party ({length} numbers, 10 % dropouts, 5 % colluders), kilobytes it sends")
-    print(f"{'parties':>8}{'neighbours':>12}{heads}{'together':>11}{'kilobytes':>11}")
-    rows = []
-    for size in sizes:
+    head("parties", "neighbours", *ROUNDS, "together", "kilobytes")
+    found = pd.DataFrame(columns=[*ROUNDS, "together"], dtype=float)
+    for size in (1_000, 2_000, 5_000, 10_000, 20_000, 50_000):
+        if size > largest:
+            break
         tolerance = Tolerance(parties=size, dropouts=size // 10, colluders=size // 20)
         graph = graph_for(tolerance)
-        assert graph is not None
-        fixed = np.arange(length, dtype=np.int64)
-        clock = run_protocol(
-            tolerance,
-            length,
-            1,
-            lambda party, step, fixed=fixed: fixed + party,  # bound now
-            mask=range(0, size, 20),
-            unmask=range(1, size, 20),
-            now=time.process_time,
-        )
-        each = {name: 1000 * seconds / size for name, seconds in clock.seconds.items()}
-        rows.append((size, graph.degree, each))
-        cells = "".join(f"{each[name]:11.3f}" for name in ROUNDS)
-        print(f"{size:8d}{graph.degree:12d}{cells}{sum(each.values()):11.3f}{clock.sent / 1000:11.1f}", flush=True)
+        lost = {"mask": range(0, size, 20), "unmask": range(1, size, 20)}
+        clock = run_protocol(tolerance, length, 1, lambda party, step: fixed + party, **lost, now=time.process_time)
+        found.loc[size] = [1000 * seconds / size for seconds in (*clock.seconds.values(), clock.total)]
+        line(size, graph.degree, *(f"{each:.3f}" for each in found.loc[size]), f"{clock.sent / 1000:.1f}")
     if plot is not None:
-        draw(rows, plot)
-
-
-def draw(rows: list[tuple[int, int, dict[str, float]]], plot: Path) -> None:
-    """Plot milliseconds a party against the number of parties."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(7, 5), layout="constrained")
-    sizes = [size for size, _, _ in rows]
-    # Okabe and Ito's palette, told apart by marker as well.
-    colours, markers = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9"), "osv^D"
-    for name, colour, marker in zip(ROUNDS, colours, markers, strict=True):
-        label = "server, divided by the parties" if name == "server" else f"party: {name}"
-        axes.plot(sizes, [each[name] for _, _, each in rows], color=colour, marker=marker, label=label)
-    whole = [sum(each.values()) for _, _, each in rows]
-    axes.plot(sizes, whole, color="black", linewidth=2, marker="x", label="together")
-    for size, (_, degree, _), height in zip(sizes, rows, whole, strict=True):
-        axes.annotate(f"{degree}", (size, height), textcoords="offset points", xytext=(0, 7), ha="center")
-    axes.set(
-        xscale="log",
-        ylim=(0, 1.2 * max(whole)),
-        xlabel="parties (numbers above the curve: neighbours of each)",
-        ylabel="processor time a party (ms)",
-        title="Secure aggregation: cost per party",
-        xticks=sizes,
-        xticklabels=[f"{size:,}" for size in sizes],
-    )
-    axes.minorticks_off()
-    axes.grid(alpha=0.3)
-    figure.legend(loc="outside lower center", ncols=3)
-    figure.savefig(plot, dpi=150)
-    print(f"plot: {plot}")
+        shown = found.rename(columns={name: f"party: {name}" for name in ROUNDS if name != "server"})
+        labels = {"xlabel": "parties", "ylabel": "processor time a party (ms)", "xscale": "log"}
+        draw(shown, plot, style=["o-", "s-", "v-", "^-", "D-", "kx-"], **labels)
 
 
 def main() -> None:

@@ -56,7 +56,7 @@ def _data(scale: Scale, dataset: str | None, path: Path | None) -> tuple[list[Da
         for one in several or wanted[:1]:
             _bring_in(one, path)
     for one in wanted:
-        if one.of in _registered():
+        if one.of is not None and one.of in _registered():
             ingest_features(one.of, one.features, one.name)
     there = [one for one in wanted if one.name in _registered()]
     missing = [f"{one.name}: not there; it needs {one.files or 'to be ingested'}" for one in wanted if one not in there]
@@ -70,7 +70,7 @@ def _data(scale: Scale, dataset: str | None, path: Path | None) -> tuple[list[Da
 
 
 def _registered() -> set[str]:
-    return {entry["name"] for entry in describe_datasets()}
+    return {str(entry["name"]) for entry in describe_datasets()}
 
 
 def _bring_in(need: DataNeed, path: Path) -> None:

@@ -82,7 +82,7 @@ class _Style:
         return "#000000" if label == self._black else _COLOURS[self._families.index(_family(label)) % len(_COLOURS)]
 
     def line(self, label: str) -> dict[str, Any]:
-        shown = {"color": self.colour(label), "label": self.legend_label(label)}
+        shown: dict[str, Any] = {"color": self.colour(label), "label": self.legend_label(label)}
         if self.status[label] == "non-private":
             return {**shown, "linestyle": ":", "linewidth": 1.4, "marker": ""}
         # Beyond eight series colours come again, with other markers.
@@ -122,7 +122,7 @@ def _draw_lines(axes: Axes, table: pd.DataFrame, plot: Plot, y: str, style: _Sty
     x = column(plot.x)
     places, numeric = _places(table, x)
     for label, own in table.groupby("label", sort=False):
-        shade = {"color": style.colour(label), "linewidth": 0}
+        shade: dict[str, Any] = {"color": style.colour(label), "linewidth": 0}
         if own[x].isna().any():
             axes.axhline(own[y].mean(), **{**style.line(label), "marker": ""})
             axes.axhspan(own[y].min(), own[y].max(), alpha=0.08, **shade)

@@ -1,0 +1,106 @@
+"""What several benchmarks do: find data, time a stage, print a table, draw lines. NumPy is all that must be there."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def data(folder: str) -> Path:
+    """Return a folder of the user's data sets."""
+    place = os.environ.get("UNITBALL_DATA")
+    if not place:
+        sys.exit(f"UNITBALL_DATA is not set: name the folder that holds {folder}/")
+    return Path(place) / folder
+
+
+def unit_blocks(rows: int, dimension: int, block: int) -> Iterator[np.ndarray]:
+    """Yield made-up rows of norm 1 in float32, block by block."""
+    random = np.random.default_rng(1)
+    for start in range(0, rows, block):
+        made = random.standard_normal((min(block, rows - start), dimension), dtype=np.float32)
+        yield made / np.linalg.norm(made, axis=1, keepdims=True)
+
+
+def unit_rows(rows: int, dimension: int) -> np.ndarray:
+    """Return such rows at once."""
+    return next(unit_blocks(rows, dimension, rows))
+
+
+def stored_rows(folder: Path, rows: int, dimension: int):
+    """Store such rows in a stream, labelled by their first feature, and open them."""
+    from storage.refs import Labels
+    from storage.rowfiles import RowFormat, RowWriter, StoredRows
+
+    layout = RowFormat(dimension, Labels.CLASSES)
+    writer = RowWriter(folder, layout)
+    for block in unit_blocks(rows, dimension, layout.block_rows):
+        writer.write(layout.encode(block, (block[:, 0] > 0).astype(np.int32)))
+    return StoredRows.open(folder, layout, writer.close())
+
+
+class Stage:
+    """Measure a block: its seconds, its processor seconds, and the process's peak in MiB after and beyond before."""
+
+    def __enter__(self) -> Stage:
+        self._before = self._peak()
+        self._wall, self._processor = time.perf_counter(), time.process_time()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.wall, self.seconds = time.perf_counter() - self._wall, time.process_time() - self._processor
+        self.peak = self._peak()
+        self.taken = self.peak - self._before
+
+    @staticmethod
+    def _peak() -> float:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def in_a_process(script: str, *arguments: object) -> dict[str, float]:
+    """Return what a script prints as JSON in a process of its own.
+
+    As behind the door: blocks go over the cores, a matrix product does not.
+    """
+    command = [sys.executable, script, *map(str, arguments)]
+    alone = {**os.environ, "OMP_NUM_THREADS": "1"}
+    output = subprocess.run(command, check=True, capture_output=True, text=True, env=alone).stdout
+    return json.loads(output.splitlines()[-1])
+
+
+def line(*cells: object) -> None:
+    """Print a line of a Markdown table."""
+    print(f"| {' | '.join(map(str, cells))} |", flush=True)
+
+
+def head(*cells: object) -> None:
+    """Print the head of a Markdown table."""
+    line(*cells)
+    print("|" + "---|" * len(cells), flush=True)
+
+
+def draw(table: pd.DataFrame, path: Path, *, style: object = None, subplots: object = False, **labels: object) -> None:
+    """Draw the columns of a table over its index."""
+    import matplotlib as mpl
+
+    mpl.use("svg")
+    mpl.rcParams["svg.hashsalt"] = "unitball"
+    axes = table.plot(style=style, subplots=subplots, layout=(1, -1), figsize=(8, 4.5), grid=True)
+    for each in np.atleast_1d(axes).flat:
+        each.set(**labels)
+        each.legend(fontsize="small")
+    figure = np.atleast_1d(axes).flat[0].figure
+    figure.tight_layout()
+    figure.savefig(path, dpi=120, metadata={"Date": None} if path.suffix == ".svg" else None)
