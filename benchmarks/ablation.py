@@ -63,10 +63,8 @@ def main() -> None:
         rows = ArrayRows(features[: given.rows], labels[: given.rows])
         for trainer in HEADS:
             means = [
-                np.mean(
-                    [accuracy(trainer, rows, features[held_out], labels[held_out], e, s) for s in range(given.seeds)]
-                )
-                for e in given.epsilons
+                np.mean([accuracy(trainer, rows, features[held_out], labels[held_out], epsilon, s) for s in seeds])
+                for epsilon in given.epsilons
             ]
             line(name, f"`{trainer}`", *(f"{mean:.4f}" for mean in means))
 

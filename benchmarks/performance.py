@@ -152,14 +152,10 @@ def _gradient(rows: int, dimension: int) -> Beside:
     return Beside(lambda: sums.total(weights, prepared, setting), {"NumPy, float32": other})
 
 
-@row("gradient-wide", "one gradient sum, 20,000 × 1,296 × 10")
-def _gradient_wide(folder: Path) -> Beside:
-    return _gradient(20_000, 1_296)
+row("gradient-wide", "one gradient sum, 20,000 × 1,296 × 10")(lambda folder: _gradient(20_000, 1_296))
 
 
-@row("gradient-long", "one gradient sum, 100,000 × 50 × 10")
-def _gradient_long(folder: Path) -> Beside:
-    return _gradient(100_000, 50)
+row("gradient-long", "one gradient sum, 100,000 × 50 × 10")(lambda folder: _gradient(100_000, 50))
 
 
 @row("covariance", "covariance of 70,000 × 784 stored rows")
@@ -260,14 +256,12 @@ def _smo(folder: Path) -> Beside:
     return _support_vectors(random.normal(size=(5_000, 22)) + 0.4 * signs[:, None], signs, 1 / 22)
 
 
-@row("smo-a1a", "SMO, a1a, linear kernel")
-def _smo_a1a(folder: Path) -> Beside:
-    return _support_vectors(*_libsvm_set("a1a", 123), None)
+row("smo-a1a", "SMO, a1a, linear kernel")(lambda folder: _support_vectors(*_libsvm_set("a1a", 123), None))
 
 
-@row("smo-ijcnn1", "SMO, ijcnn1, Gaussian kernel")
-def _smo_ijcnn1(folder: Path) -> Beside:
-    return _support_vectors(*_libsvm_set("ijcnn1.trn.bz2", 22), 1 / 22)
+row("smo-ijcnn1", "SMO, ijcnn1, Gaussian kernel")(
+    lambda folder: _support_vectors(*_libsvm_set("ijcnn1.trn.bz2", 22), 1 / 22)
+)
 
 
 @row("smo-w5a", "SMO, 9,888 × 300 made-up sparse rows of w5a's shape, 3 % of the class, linear kernel")
@@ -326,9 +320,9 @@ def _charge(folder: Path) -> Beside:
     return Beside(_charging(folder / "ours", 0), {"one commit of SQLite": commit})
 
 
-@row("charge-growth", "a charge of ten releases after 1,000 plans")
-def _charge_growth(folder: Path) -> Beside:
-    return Beside(_charging(folder / "many", 1_000), {"the same after 10": _charging(folder / "few", 10)})
+row("charge-growth", "a charge of ten releases after 1,000 plans")(
+    lambda folder: Beside(_charging(folder / "many", 1_000), {"the same after 10": _charging(folder / "few", 10)})
+)
 
 
 @row("gaussian", "300,000 rounded Gaussians")
@@ -362,14 +356,10 @@ _EMPTY = {"an empty process": _nothing}
 _TRAIN = ("train", "--dataset", "digits", "--algorithm", "noisy-gd")
 
 
-@row("help", "unitball --help")
-def _help(folder: Path) -> Beside:
-    return Beside(lambda: _unitball("--help"), _EMPTY)
+row("help", "unitball --help")(lambda folder: Beside(lambda: _unitball("--help"), _EMPTY))
 
 
-@row("algorithms", "unitball algorithms")
-def _algorithms(folder: Path) -> Beside:
-    return Beside(lambda: _unitball("algorithms", root=folder), _EMPTY)
+row("algorithms", "unitball algorithms")(lambda folder: Beside(lambda: _unitball("algorithms", root=folder), _EMPTY))
 
 
 @row("train-new", "unitball train on digits in a new root, engine included")

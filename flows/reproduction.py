@@ -10,7 +10,6 @@ from typing import Annotated
 from prefect import flow
 from pydantic import Field
 
-from dpalgos.errors import ParameterError
 from flows.specs import known_reproductions, load_reproduction
 from flows.sweep import SweepResult, run_sweep
 from storage.errors import InputError
@@ -148,14 +147,12 @@ def reproduce(
     """
     started = time.monotonic()
     repro = load_reproduction(name)
-    scales = dict(repro.scales())
-    if scale not in scales:
-        raise ParameterError(f"{name} has no scale {scale!r}; it has: {', '.join(scales)}")
+    asked = repro.at(scale)
     at_scale = _at_papers_scale(repro, scale, dataset)
     if not at_scale:
         repro = repro.model_copy(update={"title": f"{repro.title}, not at the paper's scale"})
-    data, missing = _data(scales[scale], dataset, path)
-    spec = repro.sweep(scales[scale], data)
+    data, missing = _data(asked, dataset, path)
+    spec = repro.sweep(asked, data)
     result: SweepResult | None = None
     if repro.computed is not None:
         results, tables = COMPUTED[repro.computed](spec.points())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json as json_module
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -101,6 +100,7 @@ def _plot(records: list[Record], path: Path) -> None:
     import pandas as pd
     from matplotlib.figure import Figure
 
+    from tasks.runtime.plots import png_of
     from unitball.frontiers import plot
 
     frame = pd.DataFrame(records)
@@ -119,9 +119,7 @@ def _plot(records: list[Record], path: Path) -> None:
     axes = plot(frame, x, y, figure.subplots())
     if x == "config_epsilon":
         axes.set(xlabel="privacy budget ε", xscale="log")
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=110)
-    write_bytes(path, buffer.getvalue(), mode=0o644)
+    write_bytes(path, png_of(figure, 110), mode=0o644)
 
 
 def _cell(value: object) -> str | None:

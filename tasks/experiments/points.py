@@ -143,7 +143,7 @@ def _values(table: pd.DataFrame, metric: str) -> pd.Series:
     return table.get(f"metric_{metric}", pd.Series(dtype=float)).dropna()
 
 
-_HOW: Mapping[str, Callable[[float, float], float]] = MappingProxyType(
+_HOW: Mapping[str, Callable[[pd.Series, pd.Series], pd.Series]] = MappingProxyType(
     {
         "value": lambda one, other: one,
         "difference": operator.sub,

@@ -333,11 +333,21 @@ class Reproduction(_Specification):
             blocks=every,
         )
 
-    def scales(self) -> Iterator[tuple[str, Scale]]:
-        """Yield the scales that there are."""
-        yield "quick", self.quick
-        if self.full is not None:
-            yield "full", self.full
+    def scales(self) -> dict[str, Scale]:
+        """Return the scales that there are, by name."""
+        return {"quick": self.quick} | ({"full": self.full} if self.full is not None else {})
+
+    def at(self, scale: str) -> Scale:
+        """Return one of the scales.
+
+        Raises
+        ------
+        ParameterError
+            If there is none of this name.
+        """
+        if scale not in self.scales():
+            raise ParameterError(f"{self.name} has no scale {scale!r}; it has: {', '.join(self.scales())}")
+        return self.scales()[scale]
 
 
 def load(model: type[_M], text: str, place: str) -> _M:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
+
+from tasks.runtime.plots import png_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -63,10 +64,7 @@ def draw_measured(classes: Sequence[str], confusion: Matrix, roc: Sequence[Curve
     if roc:
         _draw_roc(axes[-1], classes, roc)
     figure.suptitle(f"measured on {measured_on}", fontsize="medium")
-    buffer = io.BytesIO()
-    # Without its version a picture is the same wherever it was drawn.
-    figure.savefig(buffer, format="png", dpi=110, metadata={"Software": None})
-    return buffer.getvalue()
+    return png_of(figure, 110)
 
 
 def _draw_confusion(axes: Axes, classes: Sequence[str], counts: NDArray[np.float64]) -> None:
