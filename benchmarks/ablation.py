@@ -11,13 +11,12 @@ have been computed before.
 from __future__ import annotations
 
 import argparse
-import gzip
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from shared import data, head, line
+from shared import head, line, mnist
 
 from dpalgos.accounting.calibration import allocate
 from dpalgos.algorithms import fit
@@ -43,9 +42,9 @@ def main() -> None:
     parser.add_argument("--epsilons", type=float, nargs="+", default=[0.1, 1.0])
     parser.add_argument("--cache", type=Path)
     given = parser.parse_args()
-    pixels, labels = mnist(data("mnist"))
+    pixels, labels = mnist("train")
     order = np.random.default_rng(0).permutation(len(pixels))[: given.rows + PUBLIC + HELD_OUT]
-    labels, pixels = labels[order], UnitNorm()(pixels[order])
+    labels, pixels = labels[order], UnitNorm()(pixels[order].astype(np.float64))
     scattered = scattering(pixels, order, given.cache)
     seeds = range(given.seeds)
     public, held_out = slice(given.rows, given.rows + PUBLIC), slice(given.rows + PUBLIC, None)
@@ -67,14 +66,6 @@ def main() -> None:
                 for epsilon in given.epsilons
             ]
             line(name, f"`{trainer}`", *(f"{mean:.4f}" for mean in means))
-
-
-def mnist(folder: Path) -> tuple[Matrix, NDArray[np.int64]]:
-    """Return the training images, (60000, 784), and their labels."""
-    images = gzip.decompress((folder / "train-images-idx3-ubyte.gz").read_bytes())[16:]
-    labels = gzip.decompress((folder / "train-labels-idx1-ubyte.gz").read_bytes())[8:]
-    pixels = np.frombuffer(images, np.uint8).reshape(-1, 784).astype(np.float64)
-    return pixels, np.frombuffer(labels, np.uint8).astype(np.int64)
 
 
 def scattering(pixels: Matrix, order: NDArray[np.int64], cache: Path | None) -> Matrix:

@@ -13,13 +13,22 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
 from shared import Stage, head, in_a_process, line
 
-if TYPE_CHECKING:
-    from tasks.planning.plans import Shards
+from dpalgos.models import LinearModel
+from tasks.datasets.description import find_dataset
+from tasks.planning.configuration import TrainingConfig
+from tasks.preparation.dealing import deal_rows
+from tasks.release.metrics import measure_rows
+from tasks.release.rows import rows_of
+from tasks.tracking.prediction import predict_file
+from tasks.tracking.sklearn_export import to_sklearn
 
 _FEATURES, _CLASSES = 20, 3
 _POINTS = (100_000, 1_000_000, 4_000_000)
@@ -60,10 +69,6 @@ def blocks(rows: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
 
 def write(folder: Path, rows: int) -> None:
     """Write the same rows as text with a schema, as LIBSVM text and as Parquet, and store them as a data set."""
-    import pyarrow as pa
-    import pyarrow.csv
-    import pyarrow.parquet as pq
-
     folder.mkdir()
     columns = [f"x{column}" for column in range(_FEATURES)]
     lines = [f"  - {{name: {name}, type: numeric, range: [0, 1]}}" for name in columns]
@@ -112,12 +117,9 @@ def ingesting(format: str, *, private: bool = False) -> Callable[[Path], Callabl
     return prepared
 
 
-def dealing(folder: Path) -> Callable[[], Shards]:
+def dealing(folder: Path) -> Callable[[], Any]:
     """Return what deals stored rows to five parties and holds a fifth out, positions included."""
     ingesting("parquet")(folder)
-    from tasks.datasets.description import find_dataset
-    from tasks.planning.configuration import TrainingConfig
-    from tasks.preparation.dealing import deal_rows
 
     dataset, config = find_dataset("rows"), TrainingConfig(dataset="rows", algorithm="noisy-gd", epsilon=1.0)
     return lambda: deal_rows(dataset, config)
@@ -125,10 +127,6 @@ def dealing(folder: Path) -> Callable[[], Shards]:
 
 def predicting(folder: Path) -> Callable[[], object]:
     """Return what predicts the rows of a Parquet file."""
-    from dpalgos.models import LinearModel
-    from tasks.tracking.prediction import predict_file
-    from tasks.tracking.sklearn_export import to_sklearn
-
     model = LinearModel(np.eye(_CLASSES, _FEATURES))
     pipeline = to_sklearn(normalisation="clip", maps=[], model=model, classes=_NAMES, dimension=_FEATURES)
     return lambda: predict_file(pipeline, folder / "rows.parquet", folder / "predicted.parquet")
@@ -138,9 +136,6 @@ def evaluating(folder: Path) -> Callable[[], object]:
     """Return what measures a model exactly on the fifth of the rows that is held out."""
     held_out = dealing(folder)().held_out
     assert held_out is not None
-    from dpalgos.models import LinearModel
-    from tasks.release.metrics import measure_rows
-    from tasks.release.rows import rows_of
 
     model = LinearModel(np.eye(_CLASSES, _FEATURES))
     return lambda: measure_rows(rows_of(held_out, [model.apply], _CLASSES), held_out.dataset)

@@ -24,7 +24,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from recommended import DELTA, ROWS, SIDE, Images
-from shared import data, draw, head, line
+from shared import draw, head, line
 
 from dpalgos.accounting.calibration import allocate
 from dpalgos.continual import decode_running_sum, nightly_budget, state_after
@@ -53,7 +53,7 @@ def main() -> None:
     if given.what == "errors":
         found, label = errors(given.nights or 365), "standard deviation, one release of all rows = 1"
     else:
-        found, label = accuracies(Images(data("mnist"), given.keep), given), "accuracy on MNIST's test rows"
+        found, label = accuracies(Images(given.keep), given), "accuracy on MNIST's test rows"
     show(found)
     if given.plot is not None:
         table = pd.DataFrame(found, index=range(1, 1 + len(next(iter(found.values())))))

@@ -8,25 +8,13 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
-from shared import unit_rows
-
-__all__ = ["PEERS", "Library"]
+from shared import Stage, unit_rows
 
 Work = Callable[[], object]
-
-
-@dataclass(frozen=True, slots=True)
-class Library:
-    """What another library's side of a row is called, and what makes it ready to run."""
-
-    title: str
-    make: Callable[[], Work]
 
 
 def _dp_pca() -> Work:
@@ -46,22 +34,20 @@ def _gaussian() -> Work:
 
 
 PEERS = {
-    "dp-pca": Library("diffprivlib's PCA", _dp_pca),
-    "gaussian": Library("OpenDP's discrete Gaussian", _gaussian),
+    "dp-pca": ("diffprivlib's PCA", _dp_pca),
+    "gaussian": ("OpenDP's discrete Gaussian", _gaussian),
 }
-"""By the row's name in ``benchmarks/performance.py``."""
+"""What another library's side of a row is called, and what makes it ready to run, by the row's name."""
 
 
 def main() -> None:
     warnings.simplefilter("ignore")
-    work = PEERS[sys.argv[1]].make()
+    work = PEERS[sys.argv[1]][1]()
     print("{}", flush=True)
     for _ in sys.stdin:
-        wall, processor = time.perf_counter(), time.process_time()
-        work()
-        print(
-            json.dumps({"wall": time.perf_counter() - wall, "processor": time.process_time() - processor}), flush=True
-        )
+        with Stage() as stage:
+            work()
+        print(json.dumps({"wall": stage.wall, "processor": stage.seconds}), flush=True)
 
 
 if __name__ == "__main__":

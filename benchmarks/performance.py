@@ -37,7 +37,7 @@ import pyarrow.parquet as pq
 from peers import PEERS
 from scipy import sparse
 from scipy.sparse import csr_matrix
-from shared import stored_rows, unit_rows
+from shared import head, line, stored_rows, unit_rows
 from sklearn.datasets import dump_svmlight_file, load_svmlight_file
 from sklearn.decomposition import PCA
 from sklearn.svm import SVC
@@ -528,24 +528,21 @@ def measure(name: str, repeat: int, interpreter: str | None) -> tuple[str, dict[
                 try:
                     peer = Peer(interpreter, name)
                 except LeftOutError as error:
-                    print(f"{PEERS[name].title}: left out; {error}", file=sys.stderr)
+                    print(f"{PEERS[name][0]}: left out; {error}", file=sys.stderr)
                 else:
                     processes.callback(peer.close)
-                    beside.others[PEERS[name].title] = peer
+                    beside.others[PEERS[name][0]] = peer
             return title, dict(zip(("unitball", *beside.others), measured(beside, repeat), strict=True))
 
 
-def lines(title: str, sides: dict[str, Taken]) -> list[str]:
-    """Return a row of the table for each of the others."""
+def show(title: str, sides: dict[str, Taken]) -> None:
+    """Print a row of the table for each of the others."""
     (_, ours), *others = sides.items()
-    found = []
     for name, other in others:
         ratios = [ours.wall / other.wall, ours.processor / other.processor if other.processor > 0 else math.inf]
         shown = ["–" if value > 1e4 else f"{value:.2f}" if value > 0.1 else f"{value:.1g}" for value in ratios]
         peak = f"{ours.peak / 2**20:.0f}" if ours.peak else ""
-        numbers = [f"{ours.wall:.4g}", f"{ours.processor:.4g}", peak, name, f"{other.wall:.4g}", *shown]
-        found.append(f"| {title} | {' | '.join(numbers)} |")
-    return found
+        line(title, f"{ours.wall:.4g}", f"{ours.processor:.4g}", peak, name, f"{other.wall:.4g}", *shown)
 
 
 def main() -> None:
@@ -555,8 +552,7 @@ def main() -> None:
     parser.add_argument("--peers", help="Interpreter of the environment that benchmarks/peers.txt describes.")
     parser.add_argument("--json", type=Path, help="Write what each side took, by row.")
     arguments = parser.parse_args()
-    print("| work | ours, s | processor, s | peak, MiB | other | its s | ratio | ratio of processor time |")
-    print("|---|---|---|---|---|---|---|---|", flush=True)
+    head("work", "ours, s", "processor, s", "peak, MiB", "other", "its s", "ratio", "ratio of processor time")
     written: dict[str, dict[str, object]] = {}
     for name in arguments.rows:
         try:
@@ -564,7 +560,7 @@ def main() -> None:
         except LeftOutError as error:
             print(f"{name}: left out; {error}", file=sys.stderr)
             continue
-        print("\n".join(lines(title, sides)), flush=True)
+        show(title, sides)
         written[name] = {side: asdict(taken) for side, taken in sides.items()}
         if arguments.json is not None:
             arguments.json.write_text(json.dumps(written, indent=1))

@@ -15,7 +15,6 @@ where ``--beside others/results.parquet`` names them.
 from __future__ import annotations
 
 import argparse
-import gzip
 import statistics
 import time
 from pathlib import Path
@@ -24,7 +23,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from shared import data
+from shared import mnist
 
 from dpalgos.accounting.calibration import allocate
 from dpalgos.algorithms import fit
@@ -55,7 +54,7 @@ def main() -> None:
     parser.add_argument("--plot", type=Path, help="draw the figure of docs/accuracy.md")
     parser.add_argument("--beside", type=Path, nargs="*", default=[], help="results.parquet of unitball frontier")
     given = parser.parse_args()
-    images, runs = Images(data("mnist"), given.keep), []
+    images, runs = Images(given.keep), []
     print(f"{given.parties} parties, {ROWS} rows, trust {given.trust}, {given.seeds} seeds")
     print(f"{'relation':<17}{'epsilon':>8}{'mean':>9}{'smallest':>10}{'largest':>9}{'seconds':>9}  choice")
     for relation in given.relations.split(","):
@@ -141,13 +140,10 @@ def measure(images: Images, relation: Neighbours, epsilon: float, given: argpars
 class Images:
     """MNIST's rows and their scattering features, 50,000 to train on and the test rows."""
 
-    def __init__(self, folder: Path, keep: Path | None) -> None:
-        def read(name: str, header: int) -> NDArray[np.uint8]:
-            return np.frombuffer(gzip.decompress((folder / name).read_bytes()), dtype=np.uint8, offset=header)
-
+    def __init__(self, keep: Path | None) -> None:
         chosen = np.random.default_rng(0).permutation(60_000)[:ROWS]
-        self.labels = read("train-labels-idx1-ubyte.gz", 8)[chosen].astype(np.int64)
-        self.test_labels = read("t10k-labels-idx1-ubyte.gz", 8).astype(np.int64)
+        (pixels, labels), (test_pixels, self.test_labels) = mnist("train"), mnist("t10k")
+        self.labels = labels[chosen]
         self._maps: dict[str, tuple[Rows, Rows]] = {}
         stored = keep / "scattering.npz" if keep is not None else None
         if stored is not None and stored.is_file():
@@ -157,13 +153,13 @@ class Images:
         features = Scattering(shape=(SIDE, SIDE)).fit((), Setting(sizes=(), dimension=SIDE * SIDE, classes=10), NOTHING)
 
         def scattered(pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
-            rows = pixels.reshape(-1, SIDE * SIDE).astype(np.float64)
+            rows = pixels.astype(np.float64)
             rows /= np.linalg.norm(rows, axis=1, keepdims=True)
             parts = [features.transform(rows[start : start + 4096]) for start in range(0, len(rows), 4096)]
             return np.concatenate([part.astype(np.float32) for part in parts])
 
-        self._train = scattered(read("train-images-idx3-ubyte.gz", 16).reshape(-1, SIDE * SIDE)[chosen])
-        self._test = scattered(read("t10k-images-idx3-ubyte.gz", 16))
+        self._train = scattered(pixels[chosen])
+        self._test = scattered(test_pixels)
         if stored is not None:
             stored.parent.mkdir(parents=True, exist_ok=True)
             np.savez(stored, train=self._train, test=self._test)

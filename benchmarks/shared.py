@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import resource
@@ -24,6 +25,16 @@ def data(folder: str) -> Path:
     if not place:
         sys.exit(f"UNITBALL_DATA is not set: name the folder that holds {folder}/")
     return Path(place) / folder
+
+
+def mnist(part: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return MNIST's images, (n, 784) of bytes, and their labels; ``part`` is ``train`` or ``t10k``."""
+    files = ((f"{part}-images-idx3-ubyte.gz", 16), (f"{part}-labels-idx1-ubyte.gz", 8))
+    pixels, labels = (
+        np.frombuffer(gzip.decompress((data("mnist") / name).read_bytes()), np.uint8, offset=header)
+        for name, header in files
+    )
+    return pixels.reshape(-1, 784), labels.astype(np.int64)
 
 
 def unit_blocks(rows: int, dimension: int, block: int) -> Iterator[np.ndarray]:

@@ -21,10 +21,10 @@ from tasks.experiments.boundaries import decision_boundaries, ingest_features
 from tasks.experiments.computed import COMPUTED
 from tasks.experiments.figures import Drawing, draw
 from tasks.experiments.pages import page
-from tasks.experiments.points import NOISE_AXES, PointResult, compare_with_paper, derive, verdicts
+from tasks.experiments.points import PointResult, compare_with_paper, derive, verdicts
 from tasks.experiments.records import Experiment, versions, write
 from tasks.experiments.risk import Risk
-from tasks.experiments.specification import DataNeed, Plot, Reproduction, Scale, SweepSpec
+from tasks.experiments.specification import NOISE_AXES, DataNeed, Plot, Reproduction, Scale, SweepSpec
 from tasks.experiments.tables import means_table
 from tasks.planning.identity import identity
 from tasks.runtime.settings import current_root

@@ -120,7 +120,7 @@ def frontier(
         spec = frontier_sweep(config, algorithms.split(","), budgets, seeds)
         result = run_sweep(spec, workers=workers, dask=None)
         own = ["--algorithms", algorithms, "--epsilons", epsilons, "--seeds", str(seeds)]
-        asked = f"{command_of(config, 'frontier')} {shlex.join(own)}"
+        asked = f"{command_of(config.model_copy(update={'algorithm': None}), 'frontier')} {shlex.join(own)}"
         where = out.absolute() if out else None
         experiment = report_sweep(spec, result, asked, plot=FRONTIER_PLOT, scale="frontier", out=where)
     return _answer(experiment)

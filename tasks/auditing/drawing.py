@@ -63,7 +63,7 @@ def _stated(report: AuditReport, alphas: Floats) -> Floats:
         return stated
     # What the one point (epsilon, delta) says by itself is known everywhere.
     lines = (1 - report.delta - np.exp(epsilon) * alphas, np.exp(-epsilon) * (1 - report.delta - alphas))
-    return np.maximum(stated, np.maximum(*lines))
+    return np.asarray(np.maximum(stated, np.maximum(*lines)))
 
 
 def draw_membership(report: MembershipReport) -> bytes:

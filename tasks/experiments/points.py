@@ -11,11 +11,10 @@ from typing import Literal
 import pandas as pd
 from pydantic import BaseModel
 
-from tasks.experiments.specification import Check, Derived, PaperValue, Point
+from tasks.experiments.specification import NOISE_AXES, Check, Derived, PaperValue, Point
 from tasks.tracking.results import RunResult
 
 __all__ = [
-    "NOISE_AXES",
     "Compared",
     "PointResult",
     "Verdict",
@@ -26,9 +25,6 @@ __all__ = [
     "table_of",
     "verdicts",
 ]
-
-NOISE_AXES = ("seeds", "seed", "partition_seed", "repetition")
-"""Axes that repeat a point rather than ask another question."""
 
 _WHO = ("algorithm", "trainer", "projection", "aggregation", "trust")
 _FACTS = ("label", "dataset", "algorithm", "trust", "status")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
@@ -16,6 +17,7 @@ from tasks.planning.configuration import TrainingConfig
 from tasks.planning.identity import identity
 
 __all__ = [
+    "NOISE_AXES",
     "Block",
     "Check",
     "DataNeed",
@@ -32,8 +34,9 @@ __all__ = [
 
 _PARAMETER = "param."
 _SEEDS = "seeds"
-_REPEATING = (_SEEDS, "seed", "partition_seed", "repetition")
 """An axis that sets the noise's seed and the partition's together, so that a spread shows both."""
+NOISE_AXES = (_SEEDS, "seed", "partition_seed", "repetition")
+"""Axes that repeat a point rather than ask another question."""
 _AXES = (*TrainingConfig.model_fields, _SEEDS)
 _MOST_POINTS = 100_000
 _M = TypeVar("_M", bound=BaseModel)
@@ -165,7 +168,7 @@ class SweepSpec(_Specification):
             # What a block sets is not varied in it.
             grid = {name: values for name, values in grid.items() if name not in block.set}
             where = self.name + (f", block {block.label or number}" if self.blocks else "")
-            if (size := _size(grid)) > _MOST_POINTS:
+            if (size := math.prod(map(len, grid.values()))) > _MOST_POINTS:
                 raise ParameterError(f"{where}: the grid has {size} points; at most {_MOST_POINTS} run in one sweep")
             for values in itertools.product(*grid.values()):
                 varied = dict(zip(grid, values, strict=True))
@@ -184,19 +187,8 @@ class SweepSpec(_Specification):
 
         A parameter that only some parts have (``param.NAME`` without the part) has no single name there.
         """
-        found = []
-        for name in dict.fromkeys(name for name, _ in self.grids()):
-            called = name.removeprefix("param.")
-            if name not in _REPEATING and (called == name or "." in called):
-                found.append(called)
-        return found
-
-
-def _size(grid: Mapping[str, Sequence[object]]) -> int:
-    size = 1
-    for values in grid.values():
-        size *= len(values)
-    return size
+        found = {name.removeprefix(_PARAMETER): name for name, _ in self.grids() if name not in NOISE_AXES}
+        return [called for called, name in found.items() if called == name or "." in called]
 
 
 class DataNeed(_Specification):
