@@ -11,18 +11,21 @@ import argparse
 import json
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv
-import pyarrow.parquet as pq
-from shared import Stage, head, in_a_process, line
+from shared import Stage, head, in_a_process, line, write_lists, write_schema
+from sklearn.datasets import dump_svmlight_file
 
 from dpalgos.models import LinearModel
+from storage.refs import Visibility
 from tasks.datasets.description import find_dataset
+from tasks.datasets.registration import ingest
+from tasks.datasets.request import IngestRequest
 from tasks.planning.configuration import TrainingConfig
 from tasks.preparation.dealing import deal_rows
 from tasks.release.metrics import measure_rows
@@ -58,38 +61,17 @@ def main() -> None:
             line(stage, *(f"{found['seconds']:.1f} s, {found['peak']:.0f} MiB" for found in each))
 
 
-def blocks(rows: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield features of four decimals and class names."""
-    random = np.random.default_rng(1)
-    for start in range(0, rows, 10_000):
-        count = min(10_000, rows - start)
-        features = np.round(random.random((count, _FEATURES)), 4).astype(np.float32)
-        yield features, np.array(_NAMES)[random.integers(0, _CLASSES, count)]
-
-
 def write(folder: Path, rows: int) -> None:
-    """Write the same rows as text with a schema, as LIBSVM text and as Parquet, and store them as a data set."""
+    """Write the same rows, of four decimals, as text with a schema, as LIBSVM text and as Parquet."""
     folder.mkdir()
-    columns = [f"x{column}" for column in range(_FEATURES)]
-    lines = [f"  - {{name: {name}, type: numeric, range: [0, 1]}}" for name in columns]
-    label = f"  - {{name: y, type: label, classes: [{', '.join(_NAMES)}]}}"
-    (folder / "rows.yaml").write_text("\n".join(["columns:", *lines, label, ""]))
-    lists = pa.schema([("features", pa.list_(pa.float32(), _FEATURES)), ("label", pa.string())])
-    table = pa.schema([*((name, pa.float32()) for name in columns), ("y", pa.string())])
-    with (
-        pyarrow.csv.CSVWriter(folder / "rows.csv", table) as text,
-        pq.ParquetWriter(folder / "rows.parquet", lists) as parquet,
-        (folder / "rows.svm").open("w") as sparse,
-    ):
-        for features, labels in blocks(rows):
-            names = pa.array(labels)
-            text.write(pa.table([*(pa.array(column) for column in features.T), names], schema=table))
-            flat = pa.FixedSizeListArray.from_arrays(pa.array(features.reshape(-1)), _FEATURES)
-            parquet.write_table(pa.table([flat, names], schema=lists))
-            sparse.writelines(
-                f"{_NAMES.index(name)} " + " ".join(f"{place}:{value:.4f}" for place, value in enumerate(row, 1)) + "\n"
-                for row, name in zip(features.tolist(), labels.tolist(), strict=True)
-            )
+    random = np.random.default_rng(1)
+    features, labels = np.round(random.random((rows, _FEATURES)), 4), random.integers(0, _CLASSES, rows)
+    names, single = pa.array(np.array(_NAMES)[labels]), features.astype(np.float32)
+    write_schema(folder / "rows.yaml", _FEATURES, (0, 1), _NAMES)
+    columns = {f"x{number}": pa.array(column) for number, column in enumerate(single.T)}
+    pyarrow.csv.write_csv(pa.table({**columns, "y": names}), folder / "rows.csv")
+    write_lists(folder / "rows.parquet", single, names)
+    dump_svmlight_file(features, labels, str(folder / "rows.svm"), zero_based=False)
 
 
 def ingesting(format: str, *, private: bool = False) -> Callable[[Path], Callable[[], object]]:
@@ -97,9 +79,6 @@ def ingesting(format: str, *, private: bool = False) -> Callable[[Path], Callabl
 
     def prepared(folder: Path) -> Callable[[], object]:
         os.environ["UNITBALL_ROOT"] = str(folder / f"root-{format}-{private}")
-        from storage.refs import Visibility
-        from tasks.datasets.registration import ingest
-        from tasks.datasets.request import IngestRequest
 
         path = folder / {"csv": "rows.csv", "libsvm": "rows.svm", "parquet": "rows.parquet"}[format]
         visibility = Visibility.PRIVATE if private else Visibility.PUBLIC

@@ -1,7 +1,7 @@
 """Other libraries' sides of ``benchmarks/performance.py``, each a process of an environment of its own.
 
-``python benchmarks/peers.py NAME`` answers every line that it reads with the seconds of one run; what it needs stands
-in ``benchmarks/peers.txt``. NumPy is all that must be there to read this file.
+``python benchmarks/peers.py NAME`` prints the seconds of one run after a warm-up; what it needs stands in
+``benchmarks/peers.txt``. NumPy is all that must be there to read this file.
 """
 
 from __future__ import annotations
@@ -40,15 +40,10 @@ PEERS = {
 """What another library's side of a row is called, and what makes it ready to run, by the row's name."""
 
 
-def main() -> None:
+if __name__ == "__main__":
     warnings.simplefilter("ignore")
     work = PEERS[sys.argv[1]][1]()
-    print("{}", flush=True)
-    for _ in sys.stdin:
-        with Stage() as stage:
-            work()
-        print(json.dumps({"wall": stage.wall, "processor": stage.seconds}), flush=True)
-
-
-if __name__ == "__main__":
-    main()
+    work()
+    with Stage() as stage:
+        work()
+    print(json.dumps({"wall": stage.wall, "processor": stage.seconds}))

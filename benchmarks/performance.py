@@ -26,18 +26,18 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.csv as arrow_csv
 import pyarrow.parquet as pq
 from peers import PEERS
 from scipy import sparse
 from scipy.sparse import csr_matrix
-from shared import head, line, stored_rows, unit_rows
+from shared import head, line, stored_rows, unit_rows, write_lists, write_schema
 from sklearn.datasets import dump_svmlight_file, load_svmlight_file
 from sklearn.decomposition import PCA
 from sklearn.svm import SVC
@@ -99,10 +99,7 @@ def _csv(folder: Path) -> Beside:
     labels = np.random.default_rng(3).integers(0, 2, 100_000)
     path, schema = folder / "rows.csv", folder / "rows.yaml"
     np.savetxt(path, np.column_stack([np.clip(table, -5, 5), labels]), delimiter=",", fmt=["%.5f"] * 50 + ["%d"])
-    columns = [f"  - {{name: x{place}, type: numeric, range: [-5, 5]}}" for place in range(50)]
-    schema.write_text(
-        "header: false\ncolumns:\n" + "\n".join(columns) + '\n  - {name: y, type: label, classes: ["0", "1"]}\n'
-    )
+    write_schema(schema, 50, (-5, 5), ("0", "1"), header=False)
 
     def ours() -> None:
         with tempfile.TemporaryDirectory(dir=folder) as root:
@@ -380,16 +377,10 @@ def _train(folder: Path) -> Beside:
 
 @row("million", "noisy-gd on 1,000,000 × 50, process and engine included, rows ingested before")
 def _million(folder: Path) -> Beside:
-
     random = np.random.default_rng(13)
-    kind = pa.list_(pa.float32(), 50)
-    columns = pa.schema([("features", kind), ("label", pa.string())])
-    with pq.ParquetWriter(folder / "made.parquet", columns) as writer:
-        for _ in range(10):
-            features = random.standard_normal((100_000, 50), dtype=np.float32)
-            labels = np.where(features[:, 0] + 0.5 * random.standard_normal(100_000) > 0, "a", "b")
-            listed = pa.FixedSizeListArray.from_arrays(pa.array(features.reshape(-1)), 50)
-            writer.write_table(pa.table([listed, pa.array(labels)], schema=columns))
+    features = random.standard_normal((1_000_000, 50), dtype=np.float32)
+    labels = np.where(features[:, 0] + 0.5 * random.standard_normal(1_000_000) > 0, "a", "b")
+    write_lists(folder / "made.parquet", features, labels)
     root, made = folder / "root", str(folder / "made.parquet")
     _unitball("ingest", "made", "--path", made, "--public", "--format", "parquet", root=root)
     asked = ("train", "--dataset", "made", "--algorithm", "noisy-gd", "--epsilon", "1")
@@ -452,30 +443,13 @@ class LeftOutError(Exception):
     """A row for which something is missing."""
 
 
-class Peer:
-    """Another library's side of a row, in a process of another environment (``benchmarks/peers.py``)."""
-
-    def __init__(self, interpreter: str, name: str) -> None:
-        command = [interpreter, str(Path(__file__).with_name("peers.py")), name]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self._answer()
-
-    def __call__(self) -> Taken:
-        """Run it once."""
-        assert self._process.stdin is not None
-        print("run", file=self._process.stdin, flush=True)
-        return Taken(**self._answer())
-
-    def close(self) -> None:
-        """End the process."""
-        self._process.communicate()
-
-    def _answer(self) -> dict[str, float]:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line:
-            raise LeftOutError(f"{' '.join(self._process.args)} ended with {self._process.wait()}")
-        return json.loads(line)
+def _peer(interpreter: str, name: str) -> Taken:
+    """Return what another library's side of a row took, in a process of another environment."""
+    command = [interpreter, str(Path(__file__).with_name("peers.py")), name]
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    if process.returncode:
+        raise LeftOutError(f"{' '.join(command)} ended with {process.returncode}: {process.stderr[-200:]}")
+    return Taken(**json.loads(process.stdout.splitlines()[-1]))
 
 
 def _processor() -> float:
@@ -523,16 +497,13 @@ def measure(name: str, repeat: int, interpreter: str | None) -> tuple[str, dict[
     title, make = _ROWS[name]
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         beside = make(Path(folder))
-        with contextlib.ExitStack() as processes:
-            if interpreter is not None and name in PEERS:
-                try:
-                    peer = Peer(interpreter, name)
-                except LeftOutError as error:
-                    print(f"{PEERS[name][0]}: left out; {error}", file=sys.stderr)
-                else:
-                    processes.callback(peer.close)
-                    beside.others[PEERS[name][0]] = peer
-            return title, dict(zip(("unitball", *beside.others), measured(beside, repeat), strict=True))
+        if interpreter is not None and name in PEERS:
+            try:
+                _peer(interpreter, name)
+                beside.others[PEERS[name][0]] = partial(_peer, interpreter, name)
+            except LeftOutError as error:
+                print(f"{PEERS[name][0]}: left out; {error}", file=sys.stderr)
+        return title, dict(zip(("unitball", *beside.others), measured(beside, repeat), strict=True))
 
 
 def show(title: str, sides: dict[str, Taken]) -> None:

@@ -9,7 +9,7 @@ import resource
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -60,6 +60,23 @@ def stored_rows(folder: Path, rows: int, dimension: int):
     for block in unit_blocks(rows, dimension, layout.block_rows):
         writer.write(layout.encode(block, (block[:, 0] > 0).astype(np.int32)))
     return StoredRows.open(folder, layout, writer.close())
+
+
+def write_schema(path: Path, columns: int, bounds: tuple[float, float], classes: Sequence[str], **more: object) -> None:
+    """Write a schema of so many numbers x0, x1, … in a range, and of the label y."""
+    numbers = [{"name": f"x{number}", "type": "numeric", "range": list(bounds)} for number in range(columns)]
+    # JSON is YAML.
+    label = {"name": "y", "type": "label", "classes": list(classes)}
+    path.write_text(json.dumps({**more, "columns": [*numbers, label]}))
+
+
+def write_lists(path: Path, features: np.ndarray, labels: object) -> None:
+    """Write rows as a Parquet file of lists, with their labels."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    listed = pa.FixedSizeListArray.from_arrays(pa.array(features.reshape(-1)), features.shape[1])
+    pq.write_table(pa.table({"features": listed, "label": pa.array(labels)}), path, row_group_size=100_000)
 
 
 class Stage:

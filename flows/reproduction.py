@@ -185,7 +185,8 @@ def _with_risks(repro: Reproduction, result: SweepResult) -> list[PointResult]:
     results = []
     # One after another: the rows of one partition are held in memory for all models trained on them.
     known: tuple[str, Risk] | None = None
-    for config, one in zip(result.configs(), result.finished(), strict=True):
+    configs = (one.point.config for one in result.outcomes if one.result is not None)
+    for config, one in zip(configs, result.finished(), strict=True):
         place = identity(
             asked=[config.dataset, config.normalisation, config.partition, config.parties, config.partition_seed],
             sizes=[config.sizes, config.rows_per_party, config.test_fraction],
@@ -216,9 +217,7 @@ def _published(
 def verdict_text(experiment: Experiment) -> str:
     """Return the verdict as Markdown."""
     lines = ["| what the paper says | measured | wanted | verdict |", "|---|---|---|---|"]
-    for one in experiment.verdicts:
-        measured = "–" if one.measured is None else f"{one.measured:.4g}"
-        lines.append(f"| {one.says} | {measured} | {one.wanted} | {one.summary} |")
+    lines += [f"| {one.says} | {one.shown} | {one.wanted} | {one.summary} |" for one in experiment.verdicts]
     return "\n".join([*lines, *(f"\n- {line}" for line in experiment.missing)])
 
 

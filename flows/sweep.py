@@ -72,10 +72,6 @@ class SweepResult(BaseModel, frozen=True):
         """Return the results of the points that did not fail."""
         return [point_result(one.point, one.result) for one in self.outcomes if one.result is not None]
 
-    def configs(self) -> list[TrainingConfig]:
-        """Return what these points were asked."""
-        return [one.point.config for one in self.outcomes if one.result is not None]
-
 
 @task(task_run_name="{name}", cache_policy=BY_CONTENT, persist_result=True, **RETRIES)
 def finish_point(config: TrainingConfig, name: str, root: str) -> Finished:

@@ -215,8 +215,7 @@ def _shown(experiment: Experiment) -> Iterator[RenderableType]:
         cells = (body[:_COLUMNS] for body in one.body)
         yield table(one.head[:_COLUMNS], cells, title=experiment.title or experiment.name)
     for verdict in experiment.verdicts:
-        measured = "–" if verdict.measured is None else f"{verdict.measured:.4g}"
-        yield f"{verdict.summary}: {verdict.says}; measured {measured}, wanted {verdict.wanted}"
+        yield f"{verdict.summary}: {verdict.says}; measured {verdict.shown}, wanted {verdict.wanted}"
     for number in experiment.compared:
         where = ", ".join(str(value) for value in number.where.values())
         yield f"{where}: {number.metric} {number.measured:.6g}, the paper {number.paper:g}"

@@ -185,6 +185,11 @@ class Verdict(BaseModel, frozen=True):
     at_scale: bool = True
 
     @property
+    def shown(self) -> str:
+        """What was measured, for people."""
+        return "–" if self.measured is None else f"{self.measured:.4g}"
+
+    @property
     def summary(self) -> str:
         """The verdict in a few words."""
         found = {True: "holds", False: "does not hold", None: "not measured"}[self.holds]

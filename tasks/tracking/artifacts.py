@@ -124,19 +124,13 @@ def show_sweep(name: str, points: Sequence[tuple[str, RunResult | None, str | No
     lines = [
         {
             "point": description,
-            "proved": _proved(result),
+            "proved": "none" if result is None or result.proved is None else result.proved.summary(),
             "accuracy": "–" if result is None or result.accuracy is None else _number(result.accuracy),
             "error": error or "",
         }
         for description, result, error in points
     ]
     create_table_artifact(table=lines, key="sweep", description=f"Points of {name}")
-
-
-def _proved(result: RunResult | None) -> str:
-    if result is None or result.proved is None:
-        return "none"
-    return result.proved.summary()
 
 
 def show_figure(name: str, title: str, png: bytes, verdict: str) -> None:
