@@ -12,6 +12,7 @@ import argparse
 import os
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,15 +52,12 @@ class MadeUp:
             yield Block(made, random.integers(0, _CLASSES, len(made)))
 
 
-class Shown(Stage):
-    """A stage that prints its line."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def __exit__(self, *error: object) -> None:
-        super().__exit__(*error)
-        line(self._name, f"{self.wall:.1f}", f"{self.seconds:.1f}", f"{self.peak:.0f}")
+@contextmanager
+def shown(name: str) -> Iterator[Stage]:
+    """Measure a stage and print its line."""
+    with Stage() as stage:
+        yield stage
+    line(name, f"{stage.wall:.1f}", f"{stage.seconds:.1f}", f"{stage.peak:.0f}")
 
 
 def arithmetic(rows: int, features: int) -> tuple[float, float]:
@@ -98,7 +96,7 @@ def main() -> None:
         layout = Layout(Path(folder))
         layout.prepare()
         made = MadeUp(arguments.rows, arguments.features)
-        with Shown("making the rows up (part of ingesting them)"):
+        with shown("making the rows up (part of ingesting them)"):
             for _ in made:
                 pass
         source = Source(
@@ -108,16 +106,16 @@ def main() -> None:
             parts={"train": made},
             classes=tuple(map(str, range(_CLASSES))),
         )
-        with Shown("ingestion"):
+        with shown("ingestion"):
             ref = write_dataset(layout, source, name="made-up", account="made-up", visibility=Visibility.PUBLIC)
-        with Shown(f"partition over {arguments.parties} parties"):
+        with shown(f"partition over {arguments.parties} parties"):
             dealt = Even(parties=arguments.parties).assign(arguments.rows)
             assignment = {str(party): positions for party, positions in dealt.items()}
             shards = write_shards(layout, ref, assignment, "even")
             del dealt, assignment
-        with Shown("shards' digests verified"):
+        with shown("shards' digests verified"):
             parties = [open_shard(layout, shard) for shard in shards]
-        with Shown("reading once") as reading:
+        with shown("reading once") as reading:
             for party in parties:
                 for _ in party.blocks():
                     pass
@@ -128,10 +126,10 @@ def main() -> None:
             neighbours=Neighbours.REPLACE_ONE,
         )
         noise = KeyedNoise(b"k" * 32, "benchmark")
-        with Shown("DP covariance") as covariance:
+        with shown("DP covariance") as covariance:
             algorithm = lookup("projections", "analyze-gauss")(budget=GaussianMu(1.0), components=20)
             fit(algorithm, parties, setting, noise, TrustedSummation(noise))
-        with Shown(f"{_STEPS} gradient sums") as gradients:
+        with shown(f"{_STEPS} gradient sums") as gradients:
             trainer = lookup("trainers", "noisy-gd")(budget=GaussianMu(1.0), iterations=_STEPS)
             fit(trainer, parties, setting, noise, TrustedSummation(noise))
     squares, sums = arithmetic(arguments.rows, arguments.features)

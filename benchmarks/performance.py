@@ -19,13 +19,12 @@ import math
 import os
 import resource
 import sqlite3
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -436,7 +435,7 @@ class Taken:
 
     wall: float
     processor: float
-    peak: int = 0
+    peak: float = 0
 
 
 class LeftOutError(Exception):
@@ -469,20 +468,12 @@ def _once(work: Work) -> Taken:
 def measured(beside: Beside, repeat: int) -> list[Taken]:
     """Return the medians of all sides, ours first, run in turn after a warm-up."""
     sides = (beside.ours, *beside.others.values())
-    found: tuple[list[Taken], ...] = tuple([] for _ in sides)
     if not beside.once:
         for work in sides:
             work()
-    for _ in range(1 if beside.once else repeat):
-        for work, taken in zip(sides, found, strict=True):
-            taken.append(_once(work))
+    found = np.array([[astuple(_once(work)) for work in sides] for _ in range(1 if beside.once else repeat)])
     return [
-        Taken(
-            statistics.median(one.wall for one in taken),
-            statistics.median(one.processor for one in taken),
-            max(one.peak for one in taken),
-        )
-        for taken in found
+        Taken(*median[:2], peak) for median, peak in zip(np.median(found, axis=0), found[:, :, 2].max(0), strict=True)
     ]
 
 

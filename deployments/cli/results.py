@@ -74,10 +74,8 @@ def _with_errors(records: list[Record], query: Callable[[str], list[Record]]) ->
     """Return runs with their errors beside the accuracy, where some predict numbers."""
     if all(record.get("accuracy") is not None or record.get("measured_on") is None for record in records):
         return records
-    errors: dict[object, Record] = {}
-    for one in query(_ERRORS):
-        errors.setdefault(one["run_key"], {})[str(one["metric"])] = one["value"]
-    return [{**record, **errors.get(record["run_key"], {})} for record in records]
+    errors = {(one["run_key"], one["metric"]): one["value"] for one in query(_ERRORS)}
+    return [{**record, **{name: errors.get((record["run_key"], name)) for name in ("mae", "r2")}} for record in records]
 
 
 def _plot(records: list[Record], path: Path) -> None:

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+from sklearn.datasets import dump_svmlight_file
 
-from dpalgos.rows import Floats
+from dpalgos.rows import Floats, Ints
 from storage.datasets import open_dataset
 from storage.errors import InputError, RefusedError
-from storage.refs import ReleaseRef, Visibility
+from storage.refs import DatasetRef, ReleaseRef, Visibility
 from tasks.datasets.description import find_dataset
 from tasks.datasets.registration import ingest
 from tasks.datasets.request import IngestRequest
@@ -41,17 +42,18 @@ def ingest_features(source: str, features: Sequence[int], name: str) -> None:
         raise RefusedError(f"{source} is private; a copy of some of its features would stand outside its account")
     if not features or max(features) >= dataset.dimension:
         raise InputError(f"{source} has features 0 to {dataset.dimension - 1}; {list(features)} are not all there")
-    lines = []
-    for rows, labels in open_dataset(current_layout(), dataset).blocks():
-        for row, label in zip(rows, labels, strict=True):
-            cells = " ".join(f"{place}:{float(row[feature])!r}" for place, feature in enumerate(features, start=1))
-            lines.append(f"{label} {cells}")
+    rows, labels = _rows(dataset)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "rows.libsvm")
-        path.write_text("\n".join(lines) + "\n", "utf-8")
+        dump_svmlight_file(rows[:, list(features)], labels, str(path), zero_based=False)
         ingest(
             IngestRequest(name=name, format="libsvm", path=path, visibility=Visibility.PUBLIC, dimension=len(features))
         )
+
+
+def _rows(dataset: DatasetRef) -> tuple[Floats, Ints]:
+    features, labels = zip(*open_dataset(current_layout(), dataset).blocks(), strict=True)
+    return np.concatenate(features), np.concatenate(labels)
 
 
 def decision_boundaries(results: Sequence[PointResult], title: str) -> Drawing:
@@ -66,7 +68,7 @@ def decision_boundaries(results: Sequence[PointResult], title: str) -> Drawing:
     if dataset.private or dataset.dimension != 2:
         raise InputError(f"{dataset.name} has {dataset.dimension} features; the picture is of public rows with two")
     dataset = normalise.fn(dataset, str(results[0].axes.get("normalisation", "unit-norm")))
-    rows, labels = map(np.concatenate, zip(*open_dataset(current_layout(), dataset).blocks(), strict=True))
+    rows, labels = _rows(dataset)
     x, y = np.linspace(rows.min(axis=0) - _MARGIN, rows.max(axis=0) + _MARGIN, _GRID).T
     grid = np.stack(np.meshgrid(x, y), axis=-1).reshape(-1, 2)
     first = {result.label: result for result in reversed(results)}

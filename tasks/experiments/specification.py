@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
 
@@ -113,11 +113,6 @@ class Point(_Specification):
         return f"{self.label} on {self.config.dataset}" + (f" ({listed})" if listed else "")
 
 
-def _split(settings: Mapping[str, object]) -> tuple[dict[str, object], dict[str, object]]:
-    own = {name.removeprefix(_PARAMETER): value for name, value in settings.items() if name.startswith(_PARAMETER)}
-    return {name: value for name, value in settings.items() if not name.startswith(_PARAMETER)}, own
-
-
 def first_error(error: ValidationError) -> str:
     """Return the first fault of a validation in one line that names the field and the value."""
     fault = error.errors()[0]
@@ -128,7 +123,8 @@ def first_error(error: ValidationError) -> str:
 
 
 def _point(label: str | None, settings: dict[str, object], varied: Sequence[str], where: str) -> Point:
-    fields, own = _split(settings)
+    own = {name.removeprefix(_PARAMETER): value for name, value in settings.items() if name.startswith(_PARAMETER)}
+    fields = {name: value for name, value in settings.items() if not name.startswith(_PARAMETER)}
     if (seed := fields.pop(_SEEDS, None)) is not None:
         fields = {"seed": seed, "partition_seed": seed, **fields}
     try:
