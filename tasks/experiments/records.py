@@ -110,7 +110,5 @@ def load_experiment(name: str) -> tuple[Experiment, Drawing | None, Path]:
         known = ", ".join(stored_experiments()) or "none yet: run unitball reproduce or unitball sweep"
         raise InputError(f"no experiment {name!r} was run in this root; there are: {known}")
     experiment = Experiment.model_validate_json((place / "experiment.json").read_bytes())
-    drawing = None
-    if (place / "figure.svg").is_file():
-        drawing = Drawing(png=(place / "figure.png").read_bytes(), svg=(place / "figure.svg").read_bytes())
-    return experiment, drawing, place
+    png, svg = (place / name for name in ("figure.png", "figure.svg"))
+    return experiment, Drawing(png=png.read_bytes(), svg=svg.read_bytes()) if svg.is_file() else None, place

@@ -75,14 +75,13 @@ def show_budget(dataset: DatasetRef, charged: dict[str, object]) -> None:
         {"what": "releases charged before", "value": _number(charged["already_charged"])},
     ]
     if dataset.private:
-        for title, name in (
-            ("epsilon spent before", "spent_before"),
-            ("epsilon spent after", "spent_after"),
-            ("epsilon left before this run", "left"),
-            ("composed by", "filter"),
-        ):
-            if charged.get(name) is not None:
-                lines.append({"what": title, "value": _number(charged[name])})
+        named = {
+            "epsilon spent before": charged.get("spent_before"),
+            "epsilon spent after": charged.get("spent_after"),
+            "epsilon left before this run": charged.get("left"),
+            "composed by": charged.get("filter"),
+        }
+        lines += [{"what": title, "value": _number(value)} for title, value in named.items() if value is not None]
         lines.append({"what": "more runs like this that fit", "value": _number(runs_left(dataset.account))})
     create_table_artifact(table=lines, key="budget", description=f"Budget of account {dataset.account}")
 

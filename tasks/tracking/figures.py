@@ -33,12 +33,15 @@ def figure_files(result: RunResult) -> dict[str, bytes]:
     result : RunResult
         Its matrix and curves are public: exact of public rows, noisy and paid for of private ones.
     """
-    files = {}
-    if result.confusion:
-        files["confusion_matrix.png"] = draw_measured(result.classes, result.confusion, (), str(result.measured_on))
-    if result.roc:
-        files["roc.png"] = draw_measured(result.classes, (), result.roc, str(result.measured_on))
-    return files
+    shown: dict[str, tuple[Matrix, Sequence[Curve]]] = {
+        "confusion_matrix.png": (result.confusion, ()),
+        "roc.png": ((), result.roc),
+    }
+    return {
+        name: draw_measured(result.classes, confusion, roc, str(result.measured_on))
+        for name, (confusion, roc) in shown.items()
+        if confusion or roc
+    }
 
 
 def draw_measured(classes: Sequence[str], confusion: Matrix, roc: Sequence[Curve], measured_on: str) -> bytes:
