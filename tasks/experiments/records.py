@@ -30,6 +30,8 @@ class Experiment(BaseModel, frozen=True):
     ----------
     missing : list of str
         What could not be run: systems that are not registered, files that are not there.
+    seconds : float or None
+        None where private rows were read, of which durations tell.
     """
 
     name: str
@@ -49,7 +51,7 @@ class Experiment(BaseModel, frozen=True):
     missing: list[str] = []
     command: str = ""
     versions: dict[str, str] = {}
-    seconds: float = 0.0
+    seconds: float | None = 0.0
     mlflow_run_id: str = ""
 
 

@@ -218,6 +218,12 @@ def test_an_experiment_that_an_earlier_version_stored_is_read() -> None:
     assert Experiment.model_validate(stored).results == RESULTS
 
 
+def test_a_page_of_private_rows_states_no_seconds() -> None:
+    assert Experiment(name="x", scale="sweep", seconds=None).seconds is None
+    assert "9 finished runs in 3 s." in a_page(seconds=3.0)
+    assert "9 finished runs." in a_page(seconds=None)
+
+
 def test_what_is_shown_is_escaped() -> None:
     text = a_page()
     assert "Accuracy &amp; &lt;budget&gt;" in text
