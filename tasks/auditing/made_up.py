@@ -10,6 +10,7 @@ from typing import cast
 import numpy as np
 
 from dpalgos.algorithms import Algorithm
+from dpalgos.audit.events import Outputs
 from dpalgos.audit.experiment import GAUSSIAN_RATIO, RATIO
 from dpalgos.audit.sums import WatchedRun, run_watched
 from dpalgos.guarantees import Neighbours
@@ -135,6 +136,11 @@ class MadeUpRun:
             gaussian = len(known) == len(ratios) and all(run.gaussian for run in ratios)
             found[GAUSSIAN_RATIO if gaussian else RATIO] = np.array([sum(known)])
         return found
+
+    def stacked(self, pair: Neighbouring, secret: bytes, world: bool, first: int, count: int) -> Outputs:
+        """Return the outputs of several runs on one neighbour, a line a run."""
+        outputs = [self.outputs(pair, world, secret, trial) for trial in range(first, first + count)]
+        return {name: np.stack([one[name] for one in outputs]) for name in outputs[0]}
 
 
 def _watched(

@@ -7,15 +7,12 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-import numpy as np
-
-from dpalgos.audit.events import Outputs
 from dpalgos.audit.experiment import Experiment, best_pair, examine
 from dpalgos.audit.report import AuditReport, make_report
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Neighbours
 from dpalgos.registry import lookup
-from tasks.auditing.made_up import MadeUpRun, Neighbouring
+from tasks.auditing.made_up import MadeUpRun
 from tasks.auditing.public_rows import canary_pairs, public_sample
 
 __all__ = ["audit_on_public_rows"]
@@ -83,7 +80,7 @@ def audit_on_public_rows(
     if all(release.budget is None for release in run.plan.releases):
         raise ParameterError(f"{name} draws no noise and claims nothing: there is nothing to audit")
     experiments = [
-        Experiment(pair.name, partial(_runs, run, pair, hashlib.sha256(f"{seed}/{pair.name}".encode()).digest()))
+        Experiment(pair.name, partial(run.stacked, pair, hashlib.sha256(f"{seed}/{pair.name}".encode()).digest()))
         for pair in canary_pairs(sample, neighbours)
     ]
     found = examine(
@@ -105,8 +102,3 @@ def audit_on_public_rows(
         seed=seed,
         seconds=time.monotonic() - started,
     )
-
-
-def _runs(run: MadeUpRun, pair: Neighbouring, secret: bytes, world: bool, first: int, count: int) -> Outputs:
-    outputs = [run.outputs(pair, world, secret, trial) for trial in range(first, first + count)]
-    return {field: np.stack([one[field] for one in outputs]) for field in outputs[0]}

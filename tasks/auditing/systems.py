@@ -7,17 +7,14 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 
-import numpy as np
-
 from dpalgos.algorithms import Algorithm
-from dpalgos.audit.events import Outputs
 from dpalgos.audit.experiment import Experiment, best_pair, examine
 from dpalgos.audit.releases import USUAL_BUDGET, Effort, audit_parameters, experiments_on, shape_of
 from dpalgos.audit.report import AuditReport, make_report
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Neighbours
 from dpalgos.registry import lookup
-from tasks.auditing.made_up import ONE_COORDINATE, MadeUpRun, Neighbouring, neighbouring_rows
+from tasks.auditing.made_up import ONE_COORDINATE, MadeUpRun, neighbouring_rows
 from tasks.planning.plans import PlannedRelease
 
 __all__ = ["audit_system", "draws_noise"]
@@ -89,7 +86,7 @@ def audit_system(
             if dimension == _SHAPES[0][0] or pair.name not in ONE_COORDINATE:
                 label = f"{pair.name}, {shape_of(dimension, classes)}"
                 secret = hashlib.sha256(f"{salt}/{label}".encode()).digest()
-                experiments.append(Experiment(label, partial(_runs, run, pair, secret)))
+                experiments.append(Experiment(label, partial(run.stacked, pair, secret)))
         for release in _alone(run):
             alone = experiments_on(release.build(), release.setting, salt=f"{salt}/{release.name}")
             experiments += [each.named(f"{release.name} alone, {each.pair}") for each in alone if each.numbers]
@@ -166,8 +163,3 @@ def _alone(run: MadeUpRun) -> Iterator[PlannedRelease]:
         if release.reads_rows and not release.upstream and release.budget is not None and release.name not in seen:
             seen.add(release.name)
             yield release
-
-
-def _runs(run: MadeUpRun, pair: Neighbouring, secret: bytes, world: bool, first: int, count: int) -> Outputs:
-    outputs = [run.outputs(pair, world, secret, trial) for trial in range(first, first + count)]
-    return {name: np.stack([one[name] for one in outputs]) for name in outputs[0]}

@@ -201,12 +201,12 @@ def _versions(dataset: DatasetRef, result: RunResult) -> str:
     return f"Unitball {version}, data version {dataset.version[:12]}, run {result.run_key[:12]}.{noise}"
 
 
-def command_of(config: TrainingConfig) -> str:
+def command_of(config: TrainingConfig, command: str = "train") -> str:
     """Return the command that asks for this run: the options that are not the defaults."""
     given = config.model_dump(mode="json", exclude_defaults=True)
     secure = given.pop("secure", {})
     parameters = given.pop("parameters", {})
-    arguments = ["unitball", "train", "--dataset", config.dataset]
+    arguments = ["unitball", command, "--dataset", config.dataset]
     if config.algorithm is not None:
         arguments += ["--algorithm", config.algorithm]
     for name, value in {**given, **secure}.items():

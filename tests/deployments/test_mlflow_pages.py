@@ -24,7 +24,7 @@ from deployments.mlflow_users import add_reader
 from dpalgos.models import LinearModel
 from tasks.runtime.credentials import credentials
 from tasks.runtime.tracking_server import own_database
-from tasks.tracking.runs import FACTS, ChildReport, DatasetInput, ModelReport, RunReport, track_run
+from tasks.tracking.runs import FACTS, DatasetInput, Entries, ModelReport, RunReport, track_run
 from tasks.tracking.sklearn_export import to_sklearn
 from tasks.tracking.sweeps import SweepTracker, TrackedPoint
 from tasks.tracking.views import VIEW_NAME
@@ -58,7 +58,7 @@ def report(algorithm: str, epsilon: float | None, accuracy: float) -> RunReport:
         params={"epsilon": epsilon, "parties": 2},
         metrics={"accuracy": accuracy} | ({} if epsilon is None else {"epsilon_spent": epsilon, "delta_spent": 1e-5}),
         inputs=(DatasetInput(name="digits", version="abc123", account="digits"),),
-        children=(ChildReport(name="party 0", metrics={"accuracy": accuracy}),),
+        children=(Entries(name="party 0", metrics={"accuracy": accuracy}),),
         # Two with models are enough for the pages; each takes a second.
         model=ModelReport(pipeline=model, dimension=3, classes=("a", "b", "c"), registered_name=f"digits.{algorithm}")
         if algorithm in ("noisy-gd", "fed-dpdr-dpml") and epsilon == 1.0
