@@ -115,6 +115,7 @@ class Spent:
     filter: str
     parties: Mapping[str, Mapping[str, float]]
 
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Admission:
     """Whether a plan fits under a cap.
@@ -141,6 +142,7 @@ class Admission:
     left: float
     reason: str
     costs: Mapping[str, PlanCost]
+
 
 @dataclass(frozen=True, slots=True)
 class _Bill:
