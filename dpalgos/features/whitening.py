@@ -155,6 +155,19 @@ class PublicWhitening(PublicMap):
         require_count("seed", self.seed, 0)
         require_positive("floor", self.floor)
 
+    def features_of(self, dimension: int) -> int:
+        """Return the number of features before the whitening: directions at most.
+
+        Raises
+        ------
+        ParameterError
+            If the map of images is none, or reads rows.
+        """
+        inner = self._inner().build()
+        if inner.reads_rows:
+            raise ParameterError(f"features is {self.features!r}, which reads rows; name a public map: scattering, hog")
+        return int(inner.output_dimension(dimension))
+
     def output_dimension(self, dimension: int) -> int:
         """Return the number of directions.
 
@@ -163,10 +176,7 @@ class PublicWhitening(PublicMap):
         ParameterError
             If rows are no images of the shape, or have fewer features than directions are asked for.
         """
-        inner = self._inner().build()
-        if inner.reads_rows:
-            raise ParameterError(f"features is {self.features!r}, which reads rows; name a public map: scattering, hog")
-        found = Setting(sizes=(), dimension=inner.output_dimension(dimension), classes=1)
+        found = Setting(sizes=(), dimension=self.features_of(dimension), classes=1)
         require_components(self.components, found)
         return self.components
 
@@ -191,7 +201,7 @@ class PublicWhitening(PublicMap):
     def work(self, setting: Setting) -> Work:
         """Return that of making the map, and of each row's features and their directions."""
         inner = self._inner().build()
-        features, made = inner.output_dimension(setting.dimension), 2 * self.images
+        features, made = self.features_of(setting.dimension), 2 * self.images
         mapped, of_map = setting.rows + made, inner.work(replace(setting, sizes=(1,)))
         every = 2.0 * features * self.components + of_map.operations
         return Work(
@@ -204,7 +214,7 @@ class PublicWhitening(PublicMap):
 
     def stored_as(self, spec: AlgorithmSpec, dimension: int) -> AlgorithmSpec:
         """Return the map with more directions: those of fewer are the first of them."""
-        features = self._inner().build().output_dimension(dimension)
+        features = self.features_of(dimension)
         return spec.with_parameters(components=max(self.components, min(_KEPT, features)))
 
     def part_of(self, stored: WhitenedFeatures) -> WhitenedFeatures:
