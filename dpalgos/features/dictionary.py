@@ -127,7 +127,8 @@ class Dictionary(PublicMap):
     def _patches(self, shape: tuple[int, int, int], random: np.random.Generator) -> Floats:
         """Return patches at random places of synthetic images, of mean 0 and about variance 1 each."""
         channels, height, width = shape
-        images = drawn_pairs(self.processes, self.images, shape, random)[0].reshape(-1, *shape)
+        drawn = [first for first, _ in drawn_pairs(self.processes, self.images, shape, random)]
+        images = np.concatenate(drawn).reshape(-1, *shape)
         top = random.integers(0, height - self.side + 1, (len(images), _PATCHES))
         left = random.integers(0, width - self.side + 1, (len(images), _PATCHES))
         windows = np.lib.stride_tricks.sliding_window_view(images, (self.side, self.side), axis=(2, 3))

@@ -5,9 +5,8 @@ A process is registered under ``processes``, one file a process; a new one touch
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import scipy
@@ -20,8 +19,8 @@ __all__ = ["RandomProcess", "Strokes", "deformed", "drawn_pairs", "random_stroke
 
 Images = NDArray[np.float64]
 
-_POINTS = 48
-"""Points of a stroke."""
+# Points of a stroke; pairs that are drawn at once.
+_POINTS, _BLOCK = 48, 1024
 
 
 class RandomProcess(ABC):
@@ -38,8 +37,10 @@ class RandomProcess(ABC):
 
 def drawn_pairs(
     processes: Sequence[str], count: int, shape: tuple[int, int, int], random: np.random.Generator
-) -> tuple[Images, Images]:
-    """Return ``count`` pairs of rows (count, channels · height · width) of norm 1, as many of each registered process.
+) -> Iterator[tuple[Images, Images]]:
+    """Yield ``count`` pairs as rows (·, channels · height · width) of norm 1, as many of each registered process.
+
+    They come block by block, process by process.
 
     Raises
     ------
@@ -48,15 +49,18 @@ def drawn_pairs(
     """
     if not processes:
         raise ParameterError(f"processes is empty; name random processes: {', '.join(names('processes'))}")
-    found = np.empty((2, count, math.prod(shape)))
     ends = [count * number // len(processes) for number in range(len(processes) + 1)]
     for name, start, end in zip(processes, ends, ends[1:], strict=False):
-        pair = lookup("processes", name)().pairs(end - start, *shape, random)
-        for own, images in zip(found, pair, strict=True):
-            rows = images.reshape(end - start, -1)
-            norms = np.linalg.norm(rows, axis=1, keepdims=True)
-            own[start:end] = rows / np.where(norms > 0, norms, 1.0)
-    return found[0], found[1]
+        process = lookup("processes", name)()
+        for first in range(start, end, _BLOCK):
+            pair = process.pairs(min(_BLOCK, end - first), *shape, random)
+            yield _unit(pair[0]), _unit(pair[1])
+
+
+def _unit(images: Images) -> Images:
+    rows = images.reshape(len(images), -1)
+    norms = np.linalg.norm(rows, axis=1, keepdims=True)
+    return np.asarray(rows / np.where(norms > 0, norms, 1.0))
 
 
 @register("processes", "strokes")

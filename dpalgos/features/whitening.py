@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from typing import Any, ClassVar
@@ -85,7 +85,7 @@ class WhitenedFeatures(RowFeatures):
 _DECOMPOSITION = 8.0
 _FEATURES = 6.0
 _DRAWING = 20.0
-# Rows, or pairs, whose features before the whitening are held at once.
+# Rows whose features before the whitening are held at once.
 _AT_ONCE = 1024
 # Directions that are kept at least, for runs that ask for fewer.
 _KEPT = 800
@@ -208,8 +208,8 @@ class PublicWhitening(PublicMap):
             operations=_DECOMPOSITION * float(features) ** 3 + 1.5 * made * float(features) ** 2 + every * mapped,
             small_operations=float(setting.dimension) * (_FEATURES * mapped + _DRAWING * made),
             row=8 * self.components,
-            # Synthetic images; square matrices and what decomposing them takes.
-            held=8 * (made * setting.dimension + 5 * features**2 + 3 * _AT_ONCE * features),
+            # Square matrices and what decomposing them takes; a block of synthetic images and their features.
+            held=8 * (5 * features**2 + 3 * _AT_ONCE * (features + setting.dimension)),
         )
 
     def stored_as(self, spec: AlgorithmSpec, dimension: int) -> AlgorithmSpec:
@@ -237,15 +237,16 @@ class PublicWhitening(PublicMap):
         return WhitenedFeatures.of(inner, *self._directions(inner.transform, pairs, blocks))
 
     def _directions(
-        self, features: Callable[[Floats], Floats], pairs: tuple[Floats, Floats], blocks: Sequence[int]
+        self, features: Callable[[Floats], Floats], pairs: Iterable[tuple[Floats, Floats]], blocks: Sequence[int]
     ) -> tuple[Floats, Floats]:
         """Return mean (p,) and basis (p, k) from the features of the pairs."""
-        count, size, ends = len(pairs[0]), sum(blocks), np.cumsum(blocks)[:-1]
+        count, size, ends = 0, sum(blocks), np.cumsum(blocks)[:-1]
         within, every = np.zeros((size, size)), np.zeros((size, size))
         mean, norms = np.zeros(size), np.zeros(len(blocks))
-        for start in range(0, count, _AT_ONCE):
+        for pair in pairs:
             # Single precision is enough for the products of so few.
-            first, second = (features(images[start : start + _AT_ONCE]).astype(np.float32) for images in pairs)
+            first, second = (features(images).astype(np.float32) for images in pair)
+            count += len(first)
             within += (first - second).T @ (first - second)
             for part in (first, second):
                 every += part.T @ part

@@ -41,7 +41,8 @@ def test_a_process_is_its_seeds_and_draws_images(name: str) -> None:
 
 def test_processes_draw_as_many_images_each_and_rows_have_norm_one() -> None:
     random = np.random.default_rng(0)
-    first, second = drawn_pairs(["strokes", "objects"], 7, (1, 12, 12), random)
+    blocks = list(drawn_pairs(["strokes", "objects"], 7, (1, 12, 12), random))
+    first, second = (np.concatenate(one) for one in zip(*blocks, strict=True))
     assert first.shape == second.shape == (7, 144)
     norms = np.linalg.norm(first, axis=1)
     np.testing.assert_allclose(norms[norms > 0], 1.0)
@@ -49,9 +50,9 @@ def test_processes_draw_as_many_images_each_and_rows_have_norm_one() -> None:
     strokes = expected.reshape(3, -1)
     np.testing.assert_allclose(first[:3], strokes / np.linalg.norm(strokes, axis=1, keepdims=True))
     with pytest.raises(ParameterError, match="dead-leaves"):
-        drawn_pairs([], 7, (1, 12, 12), random)
+        next(drawn_pairs([], 7, (1, 12, 12), random))
     with pytest.raises(UnknownNameError, match="strokes"):
-        drawn_pairs(["stroks"], 7, (1, 12, 12), random)
+        next(drawn_pairs(["stroks"], 7, (1, 12, 12), random))
 
 
 @pytest.mark.parametrize(("name", "seconds"), [("strokes", 30.0), ("objects", 30.0), ("dead-leaves", 60.0)])
