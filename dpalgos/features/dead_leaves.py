@@ -10,9 +10,10 @@ from dpalgos.registry import register
 
 __all__ = ["DeadLeaves"]
 
-_LEAVES, _PALETTE, _BATCH = 160, 6, 256
-# Side of what is drawn, of which a part is seen; least and most half axis of a leaf, in sides of an image.
-_CANVAS, _LEAST, _MOST = 1.5, 0.045, 0.75
+_LEAVES, _PALETTE, _BATCH = 120, 6, 256
+# Side of what is drawn, of which a part is seen, in sides of an image; half axes of leaves: the least of an image,
+# which differs from image to image, and the most.
+_CANVAS, _LEAST, _MOST = 1.5, (0.06, 0.3), 1.0
 # Two directions of colour at equal brightness.
 _CHROMA = np.array([[1.0, -1.0, 0.0], [0.5, 0.5, -1.0]]) / np.sqrt([[2.0], [1.5]])
 
@@ -52,8 +53,8 @@ class DeadLeaves(RandomProcess):
         angle = random.uniform(0.0, np.pi, shape)
         leaves[..., 2], leaves[..., 3] = np.cos(angle), np.sin(angle)
         # Sizes whose density falls as the cube: every octave covers as much.
-        ends = _LEAST**-2.0, _MOST**-2.0
-        size = side * (ends[0] + (ends[1] - ends[0]) * random.random(shape)) ** -0.5
+        least = np.exp(random.uniform(np.log(_LEAST[0]), np.log(_LEAST[1]), (count, 1))) ** -2.0
+        size = side * (least + (_MOST**-2.0 - least) * random.random(shape)) ** -0.5
         aspect = np.exp(random.normal(0.0, 0.35, shape))
         leaves[..., 4], leaves[..., 5] = size * aspect, size / aspect
         leaves[..., 6] = random.choice([2.0, 2.0, 8.0, 1.0, -1.0], shape)
@@ -77,7 +78,7 @@ class DeadLeaves(RandomProcess):
     def _seen(drawn: Images, out: Images, random: np.random.Generator) -> None:
         from dpalgos.features._compiled_images import warp
 
-        count, channels, tall, wide = drawn.shape
+        count, channels, (tall, wide) = len(drawn), drawn.shape[1], drawn.shape[2:]
         height, width = out.shape[2:]
         y, x = np.mgrid[0:height, 0:width] / np.array([[[height]], [[width]]]) + 0.5 / np.array([[[height]], [[width]]])
         area, aspect = random.uniform(0.5, 1.0, count), np.exp(random.uniform(-0.1, 0.1, count))

@@ -139,7 +139,7 @@ class Dictionary(PublicMap):
         return np.asarray(patches * (math.sqrt(patches.shape[1]) / (norms + _SMALL)))
 
     def _mirrored(self, patches: Floats, channels: int) -> Floats:
-        return patches.reshape(-1, channels, self.side, self.side)[..., ::-1].reshape(patches.shape)
+        return np.asarray(patches.reshape(-1, channels, self.side, self.side)[..., ::-1].reshape(patches.shape))
 
 
 def _centroids(points: Floats, count: int, random: np.random.Generator) -> Floats:

@@ -6,7 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from dpalgos.algorithms import ProjectionAlgorithm
 from dpalgos.arrays import Array
@@ -70,7 +70,7 @@ class PublicMap(ProjectionAlgorithm):
         """Return what is made and stored for this map, of which it may be a part; ``spec`` is its own."""
         return spec
 
-    def part_of(self, stored: Any) -> Any:
+    def part_of(self, stored: RowFeatures) -> RowFeatures:
         """Return the map as a part of what is stored for it."""
         return stored
 

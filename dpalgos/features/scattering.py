@@ -223,7 +223,8 @@ class ScatteringFeatures(RowFeatures):
         found = np.concatenate(paths, axis=1)
         by_place = np.moveaxis(found.reshape(len(features), -1, places, places), 1, 3)
         power = float(self.power[0])
-        coefficients = by_place if power == 1.0 else np.sign(by_place) * np.abs(by_place) ** power
+        curved = by_place if power == 1.0 else np.sign(by_place) * np.abs(by_place) ** power
+        coefficients: _Single = np.asarray(curved, dtype=np.float32)
         if self._mirror:
             coefficients = _over_mirror_images(coefficients, channels, scales, angles)
         return np.asarray(coefficients.reshape(len(features), -1), dtype=np.float64)

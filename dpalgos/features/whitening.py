@@ -217,8 +217,9 @@ class PublicWhitening(PublicMap):
         features = self.features_of(dimension)
         return spec.with_parameters(components=max(self.components, min(_KEPT, features)))
 
-    def part_of(self, stored: WhitenedFeatures) -> WhitenedFeatures:
+    def part_of(self, stored: RowFeatures) -> WhitenedFeatures:
         """Return the first directions."""
+        assert isinstance(stored, WhitenedFeatures)
         return stored.first(self.components)
 
     def fit(self, parties: Sequence[Rows], setting: Setting, noise: NoiseSource) -> WhitenedFeatures:

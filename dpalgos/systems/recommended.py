@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any
 
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Neighbours, Trust
@@ -50,7 +49,7 @@ class _Images:
 
     processes: tuple[str, ...]
     images: int
-    maps: Mapping[str, Mapping[str, Any]]
+    maps: Mapping[str, Mapping[str, object]]
     floor: float
     mirror: bool
     directions: float
@@ -69,8 +68,8 @@ _GREY = _Images(
 _COLOUR = _Images(
     processes=("dead-leaves",),
     images=20_000,
-    maps={"scattering": {}, "dictionary": {"filters": 400}},
-    floor=1e-3,
+    maps={"scattering": {}, "dictionary": {"filters": 200}},
+    floor=5e-4,
     mirror=True,
     directions=1.5,
     most=800,
