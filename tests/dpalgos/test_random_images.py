@@ -88,7 +88,7 @@ def test_between_pixels_it_is_scipys_interpolation(clamped: bool, mode: str, ran
     image = random.random((2, 9, 7))
     places = random.uniform(-2.0, 10.0, (2, 11, 6))
     out = np.empty((2, 11, 6))
-    warp(image, *places, clamped, out)
+    warp(image, places[0], places[1], clamped, out)
     for found, channel in zip(out, image, strict=True):
         expected = ndimage.map_coordinates(channel, places, order=1, mode=mode)
         np.testing.assert_allclose(found, expected, atol=1e-12)

@@ -192,7 +192,8 @@ def test_small_changes_count_alike_and_large_ones_come_first(whitened: WhitenedF
 def test_directions_are_orthonormal_in_the_whitened_metric(random: np.random.Generator) -> None:
     """Vᵀ (W + floor‖W‖) V = 1 and Vᵀ T V is diagonal and falls, by the covariances written out."""
     origin = random.normal(size=(2500, 6)) @ random.normal(size=(6, 6))
-    pairs = tuple(origin + random.normal(size=(2500, 6)) * [0.1, 0.2, 0.3, 0.4, 0.5, 0.6] for _ in range(2))
+    change = np.array([0.1, 0.2, 0.3, 0.4, 0.5, 0.6])
+    pairs = origin + random.normal(size=(2500, 6)) * change, origin + random.normal(size=(2500, 6)) * change
     mean, basis = PublicWhitening(components=4, floor=0.01)._directions(lambda rows: rows, [pairs], (2, 4))
     both = np.concatenate(pairs)
     np.testing.assert_allclose(mean, both.mean(axis=0), atol=1e-5)
@@ -213,7 +214,9 @@ def test_maps_side_by_side_are_each_of_them(random: np.random.Generator) -> None
     made = SideBySide(maps=given, shape=(12, 12), mirror=True).fit((), SETTING_OF_12, noise())
     images = random.random((5, 144))
     parts = [
-        lookup("projections", name)(shape=(12, 12), mirror=True, **own).fit((), SETTING_OF_12, noise())  # type: ignore[arg-type]  # by name
+        AlgorithmSpec("projections", name, {"shape": (12, 12), "mirror": True, **own})
+        .build()
+        .fit((), SETTING_OF_12, noise())
         for name, own in given.items()
     ]
     found = made.transform(images)
