@@ -154,4 +154,4 @@ def _centroids(points: Floats, count: int, random: np.random.Generator) -> Float
         sums = np.zeros_like(found)
         np.add.at(sums, nearest, batch)
         found += (sums - new[:, None] * found) / members[:, None]
-    return found / np.maximum(np.linalg.norm(found, axis=1, keepdims=True), 1e-12)
+    return np.asarray(found / np.maximum(np.linalg.norm(found, axis=1, keepdims=True), 1e-12))

@@ -144,24 +144,21 @@ def public_map(spec: AlgorithmSpec, setting: Setting) -> RowFeatures:
     found = find_public_map(spec, setting)
     if found is not None:
         return found
-    algorithm = spec.build()
-    whole = algorithm.stored_as(spec, setting.dimension)
+    whole = spec.build().stored_as(spec, setting.dimension)
     key = _map_identity(whole, setting.dimension)
-    made: RowFeatures = algorithm.part_of(
-        _store(key, spec.name, whole.build().fit((), setting, KeyedNoise(public_secret(0), key)))
-    )
+    stored = _store(key, spec.name, whole.build().fit((), setting, KeyedNoise(public_secret(0), key)))
+    made: RowFeatures = spec.build().part_of(stored)
     return made
 
 
 def find_public_map(spec: AlgorithmSpec, setting: Setting) -> RowFeatures | None:
     """Return what :func:`public_map` has made and kept; None where it has not. A damaged one is removed."""
-    algorithm = spec.build()
-    whole = algorithm.stored_as(spec, setting.dimension)
+    whole = spec.build().stored_as(spec, setting.dimension)
     step = FeatureStep(key=_map_identity(whole, setting.dimension), label=spec.name, dimension=0, algorithm=whole)
     if not open_releases().exists(step.key):
         return None
     try:
-        found: RowFeatures = algorithm.part_of(stored_map(step))
+        found: RowFeatures = spec.build().part_of(stored_map(step))
         return found
     except DamagedError:
         open_releases().remove_damaged(step.key)
