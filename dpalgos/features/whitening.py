@@ -209,7 +209,7 @@ class PublicWhitening(PublicMap):
             small_operations=float(setting.dimension) * (_FEATURES * mapped + _DRAWING * made),
             row=8 * self.components,
             # Square matrices and what decomposing them takes; a block of synthetic images and their features.
-            held=8 * (5 * features**2 + 3 * _AT_ONCE * (features + setting.dimension)),
+            held=8 * (10 * features**2 + 3 * _AT_ONCE * (features + setting.dimension)),
         )
 
     def stored_as(self, spec: AlgorithmSpec, dimension: int) -> AlgorithmSpec:
