@@ -63,9 +63,10 @@ def _trained_on(config: TrainingConfig, dataset: DatasetRef, plan: RunPlan, *, e
     labels = f"{len(dataset.classes)} classes" if dataset.classes else "a number"
     held_out = sum(plan.evaluations[0].setting.sizes) if plan.evaluations else 0
     aside = f"; {held_out:,} rows were held out to measure it" if held_out else ""
+    chosen = f"\n\nChosen from public facts: {'; '.join(plan.reasons)}." if plan.reasons else ""
     return (
         f"Trained by `{plan.system}` on {sum(sizes.values()):,} rows of {parties} of the {kept}, "
-        f"trust {plan.trust}, to predict {labels}{aside}."
+        f"trust {plan.trust}, to predict {labels}{aside}.{chosen}"
     )
 
 
