@@ -11,14 +11,12 @@ have been computed before.
 from __future__ import annotations
 
 import argparse
-import gzip
-import os
-import statistics
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from shared import head, line, mnist
 
 from dpalgos.accounting.calibration import allocate
 from dpalgos.algorithms import fit
@@ -44,13 +42,11 @@ def main() -> None:
     parser.add_argument("--epsilons", type=float, nargs="+", default=[0.1, 1.0])
     parser.add_argument("--cache", type=Path)
     given = parser.parse_args()
-    place = os.environ.get("UNITBALL_DATA")
-    if not place:
-        parser.error("UNITBALL_DATA is not set: name the folder that holds mnist/")
-    pixels, labels = mnist(Path(place) / "mnist")
+    pixels, labels = mnist("train")
     order = np.random.default_rng(0).permutation(len(pixels))[: given.rows + PUBLIC + HELD_OUT]
-    labels, pixels = labels[order], UnitNorm()(pixels[order])
+    labels, pixels = labels[order], UnitNorm()(pixels[order].astype(np.float64))
     scattered = scattering(pixels, order, given.cache)
+    seeds = range(given.seeds)
     public, held_out = slice(given.rows, given.rows + PUBLIC), slice(given.rows + PUBLIC, None)
     maps = {
         "scattering, whitened": whitened("scattering", scattered),
@@ -61,33 +57,23 @@ def main() -> None:
     learner = PublicRowsWhitening(components=COMPONENTS)
     made = learner.learn([(scattered[public], labels[public])], scattered.shape[1], PUBLIC, 10)
     maps["scattering, whitened by 5,000 public rows"] = made.transform(scattered)
-    print("| map | head | " + " | ".join(f"ε = {epsilon:g}" for epsilon in given.epsilons) + " |")
-    print("|---|---|" + "---|" * len(given.epsilons), flush=True)
+    head("map", "head", *(f"ε = {epsilon:g}" for epsilon in given.epsilons))
     for name, features in maps.items():
-        for head in HEADS:
-            rows = ArrayRows(features[: given.rows], labels[: given.rows])
-            cells = []
-            for epsilon in given.epsilons:
-                found = [
-                    accuracy(head, rows, features[held_out], labels[held_out], epsilon, s) for s in range(given.seeds)
-                ]
-                cells.append(f"{statistics.mean(found):.4f}")
-            print(f"| {name} | `{head}` | " + " | ".join(cells) + " |", flush=True)
-
-
-def mnist(folder: Path) -> tuple[Matrix, NDArray[np.int64]]:
-    """Return the training images, (60000, 784), and their labels."""
-    images = gzip.decompress((folder / "train-images-idx3-ubyte.gz").read_bytes())[16:]
-    labels = gzip.decompress((folder / "train-labels-idx1-ubyte.gz").read_bytes())[8:]
-    pixels = np.frombuffer(images, np.uint8).reshape(-1, 784).astype(np.float64)
-    return pixels, np.frombuffer(labels, np.uint8).astype(np.int64)
+        rows = ArrayRows(features[: given.rows], labels[: given.rows])
+        for trainer in HEADS:
+            means = [
+                np.mean([accuracy(trainer, rows, features[held_out], labels[held_out], epsilon, s) for s in seeds])
+                for epsilon in given.epsilons
+            ]
+            line(name, f"`{trainer}`", *(f"{mean:.4f}" for mean in means))
 
 
 def scattering(pixels: Matrix, order: NDArray[np.int64], cache: Path | None) -> Matrix:
     """Return scattering features, from the cache where all training rows' are there."""
     if cache is not None and (file := cache / "scattering.npy").exists():
         return np.load(file, mmap_mode="r")[order].astype(np.float64)
-    return mapped(made_of("scattering"), pixels)
+    made = made_of("scattering")
+    return np.concatenate([made.transform(pixels[start : start + BLOCK]) for start in range(0, len(pixels), BLOCK)])
 
 
 def whitened(name: str, features: Matrix) -> Matrix:
@@ -102,19 +88,14 @@ def made_of(name: str, **parameters: object) -> Any:
     return AlgorithmSpec("projections", name, parameters).build().fit((), setting, KeyedNoise(public_secret(0), name))
 
 
-def mapped(made: Any, pixels: Matrix) -> Matrix:
-    """Return rows under a map."""
-    return np.concatenate([made.transform(pixels[start : start + BLOCK]) for start in range(0, len(pixels), BLOCK)])
-
-
 def accuracy(
-    head: str, rows: ArrayRows, held_out: Matrix, labels: NDArray[np.int64], epsilon: float, seed: int
+    trainer: str, rows: ArrayRows, held_out: Matrix, labels: NDArray[np.int64], epsilon: float, seed: int
 ) -> float:
     """Train a head at (epsilon, 1e-5) and return its accuracy on held-out rows."""
     budget = allocate([GaussianMu], [1.0], epsilon, 1e-5).losses[0]
     setting = Setting(sizes=(rows.count,), dimension=rows.dimension, classes=10, trust=Trust.CENTRAL)
-    algorithm = AlgorithmSpec("trainers", head, {"budget": budget}).build()
-    model = fit(algorithm, [rows], setting, KeyedNoise(public_secret(seed), f"{head} {epsilon}"))
+    algorithm = AlgorithmSpec("trainers", trainer, {"budget": budget}).build()
+    model = fit(algorithm, [rows], setting, KeyedNoise(public_secret(seed), f"{trainer} {epsilon}"))
     return float((model.predict(held_out) == labels).mean())
 
 

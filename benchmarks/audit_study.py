@@ -13,6 +13,7 @@ import argparse
 import json
 import time
 from collections.abc import Iterator
+from functools import partial
 
 from threadpoolctl import threadpool_limits
 
@@ -61,10 +62,8 @@ def caught(seeds: int) -> Iterator[dict[str, object]]:
         for name, trials in CAUGHT.items():
             started = time.process_time()
             subject = find_subject(name)
-            if subject.kind == "systems":
-                report = audit_system(name, trials=trials, seed=seed, effort=FEW)
-            else:
-                report = audit_release(subject.kind, name, trials=trials, seed=seed, effort=FEW)
+            audit = audit_system if subject.kind == "systems" else partial(audit_release, subject.kind)
+            report = audit(name, trials=trials, seed=seed, effort=FEW)
             yield {
                 "name": name,
                 "seed": seed,

@@ -10,11 +10,11 @@ norm 1; k = 4, ε = 0.1 and δ = 0.01 as in the paper's section 5, replace-one. 
 from __future__ import annotations
 
 import argparse
-import os
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from shared import data, draw, head, line
 
 from dpalgos.algorithms import DirectAlgorithm, fit
 from dpalgos.guarantees import ApproximateDP, GaussianMu, PureEpsilon, Setting, Trust
@@ -43,7 +43,7 @@ METHODS: dict[str, DirectAlgorithm | SumAlgorithm] = {
 
 def rows_of(folder: Path) -> Floats:
     """Return Adult's complete training rows, of norm 1."""
-    table = pd.read_csv(folder / "adult" / "adult.data", header=None, skipinitialspace=True, na_values="?").dropna()
+    table = pd.read_csv(folder / "adult.data", header=None, skipinitialspace=True, na_values="?").dropna()
     numbers = table[[0, 2, 4, 10, 11, 12]].astype(float)
     scaled = (numbers - numbers.min()) / (numbers.max() - numbers.min())
     categories = pd.get_dummies(table[[1, 3, 5, 6, 7, 8, 9, 13]])
@@ -66,43 +66,26 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--figure", type=Path)
     given = parser.parse_args()
-    place = os.environ.get("UNITBALL_DATA")
-    if not place:
-        parser.error("UNITBALL_DATA is not set: name the folder that holds adult/")
-    rows = rows_of(Path(place))
+    rows = rows_of(data("adult"))
     rows = rows[np.random.default_rng(0).permutation(len(rows))]
     whole = rows.T @ rows
     best = float(np.linalg.eigvalsh(whole)[-DIRECTIONS:].sum())
     counts = [300, 1000, 3000, 10_000, len(rows)]
-    means = {
-        name: [
-            float(np.mean([captured(method, rows[:count], best, whole, seed) for seed in range(given.seeds)]))
-            for count in counts
-        ]
-        for name, method in METHODS.items()
-    }
-    print("| method | " + " | ".join(f"n = {count:,}" for count in counts) + " |")
-    print("| --- |" + " --- |" * len(counts))
-    for name, values in means.items():
-        print(f"| {name} | " + " | ".join(f"{value:.3f}" for value in values) + " |")
+    means = pd.DataFrame(
+        {
+            name: [np.mean([captured(method, rows[:n], best, whole, s) for s in range(given.seeds)]) for n in counts]
+            for name, method in METHODS.items()
+        },
+        index=counts,
+    )
+    head("method", *(f"n = {count:,}" for count in counts))
+    for name in means:
+        line(name, *(f"{value:.3f}" for value in means[name]))
     if given.figure:
-        draw(given.figure, counts, means)
-
-
-def draw(path: Path, counts: list[int], means: dict[str, list[float]]) -> None:
-    """Draw the table: proved methods solid, published ones dashed."""
-    import matplotlib.pyplot as plt
-
-    figure, axes = plt.subplots(figsize=(7, 4.2))
-    for name, values in means.items():
-        axes.semilogx(counts, values, "-" if "(proved)" in name else "--", marker="o", label=name)
-    axes.set_xlabel("rows n")
-    axes.set_ylabel("captured energy (1: the best 4 directions)")
-    axes.set_title(f"Adult, ε = {EPSILON:g}, δ = {DELTA:g}")
-    axes.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2)
-    axes.grid(alpha=0.3)
-    figure.tight_layout()
-    figure.savefig(path, dpi=120)
+        # Proved methods solid, published ones dashed.
+        style = ["o-" if "(proved)" in name else "o--" for name in means]
+        labels = {"xlabel": "rows n", "ylabel": "captured energy (1: the best 4 directions)", "xscale": "log"}
+        draw(means, given.figure, style=style, title=f"Adult, ε = {EPSILON:g}, δ = {DELTA:g}", **labels)
 
 
 if __name__ == "__main__":

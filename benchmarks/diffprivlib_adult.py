@@ -77,17 +77,12 @@ def theirs(path: str, output: str) -> None:
 
 
 def table(*paths: str) -> None:
-    rows = [row for path in paths for row in json.loads(Path(path).read_text())]
-    names = sorted({row["name"] for row in rows}, reverse=True)
-    print("| | " + " | ".join(f"ε = {epsilon:g}" for epsilon in EPSILONS) + " | seconds |")
-    print("| --- |" + " --- |" * (len(EPSILONS) + 1))
-    for name in names:
-        cells = []
-        for epsilon in EPSILONS:
-            found = [row["accuracy"] for row in rows if row["name"] == name and row["epsilon"] == epsilon]
-            cells.append(f"{np.mean(found):.4f} ± {np.std(found, ddof=1):.4f}")
-        seconds = np.median([row["seconds"] for row in rows if row["name"] == name])
-        print(f"| {name} | " + " | ".join(cells) + f" | {seconds:.1f} |")
+    import pandas as pd
+
+    runs = pd.concat([pd.read_json(path) for path in paths])
+    found = runs.groupby(["name", "epsilon"])["accuracy"].agg(["mean", "std"]).stack().unstack([1, 2])
+    found["seconds"] = runs.groupby("name")["seconds"].median()
+    print(found.sort_index(ascending=False).to_string(float_format="{:.4f}".format))
 
 
 if __name__ == "__main__":

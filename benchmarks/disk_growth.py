@@ -8,10 +8,11 @@ Prefect's database and cached results are what `unitball serve --keep-days` boun
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import tempfile
 from pathlib import Path
+
+import pandas as pd
 
 PARTS = {
     "ledger": ("ledger.sqlite", "ledger.head"),
@@ -59,18 +60,13 @@ def main() -> None:
                 train(config)
                 seen.append(sizes(root))
         # The first nights make what all share.
-        warm = arguments.nights // 4
-        nights = arguments.nights - 1 - warm
-        growth = {part: (seen[-1][part] - seen[warm][part]) / nights for part in PARTS}
-        bounded = ("Prefect's database", "Prefect's cached results")
-        year = {
-            part: seen[warm][part] + growth[part] * (arguments.keep_days if part in bounded else 365) for part in PARTS
-        }
-        print(json.dumps({"kB a night": {part: round(each / 1000, 1) for part, each in growth.items()}}, indent=1))
-        print(
-            json.dumps({"MB after 365 nights": {part: round(each / 1e6, 1) for part, each in year.items()}}, indent=1)
-        )
-        print(f"together {sum(year.values()) / 1e6:.0f} MB")
+        used, warm = pd.DataFrame(seen), arguments.nights // 4
+        growth = used[warm:].diff().mean()
+        days = pd.Series(365, growth.index)
+        days[["Prefect's database", "Prefect's cached results"]] = arguments.keep_days
+        year = used.loc[warm] + growth * days
+        print(pd.DataFrame({"kB a night": growth / 1e3, "MB after 365 nights": year / 1e6}).round(1).to_string())
+        print(f"together {year.sum() / 1e6:.0f} MB")
 
 
 if __name__ == "__main__":

@@ -10,19 +10,28 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import resource
-import subprocess
-import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+from shared import Stage, head, in_a_process, line, write_lists, write_schema
+from sklearn.datasets import dump_svmlight_file
 
-if TYPE_CHECKING:
-    from tasks.planning.plans import Shards
+from dpalgos.models import LinearModel
+from storage.refs import Visibility
+from tasks.datasets.description import find_dataset
+from tasks.datasets.registration import ingest
+from tasks.datasets.request import IngestRequest
+from tasks.planning.configuration import TrainingConfig
+from tasks.preparation.dealing import deal_rows
+from tasks.release.metrics import measure_rows
+from tasks.release.rows import rows_of
+from tasks.tracking.prediction import predict_file
+from tasks.tracking.sklearn_export import to_sklearn
 
 _FEATURES, _CLASSES = 20, 3
 _POINTS = (100_000, 1_000_000, 4_000_000)
@@ -35,70 +44,36 @@ def main() -> None:
     parser.add_argument("--only", default=",".join(STAGES), help="Stages, separated by commas.")
     parser.add_argument("--stage", choices=STAGES, help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.stage is not None:
-        print(json.dumps(measured(STAGES[arguments.stage](arguments.folder))))
+    given = parser.parse_args()
+    if given.stage is not None:
+        work = STAGES[given.stage](given.folder)
+        # The peak is counted from what is held now, whatever imports have taken meanwhile.
+        Path("/proc/self/clear_refs").write_text("5")
+        with Stage() as stage:
+            work()
+        print(json.dumps({"seconds": stage.seconds, "peak": stage.taken}))
         return
-    points = [point for point in _POINTS if point <= arguments.most]
-    print("| stage | " + " | ".join(f"{point:,} rows" for point in points) + " |\n|---" + "|---" * len(points) + "|")
+    points = [point for point in _POINTS if point <= given.most]
+    head("stage", *(f"{point:,} rows" for point in points))
     with tempfile.TemporaryDirectory() as folder:
         for point in points:
             write(Path(folder, str(point)), point)
-        for stage in arguments.only.split(","):
-            cells = []
-            for point in points:
-                command = [sys.executable, __file__, "--stage", stage, "--folder", str(Path(folder, str(point)))]
-                alone = {**os.environ, "OMP_NUM_THREADS": "1"}
-                output = subprocess.run(command, check=True, capture_output=True, text=True, env=alone).stdout
-                found = json.loads(output.splitlines()[-1])
-                cells.append(f"{found['seconds']:.1f} s, {found['peak']:.0f} MiB")
-            print(f"| {stage} | " + " | ".join(cells) + " |", flush=True)
-
-
-def measured(work: Callable[[], object]) -> dict[str, float]:
-    """Return the processor seconds of some work, and the MiB that it takes beyond what was held before."""
-    started, before = time.process_time(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    work()
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
-    return {"seconds": time.process_time() - started, "peak": peak / 1024}
-
-
-def blocks(rows: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield features of four decimals and class names."""
-    random = np.random.default_rng(1)
-    for start in range(0, rows, 10_000):
-        count = min(10_000, rows - start)
-        features = np.round(random.random((count, _FEATURES)), 4).astype(np.float32)
-        yield features, np.array(_NAMES)[random.integers(0, _CLASSES, count)]
+        for stage in given.only.split(","):
+            each = [in_a_process(__file__, "--stage", stage, "--folder", Path(folder, str(point))) for point in points]
+            line(stage, *(f"{found['seconds']:.1f} s, {found['peak']:.0f} MiB" for found in each))
 
 
 def write(folder: Path, rows: int) -> None:
-    """Write the same rows as text with a schema, as LIBSVM text and as Parquet, and store them as a data set."""
-    import pyarrow as pa
-    import pyarrow.csv
-    import pyarrow.parquet as pq
-
+    """Write the same rows, of four decimals, as text with a schema, as LIBSVM text and as Parquet."""
     folder.mkdir()
-    columns = [f"x{column}" for column in range(_FEATURES)]
-    lines = [f"  - {{name: {name}, type: numeric, range: [0, 1]}}" for name in columns]
-    label = f"  - {{name: y, type: label, classes: [{', '.join(_NAMES)}]}}"
-    (folder / "rows.yaml").write_text("\n".join(["columns:", *lines, label, ""]))
-    lists = pa.schema([("features", pa.list_(pa.float32(), _FEATURES)), ("label", pa.string())])
-    table = pa.schema([*((name, pa.float32()) for name in columns), ("y", pa.string())])
-    with (
-        pyarrow.csv.CSVWriter(folder / "rows.csv", table) as text,
-        pq.ParquetWriter(folder / "rows.parquet", lists) as parquet,
-        (folder / "rows.svm").open("w") as sparse,
-    ):
-        for features, labels in blocks(rows):
-            names = pa.array(labels)
-            text.write(pa.table([*(pa.array(column) for column in features.T), names], schema=table))
-            flat = pa.FixedSizeListArray.from_arrays(pa.array(features.reshape(-1)), _FEATURES)
-            parquet.write_table(pa.table([flat, names], schema=lists))
-            sparse.writelines(
-                f"{_NAMES.index(name)} " + " ".join(f"{place}:{value:.4f}" for place, value in enumerate(row, 1)) + "\n"
-                for row, name in zip(features.tolist(), labels.tolist(), strict=True)
-            )
+    random = np.random.default_rng(1)
+    features, labels = np.round(random.random((rows, _FEATURES)), 4), random.integers(0, _CLASSES, rows)
+    names, single = pa.array(np.array(_NAMES)[labels]), features.astype(np.float32)
+    write_schema(folder / "rows.yaml", _FEATURES, (0, 1), _NAMES)
+    columns = {f"x{number}": pa.array(column) for number, column in enumerate(single.T)}
+    pyarrow.csv.write_csv(pa.table({**columns, "y": names}), folder / "rows.csv")
+    write_lists(folder / "rows.parquet", single, names)
+    dump_svmlight_file(features, labels, str(folder / "rows.svm"), zero_based=False)
 
 
 def ingesting(format: str, *, private: bool = False) -> Callable[[Path], Callable[[], object]]:
@@ -106,9 +81,6 @@ def ingesting(format: str, *, private: bool = False) -> Callable[[Path], Callabl
 
     def prepared(folder: Path) -> Callable[[], object]:
         os.environ["UNITBALL_ROOT"] = str(folder / f"root-{format}-{private}")
-        from storage.refs import Visibility
-        from tasks.datasets.registration import ingest
-        from tasks.datasets.request import IngestRequest
 
         path = folder / {"csv": "rows.csv", "libsvm": "rows.svm", "parquet": "rows.parquet"}[format]
         visibility = Visibility.PRIVATE if private else Visibility.PUBLIC
@@ -126,12 +98,9 @@ def ingesting(format: str, *, private: bool = False) -> Callable[[Path], Callabl
     return prepared
 
 
-def dealing(folder: Path) -> Callable[[], Shards]:
+def dealing(folder: Path) -> Callable[[], Any]:
     """Return what deals stored rows to five parties and holds a fifth out, positions included."""
     ingesting("parquet")(folder)
-    from tasks.datasets.description import find_dataset
-    from tasks.planning.configuration import TrainingConfig
-    from tasks.preparation.dealing import deal_rows
 
     dataset, config = find_dataset("rows"), TrainingConfig(dataset="rows", algorithm="noisy-gd", epsilon=1.0)
     return lambda: deal_rows(dataset, config)
@@ -139,10 +108,6 @@ def dealing(folder: Path) -> Callable[[], Shards]:
 
 def predicting(folder: Path) -> Callable[[], object]:
     """Return what predicts the rows of a Parquet file."""
-    from dpalgos.models import LinearModel
-    from tasks.tracking.prediction import predict_file
-    from tasks.tracking.sklearn_export import to_sklearn
-
     model = LinearModel(np.eye(_CLASSES, _FEATURES))
     pipeline = to_sklearn(normalisation="clip", maps=[], model=model, classes=_NAMES, dimension=_FEATURES)
     return lambda: predict_file(pipeline, folder / "rows.parquet", folder / "predicted.parquet")
@@ -152,9 +117,6 @@ def evaluating(folder: Path) -> Callable[[], object]:
     """Return what measures a model exactly on the fifth of the rows that is held out."""
     held_out = dealing(folder)().held_out
     assert held_out is not None
-    from dpalgos.models import LinearModel
-    from tasks.release.metrics import measure_rows
-    from tasks.release.rows import rows_of
 
     model = LinearModel(np.eye(_CLASSES, _FEATURES))
     return lambda: measure_rows(rows_of(held_out, [model.apply], _CLASSES), held_out.dataset)

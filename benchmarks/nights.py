@@ -18,12 +18,13 @@ from __future__ import annotations
 
 import argparse
 import math
-import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 from recommended import DELTA, ROWS, SIDE, Images
+from shared import draw, head, line
 
 from dpalgos.accounting.calibration import allocate
 from dpalgos.continual import decode_running_sum, nightly_budget, state_after
@@ -52,13 +53,12 @@ def main() -> None:
     if given.what == "errors":
         found, label = errors(given.nights or 365), "standard deviation, one release of all rows = 1"
     else:
-        place = os.environ.get("UNITBALL_DATA")
-        if not place:
-            parser.error("UNITBALL_DATA is not set: name the folder that holds mnist/")
-        found, label = accuracies(Images(Path(place) / "mnist", given.keep), given), "accuracy on MNIST's test rows"
+        found, label = accuracies(Images(given.keep), given), "accuracy on MNIST's test rows"
     show(found)
     if given.plot is not None:
-        plot(found, label, given.plot, logarithmic=given.what == "errors")
+        table = pd.DataFrame(found, index=range(1, 1 + len(next(iter(found.values())))))
+        scale = "log" if given.what == "errors" else "linear"
+        draw(table, given.plot, xlabel="night", ylabel=label, yscale=scale)
 
 
 # ── errors ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -190,29 +190,9 @@ def show(found: Mapping[str, Floats]) -> None:
     """Print a table of some nights, and of the root mean square over all."""
     nights = len(next(iter(found.values())))
     chosen = [night for night in SHOWN if night < nights] + [nights]
-    print("| | " + " | ".join(f"night {night}" for night in chosen) + " | root mean square |")
-    print("|---" * (len(chosen) + 2) + "|")
+    head("", *(f"night {night}" for night in chosen), "root mean square")
     for name, by_night in found.items():
-        cells = [f"{by_night[night - 1]:.3f}" for night in chosen]
-        print(f"| {name} | " + " | ".join(cells) + f" | {np.sqrt(np.mean(by_night**2)):.3f} |")
-
-
-def plot(found: Mapping[str, Floats], label: str, path: Path, *, logarithmic: bool) -> None:
-    """Draw a line for each way."""
-    import matplotlib as mpl
-
-    mpl.use("svg")
-    mpl.rcParams["svg.hashsalt"] = "unitball"
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(7, 4), layout="constrained")
-    for name, by_night in found.items():
-        axes.plot(np.arange(1, len(by_night) + 1), by_night, label=name)
-    axes.set(xlabel="night", ylabel=label, yscale="log" if logarithmic else "linear")
-    axes.grid(alpha=0.3)
-    axes.legend(fontsize="small")
-    figure.savefig(path, metadata={"Date": None})
-    pyplot.close(figure)
+        line(name, *(f"{by_night[night - 1]:.3f}" for night in chosen), f"{np.sqrt(np.mean(by_night**2)):.3f}")
 
 
 if __name__ == "__main__":

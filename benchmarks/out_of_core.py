@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import argparse
 import os
-import resource
 import tempfile
-import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from pathlib import Path
 os.environ["OMP_NUM_THREADS"] = "1"
 
 import numpy as np
+from shared import Stage, head, line, unit_blocks
 
 from dpalgos.algorithms import fit
 from dpalgos.guarantees import GaussianMu, Neighbours, Setting
@@ -47,29 +47,17 @@ class MadeUp:
     block: int = 8192
 
     def __iter__(self) -> Iterator[Block]:
-        random = np.random.default_rng(1)
-        for start in range(0, self.rows, self.block):
-            count = min(self.block, self.rows - start)
-            made = random.standard_normal((count, self.features), dtype=np.float32)
-            made /= np.linalg.norm(made, axis=1, keepdims=True)
-            yield Block(made, random.integers(0, _CLASSES, count))
+        random = np.random.default_rng(2)
+        for made in unit_blocks(self.rows, self.features, self.block):
+            yield Block(made, random.integers(0, _CLASSES, len(made)))
 
 
-class Stage:
-    """Print the seconds of a stage, and keep them."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self.processor = 0.0
-
-    def __enter__(self) -> Stage:
-        self._wall, self._processor = time.perf_counter(), time.process_time()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.processor = time.process_time() - self._processor
-        wall, peak = time.perf_counter() - self._wall, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-        print(f"| {self._name} | {wall:.1f} | {self.processor:.1f} | {peak:.0f} |", flush=True)
+@contextmanager
+def shown(name: str) -> Iterator[Stage]:
+    """Measure a stage and print its line."""
+    with Stage() as stage:
+        yield stage
+    line(name, f"{stage.wall:.1f}", f"{stage.seconds:.1f}", f"{stage.peak:.0f}")
 
 
 def arithmetic(rows: int, features: int) -> tuple[float, float]:
@@ -86,12 +74,11 @@ def arithmetic(rows: int, features: int) -> tuple[float, float]:
         return (slopes * np.minimum(1, 0.5 / lengths)).T @ single
 
     def taken(work: object) -> float:
-        seconds = []
-        for _ in range(4):
-            started = time.process_time()
-            work()
-            seconds.append(time.process_time() - started)
-        return min(seconds) * rows / len(single)
+        stages = [Stage() for _ in range(4)]
+        for stage in stages:
+            with stage:
+                work()
+        return min(stage.seconds for stage in stages) * rows / len(single)
 
     return taken(lambda: wide.T @ wide), taken(gradient)
 
@@ -104,12 +91,12 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="Where 20 GB are free.")
     arguments = parser.parse_args()
     set_memory_limit(0)
-    print("| stage | wall, s | processor, s | peak so far, MiB |\n|---|---|---|---|")
+    head("stage", "wall, s", "processor, s", "peak so far, MiB")
     with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
         layout = Layout(Path(folder))
         layout.prepare()
         made = MadeUp(arguments.rows, arguments.features)
-        with Stage("making the rows up (part of ingesting them)"):
+        with shown("making the rows up (part of ingesting them)"):
             for _ in made:
                 pass
         source = Source(
@@ -119,16 +106,16 @@ def main() -> None:
             parts={"train": made},
             classes=tuple(map(str, range(_CLASSES))),
         )
-        with Stage("ingestion"):
+        with shown("ingestion"):
             ref = write_dataset(layout, source, name="made-up", account="made-up", visibility=Visibility.PUBLIC)
-        with Stage(f"partition over {arguments.parties} parties"):
+        with shown(f"partition over {arguments.parties} parties"):
             dealt = Even(parties=arguments.parties).assign(arguments.rows)
             assignment = {str(party): positions for party, positions in dealt.items()}
             shards = write_shards(layout, ref, assignment, "even")
             del dealt, assignment
-        with Stage("shards' digests verified"):
+        with shown("shards' digests verified"):
             parties = [open_shard(layout, shard) for shard in shards]
-        with Stage("reading once") as reading:
+        with shown("reading once") as reading:
             for party in parties:
                 for _ in party.blocks():
                     pass
@@ -139,18 +126,18 @@ def main() -> None:
             neighbours=Neighbours.REPLACE_ONE,
         )
         noise = KeyedNoise(b"k" * 32, "benchmark")
-        with Stage("DP covariance") as covariance:
+        with shown("DP covariance") as covariance:
             algorithm = lookup("projections", "analyze-gauss")(budget=GaussianMu(1.0), components=20)
             fit(algorithm, parties, setting, noise, TrustedSummation(noise))
-        with Stage(f"{_STEPS} gradient sums") as gradients:
+        with shown(f"{_STEPS} gradient sums") as gradients:
             trainer = lookup("trainers", "noisy-gd")(budget=GaussianMu(1.0), iterations=_STEPS)
             fit(trainer, parties, setting, noise, TrustedSummation(noise))
     squares, sums = arithmetic(arguments.rows, arguments.features)
     for name, stage, bound in (
-        ("covariance", covariance, reading.processor + squares),
-        ("gradient sums", gradients, _STEPS * (reading.processor + sums)),
+        ("covariance", covariance, reading.seconds + squares),
+        ("gradient sums", gradients, _STEPS * (reading.seconds + sums)),
     ):
-        print(f"{name}: bound {bound:.1f} s, taken {stage.processor:.1f} s, ratio {stage.processor / bound:.2f}")
+        print(f"{name}: bound {bound:.1f} s, taken {stage.seconds:.1f} s, ratio {stage.seconds / bound:.2f}")
 
 
 if __name__ == "__main__":

@@ -1,37 +1,20 @@
 """Other libraries' sides of ``benchmarks/performance.py``, each a process of an environment of its own.
 
-``python benchmarks/peers.py NAME`` answers every line that it reads with the seconds of one run; what it needs stands
-in ``benchmarks/peers.txt``. NumPy is all that must be there to read this file.
+``python benchmarks/peers.py NAME`` prints the seconds of one run after a warm-up; what it needs stands in
+``benchmarks/peers.txt``. NumPy is all that must be there to read this file.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-import time
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
-
-__all__ = ["PEERS", "Library", "unit_rows"]
+from shared import Stage, unit_rows
 
 Work = Callable[[], object]
-
-
-@dataclass(frozen=True, slots=True)
-class Library:
-    """What another library's side of a row is called, and what makes it ready to run."""
-
-    title: str
-    make: Callable[[], Work]
-
-
-def unit_rows(rows: int, dimension: int) -> np.ndarray:
-    """Return rows of norm 1 in float32."""
-    made = np.random.default_rng(1).standard_normal((rows, dimension), dtype=np.float32)
-    return made / np.linalg.norm(made, axis=1, keepdims=True)
 
 
 def _dp_pca() -> Work:
@@ -51,23 +34,16 @@ def _gaussian() -> Work:
 
 
 PEERS = {
-    "dp-pca": Library("diffprivlib's PCA", _dp_pca),
-    "gaussian": Library("OpenDP's discrete Gaussian", _gaussian),
+    "dp-pca": ("diffprivlib's PCA", _dp_pca),
+    "gaussian": ("OpenDP's discrete Gaussian", _gaussian),
 }
-"""By the row's name in ``benchmarks/performance.py``."""
-
-
-def main() -> None:
-    warnings.simplefilter("ignore")
-    work = PEERS[sys.argv[1]].make()
-    print("{}", flush=True)
-    for _ in sys.stdin:
-        wall, processor = time.perf_counter(), time.process_time()
-        work()
-        print(
-            json.dumps({"wall": time.perf_counter() - wall, "processor": time.process_time() - processor}), flush=True
-        )
+"""What another library's side of a row is called, and what makes it ready to run, by the row's name."""
 
 
 if __name__ == "__main__":
-    main()
+    warnings.simplefilter("ignore")
+    work = PEERS[sys.argv[1]][1]()
+    work()
+    with Stage() as stage:
+        work()
+    print(json.dumps({"wall": stage.wall, "processor": stage.seconds}))

@@ -12,22 +12,59 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib
+import itertools
 import json
 import math
 import os
 import resource
-import statistics
+import sqlite3
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
+from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
-from peers import PEERS, unit_rows
+import pyarrow.csv as arrow_csv
+import pyarrow.parquet as pq
+from peers import PEERS
+from scipy import sparse
+from scipy.sparse import csr_matrix
+from shared import head, line, stored_rows, unit_rows, write_lists, write_schema
+from sklearn.datasets import dump_svmlight_file, load_svmlight_file
+from sklearn.decomposition import PCA
+from sklearn.svm import SVC
+
+from dpalgos.algorithms import fit
+from dpalgos.gradient_sums import GradientSums
+from dpalgos.guarantees import GaussianMu, Guarantee, Neighbours, Numerics, Setting
+from dpalgos.kernels import GaussianKernel, LinearKernel
+from dpalgos.keystream import KeyedNoise
+from dpalgos.linear import LinearTask
+from dpalgos.losses import Softmax
+from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
+from dpalgos.registry import lookup
+from dpalgos.rows import ArrayRows
+from dpalgos.smo.solver import solve
+from dpalgos.smo.working_sets import SecondOrder
+from dpalgos.summation import TrustedSummation
+from storage.datasets import write_dataset
+from storage.layout import Layout
+from storage.ledger.charges import Cap, PlanRequest, ReleaseCharge
+from storage.ledger.database import open_database
+from storage.ledger.ledger import Ledger
+from storage.readers.csv import read_csv
+from storage.readers.libsvm import read_libsvm
+from storage.refs import Visibility
+from storage.source import ReadOptions
+from tasks.experiments.specification import SweepSpec
+from tasks.planning.configuration import TrainingConfig
 
 Work = Callable[[], object]
 
@@ -56,23 +93,12 @@ def row(name: str, title: str) -> Callable[[Callable[[Path], Beside]], Callable[
 
 @row("csv", "CSV to Parquet, 100,000 × 51")
 def _csv(folder: Path) -> Beside:
-    import pyarrow.csv as arrow_csv
-    import pyarrow.parquet as pq
-
-    from storage.datasets import write_dataset
-    from storage.layout import Layout
-    from storage.readers.csv import read_csv
-    from storage.refs import Visibility
-    from storage.source import ReadOptions
 
     table = np.random.default_rng(2).standard_normal((100_000, 50))
     labels = np.random.default_rng(3).integers(0, 2, 100_000)
     path, schema = folder / "rows.csv", folder / "rows.yaml"
     np.savetxt(path, np.column_stack([np.clip(table, -5, 5), labels]), delimiter=",", fmt=["%.5f"] * 50 + ["%d"])
-    columns = [f"  - {{name: x{place}, type: numeric, range: [-5, 5]}}" for place in range(50)]
-    schema.write_text(
-        "header: false\ncolumns:\n" + "\n".join(columns) + '\n  - {name: y, type: label, classes: ["0", "1"]}\n'
-    )
+    write_schema(schema, 50, (-5, 5), ("0", "1"), header=False)
 
     def ours() -> None:
         with tempfile.TemporaryDirectory(dir=folder) as root:
@@ -90,11 +116,6 @@ def _csv(folder: Path) -> Beside:
 
 @row("libsvm", "LIBSVM reading, 50,000 sparse rows")
 def _libsvm(folder: Path) -> Beside:
-    from scipy import sparse
-    from sklearn.datasets import dump_svmlight_file, load_svmlight_file
-
-    from storage.readers.libsvm import read_libsvm
-    from storage.source import ReadOptions
 
     matrix = sparse.random(50_000, 2_000, density=0.01, random_state=4, format="csr")
     path = folder / "rows.svm"
@@ -108,11 +129,6 @@ def _libsvm(folder: Path) -> Beside:
 
 
 def _gradient(rows: int, dimension: int) -> Beside:
-    from dpalgos.gradient_sums import GradientSums
-    from dpalgos.guarantees import Neighbours, Setting
-    from dpalgos.linear import LinearTask
-    from dpalgos.losses import Softmax
-    from dpalgos.rows import ArrayRows
 
     features = unit_rows(rows, dimension)
     labels = np.random.default_rng(6).integers(0, 10, rows)
@@ -132,39 +148,16 @@ def _gradient(rows: int, dimension: int) -> Beside:
     return Beside(lambda: sums.total(weights, prepared, setting), {"NumPy, float32": other})
 
 
-@row("gradient-wide", "one gradient sum, 20,000 × 1,296 × 10")
-def _gradient_wide(folder: Path) -> Beside:
-    return _gradient(20_000, 1_296)
+row("gradient-wide", "one gradient sum, 20,000 × 1,296 × 10")(lambda folder: _gradient(20_000, 1_296))
 
 
-@row("gradient-long", "one gradient sum, 100,000 × 50 × 10")
-def _gradient_long(folder: Path) -> Beside:
-    return _gradient(100_000, 50)
-
-
-def stored_rows(folder: Path, rows: int, dimension: int) -> object:
-    """Store made-up rows in a stream and open them."""
-    from storage.refs import Labels
-    from storage.rowfiles import RowFormat, RowWriter, StoredRows
-
-    layout = RowFormat(dimension, Labels.CLASSES)
-    writer = RowWriter(folder / f"rows-{rows}-{dimension}", layout)
-    random = np.random.default_rng(8)
-    for start in range(0, rows, layout.block_rows):
-        count = min(layout.block_rows, rows - start)
-        features = random.standard_normal((count, dimension), dtype=np.float32)
-        features /= np.linalg.norm(features, axis=1, keepdims=True)
-        writer.write(layout.encode(features, (features[:, 0] > 0).astype(np.int32)))
-    written = writer.close()
-    return StoredRows.open(folder / f"rows-{rows}-{dimension}", layout, written)
+row("gradient-long", "one gradient sum, 100,000 × 50 × 10")(lambda folder: _gradient(100_000, 50))
 
 
 @row("covariance", "covariance of 70,000 × 784 stored rows")
 def _covariance(folder: Path) -> Beside:
-    from dpalgos.guarantees import GaussianMu, Neighbours, Setting
-    from dpalgos.registry import lookup
 
-    rows = stored_rows(folder, 70_000, 784)
+    rows = stored_rows(folder / "rows", 70_000, 784)
     setting = Setting(sizes=(70_000,), dimension=784, classes=2, neighbours=Neighbours.REPLACE_ONE)
     algorithm = lookup("projections", "analyze-gauss")(budget=GaussianMu(1.0), components=20)
     single = np.concatenate([features for features, _ in rows.blocks()])
@@ -180,14 +173,6 @@ def _covariance(folder: Path) -> Beside:
 
 @row("dp-pca", "DP-PCA, 20,000 × 784 to 20")
 def _dp_pca(folder: Path) -> Beside:
-    from sklearn.decomposition import PCA
-
-    from dpalgos.algorithms import fit
-    from dpalgos.guarantees import GaussianMu, Neighbours, Setting
-    from dpalgos.keystream import KeyedNoise
-    from dpalgos.registry import lookup
-    from dpalgos.rows import ArrayRows
-    from dpalgos.summation import TrustedSummation
 
     features = unit_rows(20_000, 784).astype(np.float64)
     rows = ArrayRows(features, np.zeros(20_000, dtype=np.int64))
@@ -233,8 +218,6 @@ def _hog(folder: Path) -> Beside:
     import numba
     from skimage.feature import hog
 
-    from dpalgos.registry import lookup
-
     images = np.random.default_rng(9).random((2_000, 784))
     made = lookup("projections", "hog")()._features(784)
     loop = numba.njit(_plain_hog)
@@ -242,22 +225,17 @@ def _hog(folder: Path) -> Beside:
     loop(pixels, 4, 9, out)
     assert np.abs(out - made.transform(images)).max() < 1e-5
 
-    def one_by_one() -> None:
-        for image in images:
-            hog(image.reshape(28, 28), pixels_per_cell=(4, 4), cells_per_block=(2, 2))
-
+    shaped = {"pixels_per_cell": (4, 4), "cells_per_block": (2, 2)}
     return Beside(
         lambda: made.transform(images),
-        {"a plain numba loop, float32": lambda: loop(pixels, 4, 9, out), "scikit-image": one_by_one},
+        {
+            "a plain numba loop, float32": lambda: loop(pixels, 4, 9, out),
+            "scikit-image": lambda: [hog(image.reshape(28, 28), **shaped) for image in images],
+        },
     )
 
 
 def _support_vectors(features: Any, signs: np.ndarray, gamma: float | None) -> Beside:
-    from sklearn.svm import SVC
-
-    from dpalgos.kernels import GaussianKernel, LinearKernel
-    from dpalgos.smo.solver import solve
-    from dpalgos.smo.working_sets import SecondOrder
 
     kernel = LinearKernel() if gamma is None else GaussianKernel(gamma)
     named = {"kernel": "linear"} if gamma is None else {"gamma": gamma}
@@ -274,19 +252,16 @@ def _smo(folder: Path) -> Beside:
     return _support_vectors(random.normal(size=(5_000, 22)) + 0.4 * signs[:, None], signs, 1 / 22)
 
 
-@row("smo-a1a", "SMO, a1a, linear kernel")
-def _smo_a1a(folder: Path) -> Beside:
-    return _support_vectors(*_libsvm_set("a1a", 123), None)
+row("smo-a1a", "SMO, a1a, linear kernel")(lambda folder: _support_vectors(*_libsvm_set("a1a", 123), None))
 
 
-@row("smo-ijcnn1", "SMO, ijcnn1, Gaussian kernel")
-def _smo_ijcnn1(folder: Path) -> Beside:
-    return _support_vectors(*_libsvm_set("ijcnn1.trn.bz2", 22), 1 / 22)
+row("smo-ijcnn1", "SMO, ijcnn1, Gaussian kernel")(
+    lambda folder: _support_vectors(*_libsvm_set("ijcnn1.trn.bz2", 22), 1 / 22)
+)
 
 
 @row("smo-w5a", "SMO, 9,888 × 300 made-up sparse rows of w5a's shape, 3 % of the class, linear kernel")
 def _smo_w5a(folder: Path) -> Beside:
-    from scipy.sparse import csr_matrix
 
     random = np.random.default_rng(5)
     signs = np.where(random.random(9_888) < 0.03, 1.0, -1.0)
@@ -298,7 +273,6 @@ def _smo_w5a(folder: Path) -> Beside:
 
 
 def _libsvm_set(name: str, features: int) -> tuple[np.ndarray, np.ndarray]:
-    from sklearn.datasets import load_svmlight_file
 
     found = Path(os.environ.get("UNITBALL_DATA", "../shared/data")) / "libsvm" / name
     if not found.exists():
@@ -309,12 +283,6 @@ def _libsvm_set(name: str, features: int) -> tuple[np.ndarray, np.ndarray]:
 
 def _charging(folder: Path, before: int) -> Work:
     """Return what charges ten releases to an account of so many plans."""
-    import itertools
-
-    from dpalgos.guarantees import GaussianMu, Guarantee, Neighbours, Numerics
-    from storage.ledger.charges import Cap, PlanRequest, ReleaseCharge
-    from storage.ledger.database import open_database
-    from storage.ledger.ledger import Ledger
     from tasks.accounts.budget import AccountingPolicy
 
     folder.mkdir()
@@ -337,7 +305,6 @@ def _charging(folder: Path, before: int) -> Work:
 
 @row("charge", "a charge of ten releases, high-water marks included")
 def _charge(folder: Path) -> Beside:
-    import sqlite3
 
     plain = sqlite3.connect(folder / "plain.sqlite")
     plain.execute("CREATE TABLE entries (content TEXT)")
@@ -349,15 +316,13 @@ def _charge(folder: Path) -> Beside:
     return Beside(_charging(folder / "ours", 0), {"one commit of SQLite": commit})
 
 
-@row("charge-growth", "a charge of ten releases after 1,000 plans")
-def _charge_growth(folder: Path) -> Beside:
-    return Beside(_charging(folder / "many", 1_000), {"the same after 10": _charging(folder / "few", 10)})
+row("charge-growth", "a charge of ten releases after 1,000 plans")(
+    lambda folder: Beside(_charging(folder / "many", 1_000), {"the same after 10": _charging(folder / "few", 10)})
+)
 
 
 @row("gaussian", "300,000 rounded Gaussians")
 def _gaussian(folder: Path) -> Beside:
-    from dpalgos.keystream import KeyedNoise
-    from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
 
     law, noise, random = RoundedGaussian(1e5), KeyedNoise(b"k" * 32, "benchmark"), np.random.default_rng(10)
     value = np.arange(10)
@@ -379,22 +344,14 @@ def _unitball(*arguments: str, root: Path | None = None) -> int:
     return used.ru_maxrss * 1024
 
 
-def _nothing() -> None:
-    subprocess.run([sys.executable, "-c", "pass"], check=True)
-
-
-_EMPTY = {"an empty process": _nothing}
+_EMPTY = {"an empty process": lambda: subprocess.run([sys.executable, "-c", "pass"], check=True)}
 _TRAIN = ("train", "--dataset", "digits", "--algorithm", "noisy-gd")
 
 
-@row("help", "unitball --help")
-def _help(folder: Path) -> Beside:
-    return Beside(lambda: _unitball("--help"), _EMPTY)
+row("help", "unitball --help")(lambda folder: Beside(lambda: _unitball("--help"), _EMPTY))
 
 
-@row("algorithms", "unitball algorithms")
-def _algorithms(folder: Path) -> Beside:
-    return Beside(lambda: _unitball("algorithms", root=folder), _EMPTY)
+row("algorithms", "unitball algorithms")(lambda folder: Beside(lambda: _unitball("algorithms", root=folder), _EMPTY))
 
 
 @row("train-new", "unitball train on digits in a new root, engine included")
@@ -408,7 +365,6 @@ def _train_new(folder: Path) -> Beside:
 
 @row("train", "unitball train on digits in a used root, engine included")
 def _train(folder: Path) -> Beside:
-    import itertools
 
     budgets = itertools.count(1)
     return Beside(lambda: _unitball(*_TRAIN, "--epsilon", str(next(budgets)), root=folder), _EMPTY)
@@ -416,18 +372,10 @@ def _train(folder: Path) -> Beside:
 
 @row("million", "noisy-gd on 1,000,000 × 50, process and engine included, rows ingested before")
 def _million(folder: Path) -> Beside:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     random = np.random.default_rng(13)
-    kind = pa.list_(pa.float32(), 50)
-    columns = pa.schema([("features", kind), ("label", pa.string())])
-    with pq.ParquetWriter(folder / "made.parquet", columns) as writer:
-        for _ in range(10):
-            features = random.standard_normal((100_000, 50), dtype=np.float32)
-            labels = np.where(features[:, 0] + 0.5 * random.standard_normal(100_000) > 0, "a", "b")
-            listed = pa.FixedSizeListArray.from_arrays(pa.array(features.reshape(-1)), 50)
-            writer.write_table(pa.table([listed, pa.array(labels)], schema=columns))
+    features = random.standard_normal((1_000_000, 50), dtype=np.float32)
+    labels = np.where(features[:, 0] + 0.5 * random.standard_normal(1_000_000) > 0, "a", "b")
+    write_lists(folder / "made.parquet", features, labels)
     root, made = folder / "root", str(folder / "made.parquet")
     _unitball("ingest", "made", "--path", made, "--public", "--format", "parquet", root=root)
     asked = ("train", "--dataset", "made", "--algorithm", "noisy-gd", "--epsilon", "1")
@@ -436,24 +384,45 @@ def _million(folder: Path) -> Beside:
 
 @row("flow", "a further flow in a warm process, digits")
 def _flow(folder: Path) -> Beside:
-    import itertools
+    train, budgets = _warm(folder).train, itertools.count(1)
+    asked = {"dataset": "digits", "algorithm": "noisy-gd"}
+    return Beside(
+        lambda: train(TrainingConfig.model_validate({**asked, "epsilon": next(budgets)})), {"nothing": lambda: None}
+    )
 
+
+@row("sweep", "200 points of a sweep on digits, two descents a point, one thread")
+def _sweep(folder: Path) -> Beside:
+    chain_inline, run_sweep = _warm(folder).chain_inline, importlib.import_module("flows.sweep").run_sweep
+    asked = {"dataset": "digits", "algorithm": "noisy-gd", "param.iterations": 2}
+
+    def points(first: float) -> SweepSpec:
+        grid = {"epsilon": [first + number / 200 for number in range(200)]}
+        return SweepSpec.model_validate({"name": "overhead", "set": asked, "grid": grid})
+
+    def once(spec: SweepSpec) -> None:
+        assert not run_sweep(spec, workers=1).failed
+
+    # The first point pays for imports and for preparing the rows; it is not what a point of a sweep costs.
+    once(points(9.0).model_copy(update={"grid": {"epsilon": [8.0]}}))
+    others = {
+        "the same work without a sweep": lambda: [chain_inline(each.config) for each in points(3.0).points()],
+        "the same points, finished before": lambda: once(points(1.0)),
+    }
+    return Beside(lambda: once(points(1.0)), others, once=True)
+
+
+def _warm(folder: Path) -> ModuleType:
+    """Start an engine in this process and return the module of flows."""
     os.environ["UNITBALL_ROOT"] = str(folder)
-    from tasks.runtime.engine import prepare_engine
+    from tasks.runtime.engine import prepare_engine, quick_flows
 
     prepare_engine(folder)
-    from flows.federated_training import train
-    from tasks.planning.configuration import TrainingConfig
-    from tasks.runtime.engine import quick_flows
+    _ENGINE.enter_context(quick_flows())
+    return importlib.import_module("flows.federated_training")
 
-    budgets = itertools.count(1)
 
-    def ours() -> None:
-        asked = {"dataset": "digits", "algorithm": "noisy-gd", "epsilon": next(budgets)}
-        with quick_flows():
-            train(TrainingConfig.model_validate(asked))
-
-    return Beside(ours, {"nothing": lambda: None})
+_ENGINE = contextlib.ExitStack()
 
 
 @dataclass(frozen=True, slots=True)
@@ -462,37 +431,20 @@ class Taken:
 
     wall: float
     processor: float
-    peak: int = 0
+    peak: float = 0
 
 
 class LeftOutError(Exception):
     """A row for which something is missing."""
 
 
-class Peer:
-    """Another library's side of a row, in a process of another environment (``benchmarks/peers.py``)."""
-
-    def __init__(self, interpreter: str, name: str) -> None:
-        command = [interpreter, str(Path(__file__).with_name("peers.py")), name]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self._answer()
-
-    def __call__(self) -> Taken:
-        """Run it once."""
-        assert self._process.stdin is not None
-        print("run", file=self._process.stdin, flush=True)
-        return Taken(**self._answer())
-
-    def close(self) -> None:
-        """End the process."""
-        self._process.communicate()
-
-    def _answer(self) -> dict[str, float]:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line:
-            raise LeftOutError(f"{' '.join(self._process.args)} ended with {self._process.wait()}")
-        return json.loads(line)
+def _peer(interpreter: str, name: str) -> Taken:
+    """Return what another library's side of a row took, in a process of another environment."""
+    command = [interpreter, str(Path(__file__).with_name("peers.py")), name]
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    if process.returncode:
+        raise LeftOutError(f"{' '.join(command)} ended with {process.returncode}: {process.stderr[-200:]}")
+    return Taken(**json.loads(process.stdout.splitlines()[-1]))
 
 
 def _processor() -> float:
@@ -512,20 +464,12 @@ def _once(work: Work) -> Taken:
 def measured(beside: Beside, repeat: int) -> list[Taken]:
     """Return the medians of all sides, ours first, run in turn after a warm-up."""
     sides = (beside.ours, *beside.others.values())
-    found: tuple[list[Taken], ...] = tuple([] for _ in sides)
     if not beside.once:
         for work in sides:
             work()
-    for _ in range(1 if beside.once else repeat):
-        for work, taken in zip(sides, found, strict=True):
-            taken.append(_once(work))
+    found = np.array([[astuple(_once(work)) for work in sides] for _ in range(1 if beside.once else repeat)])
     return [
-        Taken(
-            statistics.median(one.wall for one in taken),
-            statistics.median(one.processor for one in taken),
-            max(one.peak for one in taken),
-        )
-        for taken in found
+        Taken(*median[:2], peak) for median, peak in zip(np.median(found, axis=0), found[:, :, 2].max(0), strict=True)
     ]
 
 
@@ -540,29 +484,23 @@ def measure(name: str, repeat: int, interpreter: str | None) -> tuple[str, dict[
     title, make = _ROWS[name]
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         beside = make(Path(folder))
-        with contextlib.ExitStack() as processes:
-            if interpreter is not None and name in PEERS:
-                try:
-                    peer = Peer(interpreter, name)
-                except LeftOutError as error:
-                    print(f"{PEERS[name].title}: left out; {error}", file=sys.stderr)
-                else:
-                    processes.callback(peer.close)
-                    beside.others[PEERS[name].title] = peer
-            return title, dict(zip(("unitball", *beside.others), measured(beside, repeat), strict=True))
+        if interpreter is not None and name in PEERS:
+            try:
+                _peer(interpreter, name)
+                beside.others[PEERS[name][0]] = partial(_peer, interpreter, name)
+            except LeftOutError as error:
+                print(f"{PEERS[name][0]}: left out; {error}", file=sys.stderr)
+        return title, dict(zip(("unitball", *beside.others), measured(beside, repeat), strict=True))
 
 
-def lines(title: str, sides: dict[str, Taken]) -> list[str]:
-    """Return a row of the table for each of the others."""
+def show(title: str, sides: dict[str, Taken]) -> None:
+    """Print a row of the table for each of the others."""
     (_, ours), *others = sides.items()
-    found = []
     for name, other in others:
         ratios = [ours.wall / other.wall, ours.processor / other.processor if other.processor > 0 else math.inf]
         shown = ["–" if value > 1e4 else f"{value:.2f}" if value > 0.1 else f"{value:.1g}" for value in ratios]
         peak = f"{ours.peak / 2**20:.0f}" if ours.peak else ""
-        numbers = [f"{ours.wall:.4g}", f"{ours.processor:.4g}", peak, name, f"{other.wall:.4g}", *shown]
-        found.append(f"| {title} | {' | '.join(numbers)} |")
-    return found
+        line(title, f"{ours.wall:.4g}", f"{ours.processor:.4g}", peak, name, f"{other.wall:.4g}", *shown)
 
 
 def main() -> None:
@@ -572,8 +510,7 @@ def main() -> None:
     parser.add_argument("--peers", help="Interpreter of the environment that benchmarks/peers.txt describes.")
     parser.add_argument("--json", type=Path, help="Write what each side took, by row.")
     arguments = parser.parse_args()
-    print("| work | ours, s | processor, s | peak, MiB | other | its s | ratio | ratio of processor time |")
-    print("|---|---|---|---|---|---|---|---|", flush=True)
+    head("work", "ours, s", "processor, s", "peak, MiB", "other", "its s", "ratio", "ratio of processor time")
     written: dict[str, dict[str, object]] = {}
     for name in arguments.rows:
         try:
@@ -581,7 +518,7 @@ def main() -> None:
         except LeftOutError as error:
             print(f"{name}: left out; {error}", file=sys.stderr)
             continue
-        print("\n".join(lines(title, sides)), flush=True)
+        show(title, sides)
         written[name] = {side: asdict(taken) for side, taken in sides.items()}
         if arguments.json is not None:
             arguments.json.write_text(json.dumps(written, indent=1))

@@ -8,20 +8,22 @@ rows. Map and trainer are what the system chooses (``dpalgos.systems.recommended
 trust model as in a run; what a run has besides (root, ledger, door) is left out, so that scattering is computed once
 instead of once a run. One line a point: mean, smallest and largest over the seeds. ``--none`` adds softmax regression
 without noise on the same features. ``--keep`` stores the scattering features in a folder for the next time.
+``--plot`` draws the figure, with the lines of ``unitball frontier --dataset mnist --algorithms … --out others`` in it
+where ``--beside others/results.parquet`` names them.
 """
 
 from __future__ import annotations
 
 import argparse
-import gzip
-import os
 import statistics
 import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
+from shared import mnist
 
 from dpalgos.accounting.calibration import allocate
 from dpalgos.algorithms import fit
@@ -33,6 +35,7 @@ from dpalgos.registry import AlgorithmSpec, lookup
 from dpalgos.rows import ArrayRows
 from dpalgos.systems.recommended import recommend
 from dpalgos.systems.system import PublicFacts
+from unitball.frontiers import plot
 
 Rows = NDArray[np.float64]
 ROWS, DELTA, SIDE = 50_000, 1e-5, 28
@@ -48,16 +51,15 @@ def main() -> None:
     parser.add_argument("--relations", default="replace-one,replace-special")
     parser.add_argument("--none", action="store_true", help="the reference without noise as well")
     parser.add_argument("--keep", type=Path)
+    parser.add_argument("--plot", type=Path, help="draw the figure of docs/accuracy.md")
+    parser.add_argument("--beside", type=Path, nargs="*", default=[], help="results.parquet of unitball frontier")
     given = parser.parse_args()
-    place = os.environ.get("UNITBALL_DATA")
-    if not place:
-        parser.error("UNITBALL_DATA is not set: name the folder that holds mnist/")
-    images = Images(Path(place) / "mnist", given.keep)
+    images, runs = Images(given.keep), []
     print(f"{given.parties} parties, {ROWS} rows, trust {given.trust}, {given.seeds} seeds")
     print(f"{'relation':<17}{'epsilon':>8}{'mean':>9}{'smallest':>10}{'largest':>9}{'seconds':>9}  choice")
     for relation in given.relations.split(","):
         for epsilon in (float(text) for text in given.epsilons.split(",")):
-            measure(images, Neighbours(relation), epsilon, given)
+            runs += measure(images, Neighbours(relation), epsilon, given)
     if given.none:
         model = AlgorithmSpec("trainers", "erm", {"loss": "softmax", "regularisation": 1e-7})
         train, test = images.through(facts_of(Neighbours.REPLACE_ONE, 1000.0, given))
@@ -65,7 +67,24 @@ def main() -> None:
         released: Any = fit(
             model.build(), [ArrayRows(train, images.labels)], setting, KeyedNoise(public_secret(0), "b")
         )
-        print(f"{'none':<17}{'-':>8}{np.mean(released.predict(test) == images.test_labels):>9.4f}")
+        accuracy = float(np.mean(released.predict(test) == images.test_labels))
+        print(f"{'none':<17}{'-':>8}{accuracy:>9.4f}")
+        runs.append({"algorithm": "no noise, softmax regression", "epsilon": None, "accuracy": accuracy})
+    if given.plot is not None:
+        draw(runs, given.beside, given.plot)
+
+
+def draw(runs: list[dict[str, Any]], beside: list[Path], path: Path) -> None:
+    """Draw accuracies against epsilon, beside them those of ``unitball frontier``'s results."""
+    names = {"axis_epsilon": "epsilon", "metric_accuracy": "accuracy"}
+    others = [pd.read_parquet(place).rename(columns=names) for place in beside]
+    for one in others:
+        flaw = np.where(one["proved"].isna() & one["epsilon"].notna(), ", as published: proved nothing", "")
+        one["algorithm"] += ", " + one["trust"] + flaw
+    axes = plot(pd.concat([pd.DataFrame(runs).astype({"epsilon": float}), *others]))
+    axes.set(xlabel="ε (δ = 10⁻⁵), 5 parties × 10,000 rows", ylabel="accuracy on MNIST's 10,000 test rows")
+    axes.legend(fontsize=7)
+    axes.figure.savefig(path, dpi=130)
 
 
 def facts_of(relation: Neighbours, epsilon: float, given: argparse.Namespace) -> PublicFacts:
@@ -83,8 +102,8 @@ def facts_of(relation: Neighbours, epsilon: float, given: argparse.Namespace) ->
     )
 
 
-def measure(images: Images, relation: Neighbours, epsilon: float, given: argparse.Namespace) -> None:
-    """Print the line of one point."""
+def measure(images: Images, relation: Neighbours, epsilon: float, given: argparse.Namespace) -> list[dict[str, Any]]:
+    """Print the line of one point, and return its runs."""
     facts = facts_of(relation, epsilon, given)
     choice = recommend(facts)
     train, test = images.through(facts)
@@ -114,18 +133,17 @@ def measure(images: Images, relation: Neighbours, epsilon: float, given: argpars
         f"  k={train.shape[1]} {spec.name} {dict(spec.parameters)}",
         flush=True,
     )
+    name = f"unitball, {given.trust}, {relation}"
+    return [{"algorithm": name, "epsilon": epsilon, "accuracy": accuracy} for accuracy in found]
 
 
 class Images:
     """MNIST's rows and their scattering features, 50,000 to train on and the test rows."""
 
-    def __init__(self, folder: Path, keep: Path | None) -> None:
-        def read(name: str, header: int) -> NDArray[np.uint8]:
-            return np.frombuffer(gzip.decompress((folder / name).read_bytes()), dtype=np.uint8, offset=header)
-
+    def __init__(self, keep: Path | None) -> None:
         chosen = np.random.default_rng(0).permutation(60_000)[:ROWS]
-        self.labels = read("train-labels-idx1-ubyte.gz", 8)[chosen].astype(np.int64)
-        self.test_labels = read("t10k-labels-idx1-ubyte.gz", 8).astype(np.int64)
+        (pixels, labels), (test_pixels, self.test_labels) = mnist("train"), mnist("t10k")
+        self.labels = labels[chosen]
         self._maps: dict[str, tuple[Rows, Rows]] = {}
         stored = keep / "scattering.npz" if keep is not None else None
         if stored is not None and stored.is_file():
@@ -135,13 +153,13 @@ class Images:
         features = Scattering(shape=(SIDE, SIDE)).fit((), Setting(sizes=(), dimension=SIDE * SIDE, classes=10), NOTHING)
 
         def scattered(pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
-            rows = pixels.reshape(-1, SIDE * SIDE).astype(np.float64)
+            rows = pixels.astype(np.float64)
             rows /= np.linalg.norm(rows, axis=1, keepdims=True)
             parts = [features.transform(rows[start : start + 4096]) for start in range(0, len(rows), 4096)]
             return np.concatenate([part.astype(np.float32) for part in parts])
 
-        self._train = scattered(read("train-images-idx3-ubyte.gz", 16).reshape(-1, SIDE * SIDE)[chosen])
-        self._test = scattered(read("t10k-images-idx3-ubyte.gz", 16))
+        self._train = scattered(pixels[chosen])
+        self._test = scattered(test_pixels)
         if stored is not None:
             stored.parent.mkdir(parents=True, exist_ok=True)
             np.savez(stored, train=self._train, test=self._test)

@@ -13,42 +13,40 @@ import argparse
 import os
 import secrets
 import time
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import numpy as np
+import pandas as pd
+from shared import Stage, draw, head, line
 
 from dpalgos.keystream import KeyedNoise, public_secret
 from dpalgos.mechanisms.fixed_point import encode_rows, exact_outer_sum
 from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
 from dpalgos.rows import Ints
 from dpalgos.secure import party as at_party
-from dpalgos.secure import server as at_server
-from dpalgos.secure.messages import RoundParameters
+from dpalgos.secure import summation
+from dpalgos.secure.messages import Delivery, RoundParameters, ShareBundle
 from dpalgos.secure.noise_shares import share_law
-from dpalgos.secure.summation import graph_for
+from dpalgos.secure.party import PartyState
+from dpalgos.secure.record import RecordedSum
+from dpalgos.secure.rounds import REQUESTS, Answer, Party, Request
+from dpalgos.secure.summation import Absences, graph_for
 from dpalgos.secure.tolerance import Tolerance
 
 ROUNDS = ("advertise", "share", "mask", "unmask", "server")
-_BLOCK = 256
+STAGES = {kind: str(stage) for stage, kind in REQUESTS.items()}
 
 
 @dataclass
 class Clock:
-    """Seconds by round."""
+    """Seconds by round, and the bytes that a party sends."""
 
-    now: Callable[[], float] = time.perf_counter
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(ROUNDS, 0.0))
     sent: int = 0
-
-    @contextmanager
-    def round(self, name: str) -> Iterator[None]:
-        """Add the time spent inside to a round."""
-        start = self.now()
-        yield
-        self.seconds[name] += self.now() - start
 
     @property
     def total(self) -> float:
@@ -61,78 +59,59 @@ def run_protocol(
     length: int,
     steps: int,
     vector: Callable[[int, int], Ints],
-    *,
-    mask: Collection[int] = (),
-    unmask: Collection[int] = (),
+    lost: Absences | None = None,
     now: Callable[[], float] = time.perf_counter,
 ) -> Clock:
-    """Run a session over all its steps, check every sum, and return what each round took."""
-    clock = Clock(now=now)
+    """Run a session over all its steps as a release does, check every sum, and return what each round took."""
+    clock = Clock()
     parameters = RoundParameters(
         identity=secrets.token_hex(8), tolerance=tolerance, length=length, steps=steps, graph=graph_for(tolerance)
     )
-    parties = range(tolerance.parties)
-    with clock.round("advertise"):
-        joined = [at_party.join(parameters, party, secrets.token_bytes(32)) for party in parties]
-        advertised = [at_party.advertise(state) for state in joined]
-    with clock.round("server"):
-        roster = at_server.collect_advertisements(parameters, advertised)
-        introductions = [at_server.introduce(roster, party) for party in parties]
-    with clock.round("share"):
-        shared = [at_party.share(state, message) for state, message in zip(joined, introductions, strict=True)]
-    states = [state for state, _ in shared]
-    with clock.round("server"):
-        agreement = at_server.collect_shares(roster, [bundle for _, bundle in shared])
-    del shared, introductions, advertised
-    for party in parties:
-        with clock.round("server"):
-            delivery = at_server.deliver(agreement, party)
-        with clock.round("share"):
-            states[party] = at_party.receive(states[party], delivery)
-    clock.sent = len(agreement.bundles[0].encode()) + 8 * length * steps
-    for step in range(steps):
-        expected = np.zeros(length, dtype=np.int64)
-        blocks = []
-        alive = [party for party in parties if party not in mask]
-        for start in range(0, len(alive), _BLOCK):
-            messages = []
-            for party in alive[start : start + _BLOCK]:
-                contribution = vector(party, step)
-                expected += contribution
-                with clock.round("mask"):
-                    states[party], message = at_party.mask(states[party], step, contribution)
-                messages.append(message)
-            with clock.round("server"):
-                blocks.append(at_server.add_masked(agreement, step, messages))
-        with clock.round("server"):
-            block = at_server.merge_masked(blocks)
-            survivors = at_server.fix_survivors(agreement, block)
-        responses = []
-        for party in survivors.survivors:
-            if party in unmask:
-                continue
-            with clock.round("server"):
-                request = at_server.request_unmasking(agreement, survivors, party)
-            with clock.round("unmask"):
-                states[party], response = at_party.unmask(states[party], request)
-            responses.append(response)
-        with clock.round("server"):
-            found = at_server.unmask_sum(agreement, survivors, block, responses)
-        if not np.array_equal(found, expected):
-            raise AssertionError("the unmasked sum is not the plain sum")
+
+    def spent(start: float, stage: str, instead: str = "server") -> None:
+        """Count what has passed as a round's instead of what it is part of."""
+        clock.seconds[stage] += now() - start
+        clock.seconds[instead] -= now() - start
+
+    class Timed(Party):
+        def answer(self, request: Request, recorded: RecordedSum, vector: Callable[[], Ints]) -> Answer:
+            start = now()
+            found = super().answer(request, recorded, vector)
+            spent(start, STAGES[type(request)])
+            if isinstance(found, ShareBundle) and not clock.sent:
+                clock.sent = len(found.encode()) + 8 * length * steps
+            return found
+
+    def receive(state: PartyState, delivery: Delivery, original: Any = at_party.receive) -> PartyState:
+        # The others' shares come with the request for a mask.
+        start = now()
+        found = original(state, delivery)
+        spent(start, "share", "mask")
+        return found
+
+    with mock.patch.object(at_party, "receive", receive), mock.patch.object(summation, "Party", Timed):
+        start = now()
+        session = summation._Session(parameters, lost or Absences())
+        clock.seconds["server"] += now() - start
+        for step in range(steps):
+            vectors = {party: vector(party, step) for party in range(tolerance.parties)}
+            start = now()
+            survivors, found = session.sum(RecordedSum(None, parameters.identity, str(step)), vectors.__getitem__)
+            clock.seconds["server"] += now() - start
+            if not np.array_equal(found, sum(vectors[party] for party in survivors)):
+                raise AssertionError("the unmasked sum is not the plain sum")
     return clock
 
 
-def noise_seconds(parties: int, length: int, steps: int, tolerance: Tolerance, sigma: float) -> float:
+def noise_seconds(parties: int, length: int, steps: int, tolerance: Tolerance) -> float:
     """Return what drawing all noise shares takes."""
-    share = share_law(RoundedGaussian(sigma), tolerance.unknown_shares, length)
+    share = share_law(RoundedGaussian(1e10), tolerance.unknown_shares, length)
     sources = [KeyedNoise(public_secret(party), "benchmark") for party in range(parties)]
-    value = np.zeros(1, dtype=np.int64)
-    start = time.perf_counter()
-    for step in range(steps):
-        for source in sources:
-            share.sample(length, source.stream(f"sum-{step}/share", value))
-    return time.perf_counter() - start
+    with Stage() as stage:
+        for step in range(steps):
+            for source in sources:
+                share.sample(length, source.stream(f"sum-{step}/share", np.zeros(1, dtype=np.int64)))
+    return stage.wall
 
 
 def report(title: str, target: str, seconds: float, bound: float) -> None:
@@ -150,12 +129,12 @@ def covariance() -> None:
     for _ in range(parties):
         features = generator.standard_normal((rows, dimension))
         features /= np.linalg.norm(features, axis=1, keepdims=True)
-        start = time.perf_counter()
-        encoded = encode_rows(features, 1.0, 2.0**16)
-        sums.append(np.ascontiguousarray(exact_outer_sum(encoded, encoded)[upper]))
-        own += time.perf_counter() - start
+        with Stage() as stage:
+            encoded = encode_rows(features, 1.0, 2.0**16)
+            sums.append(np.ascontiguousarray(exact_outer_sum(encoded, encoded)[upper]))
+        own += stage.wall
     clock = run_protocol(tolerance, len(upper[0]), 1, lambda party, step: sums[party])
-    noise = noise_seconds(parties, len(upper[0]), 1, tolerance, 1e10)
+    noise = noise_seconds(parties, len(upper[0]), 1, tolerance)
     print(f"covariance 784 x 784, 5 x 10,000 rows: {own:.3f} s; noise shares {noise:.3f} s")
     report("  masking, sharing and unmasking it (307,720 numbers)", "below the covariance's", clock.total, own)
 
@@ -167,9 +146,16 @@ def gradients() -> None:
     fixed = np.random.default_rng(1).integers(-(2**40), 2**40, (parties, length))
     clock = run_protocol(tolerance, length, steps, lambda party, step: fixed[party] + step)
     report("100 steps of a 1,296 x 10 gradient, 5 parties: protocol", "target", clock.total, 5.0)
-    print(f"  noise shares: {noise_seconds(parties, length, steps, tolerance, 1e10):.3f} s")
-    lost = run_protocol(tolerance, length, steps, lambda party, step: fixed[party] + step, mask={2})
+    print(f"  noise shares: {noise_seconds(parties, length, steps, tolerance):.3f} s")
+    lost = run_protocol(
+        tolerance, length, steps, lambda party, step: fixed[party] + step, Absences(mask=frozenset({2}))
+    )
     print(f"  the same with one party lost in every step: {lost.total:.3f} s")
+
+
+def tenth(parties: int) -> Absences:
+    """Return who is lost where every tenth party is, half of them before they mask."""
+    return Absences(mask=frozenset(range(0, parties, 20)), unmask=frozenset(range(1, parties, 20)))
 
 
 def thousand() -> None:
@@ -179,83 +165,32 @@ def thousand() -> None:
     graph = graph_for(tolerance)
     assert graph is not None
     fixed = np.random.default_rng(2).integers(-(2**40), 2**40, (parties, length))
-    clock = run_protocol(
-        tolerance,
-        length,
-        1,
-        lambda party, step: fixed[party],
-        mask=range(0, parties, 20),
-        unmask=range(1, parties, 20),
-    )
+    clock = run_protocol(tolerance, length, 1, lambda party, step: fixed[party], tenth(parties))
     report("1,000 parties x 1,000 numbers, 10 % dropouts: protocol", "target", clock.total, 60.0)
     print(
-        f"  noise shares: {noise_seconds(parties, length, 1, tolerance, 1e10):.3f} s; "
+        f"  noise shares: {noise_seconds(parties, length, 1, tolerance):.3f} s; "
         f"{graph.degree} neighbours each, failure below {graph.failure(tolerance).privacy:.1e}"
     )
 
 
 def many(largest: int, plot: Path | None) -> None:
     """Print the cost per party as their number grows: 10 per cent dropouts, 5 per cent colluders, 100 numbers."""
-    sizes = [size for size in (1_000, 2_000, 5_000, 10_000, 20_000, 50_000) if size <= largest]
-    length = 100
-    heads = "".join(f"{name:>11}" for name in ROUNDS)
+    length, fixed = 100, np.arange(100)
     print(f"\nprocessor milliseconds a party ({length} numbers, 10 % dropouts, 5 % colluders), kilobytes it sends")
-    print(f"{'parties':>8}{'neighbours':>12}{heads}{'together':>11}{'kilobytes':>11}")
-    rows = []
-    for size in sizes:
+    head("parties", "neighbours", *ROUNDS, "together", "kilobytes")
+    found = pd.DataFrame(columns=[*ROUNDS, "together"], dtype=float)
+    for size in (1_000, 2_000, 5_000, 10_000, 20_000, 50_000):
+        if size > largest:
+            break
         tolerance = Tolerance(parties=size, dropouts=size // 10, colluders=size // 20)
         graph = graph_for(tolerance)
-        assert graph is not None
-        fixed = np.arange(length, dtype=np.int64)
-        clock = run_protocol(
-            tolerance,
-            length,
-            1,
-            lambda party, step, fixed=fixed: fixed + party,  # bound now
-            mask=range(0, size, 20),
-            unmask=range(1, size, 20),
-            now=time.process_time,
-        )
-        each = {name: 1000 * seconds / size for name, seconds in clock.seconds.items()}
-        rows.append((size, graph.degree, each))
-        cells = "".join(f"{each[name]:11.3f}" for name in ROUNDS)
-        print(f"{size:8d}{graph.degree:12d}{cells}{sum(each.values()):11.3f}{clock.sent / 1000:11.1f}", flush=True)
+        clock = run_protocol(tolerance, length, 1, lambda party, step: fixed + party, tenth(size), time.process_time)
+        found.loc[size] = [1000 * seconds / size for seconds in (*clock.seconds.values(), clock.total)]
+        line(size, graph.degree, *(f"{each:.3f}" for each in found.loc[size]), f"{clock.sent / 1000:.1f}")
     if plot is not None:
-        draw(rows, plot)
-
-
-def draw(rows: list[tuple[int, int, dict[str, float]]], plot: Path) -> None:
-    """Plot milliseconds a party against the number of parties."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(7, 5), layout="constrained")
-    sizes = [size for size, _, _ in rows]
-    # Okabe and Ito's palette, told apart by marker as well.
-    colours, markers = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9"), "osv^D"
-    for name, colour, marker in zip(ROUNDS, colours, markers, strict=True):
-        label = "server, divided by the parties" if name == "server" else f"party: {name}"
-        axes.plot(sizes, [each[name] for _, _, each in rows], color=colour, marker=marker, label=label)
-    whole = [sum(each.values()) for _, _, each in rows]
-    axes.plot(sizes, whole, color="black", linewidth=2, marker="x", label="together")
-    for size, (_, degree, _), height in zip(sizes, rows, whole, strict=True):
-        axes.annotate(f"{degree}", (size, height), textcoords="offset points", xytext=(0, 7), ha="center")
-    axes.set(
-        xscale="log",
-        ylim=(0, 1.2 * max(whole)),
-        xlabel="parties (numbers above the curve: neighbours of each)",
-        ylabel="processor time a party (ms)",
-        title="Secure aggregation: cost per party",
-        xticks=sizes,
-        xticklabels=[f"{size:,}" for size in sizes],
-    )
-    axes.minorticks_off()
-    axes.grid(alpha=0.3)
-    figure.legend(loc="outside lower center", ncols=3)
-    figure.savefig(plot, dpi=150)
-    print(f"plot: {plot}")
+        shown = found.rename(columns={name: f"party: {name}" for name in ROUNDS if name != "server"})
+        labels = {"xlabel": "parties", "ylabel": "processor time a party (ms)", "xscale": "log"}
+        draw(shown, plot, style=["o-", "s-", "v-", "^-", "D-", "kx-"], **labels)
 
 
 def main() -> None:

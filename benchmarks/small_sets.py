@@ -12,10 +12,11 @@ the mean. Left out is what cannot run there (other relations, nights) and what i
 from __future__ import annotations
 
 import argparse
-import os
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
+from shared import data
 from sklearn.datasets import load_svmlight_file
 
 from dpalgos.accounting.calibration import allocate
@@ -39,12 +40,9 @@ def main() -> None:
     parser.add_argument("--epsilons", default="0.5,1")
     parser.add_argument("--sets", default=SETS)
     given = parser.parse_args()
-    place = os.environ.get("UNITBALL_DATA")
-    if not place:
-        parser.error("UNITBALL_DATA is not set: name the folder that holds libsvm/")
     for name in given.sets.split(","):
         for epsilon in map(float, given.epsilons.split(",")):
-            measure(name, Path(place) / "libsvm", epsilon, given.seeds)
+            measure(name, data("libsvm"), epsilon, given.seeds)
 
 
 def measure(name: str, folder: Path, epsilon: float, seeds: int) -> None:
@@ -69,19 +67,13 @@ def measure(name: str, folder: Path, epsilon: float, seeds: int) -> None:
         for system, (parts, share) in systems.items():
             predict = train(parts, share, ArrayRows(rows, labels), setting, epsilon, seed)
             found.setdefault(system, []).append(float((predict(test_rows) == test_labels).mean()))
-    ours = np.array(found.pop("unitball"))
-    error = ours.std(ddof=1) / np.sqrt(seeds)
-    guess = guessing(np.concatenate([labels, test_labels]))
+    accuracies = pd.DataFrame(found)
+    behind = accuracies.sub(accuracies["unitball"], axis=0)
+    behind["unitball"] = accuracies["unitball"]
+    table = pd.DataFrame({"mean": accuracies.mean(), "behind": behind.mean(), "standard error": behind.sem()})
+    guess = np.bincount(np.concatenate([labels, test_labels])).max() / (len(labels) + len(test_labels))
     print(f"{name} ({len(rows)} rows, guessing {guess:.3f}), epsilon {epsilon:g}, {seeds} seeds")
-    print(f"  {'unitball':<34}{ours.mean():.3f} ± {error:.3f}")
-    for system, accuracies in sorted(found.items(), key=lambda item: -np.mean(item[1])):
-        behind = np.array(accuracies) - ours
-        error = behind.std(ddof=1) / np.sqrt(seeds)
-        print(f"  {system:<34}{np.mean(accuracies):.3f}   {behind.mean():+.3f} ± {error:.3f}", flush=True)
-
-
-def guessing(labels):
-    return max(labels.mean(), 1 - labels.mean())
+    print(table.sort_values("mean", ascending=False).to_string(float_format="{:+.3f}".format), flush=True)
 
 
 def split(path: Path, seed: int):

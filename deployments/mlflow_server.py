@@ -1,35 +1,126 @@
-"""MLflow's server with its authentication application, the root's secret being its administrator's password."""
+"""MLflow's server with its authentication application, the root's secret being its administrator's password.
+
+Every request passes one place before MLflow sees it. Who shows the secret may write what Unitball and MLflow's pages
+write of experiments, runs and models; who does not may only read. What else MLflow can do (proxies to other services,
+assistants that run commands, webhooks, users made over the network) is refused to all. Files are read and written below
+the root's folder of artifacts alone.
+"""
 
 from __future__ import annotations
 
 import argparse
 import configparser
+import functools
+import hmac
 import io
 import os
+import re
+from base64 import b64encode
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
+from deployments.mlflow_users import set_password, users_database
 from storage.atomic import write_bytes
+from storage.errors import InputError
 from storage.layout import Layout
 from tasks.runtime.credentials import USER, Credentials, credentials
-from tasks.runtime.databases import recorded_server
 from tasks.runtime.permissions import keep_private
 from tasks.runtime.tracking_server import own_database
+from tasks.tracking.locations import require_own_location
 
-__all__ = ["main"]
+__all__ = ["is_admitted", "main"]
 
 HOST = "127.0.0.1"
 # Checking a password costs 0.2 s; one worker, which forgets at once what it is told to.
 _CACHE_SECONDS = 300
+_READING_METHODS = frozenset(("GET", "HEAD", "OPTIONS"))
+# A GET that has the server send a request elsewhere.
+_PROXY = re.compile(r".*/gateway-proxy/?")
+# Questions that are asked by POST.
+_SEARCHES = re.compile(
+    r"/graphql|/(?:ajax-)?api/[23]\.0/?mlflow/(?:"
+    r"(?:experiments|runs|logged-models|traces|datasets)/search|experiments/search-datasets"
+    r"|registered-models/get-latest-versions|traces/(?:metrics|batchGetInfos|calculate-filter-correlation))"
+)
+_WRITES = re.compile(
+    r"/(?:ajax-)?api/2\.0/mlflow/(?:"
+    r"experiments/(?:create|update|delete|restore|set-experiment-tag|delete-experiment-tag)"
+    r"|runs/(?:create|update|delete|restore|set-tag|delete-tag|log-batch|log-metric|log-parameter|log-inputs|log-model"
+    r"|outputs)"
+    r"|logged-models(?:/[\w-]+(?:/params|/tags(?:/[^/]+)?)?)?"
+    r"|model-versions/(?:create|update|delete|set-tag|delete-tag|transition-stage)"
+    r"|registered-models/(?:create|update|rename|delete|set-tag|delete-tag|alias)"
+    r"|upload-artifact)"
+)
 
 
-def users_database(root: Path) -> str:
-    """Return the address of the database of MLflow's users and their permissions."""
-    server = recorded_server(root)
-    file = Layout(root).private / "mlflow-users.db"
-    return f"sqlite:///{file}" if server is None else server.database("mlflow_users")
+def is_admitted(method: str, path: str, *, owner: bool) -> bool:
+    """Whether a request may reach MLflow, which then asks who sends it and what that user may see.
+
+    Parameters
+    ----------
+    method, path : str
+    owner : bool
+        Whether it shows the root's secret.
+    """
+    if method in _READING_METHODS:
+        return not _PROXY.fullmatch(path)
+    return bool(method == "POST" and _SEARCHES.fullmatch(path)) or (owner and bool(_WRITES.fullmatch(path)))
 
 
-def _configure(root: Path, secret: Credentials) -> None:
+class _Admission:
+    """An ASGI application that passes on what is admitted."""
+
+    def __init__(self, app: Any, secret: Credentials) -> None:
+        self._app = app
+        self._owner = b"Basic " + b64encode(secret.basic.encode())
+
+    async def __call__(self, scope: Mapping[str, Any], receive: Any, send: Any) -> None:
+        if scope["type"] == "http":
+            shown = [value for name, value in scope["headers"] if name.lower() == b"authorization"]
+            # The header as a whole, and no second one: nothing is left to be read differently by MLflow.
+            owner = len(shown) == 1 and hmac.compare_digest(shown[0], self._owner)
+            if not is_admitted(scope["method"], scope["path"], owner=owner):
+                from fastapi.responses import PlainTextResponse
+
+                text = "Not served here, or only to the owner of this root: see docs/security.md."
+                await PlainTextResponse(text, status_code=403)(dict(scope), receive, send)
+                return
+        await self._app(scope, receive, send)
+
+
+def _confine(artifacts: Path) -> None:
+    """Let this process's MLflow make experiments, and open files, below a folder alone."""
+    from mlflow.exceptions import MlflowException
+    from mlflow.store.artifact.artifact_repository_registry import _artifact_repository_registry as repositories
+    from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
+
+    def require_own(location: str) -> None:
+        try:
+            require_own_location(artifacts, location)
+        except InputError as error:
+            raise MlflowException.invalid_parameter_value(str(error)) from error
+
+    def confined(made: Callable[..., Any], location: str, **options: Any) -> Any:
+        require_own(location)
+        return made(location, **options)
+
+    for scheme, made in list(repositories.get_registered_artifact_repositories().items()):
+        # Runs and models only name a location, which is opened by the same registry.
+        if scheme not in ("runs", "models"):
+            repositories.register(scheme, functools.partial(confined, made))
+    create = SqlAlchemyStore.create_experiment
+
+    def create_experiment(store: Any, name: str, artifact_location: str | None = None, tags: Any = None) -> str:
+        if artifact_location:
+            require_own(artifact_location)
+        return str(create(store, name, artifact_location, tags))
+
+    SqlAlchemyStore.create_experiment = create_experiment
+
+
+def _configure(root: Path, secret: Credentials, port: int) -> None:
     # MLflow reads the file with interpolation, in which a percent sign is doubled.
     settings = configparser.ConfigParser()
     settings["mlflow"] = {
@@ -46,24 +137,12 @@ def _configure(root: Path, secret: Credentials) -> None:
         MLFLOW_AUTH_CONFIG_PATH=str(path),
         MLFLOW_AUTH_ADMIN_PASSWORD=secret.password,
         MLFLOW_FLASK_SERVER_SECRET_KEY=secret.derived("mlflow flask secret key"),
+        # A route that no rule of MLflow's decides on is closed to all but the administrator.
+        MLFLOW_BASIC_AUTH_FAIL_CLOSED="true",
         # The job queues serve features that are not used here, and are seven processes.
         MLFLOW_SERVER_ENABLE_JOB_EXECUTION="false",
-        # Not on the command line, which every user of the machine can read: it may hold a password.
-        MLFLOW_BACKEND_STORE_URI=own_database(root),
+        MLFLOW_SERVER_ALLOWED_HOSTS=",".join(f"{name}:{port}" for name in (HOST, "localhost")),
     )
-
-
-def _set_password(root: Path, secret: Credentials) -> None:
-    """Make the administrator's password the root's secret: MLflow itself sets it at its first start only."""
-    from mlflow.server.auth.sqlalchemy_store import SqlAlchemyStore
-
-    store = SqlAlchemyStore()
-    store.init_db(users_database(root))
-    if not store.has_user(USER):
-        store.create_user(USER, secret.password, is_admin=True)
-    elif not store.authenticate_user(USER, secret.password):
-        store.update_user(USER, password=secret.password, is_admin=True)
-    store.engine.dispose()
 
 
 def main() -> None:
@@ -73,16 +152,25 @@ def main() -> None:
     parser.add_argument("--root", type=Path, required=True)
     parser.add_argument("--port", type=int, required=True)
     arguments = parser.parse_args()
-    secret = credentials(arguments.root)
-    _configure(arguments.root, secret)
-    _set_password(arguments.root, secret)
-    from mlflow.cli import cli
+    secret, artifacts = credentials(arguments.root), Layout(arguments.root).artifacts
+    _configure(arguments.root, secret, arguments.port)
+    set_password(arguments.root, secret)
+    import uvicorn
+    from mlflow.server.constants import ARTIFACT_ROOT_ENV_VAR, BACKEND_STORE_URI_ENV_VAR
 
-    artifacts = Layout(arguments.root).artifacts.as_uri()
-    hosts = ",".join(f"{name}:{arguments.port}" for name in (HOST, "localhost"))
-    where = ["--host", HOST, "--port", str(arguments.port), "--workers", "1", "--allowed-hosts", hosts]
-    stores = ["--default-artifact-root", artifacts]
-    cli(["server", "--app-name", "basic-auth", "--no-serve-artifacts", *stores, *where])
+    # What `mlflow server` hands to its workers; this process is the only one.
+    os.environ.update(
+        {
+            BACKEND_STORE_URI_ENV_VAR: own_database(arguments.root),
+            ARTIFACT_ROOT_ENV_VAR: artifacts.as_uri(),
+            "_MLFLOW_SGI_NAME": "uvicorn",
+            "_MLFLOW_IN_JOB_EXECUTOR": "false",
+        }
+    )
+    from mlflow.server.auth import create_app
+
+    _confine(artifacts)
+    uvicorn.run(_Admission(create_app(), secret), host=HOST, port=arguments.port, log_level="warning")
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import copyreg
 import hashlib
+import os
 import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -30,7 +31,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from deployments.naming import keep_named
 from deployments.settling import keep_settled
-from deployments.webhook import apply_webhook
+from deployments.webhook import remove_earlier, send_alerts
 from storage.documents import read_yaml
 from storage.errors import InputError
 from storage.layout import Layout
@@ -39,7 +40,7 @@ from tasks.runtime.concurrency import AT_WORK
 from tasks.runtime.events import Event, dataset_resource
 from tasks.runtime.interrupted import crash_interrupted_runs
 from tasks.runtime.permissions import keep_private, use_own_temporary_folder
-from tasks.runtime.settings import current_root, webhook_address
+from tasks.runtime.settings import current_root
 
 __all__ = ["READY", "by_name", "main", "read_deployments", "root_tag", "scheduled_deployments"]
 
@@ -215,7 +216,7 @@ def _serve(deployments: Sequence[dict[str, Any]], runs: int, *, shared: bool) ->
         if not shared:
             with contextlib.suppress(ObjectNotFound):
                 client.delete_work_pool(_EARLIER_POOL)
-            apply_webhook(client, webhook_address())
+            remove_earlier(client)
             client.upsert_global_concurrency_limit_by_name(AT_WORK, runs)
     print(READY, flush=True)
     asyncio.run(_run(runner, served))
@@ -224,13 +225,15 @@ def _serve(deployments: Sequence[dict[str, Any]], runs: int, *, shared: bool) ->
 class _Runner(Runner):
     """A runner that ends at once on SIGTERM, its runs with it; who ended it, or starts it again, marks them."""
 
-    # Prefect's own handler makes a coroutine that would cancel the runs, and exits before anything awaits it.
+    # Prefect's own handler makes a coroutine that would cancel the runs, and exits before anything awaits it. Unwinding
+    # instead takes seconds, in which nothing is done that the next start does not do.
     def handle_sigterm(self, *_: object, **__: object) -> None:
-        raise SystemExit(0)
+        os._exit(0)
 
 
 async def _run(runner: Runner, served: Mapping[UUID, Flow[Any, Any]]) -> None:
-    beside = [asyncio.create_task(keep_named(served)), asyncio.create_task(keep_settled(runner, list(served)))]
+    running = (keep_named(served), keep_settled(runner, list(served)), send_alerts(current_root()))
+    beside = [asyncio.create_task(one) for one in running]
     try:
         await runner.start()
     finally:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from deployments.webhook import keep_webhook
 from storage.atomic import writing
 from storage.layout import Layout
 from tasks.runtime.credentials import credentials, credentials_file
@@ -210,6 +211,7 @@ def serve_runner(serving: Serving) -> Iterator[list[_Part]]:
     prepare_engine(root)
     with contextlib.ExitStack() as stack:
         stack.enter_context(being_served(root))
+        keep_webhook(root)
         yield [_runner(stack, serving, root, "--shared")]
 
 
@@ -241,6 +243,7 @@ def serve(serving: Serving) -> Iterator[list[_Part]]:
             use_database_server(root, serving.database)
         prepare_databases(root)
         stack.enter_context(being_served(root))
+        keep_webhook(root)
         secret = credentials(root)
         server = _Part("Prefect server", lambda: start_server(root, listener, serving.prefect_settings()))
         stack.callback(server.stop)

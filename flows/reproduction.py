@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from types import MappingProxyType
-from typing import Annotated, Any
+from typing import Annotated
 
 from prefect import flow
 from pydantic import Field
 
-from dpalgos.errors import ParameterError
 from flows.specs import known_reproductions, load_reproduction
-from flows.sweep import SweepResult, errors_of, run_sweep
+from flows.sweep import SweepResult, run_sweep
 from storage.errors import InputError
 from storage.refs import Visibility
 from tasks.datasets.description import describe_datasets, find_dataset
@@ -21,23 +19,24 @@ from tasks.datasets.registration import ingest
 from tasks.datasets.request import IngestRequest
 from tasks.experiments.boundaries import decision_boundaries, ingest_features
 from tasks.experiments.computed import COMPUTED
-from tasks.experiments.figures import Drawing, draw, draw_boundaries
+from tasks.experiments.figures import Drawing, draw
 from tasks.experiments.pages import page
-from tasks.experiments.points import PointResult, compare_with_paper, derive, point_result, verdicts
-from tasks.experiments.records import Experiment, Table, versions, write
+from tasks.experiments.points import PointResult, compare_with_paper, derive, verdicts
+from tasks.experiments.records import Experiment, versions, write
 from tasks.experiments.risk import Risk
-from tasks.experiments.specification import DataNeed, Plot, Point, Reproduction, Scale, SweepSpec
+from tasks.experiments.specification import NOISE_AXES, DataNeed, Plot, Reproduction, Scale, SweepSpec
 from tasks.experiments.tables import means_table
 from tasks.planning.identity import identity
 from tasks.runtime.settings import current_root
 from tasks.tracking.artifacts import show_figure
-from tasks.tracking.results import RunResult
 from tasks.tracking.sweeps import attach_files
 
 __all__ = ["report_sweep", "reproduce"]
 
 # From this ratio of largest to smallest on, an axis is logarithmic.
 _WIDE = 20.0
+# What a page states of a reproduction, or of a sweep.
+_STATED = {"name", "paper", "figure", "title", "question", "paper_says", "differs"}
 
 
 def _data(scale: Scale, dataset: str | None, path: Path | None) -> tuple[list[DataNeed], list[str]]:
@@ -50,18 +49,15 @@ def _data(scale: Scale, dataset: str | None, path: Path | None) -> tuple[list[Da
     """
     wanted = [one for one in scale.data if dataset is None or one.name == dataset]
     if not wanted:
-        first = scale.data[0]
-        wanted = [first.model_copy(update={"name": dataset, "file": None, "files": ""})]
+        wanted = [scale.data[0].model_copy(update={"name": dataset, "file": None, "files": ""})]
     if path is not None:
         several = [one for one in wanted if one.file is not None and (path / one.file).exists()]
-        wanted_here = several or wanted[:1]
-        for one in wanted_here:
+        for one in several or wanted[:1]:
             _bring_in(one, path)
     for one in wanted:
-        if one.of is not None and _is_there(one.of):
+        if one.of is not None and one.of in _registered():
             ingest_features(one.of, one.features, one.name)
-    registered = {entry["name"] for entry in describe_datasets()}
-    there = [one for one in wanted if one.name in registered]
+    there = [one for one in wanted if one.name in _registered()]
     missing = [f"{one.name}: not there; it needs {one.files or 'to be ingested'}" for one in wanted if one not in there]
     if not there:
         raise InputError(
@@ -72,19 +68,18 @@ def _data(scale: Scale, dataset: str | None, path: Path | None) -> tuple[list[Da
     return there, missing
 
 
-def _is_there(name: str) -> bool:
-    return name in {entry["name"] for entry in describe_datasets()}
+def _registered() -> set[str]:
+    return {str(entry["name"]) for entry in describe_datasets()}
 
 
 def _bring_in(need: DataNeed, path: Path) -> None:
     if need.format is None:
         raise InputError(f"{need.name} comes along and takes no --path")
-    place = need.place(path)
     ingest(
         IngestRequest(
             name=need.of or need.name,
             format=need.format,
-            path=place,
+            path=need.place(path),
             visibility=Visibility.PUBLIC,
             dimension=need.dimension,
             schema_path=Path(need.schema_name) if need.schema_name else None,
@@ -94,41 +89,15 @@ def _bring_in(need: DataNeed, path: Path) -> None:
     )
 
 
-def _about(asked: Reproduction | SweepSpec, result: SweepResult | None, command: str) -> dict[str, Any]:
-    """Return what a page states of any experiment."""
-    return {
-        **asked.model_dump(include={"name", "paper", "figure", "title", "question"}),
-        "failed": errors_of(result.outcomes) if result else [],
-        "command": command,
-        "versions": versions(),
-        "mlflow_run_id": result.mlflow_run_id if result else "",
-    }
-
-
 def _size(name: str) -> str:
     found = find_dataset(name)
     tests = f" + {found.test_rows} test rows" if found.test_rows else ""
     return f"{name}: {found.rows} rows{tests} × {found.dimension}, {len(found.classes)} classes"
 
 
-def _setting(spec: SweepSpec, data: Sequence[DataNeed]) -> dict[str, str]:
-    listed = {"data": "; ".join(_size(one.name) for one in data)} if data else {}
-    listed |= {name: str(value) for name, value in spec.set.items()}
+def _setting(spec: SweepSpec) -> dict[str, str]:
+    listed = {name: str(value) for name, value in spec.set.items()}
     return listed | {name: ", ".join(str(value) for value in values) for name, values in spec.grids()}
-
-
-def _lines(repro: Reproduction, results: Sequence[PointResult]) -> Drawing | None:
-    assert repro.plot is not None
-    return draw(repro.plot, results, f"{repro.title} ({repro.paper}, {repro.figure})")
-
-
-def _boundary(repro: Reproduction, results: Sequence[PointResult]) -> Drawing | None:
-    return draw_boundaries(decision_boundaries(results), f"{repro.title} ({repro.paper}, {repro.figure})")
-
-
-_DRAWN: Mapping[str, Callable[[Reproduction, Sequence[PointResult]], Drawing | None]] = MappingProxyType(
-    {"lines": _lines, "bars": _lines, "boundary": _boundary}
-)
 
 
 def _at_papers_scale(repro: Reproduction, scale: str, dataset: str | None) -> bool:
@@ -178,81 +147,77 @@ def reproduce(
     """
     started = time.monotonic()
     repro = load_reproduction(name)
-    scales = dict(repro.scales())
-    if scale not in scales:
-        raise ParameterError(f"{name} has no scale {scale!r}; it has: {', '.join(scales)}")
+    asked = repro.at(scale)
     at_scale = _at_papers_scale(repro, scale, dataset)
     if not at_scale:
         repro = repro.model_copy(update={"title": f"{repro.title}, not at the paper's scale"})
-    data, missing = _data(scales[scale], dataset, path)
-    spec = repro.sweep(scales[scale], data)
-    tables: list[Table] = []
-    results: list[PointResult] = []
+    data, missing = _data(asked, dataset, path)
+    spec = repro.sweep(asked, data)
     result: SweepResult | None = None
     if repro.computed is not None:
         results, tables = COMPUTED[repro.computed](spec.points())
     else:
         result = run_sweep(spec, workers=workers, dask=dask)
-        finished = [(one.point, one.result) for one in result.outcomes if one.result is not None]
-        results = derive(_with_risks(repro, finished), repro.derived)
+        results = derive(_with_risks(repro, result), repro.derived)
         tables = [means_table(results, repro.columns, repro.table)] if results else []
-    drawing = _DRAWN[repro.plot.kind](repro, results) if repro.plot is not None and results else None
+    title, drawing = f"{repro.title} ({repro.paper}, {repro.figure})", None
+    if repro.plot is not None and results:
+        boundary = repro.plot.kind == "boundary"
+        drawing = decision_boundaries(results, title) if boundary else draw(repro.plot, results, title)
     experiment = Experiment(
-        **_about(repro, result, command),
+        **repro.model_dump(include=_STATED),
         scale=scale if dataset is None else f"{scale}-{dataset}",
-        paper_says=repro.paper_says,
-        differs=repro.differs,
-        setting=_setting(spec, data),
+        setting={"data": "; ".join(_size(one.name) for one in data), **_setting(spec)},
         results=results,
         tables=tables,
         verdicts=verdicts(results, repro.checks, at_scale=at_scale),
         compared=compare_with_paper(results, repro.paper_values),
         missing=missing,
+        command=command,
         seconds=round(time.monotonic() - started, 1),
     )
-    _publish(experiment, drawing, out)
-    return experiment
+    return _published(experiment, result, drawing, out)
 
 
-def _with_risks(repro: Reproduction, finished: Sequence[tuple[Point, RunResult]]) -> list[PointResult]:
-    results = [point_result(point, result) for point, result in finished]
+def _with_risks(repro: Reproduction, result: SweepResult) -> list[PointResult]:
     if repro.risk is None:
-        return results
+        return result.finished()
+    results = []
     # One after another: the rows of one partition are held in memory for all models trained on them.
-    risks: dict[str, Risk] = {}
-    for number, (point, _) in enumerate(finished):
-        config = point.config
+    known: tuple[str, Risk] | None = None
+    configs = (one.point.config for one in result.outcomes if one.result is not None)
+    for config, one in zip(configs, result.finished(), strict=True):
         place = identity(
             asked=[config.dataset, config.normalisation, config.partition, config.parties, config.partition_seed],
             sizes=[config.sizes, config.rows_per_party, config.test_fraction],
         )
-        if place not in risks:
-            risks = {place: Risk(config, loss=repro.risk.loss, regularisation=repro.risk.regularisation)}
-        value = risks[place].of(results[number].releases[-1])
-        results[number] = results[number].model_copy(
-            update={"metrics": {**results[number].metrics, "objective": value}}
-        )
+        if known is None or known[0] != place:
+            known = place, Risk(config, loss=repro.risk.loss, regularisation=repro.risk.regularisation)
+        results.append(one.with_metric("objective", known[1].of(one.releases[-1])))
     return results
 
 
-def _publish(experiment: Experiment, drawing: Drawing | None, out: Path | None) -> None:
-    text = page(experiment, drawing)
-    write(experiment, drawing, text, out)
+def _published(
+    experiment: Experiment, result: SweepResult | None, drawing: Drawing | None, out: Path | None
+) -> Experiment:
+    """Write an experiment's files, show its figure in Prefect, and keep both with its sweep in MLflow."""
+    failed, run_id = (result.errors(), result.mlflow_run_id) if result else ([], "")
+    experiment = experiment.model_copy(update={"failed": failed, "mlflow_run_id": run_id, "versions": versions()})
+    files = write(experiment, drawing, page(experiment, drawing), out)
     if drawing is not None:
         show_figure(experiment.name, experiment.title or experiment.name, drawing.png, verdict_text(experiment))
-    if experiment.mlflow_run_id:
-        files_of: dict[str, str | bytes] = {"report.html": text}
-        if drawing is not None:
-            files_of |= {"figure.png": drawing.png, "figure.svg": drawing.svg}
-        attach_files(current_root(), experiment.mlflow_run_id, files_of)
+    if run_id:
+        shown = [
+            files / name for name in ("report.html", "figure.png", "figure.svg") if drawing or name == "report.html"
+        ]
+        attach_files(current_root(), run_id, {file.name: file.read_bytes() for file in shown})
+    return experiment
 
 
 def verdict_text(experiment: Experiment) -> str:
     """Return the verdict as Markdown."""
     lines = ["| what the paper says | measured | wanted | verdict |", "|---|---|---|---|"]
-    for one in experiment.verdicts:
-        measured = "–" if one.measured is None else f"{one.measured:.4g}"
-        lines.append(f"| {one.says} | {measured} | {one.wanted} | {one.summary} |")
+    lines += [f"| {one.says} | {one.shown} | {one.wanted} | {one.summary} |" for one in experiment.verdicts]
     return "\n".join([*lines, *(f"\n- {line}" for line in experiment.missing)])
 
 
@@ -269,32 +234,28 @@ def report_sweep(
 
     Unless a plot is given, its accuracy is drawn against its first axis of numbers.
     """
-    finished = [(one.point, one.result) for one in result.outcomes if one.result is not None]
-    results = [point_result(point, done) for point, done in finished]
+    results = result.finished()
     axes = dict.fromkeys(name for name, _ in spec.grids())
-    columns = [name for name in axes if name not in ("dataset", "algorithm", "seeds", "seed", "partition_seed")]
+    columns = [name for name in axes if name not in ("dataset", "algorithm", *NOISE_AXES)]
     experiment = Experiment(
-        **_about(spec, result, command),
+        **spec.model_dump(include=_STATED),
         scale=scale,
-        setting=_setting(spec, ()),
+        setting=_setting(spec),
         results=results,
         tables=[means_table(results, columns, ["accuracy", "epsilon_spent", "seconds"])] if results else [],
+        command=command,
         seconds=result.seconds,
     )
     plot = plot or _plot_of(spec, results)
     drawing = draw(plot, results, spec.title or spec.name) if plot is not None and results else None
-    _publish(experiment, drawing, out)
-    return experiment
+    return _published(experiment, result, drawing, out)
 
 
 def _plot_of(spec: SweepSpec, results: Sequence[PointResult]) -> Plot | None:
     """Return the accuracy against the first axis of numbers that is varied; None where there is none."""
     for name, values in spec.grids():
-        numbers = [float(value) for value in values if isinstance(value, int | float) and not isinstance(value, bool)]
-        if name in ("seeds", "seed", "partition_seed", "repetition") or len(set(numbers)) < max(len(values), 2):
-            continue
-        if all(result.value(name) is None for result in results):
-            continue
-        wide = min(numbers) > 0 and max(numbers) / min(numbers) >= _WIDE
-        return Plot(x=name, log_x=wide)
+        numbers = {float(value) for value in values if isinstance(value, int | float) and not isinstance(value, bool)}
+        known = any(result.value(name) is not None for result in results)
+        if name not in NOISE_AXES and known and len(numbers) >= max(len(values), 2):
+            return Plot(x=name, log_x=min(numbers) > 0 and max(numbers) / min(numbers) >= _WIDE)
     return None

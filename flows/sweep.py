@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Set
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,6 +16,7 @@ from flows.federated_training import chain_inline
 from storage.errors import InputError
 from tasks.accounts.budget import settled
 from tasks.datasets.description import find_dataset
+from tasks.experiments.points import PointResult, point_result
 from tasks.experiments.specification import Point, SweepSpec
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.identity import code_version, identity
@@ -63,6 +64,14 @@ class SweepResult(BaseModel, frozen=True):
         """The points that failed."""
         return tuple(outcome for outcome in self.outcomes if outcome.error is not None)
 
+    def errors(self) -> list[str]:
+        """Return one line a failed point."""
+        return [f"{one.point.description}: {one.error}" for one in self.failed]
+
+    def finished(self) -> list[PointResult]:
+        """Return the results of the points that did not fail."""
+        return [point_result(one.point, one.result) for one in self.outcomes if one.result is not None]
+
 
 @task(task_run_name="{name}", cache_policy=BY_CONTENT, persist_result=True, **RETRIES)
 def finish_point(config: TrainingConfig, name: str, root: str) -> Finished:
@@ -73,47 +82,11 @@ def finish_point(config: TrainingConfig, name: str, root: str) -> Finished:
     dataset, plan, result, _ = chain_inline(config)
     append_result(config, result)
     report = describe(config, dataset, plan, result)
+    facts, key = report.all_facts(), identity(config=config, code=code_version())
     tracked = TrackedPoint(
-        key=identity(config=config, code=code_version()),
-        name=name,
-        facts=report.all_facts(),
-        params={key: str(value) for key, value in report.params.items()},
-        metrics=dict(report.metrics),
-        tags={key: str(value) for key, value in report.tags.items()},
+        key=key, name=name, facts=facts, params=report.params, metrics=report.metrics, tags=report.tags
     )
     return Finished(result=result, tracked=tracked)
-
-
-class _Board:
-    """Points done, failed and left, and, where no point reads private rows, how long the rest will take."""
-
-    def __init__(self, points: int, *, timed: bool) -> None:
-        self._points, self._timed = points, timed
-        self._done = self._failed = self._reused = 0
-        self._started = time.monotonic()
-
-    def count(self, *, failed: bool, reused: bool) -> str:
-        self._done += not failed
-        self._failed += failed
-        self._reused += reused
-        left = self._points - self._done - self._failed
-        text = f"{self._done} done, {self._failed} failed, {left} left"
-        run = self._done + self._failed - self._reused
-        if left and run and self._timed:
-            text += f", about {_duration((time.monotonic() - self._started) / run * left)}"
-        return text
-
-    @property
-    def seconds(self) -> float | None:
-        """How long it took; None where a point reads private rows, of which durations tell."""
-        return round(time.monotonic() - self._started, 3) if self._timed else None
-
-    def metrics(self) -> dict[str, float]:
-        return {"points": self._points, "points_done": self._done, "points_failed": self._failed}
-
-    @property
-    def reused(self) -> int:
-        return self._reused
 
 
 def _all_public(datasets: Set[str]) -> bool:
@@ -124,8 +97,19 @@ def _all_public(datasets: Set[str]) -> bool:
         return False
 
 
-def _duration(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
+def _seconds(started: float, *, timed: bool) -> float | None:
+    """Return how long it took; None where a point reads private rows, of which durations tell."""
+    return round(time.monotonic() - started, 3) if timed else None
+
+
+def _progress(points: int, done: int, failed: int, reused: int, seconds: float | None) -> str:
+    """Return points done, failed and left, and, where durations tell nothing, how long the rest will take."""
+    left, run = points - done - failed, done + failed - reused
+    text = f"{done} done, {failed} failed, {left} left"
+    if not left or not run or seconds is None:
+        return text
+    rest = seconds / run * left
+    return f"{text}, about " + (f"{rest:.0f} s" if rest < 100 else f"{rest / 60:.0f} min")
 
 
 @flow(
@@ -156,18 +140,21 @@ def sweep(spec: SweepSpec) -> SweepResult:
         tags={"paper": spec.paper or "none", "figure": spec.figure or "none", "sweep": spec.name},
         axes=spec.varied(),
     )
-    board = _Board(len(points), timed=_all_public({point.config.dataset for point in points}))
+    started, timed = time.monotonic(), _all_public({point.config.dataset for point in points})
     futures = {
         finish_point.submit(point.config, point.description, root): number for number, point in enumerate(points)
     }
     outcomes: dict[int, Outcome] = {}
     waiting: list[TrackedPoint] = []
-    for future, number in _in_order_of_end(futures):
-        outcome, tracked = _outcome(points[number], future)
-        outcomes[number] = outcome
+    failed = reused = 0
+    for future in as_completed(list(futures)):
+        number = futures[future]
+        outcomes[number], tracked = _outcome(points[number], future)
+        failed += tracked.error is not None
+        reused += future.state.name == "Cached"
+        done = len(outcomes) - failed
+        say("points", _progress(len(points), done, failed, reused, _seconds(started, timed=timed)))
         waiting.append(tracked)
-        reused = future.state.name == "Cached"
-        say("points", board.count(failed=outcome.error is not None, reused=reused))
         if len(waiting) >= _POINTS_A_WRITE:
             tracker.write(waiting)
             waiting.clear()
@@ -176,17 +163,13 @@ def sweep(spec: SweepSpec) -> SweepResult:
         name=spec.name,
         outcomes=tuple(outcomes[number] for number in range(len(points))),
         mlflow_run_id=tracker.run_id,
-        reused=board.reused,
-        seconds=board.seconds,
+        reused=reused,
+        seconds=_seconds(started, timed=timed),
     )
-    tracker.close(metrics=board.metrics(), files={"sweep.json": spec.model_dump_json(indent=2)}, note=spec.question)
+    counts = {"points": len(points), "points_done": len(points) - failed, "points_failed": failed}
+    tracker.close(metrics=counts, files={"sweep.json": spec.model_dump_json(indent=2)}, note=spec.question)
     show_sweep(spec.name, [(outcome.point.description, outcome.result, outcome.error) for outcome in result.outcomes])
     return result
-
-
-def _in_order_of_end(futures: dict[PrefectFuture[Any], int]) -> Iterator[tuple[PrefectFuture[Any], int]]:
-    for future in as_completed(list(futures)):
-        yield future, futures[future]
 
 
 def _outcome(point: Point, future: PrefectFuture[Any]) -> tuple[Outcome, TrackedPoint]:
@@ -194,8 +177,7 @@ def _outcome(point: Point, future: PrefectFuture[Any]) -> tuple[Outcome, Tracked
     if isinstance(finished, Finished):
         return Outcome(point=point, result=finished.result), finished.tracked
     error = " ".join(f"{type(finished).__name__}: {finished}".split())
-    params = {key: str(value) for key, value in point.axes.items()}
-    tracked = TrackedPoint(key=point.key, name=point.description, params=params, error=error)
+    tracked = TrackedPoint(key=point.key, name=point.description, params=point.axes, error=error)
     return Outcome(point=point, error=error), tracked
 
 
@@ -230,8 +212,3 @@ def _failures_reported_once() -> Iterator[None]:
     finally:
         for console in consoles:
             console.removeFilter(no_task_runs)
-
-
-def errors_of(outcomes: Sequence[Outcome]) -> list[str]:
-    """Return one line a failed point."""
-    return [f"{outcome.point.description}: {outcome.error}" for outcome in outcomes if outcome.error is not None]

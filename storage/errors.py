@@ -21,9 +21,9 @@ class OverspendError(RefusedError):
     reason : str
         What would be spent, and what is left.
     way_out : str
-        What would fit instead.
+        What would fit instead, or how to ask.
     fits : float
-        The largest epsilon that the policy says would; 0 where it says none.
+        The largest epsilon at which planning found that the same run would; 0 where it found or asked for none.
     """
 
     def __init__(self, reason: str, way_out: str = "", fits: float = 0.0) -> None:

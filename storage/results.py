@@ -141,7 +141,9 @@ def _database(memory: int | None = None) -> Iterator[Any]:
         connection.close()
 
 
-def _answer(connection: Any, sql: str, names: Sequence[str], folder: Path | None = None) -> Any:
+def _answer(
+    connection: Any, sql: str, names: Sequence[str], folder: Path | None = None, *, seconds: float | None = None
+) -> Any:
     """Run one SELECT after shutting every way out of the database but the one into a folder."""
     import duckdb
 
@@ -160,7 +162,12 @@ def _answer(connection: Any, sql: str, names: Sequence[str], folder: Path | None
         statements = connection.extract_statements(sql)
         if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
             raise InputError(f"a query is one SELECT statement{there}")
-        return _interruptible(connection, lambda: connection.sql(sql).to_arrow_table())
+        return _interruptible(connection, lambda: connection.sql(sql).to_arrow_table(), seconds)
+    except TimeoutError:
+        raise InputError(
+            f"the query took longer than {seconds:g} s and was broken off; ask for less, or allow it more "
+            "(UNITBALL_SQL_SECONDS)"
+        ) from None
     except duckdb.OutOfMemoryException as error:
         raise InputError(
             f"the query needs more memory than it may hold: {_first_lines(error)}; ask for less, or allow it more "
@@ -170,12 +177,12 @@ def _answer(connection: Any, sql: str, names: Sequence[str], folder: Path | None
         raise InputError(f"the query cannot be answered: {_first_lines(error)}{there}") from error
 
 
-def _interruptible(connection: Any, ask: Callable[[], Any]) -> Any:
+def _interruptible(connection: Any, ask: Callable[[], Any], seconds: float | None = None) -> Any:
     """Ask in a thread of its own: DuckDB does not always notice Ctrl-C while it computes in the main thread."""
     with ThreadPoolExecutor(1) as pool:
         try:
-            return pool.submit(ask).result()
-        except KeyboardInterrupt:
+            return pool.submit(ask).result(seconds)
+        except (KeyboardInterrupt, TimeoutError):
             # DuckDB forgets an interrupt that comes before the query begins: again, until the only thread is free.
             free = pool.submit(int)
             while not free.done():
@@ -189,7 +196,14 @@ def _first_lines(error: BaseException) -> str:
     return " ".join(lines[:2]) if lines else type(error).__name__
 
 
-def query(layout: Layout, sql: str, views: Mapping[str, Any] = _NO_VIEWS, *, memory: int | None = None) -> Any:
+def query(
+    layout: Layout,
+    sql: str,
+    views: Mapping[str, Any] = _NO_VIEWS,
+    *,
+    memory: int | None = None,
+    seconds: float | None = None,
+) -> Any:
     """Answer one SELECT over the results.
 
     Parameters
@@ -201,6 +215,8 @@ def query(layout: Layout, sql: str, views: Mapping[str, Any] = _NO_VIEWS, *, mem
         Further tables, such as releases or charges.
     memory : int, optional
         Bytes that the database may hold, 256 MiB at least; four fifths of the machine's by default.
+    seconds : float, optional
+        How long the query may take; for ever by default.
 
     Returns
     -------
@@ -209,7 +225,7 @@ def query(layout: Layout, sql: str, views: Mapping[str, Any] = _NO_VIEWS, *, mem
     Raises
     ------
     InputError
-        If it is not one SELECT, or DuckDB cannot answer it.
+        If it is not one SELECT, or DuckDB cannot answer it in that time.
     StorageError
         If a file of results is damaged, naming it.
     """
@@ -222,7 +238,7 @@ def query(layout: Layout, sql: str, views: Mapping[str, Any] = _NO_VIEWS, *, mem
                 _create_view(connection, files[name], name)
             for name, table in views.items():
                 connection.from_arrow(table).create(_quoted(name))
-            return _answer(connection, sql, [*TABLES, *views], layout.results)
+            return _answer(connection, sql, [*TABLES, *views], layout.results, seconds=seconds)
         except (duckdb.Error, RuntimeError, InputError):
             # A file that cannot be read is named; otherwise the query itself is at fault.
             _require_whole([path for several in files.values() for path in several])
@@ -233,7 +249,9 @@ def _quoted(text: str, *, mark: str = '"') -> str:
     return mark + text.replace(mark, 2 * mark) + mark
 
 
-def query_dataset(layout: Layout, ref: DatasetRef, sql: str, *, memory: int | None = None) -> Any:
+def query_dataset(
+    layout: Layout, ref: DatasetRef, sql: str, *, memory: int | None = None, seconds: float | None = None
+) -> Any:
     """Answer one SELECT over the rows of a public set.
 
     Parameters
@@ -242,7 +260,7 @@ def query_dataset(layout: Layout, ref: DatasetRef, sql: str, *, memory: int | No
         DuckDB's SQL over the views ``train`` and ``test`` with the columns ``features`` (a list of floats; for
         sparse sets a struct of ``indices`` and ``values``), ``label`` (class index or real target) and, for classes,
         ``class`` (the name).
-    memory : int, optional
+    memory, seconds : optional
         As for :func:`query`.
 
     Returns
@@ -254,7 +272,7 @@ def query_dataset(layout: Layout, ref: DatasetRef, sql: str, *, memory: int | No
     RefusedError
         If the set is private: an answer would be an unproved look at private rows.
     InputError
-        If it is not one SELECT, or DuckDB cannot answer it.
+        If it is not one SELECT, or DuckDB cannot answer it in that time.
     """
     if ref.private:
         raise RefusedError(
@@ -272,4 +290,4 @@ def query_dataset(layout: Layout, ref: DatasetRef, sql: str, *, memory: int | No
                 names = ", ".join(_quoted(name, mark=_TEXT) for name in ref.classes)
                 shown += f", [{names}][label + 1] AS class"
             relation.project(shown).create_view(part)
-        return _answer(connection, sql, parts)
+        return _answer(connection, sql, parts, seconds=seconds)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 
 from tests.support import data
 from tests.support.command_line import CommandLine
+from tests.support.ending import guard_session
 from tests.support.engines import Engine
 from tests.support.serving import Served, started
 
@@ -20,6 +22,13 @@ for _name in [name for name in os.environ if name.startswith("MLFLOW_TRACKING_")
     del os.environ[_name]
 
 SEED = int(os.environ.get("UNITBALL_TEST_SEED", "20240917"))
+
+
+_guards: list[subprocess.Popen[bytes]] = []
+
+
+def pytest_configure() -> None:
+    _guards.append(guard_session())
 
 
 def pytest_report_header() -> str:

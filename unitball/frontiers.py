@@ -62,13 +62,13 @@ def frontier(
         from flows.frontier import frontier_sweep
 
         spec = frontier_sweep(TrainingConfig(dataset=dataset, **settings), algorithms, epsilons, seeds)
-        lines = []
-        for point in spec.points():
-            config = point.config
-            found = chain_inline(config).result
-            line = {"algorithm": found.algorithm, "epsilon": config.epsilon, "seed": config.partition_seed}
-            lines.append({**line, **found.metrics})
-    return pd.DataFrame(lines)
+        runs = [(point.config, chain_inline(point.config).result) for point in spec.points()]
+    return pd.DataFrame(
+        [
+            {"algorithm": run.algorithm, "epsilon": asked.epsilon, "seed": asked.partition_seed, **run.metrics}
+            for asked, run in runs
+        ]
+    )
 
 
 def plot(runs: pd.DataFrame, x: str = "epsilon", y: str = "accuracy", ax: Axes | None = None) -> Axes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -30,10 +30,6 @@ _COLUMNS = 8
 
 
 _FRONTIER = "unitball,noisy-gd,fed-dpdr-dpml,fed-dpdr-dpml-published,dppca-svm,unitball-without-noise"
-
-
-def _command(arguments: Sequence[str]) -> str:
-    return shlex.join(["unitball", *arguments])
 
 
 @app.command(epilog="Example: unitball sweep docs/examples/sweep.yaml --workers 2")
@@ -64,7 +60,7 @@ def sweep(
         from flows.sweep import run_sweep
 
         result = run_sweep(spec, workers=workers, dask=dask)
-        experiment = report_sweep(spec, result, _command(["sweep", str(specification)]))
+        experiment = report_sweep(spec, result, shlex.join(["unitball", "sweep", str(specification)]))
     done = len(result.outcomes) - len(result.failed)
     counts = f"{done} done ({result.reused} of them before), {len(result.failed)} failed"
     ending = "." if result.seconds is None else f", {result.seconds:.1f} s."
@@ -119,22 +115,15 @@ def frontier(
         from flows.frontier import FRONTIER_PLOT, frontier_sweep
         from flows.reproduction import report_sweep
         from flows.sweep import run_sweep
+        from tasks.tracking.cards import command_of
 
         spec = frontier_sweep(config, algorithms.split(","), budgets, seeds)
         result = run_sweep(spec, workers=workers, dask=None)
-        arguments = _frontier_arguments(config, algorithms, epsilons, seeds)
+        own = ["--algorithms", algorithms, "--epsilons", epsilons, "--seeds", str(seeds)]
+        asked = f"{command_of(config.model_copy(update={'algorithm': None}), 'frontier')} {shlex.join(own)}"
         where = out.absolute() if out else None
-        experiment = report_sweep(spec, result, _command(arguments), plot=FRONTIER_PLOT, scale="frontier", out=where)
+        experiment = report_sweep(spec, result, asked, plot=FRONTIER_PLOT, scale="frontier", out=where)
     return _answer(experiment)
-
-
-def _frontier_arguments(config: TrainingConfig, algorithms: str, epsilons: str, seeds: int) -> list[str]:
-    """Return the arguments of the command that draws the same frontier."""
-    arguments = ["frontier", "--dataset", config.dataset, "--algorithms", algorithms, "--epsilons", epsilons]
-    arguments += ["--seeds", str(seeds)]
-    # Whatever else is an option of this command is one value.
-    given = config.model_dump(mode="json", exclude_defaults=True, exclude={"dataset", "algorithm"})
-    return arguments + [part for name, value in given.items() for part in (f"--{name.replace('_', '-')}", str(value))]
 
 
 def _numbers(text: str) -> list[float]:
@@ -162,6 +151,7 @@ def reproduce(
     dask: DaskOption = None,
 ) -> Answer:
     """Redraw a paper's figure or table from honest runs, beside what the paper claims."""
+    from flows.specs import load_reproduction
     from tasks.runtime.cluster import require_scheduler
     from tasks.runtime.engine import prepare_engine, quick_flows
 
@@ -173,7 +163,8 @@ def reproduce(
         )
     if path is not None and scale == "quick":
         raise ParameterError("--scale quick runs on bundled data and takes no --path; use --scale full")
-    _require_scale(name, scale)
+    # What is wrong is said before an engine is started.
+    load_reproduction(name).at(scale)
     require_scheduler(dask)
     prepare_engine(current_root())
     with progress(f"{name} ({scale})", stages=["points"]), quick_flows():
@@ -186,21 +177,12 @@ def reproduce(
             scale,
             dataset,
             path.absolute() if path else None,
-            _command(["reproduce", name, *arguments]),
+            shlex.join(["unitball", "reproduce", name, *arguments]),
             out.absolute() if out else None,
             workers,
             dask,
         )
     return _answer(experiment)
-
-
-def _require_scale(name: str, scale: str) -> None:
-    """Say what is wrong before an engine is started."""
-    from flows.specs import load_reproduction
-
-    known = [one for one, _ in load_reproduction(name).scales()]
-    if scale not in known:
-        raise ParameterError(f"{name} has no scale {scale!r}; it has: {', '.join(known)}")
 
 
 def _known() -> Answer:
@@ -233,8 +215,7 @@ def _shown(experiment: Experiment) -> Iterator[RenderableType]:
         cells = (body[:_COLUMNS] for body in one.body)
         yield table(one.head[:_COLUMNS], cells, title=experiment.title or experiment.name)
     for verdict in experiment.verdicts:
-        measured = "–" if verdict.measured is None else f"{verdict.measured:.4g}"
-        yield f"{verdict.summary}: {verdict.says}; measured {measured}, wanted {verdict.wanted}"
+        yield f"{verdict.summary}: {verdict.says}; measured {verdict.shown}, wanted {verdict.wanted}"
     for number in experiment.compared:
         where = ", ".join(str(value) for value in number.where.values())
         yield f"{where}: {number.metric} {number.measured:.6g}, the paper {number.paper:g}"

@@ -33,6 +33,25 @@ def show(
     )
 
 
+@models.command(epilog="Example: unitball model record clinic.noisy-gd/3 --digest 9f86d081…")
+@answered
+def record(
+    model: Annotated[str, typer.Argument(help="NAME/VERSION, of an earlier version of Unitball or of another root.")],
+    digest: Annotated[str, typer.Option(help="SHA-256 of its model.skops, taken where it was made.")],
+) -> Answer:
+    """Vouch for a model that this root has not logged, so that it may be loaded; says what is not known of it."""
+    from tasks.runtime.settings import current_root
+    from tasks.tracking.models import find_model, record_model
+
+    found = find_model(current_root(), model)
+    unknown = record_model(current_root(), found, digest)
+    said = f"{found.name} version {found.version} is on record, on your word, and may be loaded; not known of it:"
+    return Answer(
+        {"model": found.name, "version": found.version, "digest": digest.lower(), "unknown": unknown},
+        [said, *(f"  - {one}" for one in unknown)],
+    )
+
+
 @models.command(epilog="Example: unitball model promote digits.noisy-gd/3 --alias champion")
 @answered
 def promote(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json as json_module
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -75,10 +74,8 @@ def _with_errors(records: list[Record], query: Callable[[str], list[Record]]) ->
     """Return runs with their errors beside the accuracy, where some predict numbers."""
     if all(record.get("accuracy") is not None or record.get("measured_on") is None for record in records):
         return records
-    errors: dict[object, Record] = {}
-    for one in query(_ERRORS):
-        errors.setdefault(one["run_key"], {})[str(one["metric"])] = one["value"]
-    return [{**record, **errors.get(record["run_key"], {})} for record in records]
+    errors = {(one["run_key"], one["metric"]): one["value"] for one in query(_ERRORS)}
+    return [{**record, **{name: errors.get((record["run_key"], name)) for name in ("mae", "r2")}} for record in records]
 
 
 def _plot(records: list[Record], path: Path) -> None:
@@ -101,6 +98,7 @@ def _plot(records: list[Record], path: Path) -> None:
     import pandas as pd
     from matplotlib.figure import Figure
 
+    from tasks.runtime.plots import png_of
     from unitball.frontiers import plot
 
     frame = pd.DataFrame(records)
@@ -119,9 +117,7 @@ def _plot(records: list[Record], path: Path) -> None:
     axes = plot(frame, x, y, figure.subplots())
     if x == "config_epsilon":
         axes.set(xlabel="privacy budget ε", xscale="log")
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=110)
-    write_bytes(path, buffer.getvalue(), mode=0o644)
+    write_bytes(path, png_of(figure, 110), mode=0o644)
 
 
 def _cell(value: object) -> str | None:

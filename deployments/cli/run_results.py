@@ -82,12 +82,12 @@ def _measured(result: RunResult, name: str, form: str) -> str:
 
 
 def _footnotes(results: Sequence[RunResult]) -> list[str]:
-    notes = []
-    for result in results:
-        if result.claim and result.claim.get("flaw"):
-            way = f" Sound counterpart: {result.sound_counterpart}." if result.sound_counterpart else ""
-            notes.append(f"✗ {result.algorithm}: {result.claim['flaw']}{way}")
-    return notes
+    return [
+        f"✗ {one.algorithm}: {one.claim['flaw']}"
+        + (f" Sound counterpart: {one.sound_counterpart}." if one.sound_counterpart else "")
+        for one in results
+        if one.claim and one.claim.get("flaw")
+    ]
 
 
 def _program(name: str) -> str:

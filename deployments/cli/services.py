@@ -28,6 +28,37 @@ def rotate() -> Answer:
     return Answer({"secret_file": str(path), "to_restart": served}, [f"new secret in {path}", *again])
 
 
+@secret.command(epilog="Example: unitball secret add anna --reader")
+@answered
+def add(
+    name: Annotated[str, typer.Argument(help="Small letters, digits, - and _.")],
+    reader: Annotated[bool, typer.Option("--reader", help="May see all of MLflow's pages and write nothing.")] = False,
+) -> Answer:
+    """Give somebody a secret of their own for MLflow, or a new one; the root's secret opens everything else."""
+    from deployments.mlflow_users import add_reader
+    from storage.errors import InputError
+    from tasks.runtime.settings import current_layout
+
+    if not reader:
+        raise InputError(f"say what {name} may do: --reader is all there is beside the root's own secret")
+    path = add_reader(current_layout().root, name)
+    return Answer(
+        {"reader": name, "secret_file": str(path)},
+        [f"{name} may read MLflow's pages; name and password for them are in {path}: hand them over, not the root's"],
+    )
+
+
+@secret.command(epilog="Example: unitball secret remove anna")
+@answered
+def remove(name: Annotated[str, typer.Argument(help="A reader.")]) -> Answer:
+    """Take a reader's secret back; MLflow's server may remember its password for five minutes."""
+    from deployments.mlflow_users import remove_reader
+    from tasks.runtime.settings import current_root
+
+    remove_reader(current_root(), name)
+    return Answer({"reader": name}, [f"{name} may read no more, five minutes from now at the latest"])
+
+
 @app.command(epilog="Example: unitball serve --runs 2")
 def serve(
     prefect_port: Annotated[int, typer.Option(envvar="UNITBALL_PREFECT_PORT", help="Of Prefect's pages.")] = 4210,

@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, TypeVar
+from typing import Any
 
 from dpalgos.accounting.composition import components, compose
 from dpalgos.accounting.conversions import mu_of_pure, require_delta
@@ -26,11 +26,10 @@ from dpalgos.guarantees import (
     loss_to_json,
 )
 
-__all__ = ["PlanCost", "additive_costs", "billed", "closed_form_costs", "price", "unproved"]
+__all__ = ["PlanCost", "additive_costs", "price", "unproved"]
 
 # Of a plan's delta, what the far tail of a mixture takes; the least mu hardly depends on it.
 _TAIL = 2.0**-20
-_Paid = TypeVar("_Paid")
 _QUANTITIES = ("mu_squared", "rho", "slack", "epsilon", "delta")
 
 
@@ -125,22 +124,16 @@ _KEYS = frozenset(field.name for field in fields(PlanCost))
 def additive_costs(losses: Sequence[Loss], delta: float) -> tuple[float, float, float]:
     """Return (mu^2, rho, slack) of losses charged together in a plan stated at delta; see :class:`PlanCost`."""
     parts = components(losses)
-    squares, rho, slack = closed_form_costs(losses)
-    mixed = parts.gaussians and parts.pure and math.isfinite(squares)
-    tail = _TAIL * delta if mixed else 0.0
-    if math.isfinite(squares):
-        squares = least_mu(parts.pure, parts.mu if parts.gaussians else 0.0, tail) ** 2 * (1 + 1e-15)
-    return squares, rho, math.nextafter(slack + tail, 1.0) if tail else slack
-
-
-def closed_form_costs(losses: Sequence[Loss]) -> tuple[float, float, float]:
-    """Return (mu^2, rho, slack) release by release: quick, and no less than :func:`additive_costs`, its tail apart."""
-    parts = components(losses)
     if parts.unproved is not None:
         return math.inf, math.inf, math.inf
-    squares = [mu * mu for mu in parts.gaussians]
-    squares += [count * mu_of_pure(epsilon) ** 2 for epsilon, count in parts.pure.items()]
-    return math.inf if parts.rhos else math.fsum(squares), parts.total_rho, parts.slack
+    # A bound, release by release, that tells whether there is a mu at all; the least is that of the joint curve.
+    bounds = [mu * mu for mu in parts.gaussians]
+    bounds += [count * mu_of_pure(epsilon) ** 2 for epsilon, count in parts.pure.items()]
+    if parts.rhos or not math.isfinite(math.fsum(bounds)):
+        return math.inf, parts.total_rho, parts.slack
+    tail = _TAIL * delta if parts.gaussians and parts.pure else 0.0
+    squares = least_mu(parts.pure, parts.mu if parts.gaussians else 0.0, tail) ** 2 * (1 + 1e-15)
+    return squares, parts.total_rho, math.nextafter(parts.slack + tail, 1.0) if tail else parts.slack
 
 
 def _merged(losses: Sequence[Loss]) -> tuple[Loss, ...]:
@@ -184,18 +177,18 @@ def price(
     ``(k epsilon, delta sum g(a_p))`` with g convex, g(0) = 0, so ``sum g(a_p) <= g(k)``. Otherwise every party is
     charged the composition of all the plan's releases, which needs no argument.
     """
-    bills = billed(releases, rows_per_person=rows_per_person)
+    bills = _billed(releases, rows_per_person=rows_per_person)
     # Parties of one plan mostly pay the same; each distinct bill is priced once.
     grouped = {bill: [group_loss(loss, rows_per_person) for loss in bill] for bill in set(bills.values())}
     priced = {bill: PlanCost.of(losses, delta) for bill, losses in grouped.items()}
     return {party: priced[bill] for party, bill in bills.items()}
 
 
-def billed(
-    releases: Sequence[tuple[Sequence[str], Sequence[_Paid]]], *, rows_per_person: int = 1
-) -> dict[str, tuple[_Paid, ...]]:
+def _billed(
+    releases: Sequence[tuple[Sequence[str], Sequence[Loss]]], *, rows_per_person: int = 1
+) -> dict[str, tuple[Loss, ...]]:
     """Return the losses, for one row each, of the releases that each party pays for; see :func:`price`."""
-    bills: dict[str, list[_Paid]] = {}
+    bills: dict[str, list[Loss]] = {}
     for parties, losses in releases:
         for party in dict.fromkeys(parties):
             bills.setdefault(party, []).extend(losses)
@@ -205,7 +198,7 @@ def billed(
     return {party: tuple(bill) for party, bill in bills.items()}
 
 
-def _alike(releases: Sequence[tuple[Sequence[str], Sequence[_Paid]]], bills: Mapping[str, Sequence[_Paid]]) -> bool:
+def _alike(releases: Sequence[tuple[Sequence[str], Sequence[Loss]]], bills: Mapping[str, Sequence[Loss]]) -> bool:
     one_or_all = all(len(set(parties)) in (0, 1, len(bills)) for parties, _ in releases)
     counted = [Counter(bill) for bill in bills.values()]
     return one_or_all and all(count == counted[0] for count in counted)

@@ -6,7 +6,6 @@ import math
 from dataclasses import replace
 from functools import singledispatch
 
-from dpalgos.accounting.selection import candidate_mu
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import (
     ApproximateDP,
@@ -157,8 +156,7 @@ def losses_under(guarantee: Guarantee, neighbours: Neighbours) -> tuple[Loss, ..
 def scaled(loss: object, factor: float) -> Loss:
     """Return the loss of the same release with ``factor`` times less noise: epsilon and mu times it, rho its square.
 
-    Delta of an (epsilon, delta) loss stays, and a selection's candidates have as much noise as it then needs; a
-    :class:`~dpalgos.guarantees.NoGuarantee` stays what it is.
+    Delta of an (epsilon, delta) loss stays. These are the losses that a budget can be; others raise.
     """
     raise ParameterError(f"{loss!r} is no known loss type; it cannot be scaled")
 
@@ -181,22 +179,3 @@ def _(loss: ZeroConcentrated, factor: float) -> Loss:
 @scaled.register
 def _(loss: ApproximateDP, factor: float) -> Loss:
     return ApproximateDP(factor * loss.epsilon, loss.delta)
-
-
-@scaled.register
-def _(loss: SlackGaussian, factor: float) -> Loss:
-    return SlackGaussian(factor * loss.mu, loss.slack)
-
-
-@scaled.register
-def _(loss: PrivateSelection, factor: float) -> Loss:
-    epsilon = factor * loss.epsilon
-    if min(epsilon, loss.delta, loss.mu) == 0:
-        return replace(loss, epsilon=epsilon, mu=factor * loss.mu)
-    mu, before = (candidate_mu(e, loss.delta, loss.candidates, loss.chance) for e in (epsilon, loss.epsilon))
-    return replace(loss, epsilon=epsilon, mu=loss.mu * mu / before)
-
-
-@scaled.register
-def _(loss: NoGuarantee, factor: float) -> Loss:
-    return loss

@@ -23,23 +23,20 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any
 
-from dpalgos.accounting.composition import components, compose
+from dpalgos.accounting.composition import compose
 from dpalgos.accounting.conversions import require_delta, require_epsilon, rho_of_mu
-from dpalgos.accounting.costs import PlanCost, additive_costs, billed, closed_form_costs, unproved
+from dpalgos.accounting.costs import PlanCost, unproved
 from dpalgos.accounting.filters import Totals, least_epsilon, shares, within_any
-from dpalgos.accounting.scaling import scaled
-from dpalgos.guarantees import Loss, PureEpsilon
+from dpalgos.guarantees import Loss
+from dpalgos.rounding import rounded_down, rounded_up
 
 __all__ = [
     "Admission",
     "FilterCap",
     "Spent",
-    "StatedRun",
     "SummedHistory",
     "admit",
     "repeats_left",
@@ -49,73 +46,12 @@ __all__ = [
 ]
 
 
-_Scalable = tuple[Loss, int]
-"""A loss of a run, and which of its factors scales it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StatedRun:
-    """A run in its own terms, where these are not the account's: what a refusal says would fit.
-
-    The account charges what a person pays under its own relation; the run states its epsilon for one row under the
-    relation that it was proved under. Asked for less, it gives each bill less: those who train and those who are
-    measured by state the same epsilon in every run, though one may pay Gaussian losses and another pure ones.
-
-    Parameters
-    ----------
-    releases : sequence of (parties, losses)
-        As :func:`~dpalgos.accounting.costs.price` takes them, for one row and under the run's own relation.
-    delta : float
-        At which the run states its epsilon.
-    rows_per_person : int
-    convert : callable
-        A loss of the run to what the account charges for it.
-    """
-
-    releases: Sequence[tuple[Sequence[str], Sequence[Loss]]]
-    delta: float
-    rows_per_person: int = 1
-    convert: Callable[[Loss], Loss] = lambda loss: loss
-
-    @classmethod
-    def of(cls, costs: Mapping[str, PlanCost]) -> StatedRun:
-        """Return a run that states what it is charged."""
-        releases = [([party], cost.losses) for party, cost in costs.items()]
-        return cls(releases=releases, delta=max((cost.delta for cost in costs.values()), default=0.0))
-
-    def stated(self) -> dict[tuple[Loss, ...], int]:
-        """Return the distinct bills of which the run's own epsilon is the largest, each with its number."""
-        return {bill: number for number, bill in enumerate(dict.fromkeys(billed(self.releases).values()))}
-
-    def paid(self) -> dict[str, tuple[_Scalable, ...]]:
-        """Return what each party is charged for, each loss with the number of the bill that it is stated in."""
-        bills, numbers = billed(self.releases), self.stated()
-        numbered = [
-            (parties, [(loss, numbers[bills[parties[0]]]) for loss in losses])
-            for parties, losses in self.releases
-            if parties
-        ]
-        return billed(numbered, rows_per_person=self.rows_per_person)
-
-    def charged(self, losses: tuple[_Scalable, ...], factor: float, factors: Sequence[float]) -> tuple[Loss, ...]:
-        """Return what is charged for losses of the run with less noise: by a factor, and by each bill's own."""
-        return tuple(self.convert(scaled(loss, factor * factors[number])) for loss, number in losses)
-
-    def epsilon(self, bill: tuple[Loss, ...], factor: float) -> float:
-        """Return the epsilon of one bill with this many times less noise."""
-        delta = 0.0 if all(isinstance(loss, PureEpsilon) for loss in bill) else self.delta
-        return compose([scaled(loss, factor) for loss in bill]).epsilon(delta)
-
-
 History = Sequence[tuple[str, Mapping[str, PlanCost]]]
 """Charged plans in order: the partition of each, and what it costs every party it touches."""
 
 _NOTHING = "nothing"
 _SINGLE = "single plan"
 _MOST_REPEATS = 1_000_000
-_REFINEMENTS = 2
-# How far the epsilons that a run's bills state may differ from their shares; rounds and steps until they do not.
-_UNEVEN, _ROUNDS, _STEPS = 1e-3, 4, 12
 _ZERO = Totals()
 _FEW = 64
 
@@ -179,18 +115,6 @@ class Spent:
     filter: str
     parties: Mapping[str, Mapping[str, float]]
 
-    def to_json(self) -> dict[str, Any]:
-        """Return a JSON object; infinity is null."""
-        return {
-            "epsilon": _finite(self.epsilon),
-            "delta": self.delta,
-            "filter": self.filter,
-            "parties": {
-                partition: {party: _finite(epsilon) for party, epsilon in parties.items()}
-                for partition, parties in self.parties.items()
-            },
-        }
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Admission:
@@ -204,16 +128,9 @@ class Admission:
         At the cap's delta, without the new plan and with it; for the whole account.
     left : float
         The cap's epsilon less what was spent before, at least 0. A plan that claims all of it fits only if it composes
-        as well as that; ``fits`` knows.
-    fits : float or None
-        The largest epsilon, at ``fits_delta``, of a run of the same kind that would be admitted, in the run's own terms
-        (:class:`StatedRun`); None where the plan is admitted, or proves nothing at any noise.
-    fits_delta : float
-        The delta that the run's epsilon is stated at.
+        as well as that.
     reason : str
         One sentence for people.
-    way_out : str
-        For people, what would fit instead; empty where the plan is admitted.
     costs : mapping of party to PlanCost
         What each party pays: of the prices offered, the one that leaves more.
     """
@@ -223,29 +140,8 @@ class Admission:
     before: Spent
     after: Spent
     left: float
-    fits: float | None
-    fits_delta: float
     reason: str
-    way_out: str
     costs: Mapping[str, PlanCost]
-
-    def to_json(self) -> dict[str, Any]:
-        """Return a JSON object of public numbers for reports; infinity is null."""
-        return {
-            "admitted": self.admitted,
-            "cap": {"epsilon": self.cap.epsilon, "delta": self.cap.delta},
-            "spent_before": _finite(self.before.epsilon),
-            "spent_after": _finite(self.after.epsilon),
-            "delta": self.cap.delta,
-            "left": self.left,
-            "filter": self.after.filter,
-            "fits": None if self.fits is None else {"epsilon": self.fits, "delta": self.fits_delta},
-            "reason": self.reason,
-        }
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -440,7 +336,7 @@ class _Candidate:
             parts,
         )
 
-    def fits(self, paid: Mapping[str, tuple[Totals, tuple[Loss, ...]]], cap: FilterCap, plans: int = 1) -> bool:
+    def fits(self, paid: Mapping[str, tuple[Totals, tuple[Loss, ...]]], cap: FilterCap, plans: int) -> bool:
         """Whether plans that cost the parties this in all are within the cap; the losses matter where it is one."""
         if cap.room < 0:
             return False
@@ -529,7 +425,6 @@ def admit(
     cap: FilterCap,
     *,
     otherwise: Sequence[Mapping[str, PlanCost]] = (),
-    run: StatedRun | None = None,
 ) -> Admission:
     """Decide on the next plan.
 
@@ -545,8 +440,6 @@ def admit(
     otherwise : sequence of mapping of party to PlanCost
         Other prices that are proved of the same plan. Taken is one that is admitted, and of several the one after which
         there is room for most: for one more Gaussian plan of the largest mu.
-    run : StatedRun, optional
-        The plan in its own terms, where they are not what is charged.
 
     Notes
     -----
@@ -571,18 +464,13 @@ def admit(
     admitted = reached[best].epsilon <= cap.room or (bool(new[1]) and not costs)
     before, now = _with_earlier(found, cap), _with_earlier(reached[best], cap)
     left = max(cap.epsilon - before.epsilon, 0.0) if math.isfinite(before.epsilon) else 0.0
-    run = run or StatedRun.of(costs)
-    fits = None if admitted else _largest_fitting(summed, (new[0], costs), cap, run)
     return Admission(
         admitted=admitted,
         cap=cap,
         before=before,
         after=now,
         left=left,
-        fits=fits,
-        fits_delta=run.delta,
         reason=_reason(admitted, cap, before, now, left, costs),
-        way_out="" if admitted else _way_out(fits, run.delta, cap, costs),
         costs=costs,
     )
 
@@ -596,7 +484,13 @@ def _room(summed: SummedHistory, partition: str, costs: Mapping[str, PlanCost], 
         # Counted as two, so that no single plan's composition is asked for.
         return candidate.fits(dict.fromkeys(candidate.costs, (paid, ())), cap, plans=2)
 
-    return _largest_factor(fits)
+    low, high = 0.0, 1.0
+    while high < 2.0**40 and fits(high):
+        low, high = high, 2 * high
+    while high - low > 1e-8 * high and high > 2.0**-60:
+        middle = (low + high) / 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
 
 
 def _reason(
@@ -621,158 +515,12 @@ def _reason(
     return f"this plan {would}, above {limit}; {standing}"
 
 
-def _way_out(fits: float | None, delta: float, cap: FilterCap, costs: Mapping[str, PlanCost]) -> str:
-    if not costs or (fits is None and any(unproved(cost) is not None for cost in costs.values())):
-        return ""
-    above = f", which is above the cap's: choose --delta {cap.delta / 10:g}" if delta > cap.delta else ""
-    if fits is None:
-        return f"no epsilon can be stated for a plan of this kind at delta {delta:g}{above}"
-    if fits == 0:
-        return f"nothing of this kind fits any more at delta {delta:g}{above}"
-    return f"the largest epsilon that would still fit a plan of this kind is {_down(fits)} at delta {delta:g}{above}"
-
-
 def _up(value: float) -> str:
-    return _rounded(value, math.ceil)
+    return f"{rounded_up(value, 4):g}"
 
 
 def _down(value: float) -> str:
-    return _rounded(value, math.floor)
-
-
-def _rounded(value: float, towards: Any) -> str:
-    """Write a number with four digits, rounded in the safe direction."""
-    if value == 0 or not math.isfinite(value):
-        return f"{value:g}"
-    unit = 10.0 ** (math.floor(math.log10(value)) - 3)
-    # A number that four digits hold up to rounding is written as it is.
-    near = round(value / unit)
-    digits = near if abs(value / unit - near) < 1e-6 else towards(value / unit)
-    return f"{digits * unit:.4g}"
-
-
-def _largest_fitting(
-    summed: SummedHistory, new: tuple[str, Mapping[str, PlanCost]], cap: FilterCap, run: StatedRun
-) -> float | None:
-    """Return the largest epsilon, rounded down, at which a run like this one fits; None where none makes sense."""
-    partition, costs = new
-    if not costs or any(components(bill).unproved is not None for bill in run.stated()):
-        return None
-    candidate, stated, largest = _Candidate.of(summed, partition, costs, cap), run.stated(), 0.0
-    wanted = [run.epsilon(bill, 1.0) for bill in stated]
-    if not all(map(math.isfinite, wanted)):
-        # The plan's own losses leave more delta than it states its epsilon at.
-        return None
-    if not any(wanted):
-        return 0.0
-    factors, shares = [1.0] * len(stated), [epsilon / max(wanted) for epsilon in wanted]
-    for _ in range(_ROUNDS):
-        search = _Search(candidate, cap, run, run.paid(), tuple(factors))
-        factor = search.by_basic(search.by_noise())
-        if factor == 0:
-            return 0.0
-        found = [run.epsilon(bill, factor * own) for bill, own in zip(stated, factors, strict=True)]
-        whole = [one / share for one, share in zip(found, shares, strict=True) if share > 0]
-        largest = min(whole)
-        if max(whole) <= (1 + _UNEVEN) * largest:
-            break
-        # Each bill is to state its share of the same epsilon.
-        middle = found[shares.index(1.0)]
-        factors = [
-            _factor_of(partial(run.epsilon, bill), middle * share, factor * own) / factor
-            for bill, own, share in zip(stated, factors, shares, strict=True)
-        ]
-    return largest * (1 - 1e-8)
-
-
-def _factor_of(epsilon: Callable[[float], float], wanted: float, near: float) -> float:
-    """Return the factor at which a bill states an epsilon, rounded down; its own growth is about linear."""
-    for _ in range(_STEPS):
-        found = epsilon(near)
-        if not wanted * (1 - _UNEVEN) < found <= wanted:
-            near *= wanted * (1 - _UNEVEN / 4) / found if found > 0 else 1.0
-    return near
-
-
-@dataclass(frozen=True, slots=True)
-class _Search:
-    """For the largest factor of a run that still fits."""
-
-    candidate: _Candidate
-    cap: FilterCap
-    run: StatedRun
-    paid: Mapping[str, tuple[_Scalable, ...]]
-    factors: tuple[float, ...]
-
-    def _charged(self, losses: tuple[_Scalable, ...], factor: float) -> tuple[Loss, ...]:
-        return self.run.charged(losses, factor, self.factors)
-
-    def by_noise(self) -> float:
-        """Return the largest factor that gdp, zcdp or the single plan's composition leave, all noise scaled alike."""
-        costs = self.candidate.costs
-        distinct = {self.paid[party]: cost.delta for party, cost in costs.items()}
-
-        def fits(factor: float, sums: Mapping[tuple[_Scalable, ...], tuple[float, float, float]]) -> bool:
-            # Basic sums would need the tight epsilon at every scale; they are looked at apart.
-            tried = {
-                losses: (Totals(*found, epsilon=math.inf, delta=math.inf), self._charged(losses, factor))
-                for losses, found in sums.items()
-            }
-            return self.candidate.fits({party: tried[self.paid[party]] for party in costs}, self.cap)
-
-        def nearly(factor: float) -> bool:
-            return fits(factor, {losses: (r * mu2, rho, s) for losses, (r, mu2, rho, s) in estimates(factor)})
-
-        def estimates(factor: float) -> Iterator[tuple[tuple[_Scalable, ...], tuple[float, float, float, float]]]:
-            return (
-                (losses, (ratios[losses], *closed_form_costs(self._charged(losses, factor)))) for losses in distinct
-            )
-
-        def exactly(factor: float) -> dict[tuple[_Scalable, ...], tuple[float, float, float]]:
-            return {losses: additive_costs(self._charged(losses, factor), delta) for losses, delta in distinct.items()}
-
-        # The least mu of a joint curve is dear, but its ratio to the closed form hardly changes with the noise.
-        ratios, factor = dict.fromkeys(distinct, 1.0), 0.0
-        for _ in range(_REFINEMENTS):
-            factor = _largest_factor(nearly, factor)
-            found = exactly(factor)
-            for losses, (_, squares, _, _) in estimates(factor):
-                ratios[losses] = found[losses][0] / squares if 0 < squares < math.inf else 1.0
-        step = 1e-6
-        while factor > 0 and not fits(factor, found):
-            factor, step = factor * max(1 - step, 0.0), 2 * step
-            found = exactly(factor)
-        return factor
-
-    def by_basic(self, known: float) -> float:
-        """Return the largest factor that basic sums leave, or one that is known to fit where that is larger."""
-        costs = self.candidate.costs
-
-        def fits(factor: float) -> bool:
-            epsilons = {
-                losses: compose(self._charged(losses, factor)).epsilon(delta)
-                for losses, delta in {(self.paid[party], cost.delta) for party, cost in costs.items()}
-            }
-            tried = {
-                party: (Totals(math.inf, math.inf, 0.0, epsilons[self.paid[party]], cost.delta), ())
-                for party, cost in costs.items()
-            }
-            # Counted as two, so that no single plan's composition is asked for.
-            return self.candidate.fits(tried, self.cap, plans=2)
-
-        least = known * (1 + 1e-6) or 2.0**-20
-        return _largest_factor(fits, least) if fits(least) else known
-
-
-def _largest_factor(fits: Callable[[float], bool], low: float = 0.0) -> float:
-    """Return the largest factor that fits, rounded down; 0 where none does, or what is known to fit."""
-    high = 2 * low or 1.0
-    while high < 2.0**40 and fits(high):
-        low, high = high, 2 * high
-    while high - low > 1e-8 * high and high > 2.0**-60:
-        middle = (low + high) / 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return low
+    return f"{rounded_down(value, 4):g}"
 
 
 def repeats_left(history: History | SummedHistory, new: tuple[str, Mapping[str, PlanCost]], cap: FilterCap) -> int:

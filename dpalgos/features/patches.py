@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
@@ -14,13 +14,15 @@ from dpalgos.features.public_map import PublicMap, RowFeatures, image_shape
 from dpalgos.guarantees import Setting
 from dpalgos.models import released_kind
 from dpalgos.noise import NoiseSource
+from dpalgos.parallel import for_each, pieces
 from dpalgos.registry import register
 from dpalgos.rows import Floats, Ints, Rows
 from dpalgos.validation import require_count
 
-__all__ = ["PatchFeatures", "RandomPatches"]
+__all__ = ["PatchFeatures", "RandomPatches", "require_cells"]
 
-_BATCH_ENTRIES = 2**24
+# Images of one piece of work.
+_IMAGES = 16
 _SMALL = 1e-3
 
 
@@ -29,53 +31,81 @@ _SMALL = 1e-3
 class PatchFeatures(RowFeatures):
     """Patches, each centred and scaled to norm 1, times filters; both signs rectified, averaged over cells; norm 1.
 
+    Computed in the precision of the filters.
+
     Parameters
     ----------
-    layout : array of 5 int
-        Channels, height, width, side of a patch, cells a side.
+    layout : array of 5 or 6 int
+        Channels, height, width, side of a patch, cells a side; whether features are averaged over the image and its
+        mirror image (then the second half of the filters are the mirror images of the first).
     filters : array (channels · side², F)
+    offset : array (F,), optional
+        Added to the filters' answers. Where there is one, cells of unequal size overlap by a patch, so that the mirror
+        image's are the mirrored ones.
+    curve : array of 3 float
+        What is taken off the magnitude of an answer, the power that means are raised to, what is added to the norm of
+        a patch.
     """
 
     layout: Ints
     filters: Floats
+    offset: Floats = field(default_factory=lambda: np.zeros(0))
+    curve: Floats = field(default_factory=lambda: np.array([0.0, 1.0, _SMALL]))
     kind: ClassVar[str] = "patch-features"
+    kept: ClassVar[bool] = True
 
     @property
     def dimension(self) -> int:
-        """Number of features, 2 F cells²."""
-        return 2 * int(self.filters.shape[1]) * int(self.layout[4]) ** 2
+        """Number of features: 2 F cells², half of it where features are averaged over mirror images."""
+        return 2 * int(self.filters.shape[1]) * int(self.layout[4]) ** 2 // (2 if self._mirror else 1)
 
     def transform(self, features: Floats) -> Floats:
         """Map (m, d) to (m, dimension), rows of norm 1 (or 0, for flat images)."""
-        channels, height, width, side, _ = (int(size) for size in self.layout)
-        count = (height - side + 1) * (width - side + 1)
-        batch = max(1, _BATCH_ENTRIES // (count * max(channels * side * side, 2 * self.filters.shape[1])))
-        parts = [self._batch(features[start : start + batch]) for start in range(0, len(features), batch)]
-        return np.concatenate(parts) if parts else np.zeros((0, self.dimension))
+        from dpalgos.features._compiled_patches import average, patches_of
+
+        channels, height, width, side, cells = (int(size) for size in self.layout[:5])
+        places, count = (height - side + 1, width - side + 1), self.filters.shape[1]
+        kind, power = self.filters.dtype, float(self.curve[1])
+        offset = np.zeros(count, dtype=kind) if not len(self.offset) else self.offset.astype(kind)
+        borders = np.array(
+            [[*down, *across] for down in self._cells(places[0], cells) for across in self._cells(places[1], cells)]
+        )
+        out = np.empty((len(features), self.dimension))
+
+        def batch(part: slice[int, int, None]) -> None:
+            patches = np.empty((places[0] * places[1], channels * side * side), dtype=kind)
+            answers = np.empty((len(patches), count), dtype=kind)
+            pooled = np.empty((cells * cells, 2, count), dtype=kind)
+            for row, image in zip(out[part], features[part], strict=True):
+                shaped = np.asarray(image, dtype=kind).reshape(channels, height, width)
+                patches_of(shaped, side, float(self.curve[2]), patches)
+                # One image at a time: a row's features do not depend on the rows beside it.
+                np.matmul(patches, self.filters, out=answers)
+                average(answers, places[1], borders, offset, self.curve[:1].astype(kind), pooled)
+                found = np.asarray(pooled if power == 1.0 else pooled**power, dtype=np.float64)
+                if self._mirror:
+                    half, mirrored = count // 2, found.reshape(cells, cells, 2, count)[:, ::-1].reshape(found.shape)
+                    found = (found[..., :half] + mirrored[..., half:]) / 2.0
+                norm = np.linalg.norm(found)
+                row[:] = found.ravel() / (norm if norm > 0 else 1.0)
+
+        for_each(batch, pieces(len(features), 1, _IMAGES))
+        return out
 
     def arrays(self) -> dict[str, Array]:
-        """Return layout and filters."""
-        return {"layout": self.layout, "filters": self.filters}
+        """Return layout and filters, and what differs from rectified answers."""
+        more = {"offset": self.offset, "curve": self.curve} if len(self.offset) else {}
+        return {"layout": self.layout, "filters": self.filters, **more}
 
-    def _batch(self, features: Floats) -> Floats:
-        channels, height, width, side, cells = (int(size) for size in self.layout)
-        images = np.asarray(features, dtype=np.float64).reshape(len(features), channels, height, width)
-        windows = np.lib.stride_tricks.sliding_window_view(images, (side, side), axis=(2, 3))
-        patches = np.moveaxis(windows, 1, 3).reshape(len(images), *windows.shape[2:4], -1)
-        patches = patches - patches.mean(axis=-1, keepdims=True)
-        patches /= np.linalg.norm(patches, axis=-1, keepdims=True) + _SMALL
-        answers = patches @ self.filters
-        both = np.concatenate([np.maximum(answers, 0.0), np.maximum(-answers, 0.0)], axis=-1)
-        # Cells that differ in size by a patch at most; each is at least one.
-        down, across = (np.linspace(0, size, cells + 1).astype(int) for size in both.shape[1:3])
-        pooled = [
-            both[:, down[i] : down[i + 1], across[j] : across[j + 1]].mean(axis=(1, 2))
-            for i in range(cells)
-            for j in range(cells)
-        ]
-        flat = np.concatenate(pooled, axis=1)
-        norms = np.linalg.norm(flat, axis=1, keepdims=True)
-        return np.asarray(flat / np.where(norms > 0, norms, 1.0))
+    @property
+    def _mirror(self) -> bool:
+        return len(self.layout) > 5 and bool(self.layout[5])
+
+    def _cells(self, size: int, cells: int) -> Iterator[tuple[int, int]]:
+        """Yield first place and place after the last of each cell, which differ in size by a patch at most."""
+        for cell in range(cells):
+            last = (cell + 1) * size
+            yield cell * size // cells, (-(-last // cells) if len(self.offset) else last // cells)
 
 
 @register("projections", "patches")
@@ -129,13 +159,25 @@ class RandomPatches(PublicMap):
 
     def _features(self, dimension: int) -> PatchFeatures:
         channels, height, width = image_shape(dimension, self.shape)
-        if min(height, width) - self.side + 1 < self.cells:
-            raise ParameterError(
-                f"images of {height} x {width} pixels have no {self.cells} x {self.cells} cells of patches of "
-                f"{self.side} pixels; choose fewer cells or smaller patches"
-            )
+        require_cells((channels, height, width), self.side, self.cells)
         drawn = np.random.default_rng(self.seed).standard_normal((channels * self.side**2, self.filters))
         drawn -= drawn.mean(axis=0)
         lengths = np.linalg.norm(drawn, axis=0)
         filters = drawn / np.where(lengths > 0, lengths, 1.0)
         return PatchFeatures(layout=np.array([channels, height, width, self.side, self.cells]), filters=filters)
+
+
+def require_cells(shape: tuple[int, int, int], side: int, cells: int) -> None:
+    """Raise unless images (channels, height, width) have so many cells a side of patches of this side.
+
+    Raises
+    ------
+    ParameterError
+        If they are too small.
+    """
+    _, height, width = shape
+    if min(height, width) - side + 1 < cells:
+        raise ParameterError(
+            f"images of {height} x {width} pixels have no {cells} x {cells} cells of patches of "
+            f"{side} pixels; choose fewer cells or smaller patches"
+        )

@@ -6,7 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from dpalgos.algorithms import ProjectionAlgorithm
 from dpalgos.arrays import Array
@@ -14,6 +14,9 @@ from dpalgos.errors import ParameterError
 from dpalgos.guarantees import RELATIONS, Guarantee, Neighbours, Setting
 from dpalgos.rows import Floats
 from dpalgos.work import Work
+
+if TYPE_CHECKING:
+    from dpalgos.registry import AlgorithmSpec
 
 __all__ = ["FileMap", "PublicMap", "RowFeatures", "image_shape"]
 
@@ -62,6 +65,14 @@ class PublicMap(ProjectionAlgorithm):
     def work(self, setting: Setting) -> Work:
         """Return what making the map and mapping each row once asks of a machine; by default next to no time."""
         return Work(row=8 * 2 * self.output_dimension(setting.dimension))
+
+    def stored_as(self, spec: AlgorithmSpec, dimension: int) -> AlgorithmSpec:
+        """Return what is made and stored for this map, of which it may be a part; ``spec`` is its own."""
+        return spec
+
+    def part_of(self, stored: RowFeatures) -> RowFeatures:
+        """Return the map as a part of what is stored for it."""
+        return stored
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -62,12 +62,13 @@ def _morlet(height: int, width: int, sigma: float, angle: float, frequency: floa
 
 
 @lru_cache(maxsize=32)
-def _averaging(size: int, pixels: int, sigma: float, places: int) -> _Single:
+def _averaging(size: int, pixels: int, sigma: float, places: int, aligned: bool) -> _Single:
     """Return the matrix (places, size) that averages a line of samples over Gaussian windows, one a place.
 
-    The line covers ``pixels`` pixels of the image in ``size`` samples; windows repeat at the borders.
+    The line covers ``pixels`` pixels of the image in ``size`` samples; windows repeat at the borders. Samples lie at
+    every so many pixels from the first on; windows that are not ``aligned`` with that are half a sample off at most.
     """
-    centres = (np.arange(pixels) + 0.5) * size / pixels - 0.5
+    centres = np.arange(pixels) * size / pixels - (0.0 if aligned else 0.5 - 0.5 * size / pixels)
     samples = np.arange(size)
     away = (samples[None, :] - centres[:, None] + size / 2) % size - size / 2
     window = np.exp(-(away**2) / (2 * (sigma * size / pixels) ** 2))
@@ -127,6 +128,22 @@ def _low(half: _Complex, factor: int, width: int) -> _Complex:
     return spectrum
 
 
+def _over_mirror_images(coefficients: _Single, channels: int, scales: int, angles: int) -> _Single:
+    """Return the mean of coefficients (m, down, across, channels · paths) of images and their mirror images.
+
+    A mirror image has the same ones at mirrored places, and a wavelet across at an angle answers as that at the
+    opposite angle did. So the left half of the means says it all.
+    """
+    mirrored, paths = (angles - 2 - np.arange(angles)) % angles, [0]
+    for first in range(scales):
+        paths.extend(len(paths) + mirrored)
+        for _ in range(first + 1, scales):
+            paths.extend(len(paths) + (mirrored[:, None] * angles + mirrored).ravel())
+    every = (np.arange(channels)[:, None] * len(paths) + np.array(paths)).ravel()
+    kept = -(-coefficients.shape[2] // 2)
+    return np.asarray((coefficients + coefficients[:, :, ::-1][..., every])[:, :, :kept] / np.float32(2.0))
+
+
 @released_kind
 @dataclass(frozen=True, slots=True)
 class ScatteringFeatures(RowFeatures):
@@ -134,8 +151,9 @@ class ScatteringFeatures(RowFeatures):
 
     Parameters
     ----------
-    layout : array of 6 int
-        Channels, height, width, scales J, angles L, places a side.
+    layout : array of 6 or 7 int
+        Channels, height, width, scales J, angles L, places a side; whether coefficients are averaged over the image and
+        its mirror image.
     power : array of 1 float
         Exponent of the coefficients' magnitudes; 1 leaves them as they are.
     """
@@ -148,9 +166,9 @@ class ScatteringFeatures(RowFeatures):
     @property
     def dimension(self) -> int:
         """Number of features."""
-        channels, _, _, scales, angles, places = (int(size) for size in self.layout)
+        channels, _, _, scales, angles, places = (int(size) for size in self.layout[:6])
         paths = 1 + scales * angles + angles * angles * scales * (scales - 1) // 2
-        return channels * paths * places * places
+        return channels * paths * places * (-(-places // 2) if self._mirror else places)
 
     def transform(self, features: Floats) -> Floats:
         """Map (m, d) to (m, dimension): by place, then by channel and path. A row that is no numbers stays one."""
@@ -164,8 +182,12 @@ class ScatteringFeatures(RowFeatures):
         """Return layout and power."""
         return {"layout": self.layout, "power": self.power}
 
+    @property
+    def _mirror(self) -> bool:
+        return len(self.layout) > 6 and bool(self.layout[6])
+
     def _batch(self, features: Floats) -> Floats:
-        channels, height, width, scales, angles, places = (int(size) for size in self.layout)
+        channels, height, width, scales, angles, places = (int(size) for size in self.layout[:6])
         images = np.asarray(features, dtype=np.float32).reshape(len(features) * channels, height, width)
         # Every resolution has an even number of pixels a side, and every place the same number of them.
         unit = math.lcm(2**scales, places)
@@ -175,8 +197,8 @@ class ScatteringFeatures(RowFeatures):
         bank = _bank(tall, wide, scales, angles)
         means = [
             (
-                _averaging(tall >> halved, tall, _ENVELOPE * 2 ** (scales - 1), places),
-                _averaging(wide >> halved, wide, _ENVELOPE * 2 ** (scales - 1), places).T,
+                _averaging(tall >> halved, tall, _ENVELOPE * 2 ** (scales - 1), places, self._mirror),
+                _averaging(wide >> halved, wide, _ENVELOPE * 2 ** (scales - 1), places, self._mirror).T,
             )
             for halved in range(scales)
         ]
@@ -199,10 +221,13 @@ class ScatteringFeatures(RowFeatures):
                 deeper = self._moduli(spectra[:, :, None], bank[second][second])
                 paths.append(averaged(deeper, second).reshape(len(images), -1, places, places))
         found = np.concatenate(paths, axis=1)
-        by_place = np.moveaxis(found.reshape(len(features), -1, places, places), 1, 3).reshape(len(features), -1)
+        by_place = np.moveaxis(found.reshape(len(features), -1, places, places), 1, 3)
         power = float(self.power[0])
-        coefficients = by_place if power == 1.0 else np.sign(by_place) * np.abs(by_place) ** power
-        return np.asarray(coefficients, dtype=np.float64)
+        curved = by_place if power == 1.0 else np.sign(by_place) * np.abs(by_place) ** power
+        coefficients: _Single = np.asarray(curved, dtype=np.float32)
+        if self._mirror:
+            coefficients = _over_mirror_images(coefficients, channels, scales, angles)
+        return np.asarray(coefficients.reshape(len(features), -1), dtype=np.float64)
 
     @staticmethod
     def _moduli(spectra: _Complex, filters: _Single) -> _Single:
@@ -230,6 +255,8 @@ class Scattering(PublicMap):
         Averages a side; places² a path.
     power : float
         Exponent of the coefficients, in (0, 1]; ½ evens out strong and weak paths.
+    mirror : bool
+        Whether coefficients are averaged over the image and its mirror image, up to a pixel's place.
     shape : sequence of int, optional
         Of the images; square ones by default.
 
@@ -248,6 +275,7 @@ class Scattering(PublicMap):
     angles: int = 8
     places: int = 4
     power: float = 0.5
+    mirror: bool = False
     shape: Sequence[int] | None = None
     source: ClassVar[str] = "Bruna, Mallat 2013; Tramèr, Boneh 2021"
 
@@ -275,5 +303,6 @@ class Scattering(PublicMap):
                 f"images of {height} x {width} pixels are smaller than a wavelet of scale {self.scales}; "
                 "choose fewer scales"
             )
-        layout = np.array([channels, height, width, self.scales, self.angles, self.places])
+        mirror = [1] if self.mirror else []
+        layout = np.array([channels, height, width, self.scales, self.angles, self.places, *mirror])
         return ScatteringFeatures(layout=layout, power=np.array([self.power]))

@@ -1,24 +1,25 @@
-"""Features centred, whitened and reduced by covariances of made-up images: no row has a part in them."""
+"""Features centred, whitened and reduced by covariances of synthetic images: no row has a part in them."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from typing import Any, ClassVar
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
 
 from dpalgos.arrays import Array
 from dpalgos.errors import ParameterError
 from dpalgos.features.public_map import PublicMap, RowFeatures, image_shape
-from dpalgos.features.random_images import deformed, random_strokes
+from dpalgos.features.random_images import drawn_pairs
 from dpalgos.guarantees import Setting
 from dpalgos.models import decode, released_kind
 from dpalgos.noise import NoiseSource, RandomStream
-from dpalgos.registry import AlgorithmSpec, register
+from dpalgos.registry import AlgorithmSpec, lookup, register
 from dpalgos.rows import Floats, Rows
 from dpalgos.validation import require_components, require_count, require_positive
 from dpalgos.work import Work
@@ -33,7 +34,7 @@ class WhitenedFeatures(RowFeatures):
     Parameters
     ----------
     mean : array (p,)
-        Of f over the made-up images.
+        Of f over the synthetic images.
     basis : array (p, k)
     map_kind : array of uint8
         The kind of f, as UTF-8 bytes.
@@ -60,9 +61,17 @@ class WhitenedFeatures(RowFeatures):
         """Number of features k."""
         return int(self.basis.shape[1])
 
+    def first(self, components: int) -> WhitenedFeatures:
+        """Return the map to the first so many of the directions."""
+        basis = np.ascontiguousarray(self.basis[:, :components])
+        return WhitenedFeatures(self.mean, basis, self._map_kind, **self._of_map)
+
     def transform(self, features: Floats) -> Floats:
         """Map (m, d) to (m, k), rows of norm 1 (or 0)."""
-        turned = (self.map.transform(features) - self.mean) @ self.basis
+        turned = np.empty((len(features), self.dimension))
+        for start in range(0, len(features), _AT_ONCE):
+            part = slice(start, start + _AT_ONCE)
+            np.matmul(self.map.transform(features[part]) - self.mean, self.basis, out=turned[part])
         norms = np.linalg.norm(turned, axis=1, keepdims=True)
         return np.asarray(turned / np.where(norms > 0, norms, 1.0))
 
@@ -71,23 +80,28 @@ class WhitenedFeatures(RowFeatures):
         return {"mean": self.mean, "basis": self.basis, "map_kind": self._map_kind, **self._of_map}
 
 
-# Operations a number, as measured: of two eigendecompositions over the cube of the number of features, of a pixel's
-# scattering features, and of drawing and deforming a made-up pixel.
-_DECOMPOSITION = 18.0
+# Operations a number, as measured: of the generalised eigendecomposition over the cube of the number of features, of a
+# pixel's features, and of drawing and changing a synthetic pixel.
+_DECOMPOSITION = 8.0
 _FEATURES = 6.0
 _DRAWING = 20.0
+# Rows whose features before the whitening are held at once.
+_AT_ONCE = 1024
+# Directions that are kept at least, for runs that ask for fewer.
+_KEPT = 800
 
 
 @register("projections", "public-whitening")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublicWhitening(PublicMap):
-    """Features in the directions that tell made-up images apart best, in units of what small changes do to them.
+    """Features in the directions that tell synthetic images apart best, in units of what small changes do to them.
 
-    Random strokes are drawn, and each is deformed twice by a little (shift, turn, stretch, shear, bend). The features'
-    covariance within the pairs, W, says what a change that means nothing does; the covariance over all of them, T, what
-    can be told apart at all. With A = (W + floor·‖W‖)^-½, rows are centred by the mean, turned to the top k directions
-    of A T A and brought to the unit sphere. There a class is a ball around its mean, and little is left for a private
-    step to learn but these means.
+    Random processes draw images, each changed twice by what means nothing: strokes by shift, turn, stretch, shear and
+    bend, dead leaves by crop, mirror image, brightness, contrast and colour. The features' covariance within the pairs,
+    W, says what a change that means nothing does; the covariance over all of them, T, what can be told apart at all.
+    With A = (W + floor·‖W‖)^-½, rows are centred by the mean, turned to the top k directions of A T A and brought to
+    the unit sphere. There a class is a ball around its mean, and little is left for a private step to learn but these
+    means. Features of several maps are first scaled to equal mean norm of the synthetic images, a map each.
 
     Guarantee
     ---------
@@ -102,10 +116,15 @@ class PublicWhitening(PublicMap):
         Of that map.
     components : int
         Directions k.
+    processes : sequence of str
+        Registered random processes, which draw as many images each.
     images : int
-        Strokes drawn; twice as many images.
+        Pairs of images drawn.
     floor : float
         Added to W's eigenvalues, relative to the largest.
+    mirror : bool
+        Whether features are averaged over the image and its mirror image, for images whose mirror images are the same
+        thing (photographs, clothes; not letters or digits), where the map of images has such a parameter.
     seed : int
         Public.
     shape : sequence of int, optional
@@ -113,7 +132,7 @@ class PublicWhitening(PublicMap):
 
     References
     ----------
-    Fisher 1936 and Hatch, Kajarekar, Stolcke, INTERSPEECH 2006 (within-class covariance normalisation), with made-up
+    Fisher 1936 and Hatch, Kajarekar, Stolcke, INTERSPEECH 2006 (within-class covariance normalisation), with synthetic
     classes; Simard, LeCun, Denker 1993 (deformations as what must not matter); Baradad et al., NeurIPS 2021 (learning
     from random processes); Tang et al., NeurIPS 2023 (such processes as priors of private learning).
     """
@@ -121,8 +140,10 @@ class PublicWhitening(PublicMap):
     features: str = "scattering"
     feature_parameters: Mapping[str, Any] = field(default_factory=dict)
     components: int = 200
+    processes: Sequence[str] = ("strokes",)
     images: int = 6000
     floor: float = 3e-4
+    mirror: bool = False
     seed: int = 0
     shape: Sequence[int] | None = None
     source: ClassVar[str] = "ours; Fisher 1936 on images of a random process"
@@ -134,6 +155,19 @@ class PublicWhitening(PublicMap):
         require_count("seed", self.seed, 0)
         require_positive("floor", self.floor)
 
+    def features_of(self, dimension: int) -> int:
+        """Return the number of features before the whitening: directions at most.
+
+        Raises
+        ------
+        ParameterError
+            If the map of images is none, or reads rows.
+        """
+        inner = self._inner().build()
+        if inner.reads_rows:
+            raise ParameterError(f"features is {self.features!r}, which reads rows; name a public map: scattering, hog")
+        return int(inner.output_dimension(dimension))
+
     def output_dimension(self, dimension: int) -> int:
         """Return the number of directions.
 
@@ -142,72 +176,100 @@ class PublicWhitening(PublicMap):
         ParameterError
             If rows are no images of the shape, or have fewer features than directions are asked for.
         """
-        inner = self._inner().build()
-        if inner.reads_rows:
-            raise ParameterError(f"features is {self.features!r}, which reads rows; name a public map: scattering, hog")
-        found = Setting(sizes=(), dimension=inner.output_dimension(dimension), classes=1)
+        found = Setting(sizes=(), dimension=self.features_of(dimension), classes=1)
         require_components(self.components, found)
         return self.components
+
+    @classmethod
+    def composed_of(cls, parameters: Mapping[str, Any]) -> tuple[type, ...]:
+        """Return the classes of the map of images and of the random processes: their code is this one's too."""
+        inner = AlgorithmSpec(
+            "projections", parameters.get("features", "scattering"), parameters.get("feature_parameters", {})
+        )
+        processes = parameters.get("processes", ("strokes",))
+        return (*inner.classes(), *(lookup("processes", name) for name in processes))
 
     def _inner(self) -> AlgorithmSpec:
         """Return the map of images into features."""
         parameters = dict(self.feature_parameters)
+        if self.mirror:
+            parameters.setdefault("mirror", True)
         if self.shape is not None:
             parameters.setdefault("shape", self.shape)
         return AlgorithmSpec("projections", self.features, parameters)
 
     def work(self, setting: Setting) -> Work:
         """Return that of making the map, and of each row's features and their directions."""
-        features, made = self._inner().build().output_dimension(setting.dimension), 2 * self.images
-        mapped = setting.rows + made
+        inner = self._inner().build()
+        features, made = self.features_of(setting.dimension), 2 * self.images
+        mapped, of_map = setting.rows + made, inner.work(replace(setting, sizes=(1,)))
+        every = 2.0 * features * self.components + of_map.operations
         return Work(
-            operations=_DECOMPOSITION * float(features) ** 3 + 2.0 * mapped * features * self.components,
+            operations=_DECOMPOSITION * float(features) ** 3 + 1.5 * made * float(features) ** 2 + every * mapped,
             small_operations=float(setting.dimension) * (_FEATURES * mapped + _DRAWING * made),
-            # Both halves of the pairs and all of them side by side, and square matrices and their eigenvectors.
-            row=8 * 3 * features,
-            held=8 * (2 * made * features + 5 * features**2),
+            row=8 * self.components,
+            # Square matrices and what decomposing them takes; a block of synthetic images and their features.
+            held=8 * (10 * features**2 + 3 * _AT_ONCE * (features + setting.dimension)),
         )
+
+    def stored_as(self, spec: AlgorithmSpec, dimension: int) -> AlgorithmSpec:
+        """Return the map with more directions: those of fewer are the first of them."""
+        features = self.features_of(dimension)
+        return spec.with_parameters(components=max(self.components, min(_KEPT, features)))
+
+    def part_of(self, stored: RowFeatures) -> WhitenedFeatures:
+        """Return the first directions."""
+        assert isinstance(stored, WhitenedFeatures)
+        return stored.first(self.components)
 
     def fit(self, parties: Sequence[Rows], setting: Setting, noise: NoiseSource) -> WhitenedFeatures:
         """Return the map, made once in a process: neither rows nor noise have a part in it."""
         self.output_dimension(setting.dimension)
-        return _made(json.dumps(asdict(self), sort_keys=True), setting.dimension)
+        spec = self.stored_as(AlgorithmSpec("projections", "public-whitening", asdict(self)), setting.dimension)
+        return self.part_of(_made(json.dumps(dict(spec.parameters), sort_keys=True), setting.dimension))
 
     def make(self, dimension: int) -> WhitenedFeatures:
         """Return the map of rows of so many features, made anew."""
         setting = Setting(sizes=(), dimension=dimension, classes=1)
         inner = self._inner().build().fit([], setting, _NoNoise())
-        first, second = (inner.transform(images) for images in self._pairs(dimension))
-        return WhitenedFeatures.of(inner, *self._directions(first, second))
+        shape = image_shape(dimension, self.shape)
+        pairs = drawn_pairs(self.processes, self.images, shape, np.random.default_rng(self.seed))
+        blocks = getattr(inner, "blocks", (inner.dimension,))
+        return WhitenedFeatures.of(inner, *self._directions(inner.transform, pairs, blocks))
 
-    def _pairs(self, dimension: int) -> tuple[Floats, Floats]:
-        """Return each image deformed twice, as rows of norm 1 like those of a data set."""
-        channels, height, width = image_shape(dimension, self.shape)
-        random = np.random.default_rng(self.seed)
-        strokes = random_strokes(self.images, height, width, random)
-        contrast = random.uniform(0.3, 1.0, (self.images, channels, 1)) if channels > 1 else 1.0
-
-        def row_by_row(images: Floats) -> Floats:
-            rows = (images.reshape(self.images, 1, -1) * contrast).reshape(self.images, -1)
-            norms = np.linalg.norm(rows, axis=1, keepdims=True)
-            return np.asarray(rows / np.where(norms > 0, norms, 1.0))
-
-        return row_by_row(deformed(strokes, random)), row_by_row(deformed(strokes, random))
-
-    def _directions(self, first: Floats, second: Floats) -> tuple[Floats, Floats]:
+    def _directions(
+        self, features: Callable[[Floats], Floats], pairs: Iterable[tuple[Floats, Floats]], blocks: Sequence[int]
+    ) -> tuple[Floats, Floats]:
         """Return mean (p,) and basis (p, k) from the features of the pairs."""
-        # One copy of the features at a time: they are the most that making the map holds.
-        apart = first - second
-        within, vectors = np.linalg.eigh(apart.T @ apart / (2 * len(apart)))
-        del apart
-        whitener = vectors / np.sqrt(within + self.floor * within[-1])
-        both = np.concatenate([first, second])
-        mean = both.mean(axis=0)
-        both -= mean
-        _, turned = np.linalg.eigh(whitener.T @ (both.T @ both / len(both)) @ whitener)
+        count, size, ends = 0, sum(blocks), np.cumsum(blocks)[:-1]
+        within, every = np.zeros((size, size)), np.zeros((size, size))
+        mean, norms = np.zeros(size), np.zeros(len(blocks))
+        for pair in pairs:
+            # Single precision is enough for the products of so few.
+            first, second = (features(images).astype(np.float32) for images in pair)
+            count += len(first)
+            within += (first - second).T @ (first - second)
+            for part in (first, second):
+                every += part.T @ part
+                mean += part.sum(axis=0, dtype=np.float64)
+                norms += [np.linalg.norm(own, axis=1).sum(dtype=np.float64) for own in np.split(part, ends, axis=1)]
+        mean /= 2 * count
+        within /= 2 * count
+        every = every / (2 * count) - np.outer(mean, mean)
+        scale = np.repeat(2 * count / np.maximum(norms, 1e-12), blocks)
+        within *= scale[:, None] * scale
+        every *= scale[:, None] * scale
+        # Its start is given, so that the same largest eigenvalue is found each time.
+        largest = scipy.sparse.linalg.eigsh(within, k=1, v0=np.ones(size), return_eigenvectors=False)[0]
+        within.flat[:: size + 1] += self.floor * max(float(largest), 1e-12)
+        # The directions of A T A times A are those v with T v = λ (W + floor·‖W‖) v.
+        _, turned = scipy.linalg.eigh(
+            every, within, subset_by_index=[size - self.components, size - 1], overwrite_a=True, overwrite_b=True
+        )
+        # Of a direction and its opposite, that whose largest entry is positive.
+        turned *= np.sign(turned[np.abs(turned).argmax(axis=0), np.arange(self.components)])
         # Single precision is enough and halves the file.
-        basis = (whitener @ turned[:, ::-1][:, : self.components]).astype(np.float32).astype(np.float64)
-        return mean, basis
+        return mean, (scale[:, None] * turned[:, ::-1]).astype(np.float32).astype(np.float64)
 
 
 # A map takes seconds to make and some megabytes to keep.

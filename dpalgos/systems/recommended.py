@@ -1,6 +1,7 @@
 """``unitball``, the recommended system: map, trainer and their parameters by written rules from public facts alone.
 
-The rules were found on training rows of MNIST, digits, USPS and Adult (the numbers stand in ``docs/accuracy.md``).
+The rules were found on training rows of MNIST, digits, USPS, CIFAR-10 (20,000 of them) and Adult (the numbers stand in
+``docs/accuracy.md``).
 What they go by is the **signal** s = n μ r / (f K): rows a class, in units of the noise that the largest row would
 need to be hidden among them (μ of Gaussian-DP that the budget buys; r = 1 under replace-one and 2 under
 replace-special, where sums move half as far; f the factor by which the noise of a sum over the parties is more than a
@@ -10,7 +11,8 @@ curator's: √N where each party adds all of its own, 1 to 1.2 or so under secur
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
 
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Neighbours, Trust
@@ -18,40 +20,117 @@ from dpalgos.mechanisms.gaussian import mu_from_epsilon_delta
 from dpalgos.registry import AlgorithmSpec, register
 from dpalgos.systems.arranging import joint, summed
 from dpalgos.systems.system import Choice, PublicFacts, System
+from dpalgos.trainers.discriminant_descent import schedule_of
 
 __all__ = ["recommend", "signal", "without_noise"]
 
 
-# Of images' whitening: directions a unit of signal, their least and most number, and the floor.
-_DIRECTIONS, _FEWEST, _MOST, _FLOOR = 1.5, 20, 400, 2e-4
-# Below this signal no step pays after the class means.
-_STEPS_FROM = 100.0
-# Above this one the means know so much that the steps' length counts.
-_SURE = 2400.0
-# The second layer of wavelets of the larger scale needs room.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Images:
+    """The map of images of one kind.
+
+    Parameters
+    ----------
+    processes : tuple of str
+        Random processes that synthetic images are drawn from.
+    images : int
+        Pairs of them.
+    maps : mapping
+        Public maps side by side, and their parameters.
+    floor : float
+        Of the whitening.
+    mirror : bool
+        Whether features are averaged over mirror images.
+    directions : float
+        k a unit of signal; at least 20.
+    most : int
+        k at most.
+    """
+
+    processes: tuple[str, ...]
+    images: int
+    maps: Mapping[str, Mapping[str, object]]
+    floor: float
+    mirror: bool
+    directions: float
+    most: int
+
+
+_GREY = _Images(
+    processes=("strokes", "objects"),
+    images=12_000,
+    maps={"scattering": {}},
+    floor=2e-4,
+    mirror=False,
+    directions=1.5,
+    most=400,
+)
+_COLOUR = _Images(
+    processes=("dead-leaves",),
+    images=20_000,
+    maps={"scattering": {}, "dictionary": {"filters": 200}},
+    floor=5e-4,
+    mirror=True,
+    directions=1.5,
+    most=800,
+)
+_FEWEST = 20
+# The second layer of wavelets of the larger scale needs room, and so do patches.
 _TWO_SCALES_FROM = 16
-# Of tables with two classes, with two and K s of 3,000 or more, and with more classes: the length of all steps together
-# in units of K s, their least number, the largest of a step (about 3 over the curvature of the loss, 1/4 or 1/2, where
-# rows have norm 1; centred ones are shorter), of the norm of a gradient, the constant feature, momentum; for rows that
-# are centred and not halved.
-_TWO = (0.8, 40, 12.0, 0.3, 0.25, 0.8)
-_TWO_SURE, _SURE_OF_TWO = (0.4, 40, 12.0, 0.5, 0.25, 0.9), 3000.0
-_MANY = (0.4, 80, 32.0, 0.25, 0.05, 0.9)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Descent:
+    """Gradient steps on a table's rows.
+
+    Parameters
+    ----------
+    length : float
+        Of all steps together, in units of K s.
+    fewest : int
+        Steps at least.
+    largest : float
+        Of a step: about 3 over the curvature of the loss, 1/4 or 1/2, where rows have norm 1; centred ones are shorter.
+    clip : float
+        Norm of a gradient at most.
+    constant : float
+        The constant feature.
+    momentum : float
+    """
+
+    length: float
+    fewest: int
+    largest: float
+    clip: float
+    constant: float = 0.25
+    momentum: float = 0.9
+
+
+# Tables with two classes, and with K s of so much or more; with more classes: rows that are centred and not halved.
+_TWO = _Descent(length=0.8, fewest=40, largest=12.0, clip=0.3, momentum=0.8)
+_TWO_SURE, _SURE_OF_TWO = _Descent(length=0.4, fewest=40, largest=12.0, clip=0.5), 3000.0
+_MANY = _Descent(length=0.4, fewest=80, largest=32.0, clip=0.25, constant=0.05)
 # From this signal on the steps of many classes together are twice as long.
 _LONGER_FROM = 250.0
 # Below K s = 23 √d the noise of the mean of many classes' rows would be 0.4 long, and rows are not centred; nor below
 # a signal of 8.
 _CENTRED_FROM, _CENTRED_FROM_SIGNAL = 23.0, 8.0
-# Rows of many classes that are not centred: length, steps, largest step, and what differs from the trainer's defaults.
-_MANY_NOT_CENTRED: tuple[float, int, float, dict[str, float]] = (0.25, 80, 4.0, {})
+# Rows of many classes that are not centred, whose constant and momentum are the trainer's own.
+_MANY_NOT_CENTRED = _Descent(length=0.25, fewest=80, largest=4.0, clip=0.5)
 # With more columns than this, and K s below 300 √d, no step unlearns much of the noise of those before: fewer steps,
 # which go less far.
 _WIDE, _WIDE_BELOW, _MOST_STEPS_OF_WIDE = 200, 300.0, 60
-_MANY_OF_WIDE = (0.4, 40, 32.0, {"clip": 0.25})
+_MANY_OF_WIDE = _Descent(length=0.4, fewest=40, largest=32.0, clip=0.25)
 # Below this signal a model is no better than guessing: of digits' classes at most one and a half times as often right.
 _GUESSING = 2.0
 # ... of two classes of a table, as many rows of each or three times as many of the one (Adult's are three quarters).
 _GUESSING_OF_TWO, _GUESSING_OF_UNEQUAL = 5.0, 30.0
+
+_SEEN_OF_TABLES = "found on sub-samples of MNIST, digits, USPS and Adult and on synthetic tables"
+_SEEN_OF_IMAGES = (
+    "found on training rows of MNIST, digits, USPS and 20,000 of CIFAR-10; which random processes and features, among "
+    "a few in trials on MNIST, Fashion-MNIST and CIFAR-10, so that these are no unseen sets"
+)
 
 _EXACT = {"loss": "softmax", "regularisation": 1e-6, "intercept_scaling": 0.25}
 
@@ -108,6 +187,9 @@ def recommend(facts: PublicFacts) -> Choice:
         trainer, projection, share, reasons = _of_tables(facts, strength)
         kind = "no public map: rows are columns of a table as their encoder has them, not declared to be images"
         reasons = [kind, known, *reasons]
+    if facts.classes > 1:
+        seen = _SEEN_OF_TABLES if facts.image_shape is None else _SEEN_OF_IMAGES
+        reasons = [*reasons, f"rules {seen}"]
     return Choice(
         arrangement=replace(summed(trainer, projection)[Trust.CENTRAL], projection_share=share),
         reasons=tuple(reasons),
@@ -133,35 +215,47 @@ def without_noise(facts: PublicFacts) -> Choice:
 
 def _whitening(facts: PublicFacts, shape: tuple[int, ...], strength: float) -> tuple[AlgorithmSpec, str]:
     """Return the map of images: the stronger the signal, the more directions."""
-    scales = 2 if min(shape[-2:]) >= _TWO_SCALES_FROM else 1
-    given = {"feature_parameters": {"scales": scales}, "floor": _FLOOR, "shape": list(shape)}
+    channels, sides = shape[0] if len(shape) == 3 else 1, shape[-2:]
+    own = _COLOUR if channels == 3 else _GREY
+    scales = {"scales": 2 if min(sides) >= _TWO_SCALES_FROM else 1}
+    maps = {name: {**given, **scales} if name == "scattering" else dict(given) for name, given in own.maps.items()}
+    if min(sides) < _TWO_SCALES_FROM:
+        maps = {"scattering": maps["scattering"]}
+    alone = len(maps) == 1
+    given = {
+        "features": "scattering" if alone else "side-by-side",
+        "feature_parameters": maps["scattering"] if alone else {"maps": maps},
+        "processes": list(own.processes),
+        "images": own.images,
+        "floor": own.floor,
+        "mirror": own.mirror,
+        "shape": list(shape),
+    }
     components = facts.components
     if components is None:
-        wanted = round(min(max(_DIRECTIONS * strength, _FEWEST), _MOST))
-        features = AlgorithmSpec("projections", "scattering", {"scales": scales, "shape": list(shape)}).build()
-        components = min(wanted, features.output_dimension(facts.dimension), facts.dimension)
+        wanted = round(min(max(own.directions * strength, _FEWEST), own.most))
+        whole = AlgorithmSpec("projections", "public-whitening", given).build()
+        components = min(wanted, whole.features_of(facts.dimension), facts.dimension)
     size = " x ".join(str(side) for side in shape)
-    why = "asked for" if facts.components else f"{_DIRECTIONS:g} a unit of signal, {_FEWEST} to {_MOST}"
+    why = "asked for" if facts.components else f"{own.directions:g} a unit of signal, {_FEWEST} to {own.most}"
+    seen = ", each averaged over the image and its mirror image," if own.mirror else ""
     return (
         AlgorithmSpec("projections", "public-whitening", {**given, "components": components}),
-        f"map: images of {size}, so scattering whitened by made-up images, which costs nothing; "
-        f"{components} directions ({why})",
+        f"map: images of {size}, so {' and '.join(maps)}{seen} whitened by synthetic images "
+        f"({' and '.join(own.processes)}), which costs nothing; {components} directions ({why})",
     )
 
 
 def _from_means(facts: PublicFacts, strength: float) -> tuple[AlgorithmSpec, list[str]]:
     """Return the trainer on features in which classes are round: class means, and steps from there if they pay."""
-    if strength < _STEPS_FROM:
+    steps = schedule_of(strength, facts.classes)
+    if steps.iterations == 0:
         return AlgorithmSpec("trainers", "class-means"), [
-            f"class means from one noisy sum: below a signal of {_STEPS_FROM:g} gradient steps lose"
+            f"class means from one noisy sum: at a signal of {strength:.3g} gradient steps lose"
         ]
-    iterations = 200 if strength >= _SURE else round(min(max(strength / 6.0, 15.0), 100.0))
-    length = 0.035 if strength < 250.0 else 0.07
-    step_size = min(16.0, length * strength * facts.classes / iterations)
-    share = min(max(100.0 / strength, 0.05), 0.7)
-    given = {"iterations": iterations, "step_size": float(f"{step_size:.3g}"), "first_share": float(f"{share:.3g}")}
-    return AlgorithmSpec("trainers", "discriminant-gd", given), [
-        f"class means get {share:.2g} of mu^2, {iterations} gradient steps of {step_size:.3g} from there the rest"
+    return AlgorithmSpec("trainers", "discriminant-gd", asdict(steps)), [
+        f"class means get {steps.first_share:.2g} of mu^2, {steps.iterations} gradient steps of {steps.step_size:.3g} "
+        "from there the rest"
     ]
 
 
@@ -182,28 +276,29 @@ def _of_tables(facts: PublicFacts, strength: float) -> tuple[AlgorithmSpec, Algo
     if facts.classes > 2 and known < max(
         _CENTRED_FROM * math.sqrt(facts.dimension), _CENTRED_FROM_SIGNAL * facts.classes
     ):
-        length, iterations, largest, others = _MANY_OF_WIDE if wide else _MANY_NOT_CENTRED
-        step_size = float(f"{min(largest, length * known / iterations):.3g}")
-        trainer = AlgorithmSpec("trainers", "noisy-gd", {"iterations": iterations, "step_size": step_size, **others})
-        why = f"{iterations} gradient steps of {step_size:g} from zero, rows less most of their own means"
+        own = _MANY_OF_WIDE if wide else _MANY_NOT_CENTRED
+        step_size = float(f"{min(own.largest, own.length * known / own.fewest):.3g}")
+        given = {"iterations": own.fewest, "step_size": step_size, "clip": own.clip}
+        trainer = AlgorithmSpec("trainers", "noisy-gd", given)
+        why = f"{own.fewest} gradient steps of {step_size:g} from zero, rows less most of their own means"
         return trainer, None, 0.5, [why]
     two = _TWO if known < _SURE_OF_TWO else _TWO_SURE
-    length, fewest, largest, clip, constant, momentum = two if facts.classes == 2 else _MANY
+    own = two if facts.classes == 2 else _MANY
     longer = facts.classes > 2 and strength >= _LONGER_FROM and not wide
-    way = length * known * (2.0 if longer else 1.0)
-    iterations = round(min(max(way / 12.0, fewest), 200.0))
+    way = own.length * known * (2.0 if longer else 1.0)
+    iterations = round(min(max(way / 12.0, own.fewest), 200.0))
     if wide:
         iterations = min(iterations, _MOST_STEPS_OF_WIDE)
-    step_size = float(f"{min(largest, way / iterations):.3g}")
+    step_size = float(f"{min(own.largest, way / iterations):.3g}")
     share = float(f"{min(0.1, max(0.03, 60.0 / known)):.2g}") if facts.classes == 2 else 0.05
     given = {
         "iterations": iterations,
         # A half of the rows, and so of all gradients, asks for weights twice as long.
         "step_size": 4.0 * step_size,
-        "clip": clip / 2.0,
+        "clip": own.clip / 2.0,
         "mean_weight": 1.0,
-        "intercept_scaling": constant / 2.0,
-        "momentum": momentum,
+        "intercept_scaling": own.constant / 2.0,
+        "momentum": own.momentum,
     }
     return (
         AlgorithmSpec("trainers", "noisy-gd", given),
@@ -211,7 +306,8 @@ def _of_tables(facts: PublicFacts, strength: float) -> tuple[AlgorithmSpec, Algo
         share,
         [
             f"rows less their mean, for {share:g} of mu^2",
-            f"{iterations} gradient steps of {step_size:g}: together {way / known:g} n mu, at most {largest:g} each",
+            f"{iterations} gradient steps of {step_size:g}: together {way / known:g} n mu, at most "
+            f"{own.largest:g} each",
         ],
     )
 

@@ -25,7 +25,7 @@ from dpalgos.trainers.class_means import ClassSumTrainer, linear_model
 from dpalgos.validation import require_between, require_count, require_positive
 from dpalgos.work import Work
 
-__all__ = ["DiscriminantDescent", "Schedule"]
+__all__ = ["DiscriminantDescent", "Schedule", "schedule_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,14 +46,29 @@ class Schedule:
     first_share: float
 
 
-# Chosen on a split of MNIST's training rows, 50,000 to train and 10,000 held out, as functions of n mu / K, the signal
-# of a class mean in units of its noise: from there on, iterations, step size, share of mu^2 for the means.
-_SCHEDULES = (
-    (2400.0, Schedule(80, 12.0, 0.1)),
-    (1000.0, Schedule(60, 8.0, 0.2)),
-    (400.0, Schedule(40, 4.0, 0.3)),
-    (100.0, Schedule(20, 2.0, 0.7)),
-)
+# Below this signal no step pays after the class means; above the other they know so much that steps' length counts.
+_STEPS_FROM, _SURE = 100.0, 2400.0
+
+
+def schedule_of(strength: float, classes: int) -> Schedule:
+    """Return how many steps pay, by the signal s = n μ r / (f K) of a class mean in units of its noise.
+
+    Found on training rows of MNIST, USPS and digits (``docs/accuracy.md``).
+
+    Parameters
+    ----------
+    strength : float
+        s, for n rows, μ of the budget, r of 1 under replace-one and 2 under replace-special, and noise of f times a
+        curator's.
+    classes : int
+        K.
+    """
+    if strength < _STEPS_FROM:
+        return Schedule(0, 1.0, 1.0)
+    iterations = 200 if strength >= _SURE else round(min(max(strength / 6.0, 15.0), 100.0))
+    step_size = min(16.0, 0.07 * strength * classes / iterations)
+    share = min(max(100.0 / strength, 0.05), 0.5)
+    return Schedule(iterations, float(f"{step_size:.3g}"), float(f"{share:.3g}"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,10 +150,9 @@ class DiscriminantDescent(ClassSumTrainer):
 
     def schedule(self, setting: Setting) -> Schedule:
         """Return iterations, step size and share of the class means, from public numbers alone."""
-        known = setting.rows * total_mu(self.budget) / setting.classes
-        if setting.neighbours is Neighbours.REPLACE_SPECIAL:
-            known *= 2.0
-        rule = next((schedule for least, schedule in _SCHEDULES if known >= least), Schedule(0, 1.0, 1.0))
+        halved = 2.0 if setting.neighbours is Neighbours.REPLACE_SPECIAL else 1.0
+        strength = setting.rows * total_mu(self.budget) * halved / (setting.noise_factor * setting.classes)
+        rule = schedule_of(strength, setting.classes)
         iterations = rule.iterations if self.iterations is None else self.iterations
         if iterations == 0:
             return Schedule(0, 1.0, 1.0)

@@ -171,8 +171,6 @@ class Decision:
     totals : mapping
         What the account has spent with this plan, as :meth:`ChargePolicy.lacking` reads it; stored with the plan and
         in the high-water marks.
-    way_out : str
-        For a refusal: what would fit instead.
     """
 
     admitted: bool
@@ -181,7 +179,6 @@ class Decision:
     details: Mapping[str, Any] = field(default_factory=dict)
     loss: Mapping[str, Any] = field(default_factory=dict)
     totals: Mapping[str, Any] = field(default_factory=dict)
-    way_out: str = ""
 
 
 class ChargePolicy(Protocol):

@@ -337,7 +337,7 @@ class Ledger:
         Raises
         ------
         OverspendError
-            If the policy does not admit it; the message says what is left and what would fit.
+            If the policy does not admit it; the message says what is left and how to ask what would fit.
         RefusedError
             If a key is on record with another guarantee, partition or parties, or under another account.
         InputError
@@ -479,8 +479,9 @@ class Ledger:
         if not decision.admitted:
             raise OverspendError(
                 decision.reason or f"account {account.name!r} has too little left for this plan",
-                decision.way_out,
-                float(decision.details.get("fits", 0.0)),
+                # The policy knows a plan's costs, and not the plan at another epsilon: those who plan find what fits.
+                "see the largest epsilon that would still fit, if any: unitball budget DATASET --algorithm NAME "
+                f"--delta {plan.delta:g}",
             )
         return decision
 

@@ -10,11 +10,10 @@ from typing import TypedDict
 
 from dpalgos.accounting.composition import as_selected
 from dpalgos.accounting.costs import PlanCost, price
-from dpalgos.accounting.scaling import group_loss, losses_under
+from dpalgos.accounting.scaling import losses_under
 from dpalgos.accounting.spending import (
     Admission,
     FilterCap,
-    StatedRun,
     SummedHistory,
     admit,
     repeats_left,
@@ -30,7 +29,6 @@ from dpalgos.guarantees import (
     Loss,
     Neighbours,
     NoGuarantee,
-    PureEpsilon,
     ZeroConcentrated,
 )
 from storage.errors import InputError, RefusedError
@@ -117,19 +115,12 @@ class AccountingPolicy:
         if cap is None:
             return Decision(admitted=True, costs=_written(prices[0]))
         now = _Standing.of(history, cap, terms)
-        found = admit(
-            now.summed,
-            (partition, prices[0]),
-            now.limit,
-            otherwise=prices[1:],
-            run=self._stated(new, delta, terms) if new else None,
-        )
+        found = admit(now.summed, (partition, prices[0]), now.limit, otherwise=prices[1:])
         after = _summed(history).with_plan(partition, found.costs)
         return Decision(
             admitted=found.admitted and now.broken is None,
             costs=_written({party: found.costs.get(party, cost) for party, cost in prices[0].items()}),
             reason=now.broken or found.reason,
-            way_out="" if now.broken else found.way_out,
             details=_details(found),
             totals={name: _finite(value) for name, value in worst_totals(after)._asdict().items()},
         )
@@ -154,28 +145,6 @@ class AccountingPolicy:
             selected = [(parties, as_selected(losses) or losses) for parties, losses in releases]
             found.append(price(selected, delta, rows_per_person=self.rows_per_person))
         return found
-
-    def _stated(self, new: Sequence[ReleaseCharge], delta: float, terms: AccountTerms) -> StatedRun | None:
-        """Return what a run states of itself, for one row under the relation that it is proved under."""
-        releases = [(one.parties, _guarantee(one)) for one in _counted_once(new)]
-        proved = {(guarantee.neighbours, guarantee.proved) for _, guarantee in releases}
-        if len(proved) > 1:
-            return None
-        ((_, first),) = releases[:1]
-        relation = Neighbours(terms.relation)
-
-        def convert(loss: Loss) -> Loss:
-            (converted,) = losses_under(replace(first, losses=(loss,)), relation)
-            return group_loss(converted, self.rows_per_person)
-
-        losses = [(parties, guarantee.losses) for parties, guarantee in releases]
-        pure = all(isinstance(loss, PureEpsilon) for _, bill in losses for loss in bill)
-        return StatedRun(
-            releases=losses,
-            delta=0.0 if pure else delta,
-            rows_per_person=self.rows_per_person,
-            convert=convert,
-        )
 
     def lacking(self, history: Sequence[PlanRecord], totals: Mapping[str, float | None]) -> dict[str, object]:
         """Return the cost of one plan, paid by every row, that brings a history at least to these running totals."""
@@ -240,9 +209,7 @@ def _finite(value: float) -> float | None:
 
 
 def _details(admission: Admission) -> dict[str, object]:
-    fits = {} if admission.fits is None else {"fits": admission.fits}
     return {
-        **fits,
         "spent_before": _finite(admission.before.epsilon),
         "spent_after": _finite(admission.after.epsilon),
         "left": admission.left,

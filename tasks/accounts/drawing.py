@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import base64
 import html
-import io
 import math
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from tasks.accounts.history import BudgetHistory, SpendingPoint
-from tasks.runtime.plots import BLUE, RED, STYLE
+from tasks.runtime.plots import BLUE, RED, png_of, styled_figure
 
 __all__ = ["budget_page", "budget_table", "draw_budgets"]
 
@@ -49,15 +48,12 @@ def draw_budgets(histories: Sequence[BudgetHistory]) -> bytes:
 
     Beyond twelve accounts those whose share of the cap is largest are drawn.
     """
-    from matplotlib import rc_context
     from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
-    from matplotlib.figure import Figure
 
     chosen = sorted(histories, key=_fullness, reverse=True)[:_MOST_ACCOUNTS]
     columns = min(len(chosen), 2) or 1
     lines = -(-len(chosen) // columns) or 1
-    with rc_context(dict(STYLE)):
-        figure = Figure(figsize=(4.6 * columns, 2.6 * lines), layout="constrained")
+    with styled_figure(4.6 * columns, 2.6 * lines) as figure:
         grid = figure.subplots(lines, columns, squeeze=False)
         for axes in grid.flat[len(chosen) :]:
             axes.set_axis_off()
@@ -84,9 +80,7 @@ def draw_budgets(histories: Sequence[BudgetHistory]) -> bytes:
             locator = AutoDateLocator(maxticks=6)
             axes.xaxis.set_major_locator(locator)
             axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))
-        file = io.BytesIO()
-        figure.savefig(file, format="png", dpi=110, metadata={"Software": None})
-    return file.getvalue()
+        return png_of(figure, 110)
 
 
 def _fullness(one: BudgetHistory) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import uuid
 
-from tasks.auditing.drawing import draw_trade_off
+from tasks.auditing.drawing import draw_trade_offs
 from tasks.auditing.examination import Examined
 from tasks.tracking.promotion import AUDIT_TAG, AUDITS
 from tasks.tracking.runs import RunReport
@@ -59,7 +59,7 @@ def audit_report(examined: Examined) -> RunReport:
             "trade_off_measured": {round(1000 * alpha): beta for alpha, beta in one.curve},
         },
         tags={AUDIT_TAG: examined.outcome},
-        files={"audit.json": json.dumps(found, indent=2, default=str), "trade-off.png": draw_trade_off(one)},
+        files={"audit.json": json.dumps(found, indent=2, default=str), "trade-off.png": draw_trade_offs([one])},
         note=_note(examined),
     )
 

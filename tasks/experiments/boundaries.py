@@ -7,15 +7,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+from sklearn.datasets import dump_svmlight_file
 
-from dpalgos.rows import Floats
+from dpalgos.rows import Floats, Ints
 from storage.datasets import open_dataset
 from storage.errors import InputError, RefusedError
-from storage.refs import ReleaseRef, Visibility
+from storage.refs import DatasetRef, ReleaseRef, Visibility
 from tasks.datasets.description import find_dataset
 from tasks.datasets.registration import ingest
 from tasks.datasets.request import IngestRequest
-from tasks.experiments.figures import DecisionBoundaries
+from tasks.experiments.figures import Drawing, draw_boundaries
 from tasks.experiments.points import PointResult
 from tasks.normalisation import normalise
 from tasks.release.storing import read_release
@@ -41,21 +42,22 @@ def ingest_features(source: str, features: Sequence[int], name: str) -> None:
         raise RefusedError(f"{source} is private; a copy of some of its features would stand outside its account")
     if not features or max(features) >= dataset.dimension:
         raise InputError(f"{source} has features 0 to {dataset.dimension - 1}; {list(features)} are not all there")
-    lines = []
-    for rows, labels in open_dataset(current_layout(), dataset).blocks():
-        for row, label in zip(rows, labels, strict=True):
-            cells = " ".join(f"{place}:{float(row[feature])!r}" for place, feature in enumerate(features, start=1))
-            lines.append(f"{label} {cells}")
+    rows, labels = _rows(dataset)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "rows.libsvm")
-        path.write_text("\n".join(lines) + "\n", "utf-8")
+        dump_svmlight_file(rows[:, list(features)], labels, str(path), zero_based=False)
         ingest(
             IngestRequest(name=name, format="libsvm", path=path, visibility=Visibility.PUBLIC, dimension=len(features))
         )
 
 
-def decision_boundaries(results: Sequence[PointResult]) -> DecisionBoundaries:
-    """Return the rows of a public set of two features as the models saw them, and each series' first model on a grid.
+def _rows(dataset: DatasetRef) -> tuple[Floats, Ints]:
+    features, labels = zip(*open_dataset(current_layout(), dataset).blocks(), strict=True)
+    return np.concatenate(features), np.concatenate(labels)
+
+
+def decision_boundaries(results: Sequence[PointResult], title: str) -> Drawing:
+    """Draw the rows of a public set of two features as the models saw them, and where each series' first model divides.
 
     Raises
     ------
@@ -66,21 +68,12 @@ def decision_boundaries(results: Sequence[PointResult]) -> DecisionBoundaries:
     if dataset.private or dataset.dimension != 2:
         raise InputError(f"{dataset.name} has {dataset.dimension} features; the picture is of public rows with two")
     dataset = normalise.fn(dataset, str(results[0].axes.get("normalisation", "unit-norm")))
-    shown = [
-        (float(row[0]), float(row[1]), int(label))
-        for features, labels in open_dataset(current_layout(), dataset).blocks()
-        for row, label in zip(features, labels, strict=True)
-    ]
-    places = np.array([row[:2] for row in shown])
-    x, y = (
-        np.linspace(low - _MARGIN, high + _MARGIN, _GRID)
-        for low, high in zip(places.min(axis=0), places.max(axis=0), strict=True)
-    )
+    rows, labels = _rows(dataset)
+    x, y = np.linspace(rows.min(axis=0) - _MARGIN, rows.max(axis=0) + _MARGIN, _GRID).T
     grid = np.stack(np.meshgrid(x, y), axis=-1).reshape(-1, 2)
-    # The first of each series, in their order.
     first = {result.label: result for result in reversed(results)}
-    scores = [(one.label, one.status, _scores(one, grid).reshape(_GRID, _GRID).tolist()) for one in first.values()]
-    return DecisionBoundaries(rows=shown, grid=(x.tolist(), y.tolist()), scores=scores[::-1])
+    scores = [(one.label, one.status, _scores(one, grid).reshape(_GRID, _GRID)) for one in first.values()]
+    return draw_boundaries(rows, labels, (x, y), scores[::-1], title)
 
 
 def _scores(result: PointResult, grid: Floats) -> Floats:

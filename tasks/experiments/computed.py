@@ -8,13 +8,13 @@ from types import MappingProxyType
 from pydantic import BaseModel
 
 from dpalgos.errors import ParameterError, UnknownNameError
-from dpalgos.guarantees import ApproximateDP, Loss, PureEpsilon, Setting, Trust
+from dpalgos.guarantees import ApproximateDP, PureEpsilon, Setting, Trust
 from dpalgos.registry import AlgorithmSpec, lookup
 from tasks.datasets.description import find_dataset
 from tasks.experiments.points import PointResult
-from tasks.experiments.records import Table
 from tasks.experiments.risk import Risk, curvature_along_descent
 from tasks.experiments.specification import Point
+from tasks.experiments.tables import Table
 from tasks.planning.algorithms import describe_system
 from tasks.planning.resolution import resolve
 
@@ -60,38 +60,24 @@ def noise_phases(points: list[Point]) -> Computed:
     return [], [Table(title="Mechanisms, read off the registry", head=head, body=body)]
 
 
-_BUDGETS: Mapping[type[Loss], Callable[[float, float], Loss]] = MappingProxyType(
-    {
-        PureEpsilon: lambda epsilon, delta: PureEpsilon(epsilon),
-        ApproximateDP: ApproximateDP,
-    }
-)
-
-
 def noise_scales(points: list[Point]) -> Computed:
     """Return the scale of the noise each mechanism adds at public n, d, ε and δ, as its paper has it."""
-    head = ["data set", "mechanism", "n", "d", "epsilon", "delta", "noise scale"]
     body = []
     for point in points:
         reference, config = find_dataset(point.config.dataset), point.config
+        setting = Setting(sizes=(reference.rows,), dimension=reference.dimension, classes=2, trust=Trust.CENTRAL)
+        epsilon, delta = float(config.epsilon or 1.0), config.stated_delta
+        budgets = (PureEpsilon(epsilon), ApproximateDP(epsilon, delta))
         for kind, name in (("projections", config.projection), ("trainers", config.trainer)):
-            if name is None or not (cls := lookup(kind, name)).budgets:
-                continue
-            make = _BUDGETS.get(cls.budgets[0])
-            if make is None or not (hasattr(cls, "noise_scale") or hasattr(cls, "deviation")):
-                continue
-            budget = make(float(config.epsilon or 1.0), config.stated_delta)
-            algorithm = AlgorithmSpec(kind, name, {"budget": budget}).build()
-            setting = Setting(sizes=(reference.rows,), dimension=reference.dimension, classes=2, trust=Trust.CENTRAL)
-            scale = algorithm.noise_scale(setting) if hasattr(cls, "noise_scale") else algorithm.deviation(setting)
-            numbers = [
-                reference.rows,
-                reference.dimension,
-                f"{config.epsilon:g}",
-                f"{config.stated_delta:.3g}",
-                f"{scale:.4g}",
-            ]
-            body.append([reference.name, point.label, *(str(one) for one in numbers)])
+            cls = lookup(kind, name) if name is not None else None
+            budget = next((one for one in budgets if cls is not None and type(one) in cls.budgets[:1]), None)
+            scale = getattr(cls, "noise_scale", getattr(cls, "deviation", None))
+            if name is not None and budget is not None and scale is not None:
+                deviation = scale(AlgorithmSpec(kind, name, {"budget": budget}).build(), setting)
+                sizes = [str(reference.rows), str(reference.dimension)]
+                numbers = [f"{config.epsilon:g}", f"{delta:.3g}", f"{deviation:.4g}"]
+                body.append([reference.name, point.label, *sizes, *numbers])
+    head = ["data set", "mechanism", "n", "d", "epsilon", "delta", "noise scale"]
     return [], [Table(title="Noise scales at public sizes", head=head, body=body)]
 
 
@@ -106,8 +92,7 @@ def curvature(points: list[Point]) -> Computed:
     results = []
     for point in points:
         descent = _Descent.model_validate(point.config.parameters)
-        risk = Risk(point.config, loss="logistic", regularisation=descent.regularisation)
-        path = curvature_along_descent(risk.problem, descent.step_size, descent.iterations)
+        problem = Risk(point.config, loss="logistic", regularisation=descent.regularisation).problem
         results += [
             PointResult(
                 label=point.label,
@@ -115,10 +100,10 @@ def curvature(points: list[Point]) -> Computed:
                 algorithm="gradient descent",
                 trust="central",
                 status="non-private",
-                axes={"iterations": step.iterations, "regularisation": descent.regularisation},
-                metrics={"average_curvature": step.average, "minimum_curvature": step.minimum},
+                axes={"iterations": iterations, "regularisation": descent.regularisation},
+                metrics={"average_curvature": average, "minimum_curvature": minimum},
             )
-            for step in path
+            for iterations, average, minimum in curvature_along_descent(problem, descent.step_size, descent.iterations)
         ]
     return results, []
 

@@ -5,24 +5,24 @@ from __future__ import annotations
 import io
 import numbers
 import textwrap
-from collections.abc import Mapping, Sequence
-from statistics import fmean
+from collections.abc import Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
+import pandas as pd
 from pydantic import BaseModel
 
-from tasks.experiments.points import PointResult, Status
+from dpalgos.rows import Floats, Ints
+from tasks.experiments.points import PointResult, Status, column, table_of
 from tasks.experiments.specification import Plot
+from tasks.runtime.plots import STYLE
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-from tasks.runtime.plots import STYLE
 
-__all__ = ["DecisionBoundaries", "Drawing", "axis_label", "draw", "draw_boundaries"]
+__all__ = ["Drawing", "axis_label", "draw", "draw_boundaries"]
 
 # Okabe and Ito's palette without its black (no privacy) and its yellow (too pale on paper).
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#7F3C8D", "#5F6A6A")
@@ -59,24 +59,6 @@ class Drawing(BaseModel, frozen=True):
     svg: bytes
 
 
-class DecisionBoundaries(BaseModel, frozen=True):
-    """Rows of two features and where models of two classes divide them.
-
-    Attributes
-    ----------
-    rows : list of (x, y, class)
-    grid : (list, list)
-        x and y where the models are asked.
-    scores : list of (label, status, scores)
-        Of each model, a score for each y and x.
-    """
-
-    rows: list[tuple[float, float, int]]
-    grid: tuple[list[float], list[float]]
-    scores: list[tuple[str, Status, list[list[float]]]]
-    axes: tuple[str, str] = ("first feature", "second feature")
-
-
 def axis_label(name: str) -> str:
     """Return how an axis or a metric is called for people."""
     return _AXIS_LABELS.get(name, name.removeprefix("param.").replace("_", " "))
@@ -88,72 +70,43 @@ def _family(label: str) -> str:
 
 
 class _Style:
-    """How each series looks: colour by family, everything else by what is proved."""
+    """How each series of a table looks: colour by family, everything else by what is proved."""
 
-    def __init__(self, results: Sequence[PointResult]) -> None:
-        self.labels = list(dict.fromkeys(result.label for result in results))
-        self.status = {result.label: result.status for result in results}
+    def __init__(self, table: pd.DataFrame) -> None:
+        self.status: dict[str, Status] = dict(zip(table["label"], table["status"], strict=True))
         # One line without privacy is the black reference; several among themselves need colours like others.
-        plain = [one for one in self.labels if self.status[one] == "non-private"]
-        self._black = plain[0] if plain else None
-        families = list(dict.fromkeys(_family(one) for one in self.labels if one != self._black))
-        self._place = {family: place for place, family in enumerate(families)}
+        self._black = next((label for label, status in self.status.items() if status == "non-private"), None)
+        self._families = list(dict.fromkeys(_family(label) for label in self.status if label != self._black))
 
     def colour(self, label: str) -> str:
-        return "#000000" if label == self._black else _COLOURS[self._place[_family(label)] % len(_COLOURS)]
+        return "#000000" if label == self._black else _COLOURS[self._families.index(_family(label)) % len(_COLOURS)]
 
     def line(self, label: str) -> dict[str, Any]:
-        colour = self.colour(label)
+        shown: dict[str, Any] = {"color": self.colour(label), "label": self.legend_label(label)}
         if self.status[label] == "non-private":
-            return {"color": colour, "linestyle": ":", "linewidth": 1.4, "marker": ""}
+            return {**shown, "linestyle": ":", "linewidth": 1.4, "marker": ""}
         # Beyond eight series colours come again, with other markers.
-        place = self._place[_family(label)]
-        marker = _MARKERS[(place + place // len(_COLOURS)) % len(_MARKERS)]
-        common = {"color": colour, "marker": marker, "markersize": 5.5}
+        place = self._families.index(_family(label))
+        shown |= {"marker": _MARKERS[(place + place // len(_COLOURS)) % len(_MARKERS)], "markersize": 5.5}
         if self.status[label] == "proved":
-            return {**common, "linestyle": "-", "linewidth": 1.8}
-        return {**common, "linestyle": "--", "linewidth": 1.2, "markerfacecolor": "white"}
+            return {**shown, "linestyle": "-", "linewidth": 1.8}
+        return {**shown, "linestyle": "--", "linewidth": 1.2, "markerfacecolor": "white"}
 
     def bar(self, label: str) -> dict[str, Any]:
-        colour = self.colour(label)
-        if self.status[label] == "proved":
-            return {"facecolor": colour, "edgecolor": colour}
-        hatch = "" if self.status[label] == "non-private" else "////"
-        return {"facecolor": "white", "edgecolor": colour, "hatch": hatch, "linewidth": 1.2}
+        colour, status = self.colour(label), self.status[label]
+        face, hatch = colour if status == "proved" else "white", "////" if status == "unproved" else ""
+        shown = {"label": self.legend_label(label), "edgecolor": colour, "linewidth": 1.2}
+        return {**shown, "facecolor": face, "hatch": hatch}
 
     def legend_label(self, label: str) -> str:
         return f"{label}{_SUFFIXES[self.status[label]]}"
 
 
-def _is_number(value: object) -> TypeGuard[numbers.Real]:
-    return isinstance(value, numbers.Real) and not isinstance(value, bool)
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, (list, tuple)):
-        return ", ".join(_text(part) for part in value)
-    return f"{value:g}" if _is_number(value) else str(value)
-
-
-def _series(results: Sequence[PointResult], x: str, y: str) -> list[tuple[Any, list[float]]]:
-    """Return the values at each place of an axis, in its order; None stands for results the axis does not concern."""
-    found: dict[str, tuple[Any, list[float]]] = {}
-    for result in results:
-        if y in result.metrics and np.isfinite(result.metrics[y]):
-            place = result.value(x)
-            found.setdefault(_text(place) if place is not None else "", (place, []))[1].append(result.metrics[y])
-    places = list(found.values())
-    return sorted(places, key=lambda item: item[0]) if all(_is_number(place) for place, _ in places) else places
-
-
-def _positions(results: Sequence[PointResult], x: str) -> tuple[dict[str, float], bool]:
-    values = {_text(place): place for result in results if (place := result.value(x)) is not None}
-    numeric = {text: float(place) for text, place in values.items() if _is_number(place)}
-    if len(numeric) == len(values):
-        return numeric, True
-    return {text: float(number) for number, text in enumerate(values)}, False
+def _places(table: pd.DataFrame, x: str) -> tuple[dict[object, float], bool]:
+    """Return where the values of an axis stand, and whether that is where they are as numbers."""
+    values = list(table[x].dropna().unique())
+    numeric = all(isinstance(value, numbers.Real) and not isinstance(value, bool) for value in values)
+    return {value: float(value) if numeric else float(number) for number, value in enumerate(values)}, numeric
 
 
 def _name_places(axes: Axes, texts: Sequence[str], across: int) -> None:
@@ -165,55 +118,43 @@ def _name_places(axes: Axes, texts: Sequence[str], across: int) -> None:
         axes.set_xticks(range(len(texts)), texts, fontsize=7, rotation=30, ha="right", rotation_mode="anchor")
 
 
-def _draw_lines(axes: Axes, results: Sequence[PointResult], plot: Plot, y: str, style: _Style, across: int) -> None:
-    positions, numeric = _positions(results, plot.x)
-    for label in style.labels:
-        series = _series([result for result in results if result.label == label], plot.x, y)
-        if not series:
+def _draw_lines(axes: Axes, table: pd.DataFrame, plot: Plot, y: str, style: _Style, across: int) -> None:
+    x = column(plot.x)
+    places, numeric = _places(table, x)
+    for label, own in table.groupby("label", sort=False):
+        shade: dict[str, Any] = {"color": style.colour(label), "linewidth": 0}
+        if own[x].isna().any():
+            axes.axhline(own[y].mean(), **{**style.line(label), "marker": ""})
+            axes.axhspan(own[y].min(), own[y].max(), alpha=0.08, **shade)
             continue
-        if any(place is None for place, _ in series):
-            values = [value for _, found in series for value in found]
-            axes.axhline(fmean(values), label=style.legend_label(label), **{**style.line(label), "marker": ""})
-            axes.axhspan(min(values), max(values), color=style.colour(label), alpha=0.08, linewidth=0)
-            continue
-        xs = [positions[_text(place)] for place, _ in series]
-        axes.plot(xs, [fmean(values) for _, values in series], label=style.legend_label(label), **style.line(label))
-        low, high = [min(values) for _, values in series], [max(values) for _, values in series]
-        axes.fill_between(xs, low, high, color=style.colour(label), alpha=0.15, linewidth=0)
-    if numeric and plot.log_x:
-        axes.set_xscale("log")
-        axes.set_xticks(sorted(positions.values()), [_text(value) for value in sorted(positions.values())])
-        axes.minorticks_off()
-    elif not numeric:
-        _name_places(axes, list(positions), across)
+        spread = own.groupby(own[x].map(places))[y].agg(["mean", "min", "max"])
+        axes.plot(spread.index, spread["mean"], **style.line(label))
+        axes.fill_between(spread.index, spread["min"], spread["max"], alpha=0.15, **shade)
+    if not numeric:
+        _name_places(axes, list(map(str, places)), across)
         axes.margins(x=0.08)
+    elif plot.log_x:
+        axes.set_xscale("log")
+        axes.set_xticks(sorted(places.values()), [f"{place:g}" for place in sorted(places.values())])
+        axes.minorticks_off()
 
 
-def _draw_bars(axes: Axes, results: Sequence[PointResult], plot: Plot, y: str, style: _Style, across: int) -> None:
-    measured = [result for result in results if y in result.metrics]
-    found = dict.fromkeys(_text(place) for result in results if (place := result.value(plot.x)) is not None)
-    places = list(found) or [""]
-    labels = [label for label in style.labels if any(result.label == label for result in measured)]
-    width = 0.8 / max(len(labels), 1)
-    for number, label in enumerate(labels):
-        mine = [result for result in measured if result.label == label]
-        everywhere = any(result.value(plot.x) is None for result in mine)
-        legend: str | None = style.legend_label(label)
-        for place, text in enumerate(places):
-            at = [result.metrics[y] for result in mine if everywhere or _text(result.value(plot.x)) == text]
-            if not at:
-                continue
-            middle, centre = fmean(at), place - 0.4 + width * (number + 0.5)
-            # The mean of equal values can be off by its last bit, and matplotlib refuses a whisker below nothing.
-            spread = [[max(middle - min(at), 0.0)], [max(max(at) - middle, 0.0)]]
-            axes.bar(centre, middle, width * 0.9, label=legend, **style.bar(label))
-            axes.errorbar(centre, middle, yerr=spread, color="#333333", linewidth=0.9, capsize=2)
-            legend = None
-    _name_places(axes, places, across)
+def _draw_bars(axes: Axes, table: pd.DataFrame, plot: Plot, y: str, style: _Style, across: int) -> None:
+    x = column(plot.x)
+    places = list(_places(table, x)[0]) or [""]
+    width = 0.8 / table["label"].nunique()
+    for number, (label, own) in enumerate(table.groupby("label", sort=False)):
+        if own[x].isna().any():
+            # What the axis does not concern stands at each place.
+            own = pd.concat([own.assign(**{x: place}) for place in places])
+        middle, low, high = own.groupby(x)[y].agg(["mean", "min", "max"]).reindex(places).to_numpy().T
+        # The mean of equal values can be off by its last bit, and matplotlib refuses a whisker below nothing.
+        whiskers = np.maximum([middle - low, high - middle], 0.0)
+        centres = np.arange(len(places)) - 0.4 + width * (number + 0.5)
+        axes.bar(centres, middle, width * 0.9, **style.bar(label))
+        axes.errorbar(centres, middle, yerr=whiskers, color="#333333", linewidth=0.9, capsize=2, linestyle="")
+    _name_places(axes, list(map(str, places)), across)
     axes.grid(axis="x", visible=False)
-
-
-_KINDS = MappingProxyType({"lines": _draw_lines, "bars": _draw_bars})
 
 
 def draw(plot: Plot, results: Sequence[PointResult], title: str) -> Drawing:
@@ -231,24 +172,29 @@ def draw(plot: Plot, results: Sequence[PointResult], title: str) -> Drawing:
     """
     from matplotlib import rc_context
 
-    style = _Style(results)
+    table = table_of(results).replace([np.inf, -np.inf], np.nan)
+    style, draw_panel = _Style(table), _draw_bars if plot.kind == "bars" else _draw_lines
+    metrics = [f"metric_{name}" for name in plot.y]
+    table = table.reindex(columns=list(dict.fromkeys([*table, column(plot.x), column(plot.panels), *metrics])))
     panels = [
-        (panel, y)
-        for y in plot.y
-        for panel in dict.fromkeys(_text(result.value(plot.panels)) for result in results if y in result.metrics)
+        (name, metric, own)
+        for metric in metrics
+        for name, own in table.dropna(subset=[metric]).groupby(column(plot.panels), sort=False, dropna=False)
     ]
     across = min(len(panels), 4) or 1
-    down = -(-len(panels) // across) or 1
     with rc_context(dict(STYLE)):
-        figure, grid = _figure(across, down, [style.legend_label(label) for label in style.labels], title)
-        for axes, (panel, y) in zip(grid, panels, strict=False):
-            mine = [result for result in results if _text(result.value(plot.panels)) == panel]
-            _KINDS[plot.kind](axes, mine, plot, y, style, across)
-            axes.set_title(panel if plot.panels == "dataset" else f"{axis_label(plot.panels)}: {panel}", fontsize=9)
+        legend = list(map(style.legend_label, style.status))
+        figure, grid = _figure(across, -(-len(panels) // across) or 1, legend, title)
+        for axes, (panel, metric, own) in zip(grid, panels, strict=False):
+            draw_panel(axes, own, plot, metric, style, across)
+            y = metric.removeprefix("metric_")
+            axes.set_title(
+                str(panel) if plot.panels == "dataset" else f"{axis_label(plot.panels)}: {panel}", fontsize=9
+            )
             axes.set_xlabel(plot.x_title or axis_label(plot.x))
             axes.set_ylabel(plot.y_title or axis_label(y))
             if y in plot.log_y:
-                _use_log_y(axes, [result.metrics[y] for result in mine if y in result.metrics])
+                _use_log_y(axes, own[metric].tolist())
         for axes in grid[len(panels) :]:
             axes.set_visible(False)
         return _finish(figure, grid[: len(panels)], across)
@@ -269,24 +215,35 @@ def _use_log_y(axes: Axes, values: Sequence[float]) -> None:
     axes.tick_params(axis="y", which="minor", labelsize=7)
 
 
-def draw_boundaries(boundaries: DecisionBoundaries, title: str) -> Drawing:
-    """Draw rows of two features and, for each model, where its score is zero."""
+def draw_boundaries(
+    rows: Floats, labels: Ints, grid: tuple[Floats, Floats], scores: Sequence[tuple[str, Status, Floats]], title: str
+) -> Drawing:
+    """Draw rows of two features and two classes and, for each model, where its score is zero.
+
+    Parameters
+    ----------
+    rows : array (n, 2)
+    labels : array (n,)
+    grid : (array, array)
+        x and y where the models are asked.
+    scores : sequence of (label, status, array)
+        Of each model, a score for each y and x.
+    title : str
+    """
     from matplotlib import rc_context
 
     with rc_context(dict(STYLE)):
-        series = ["class 0", "class 1", *(f"{label}{_SUFFIXES[status]}" for label, status, _ in boundaries.scores)]
+        series = ["class 0", "class 1", *(f"{label}{_SUFFIXES[status]}" for label, status, _ in scores)]
         figure, (axes, *_) = _figure(1, 1, series, title)
-        rows: NDArray[np.float64] = np.array(boundaries.rows, dtype=np.float64)
-        for number, name in enumerate(("class 0", "class 1")):
-            mine = rows[rows[:, 2] == number]
-            axes.scatter(mine[:, 0], mine[:, 1], s=12, marker="ox"[number], color="#999999", label=name, linewidths=0.8)
-        for number, (label, status, scores) in enumerate(boundaries.scores):
+        for number in (0, 1):
+            x, y = rows[labels == number].T
+            axes.scatter(x, y, s=12, marker="ox"[number], color="#999999", label=series[number], linewidths=0.8)
+        for number, (label, status, found) in enumerate(scores):
             colour = "#000000" if status == "non-private" else _COLOURS[number % len(_COLOURS)]
             dashes = {"non-private": "dotted", "unproved": "dashed", "proved": "solid"}[status]
-            axes.contour(*boundaries.grid, scores, levels=[0.0], colors=[colour], linestyles=[dashes], linewidths=1.6)
+            axes.contour(*grid, found, levels=[0.0], colors=[colour], linestyles=[dashes], linewidths=1.6)
             axes.plot([], [], color=colour, linestyle=dashes, label=f"{label}{_SUFFIXES[status]}")
-        axes.set_xlabel(boundaries.axes[0])
-        axes.set_ylabel(boundaries.axes[1])
+        axes.set(xlabel="first feature", ylabel="second feature")
         return _finish(figure, [axes], 1)
 
 
@@ -313,11 +270,11 @@ def _figure(across: int, down: int, labels: Sequence[str], title: str) -> tuple[
 def _finish(figure: Figure, panels: Sequence[Axes], across: int) -> Drawing:
     found: dict[str, Any] = {}
     for axes in panels:
-        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
-            found.setdefault(label, handle)
-    columns = _columns(across, list(found))
-    figure.legend(list(found.values()), list(found), loc="outside lower left", ncols=columns, fontsize=8)
-    pictures: Mapping[str, io.BytesIO] = {"png": io.BytesIO(), "svg": io.BytesIO()}
-    figure.savefig(pictures["png"], format="png", dpi=160)
-    figure.savefig(pictures["svg"], format="svg", metadata={"Date": None})
-    return Drawing(png=pictures["png"].getvalue(), svg=pictures["svg"].getvalue())
+        found = {**dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True)), **found}
+    figure.legend(
+        list(found.values()), list(found), loc="outside lower left", ncols=_columns(across, list(found)), fontsize=8
+    )
+    png, svg = io.BytesIO(), io.BytesIO()
+    figure.savefig(png, format="png", dpi=160)
+    figure.savefig(svg, format="svg", metadata={"Date": None})
+    return Drawing(png=png.getvalue(), svg=svg.getvalue())

@@ -113,21 +113,18 @@ def _lines(entry: dict[str, Any], documentation: str) -> Iterator[str]:
     first = (entry.get("summary") or documentation.split("\n\n")[0]).replace("\n", " ").strip()
     yield first
     yield ""
-    yield f"- **Source:** {entry['source']}"
-    yield f"- **Trust:** {', '.join(entry['trust'])}"
-    for trust, parts in entry.get("parts", {}).items():
-        yield f"- **Made of** ({trust}): {', '.join(parts)}"
-    if entry["claim"]:
-        yield f"- **Claim:** {entry['claim']} ({entry['theorem']})"
-    yield f"- **Proved:** {entry['proved'] or 'none'}"
-    if entry["reason"]:
-        yield f"- **Why not:** {entry['reason']}"
-    if entry["flaw"]:
-        yield f"- **Flaw:** {entry['flaw']}"
-    if entry["sound_counterpart"]:
-        yield f"- **Sound counterpart:** {entry['sound_counterpart']}"
-    for assumption in entry["assumptions"]:
-        yield f"- **Assumes:** {assumption}"
+    facts = [
+        ("Source", entry["source"]),
+        ("Trust", ", ".join(entry["trust"])),
+        *((f"Made of** ({trust})", ", ".join(parts)) for trust, parts in entry.get("parts", {}).items()),
+        ("Claim", entry["claim"] and f"{entry['claim']} ({entry['theorem']})"),
+        ("Proved", entry["proved"] or "none"),
+        ("Why not", entry["reason"]),
+        ("Flaw", entry["flaw"]),
+        ("Sound counterpart", entry["sound_counterpart"]),
+        *(("Assumes", assumption) for assumption in entry["assumptions"]),
+    ]
+    yield from (f"- **{name}{':' if '**' in name else ':**'} {text}" for name, text in facts if text)
     proof = _section(documentation, "Guarantee")
     if proof:
         yield ""

@@ -1,22 +1,33 @@
-"""Results of an experiment's points as figures, tables and checks see them."""
+"""Results of an experiment's points, one by one and as one table; what checks and the paper's numbers say of them."""
 
 from __future__ import annotations
 
 import json
+import operator
 from collections.abc import Callable, Mapping, Sequence
-from statistics import fmean
 from types import MappingProxyType
 from typing import Literal
 
+import pandas as pd
 from pydantic import BaseModel
 
-from tasks.experiments.specification import Check, Derived, PaperValue, Point
+from tasks.experiments.specification import NOISE_AXES, Check, Derived, PaperValue, Point
 from tasks.tracking.results import RunResult
 
-__all__ = ["Compared", "PointResult", "Verdict", "compare_with_paper", "derive", "point_result", "verdicts"]
+__all__ = [
+    "Compared",
+    "PointResult",
+    "Verdict",
+    "column",
+    "compare_with_paper",
+    "derive",
+    "point_result",
+    "table_of",
+    "verdicts",
+]
 
-NOISE_AXES = ("seeds", "seed", "partition_seed", "repetition")
-"""Axes that repeat a point rather than ask another question."""
+_WHO = ("algorithm", "trainer", "projection", "aggregation", "trust")
+_FACTS = ("label", "dataset", "algorithm", "trust", "status")
 
 Status = Literal["proved", "unproved", "non-private"]
 
@@ -48,21 +59,13 @@ class PointResult(BaseModel, frozen=True):
     sound_counterpart: str | None = None
     releases: tuple[str, ...] = ()
 
-    def asks(self, where: Mapping[str, object]) -> bool:
-        """Whether the result is at these values of its axes (or of label, data set, algorithm, trust)."""
-        return all(self.value(name) == value for name, value in where.items())
-
     def value(self, axis: str) -> object:
         """Return where the result is on an axis; None where the axis does not concern it."""
-        if axis in ("label", "dataset", "algorithm", "trust", "status"):
-            return getattr(self, axis)
-        return self.axes.get(axis)
+        return getattr(self, axis) if axis in _FACTS else self.axes.get(axis)
 
-    def question(self, ignoring: Sequence[str] = ()) -> str:
-        """Return what is asked without who answers: equal for the results that are compared with each other."""
-        own = ("algorithm", "trainer", "projection", "aggregation", "trust", *NOISE_AXES, *ignoring)
-        asked = {name: value for name, value in self.axes.items() if name not in own}
-        return json.dumps([self.dataset, asked], sort_keys=True, default=str)
+    def with_metric(self, name: str, value: float) -> PointResult:
+        """Return the result with one more metric."""
+        return self.model_copy(update={"metrics": {**self.metrics, name: value}})
 
 
 def _status(result: RunResult) -> Status:
@@ -97,12 +100,51 @@ def point_result(point: Point, result: RunResult) -> PointResult:
     )
 
 
-_HOW: Mapping[str, Callable[[float, float], float]] = MappingProxyType(
+def column(axis: str) -> str:
+    """Return the column of :func:`table_of` that holds an axis, or a fact that is asked for like one."""
+    return axis if axis in _FACTS or axis.startswith("axis_") else f"axis_{axis}"
+
+
+def table_of(results: Sequence[PointResult]) -> pd.DataFrame:
+    """Return results as one table, a line each: facts, then ``axis_NAME``, then ``metric_NAME``; missing is none."""
+    lines = [
+        {
+            **result.model_dump(mode="json", exclude={"axes", "metrics", "releases"}),
+            **{f"axis_{name}": _cell(value) for name, value in result.axes.items()},
+            **{f"metric_{name}": value for name, value in result.metrics.items()},
+        }
+        for result in results
+    ]
+    names = list(dict.fromkeys([*_FACTS, *(name for line in lines for name in line)]))
+    # Axes keep their own kinds of values: a whole number gets no point because another result has none.
+    table = pd.DataFrame(lines, columns=names, dtype=object)
+    return table.astype({name: float for name in names if name.startswith("metric_")})
+
+
+def _cell(value: object) -> object:
+    """Return what stands in a table for the value of an axis: lists as text, as people write them."""
+    return json.dumps(value).strip("[]") if isinstance(value, (list, tuple, dict)) else value
+
+
+def _at(table: pd.DataFrame, where: Mapping[str, object], *, or_none: bool = False) -> pd.DataFrame:
+    """Return the lines at these values of their axes; with ``or_none`` those too that an axis does not concern."""
+    for name, value in where.items():
+        cells = table.get(column(name), pd.Series(None, table.index, dtype=object))
+        table = table[(cells == _cell(value)) | (or_none & cells.isna())]
+    return table
+
+
+def _values(table: pd.DataFrame, metric: str) -> pd.Series:
+    """Return a metric where it was measured."""
+    return table.get(f"metric_{metric}", pd.Series(dtype=float)).dropna()
+
+
+_HOW: Mapping[str, Callable[[pd.Series, pd.Series], pd.Series]] = MappingProxyType(
     {
         "value": lambda one, other: one,
-        "difference": lambda one, other: one - other,
+        "difference": operator.sub,
         "absolute-difference": lambda one, other: abs(one - other),
-        "ratio": lambda one, other: one / other if other else float("inf"),
+        "ratio": operator.truediv,
     }
 )
 
@@ -111,16 +153,15 @@ def derive(results: Sequence[PointResult], wanted: Sequence[Derived]) -> list[Po
     """Add metrics that compare each result with the mean of its reference's; without a reference there is none."""
     found = list(results)
     for one in wanted:
-        references: dict[tuple[object, ...], list[float]] = {}
-        for result in found:
-            if result.asks(one.against) and one.metric in result.metrics:
-                place = tuple(str(result.value(name)) for name in one.match)
-                references.setdefault(place, []).append(result.metrics[one.metric])
-        for number, result in enumerate(found):
-            known = references.get(tuple(str(result.value(name)) for name in one.match))
-            if known and one.metric in result.metrics:
-                value = _HOW[one.how](result.metrics[one.metric], fmean(known))
-                found[number] = result.model_copy(update={"metrics": {**result.metrics, one.name: value}})
+        match, metric = [column(name) for name in one.match], f"metric_{one.metric}"
+        table = table_of(found)
+        table = table.reindex(columns=list(dict.fromkeys([*table, *match, metric])))
+        references = _at(table, one.against).groupby(match, dropna=False)[metric].mean().rename("reference")
+        values = _HOW[one.how](table[metric], table.merge(references, how="left", on=match)["reference"])
+        found = [
+            result if pd.isna(value) else result.with_metric(one.name, float(value))
+            for result, value in zip(found, values, strict=True)
+        ]
     return found
 
 
@@ -144,6 +185,11 @@ class Verdict(BaseModel, frozen=True):
     at_scale: bool = True
 
     @property
+    def shown(self) -> str:
+        """What was measured, for people."""
+        return "–" if self.measured is None else f"{self.measured:.4g}"
+
+    @property
     def summary(self) -> str:
         """The verdict in a few words."""
         found = {True: "holds", False: "does not hold", None: "not measured"}[self.holds]
@@ -152,62 +198,31 @@ class Verdict(BaseModel, frozen=True):
 
 def verdicts(results: Sequence[PointResult], checks: Sequence[Check], *, at_scale: bool = True) -> list[Verdict]:
     """Return the verdict of each check, measured at the paper's scale or elsewhere."""
-    return [_verdict(results, check).model_copy(update={"at_scale": at_scale}) for check in checks]
+    table = table_of(results)
+    return [_verdict(table, check, at_scale) for check in checks]
 
 
-def _verdict(results: Sequence[PointResult], check: Check) -> Verdict:
-    mine = _means([result for result in results if result.label == check.of and result.asks(check.where)], check)
-    if check.against is None:
-        values = [value for _, value in mine.items()]
-    else:
-        others = [result for result in results if result.label == check.against]
-        theirs = _means([result for result in others if _fits(result, check.where)], check)
+def _verdict(table: pd.DataFrame, check: Check, at_scale: bool) -> Verdict:
+    # Who answers, and with which noise, is not part of the question.
+    own = {column(name) for name in (*_WHO, *NOISE_AXES, *check.ignoring)} | {f"axis_{name}" for name in _WHO}
+    asked = ["dataset", *(name for name in table if name.startswith("axis_") and name not in own)]
+    theirs = _at(_at(table, {"label": check.against}), check.where, or_none=True)
+    values = []
+    for question, mine in _at(table, {"label": check.of, **check.where}).groupby(asked, dropna=False, sort=False):
         # A reference without the axis (no noise, hence no epsilon) stands beside every point of its data set.
-        values = [
-            _HOW[check.how](value, other)
-            for question, value in mine.items()
-            if (other := _other(theirs, others, question, check)) is not None
-        ]
+        there = {name: value for name, value in zip(asked, question, strict=True) if pd.notna(value)}
+        measured, other = _values(mine, check.metric), _values(_at(theirs, there, or_none=True), check.metric)
+        if len(measured) and (check.against is None or len(other)):
+            how = _HOW["value" if check.against is None else check.how]
+            values.append(float(how(measured.mean(), other.mean())))
     bounds = [(">= ", check.at_least), ("<= ", check.at_most)]
     wanted = " and ".join(f"{sign}{bound:g}" for sign, bound in bounds if bound is not None)
     if not values:
-        return Verdict(says=check.says, measured=None, wanted=wanted, holds=None, points=0)
+        return Verdict(says=check.says, measured=None, wanted=wanted, holds=None, points=0, at_scale=at_scale)
     worst = min if check.at_least is not None else max
-    measured = fmean(values) if check.over == "mean" else worst(values)
-    holds = (check.at_least is None or measured >= check.at_least) and (
-        check.at_most is None or measured <= check.at_most
-    )
-    return Verdict(says=check.says, measured=measured, wanted=wanted, holds=holds, points=len(values))
-
-
-def _fits(result: PointResult, where: Mapping[str, object]) -> bool:
-    return all(result.value(name) in (None, value) for name, value in where.items())
-
-
-def _means(results: Sequence[PointResult], check: Check) -> dict[str, float]:
-    found: dict[str, list[float]] = {}
-    for result in results:
-        if check.metric in result.metrics:
-            found.setdefault(result.question(check.ignoring), []).append(result.metrics[check.metric])
-    return {question: fmean(values) for question, values in found.items()}
-
-
-def _other(theirs: Mapping[str, float], others: Sequence[PointResult], question: str, check: Check) -> float | None:
-    if question in theirs:
-        return theirs[question]
-    dataset, asked = json.loads(question)
-    near = [
-        result.metrics[check.metric]
-        for result in others
-        if result.dataset == dataset
-        and check.metric in result.metrics
-        and all(
-            json.loads(json.dumps(value, default=str)) == asked.get(name)
-            for name, value in result.axes.items()
-            if name in asked and value is not None
-        )
-    ]
-    return fmean(near) if near else None
+    found = float(pd.Series(values).mean()) if check.over == "mean" else worst(values)
+    holds = (check.at_least is None or found >= check.at_least) and (check.at_most is None or found <= check.at_most)
+    return Verdict(says=check.says, measured=found, wanted=wanted, holds=holds, points=len(values), at_scale=at_scale)
 
 
 class Compared(BaseModel, frozen=True):
@@ -221,10 +236,10 @@ class Compared(BaseModel, frozen=True):
 
 def compare_with_paper(results: Sequence[PointResult], values: Sequence[PaperValue]) -> list[Compared]:
     """Return what the paper prints beside what was measured, where there is anything to compare."""
-    found = []
-    for value in values:
-        asked = [result.metrics for result in results if result.asks(value.where)]
-        same = [metrics[value.metric] for metrics in asked if value.metric in metrics]
-        if same:
-            found.append(Compared(where=value.where, metric=value.metric, paper=value.value, measured=fmean(same)))
-    return found
+    table = table_of(results)
+    same = [(value, _values(_at(table, value.where), value.metric)) for value in values]
+    return [
+        Compared(where=value.where, metric=value.metric, paper=value.value, measured=found.mean())
+        for value, found in same
+        if len(found)
+    ]

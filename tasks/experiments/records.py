@@ -3,34 +3,24 @@
 from __future__ import annotations
 
 import importlib.metadata
-import io
-import json
 import platform
 from pathlib import Path
 from typing import Annotated
 
-import pyarrow as pa
-import pyarrow.parquet as pq
+import pandas as pd
 from pydantic import AliasChoices, BaseModel, Field
 
 from storage.atomic import write_bytes
 from storage.errors import InputError
 from storage.layout import path_component
 from tasks.experiments.figures import Drawing
-from tasks.experiments.points import Compared, PointResult, Verdict
+from tasks.experiments.points import Compared, PointResult, Verdict, table_of
+from tasks.experiments.tables import Table
 from tasks.runtime.settings import current_layout
 
-__all__ = ["Experiment", "Table", "experiments_folder", "load_experiment", "stored_experiments", "versions", "write"]
+__all__ = ["Experiment", "experiments_folder", "load_experiment", "stored_experiments", "versions", "write"]
 
 _PACKAGES = ("unitball", "numpy", "scipy", "scikit-learn", "prefect", "mlflow", "dp-accounting", "matplotlib")
-
-
-class Table(BaseModel, frozen=True):
-    """A table for people."""
-
-    title: str = ""
-    head: list[str]
-    body: list[list[str]]
 
 
 class Experiment(BaseModel, frozen=True):
@@ -40,6 +30,8 @@ class Experiment(BaseModel, frozen=True):
     ----------
     missing : list of str
         What could not be run: systems that are not registered, files that are not there.
+    seconds : float or None
+        None where private rows were read, of which durations tell.
     """
 
     name: str
@@ -59,7 +51,7 @@ class Experiment(BaseModel, frozen=True):
     missing: list[str] = []
     command: str = ""
     versions: dict[str, str] = {}
-    seconds: float = 0.0
+    seconds: float | None = 0.0
     mlflow_run_id: str = ""
 
 
@@ -74,27 +66,13 @@ def experiments_folder() -> Path:
     return current_layout().root / "experiments"
 
 
-def _flat(result: PointResult) -> dict[str, object]:
-    fixed = result.model_dump(mode="json", exclude={"axes", "metrics", "releases"})
-    axes = {
-        f"axis_{name}": json.dumps(value) if isinstance(value, (list, tuple, dict)) else value
-        for name, value in result.axes.items()
-    }
-    return {**fixed, **axes, **{f"metric_{name}": value for name, value in result.metrics.items()}}
-
-
 def _parquet(results: list[PointResult]) -> bytes:
-    plain = [_flat(result) for result in results]
-    columns = list(dict.fromkeys(name for result in plain for name in result))
-    table: dict[str, object] = {}
-    for name in columns:
-        values = [result.get(name) for result in plain]
-        kinds = {type(value) for value in values if value is not None}
-        mixed = len(kinds) > 1 and not kinds <= {int, float}
-        table[name] = pa.array([None if value is None else str(value) for value in values] if mixed else values)
-    buffer = io.BytesIO()
-    pq.write_table(pa.table(table), buffer, compression="zstd")
-    return buffer.getvalue()
+    table = table_of(results).infer_objects()
+    for name in table:
+        # Arrow refuses columns in which some values are texts and others are not.
+        if pd.api.types.infer_dtype(table[name]).startswith("mixed"):
+            table[name] = table[name].map(str, na_action="ignore")
+    return bytes(table.to_parquet(compression="zstd", index=False))
 
 
 def write(experiment: Experiment, drawing: Drawing | None, page: str, folder: Path | None = None) -> Path:
@@ -134,7 +112,5 @@ def load_experiment(name: str) -> tuple[Experiment, Drawing | None, Path]:
         known = ", ".join(stored_experiments()) or "none yet: run unitball reproduce or unitball sweep"
         raise InputError(f"no experiment {name!r} was run in this root; there are: {known}")
     experiment = Experiment.model_validate_json((place / "experiment.json").read_bytes())
-    drawing = None
-    if (place / "figure.svg").is_file():
-        drawing = Drawing(png=(place / "figure.png").read_bytes(), svg=(place / "figure.svg").read_bytes())
-    return experiment, drawing, place
+    png, svg = (place / name for name in ("figure.png", "figure.svg"))
+    return experiment, Drawing(png=png.read_bytes(), svg=svg.read_bytes()) if svg.is_file() else None, place

@@ -11,7 +11,7 @@ import pyarrow as pa
 from storage.memory import kept_memory
 from storage.results import query
 from tasks.accounts.budget import open_ledger
-from tasks.runtime.settings import current_layout
+from tasks.runtime.settings import current_layout, query_seconds
 from tasks.runtime.stores import open_releases
 
 __all__ = ["query_results"]
@@ -45,7 +45,7 @@ def query_results(sql: str) -> list[dict[str, Any]]:
         If it is not one SELECT over these views.
     """
     views = {"releases": _table(_RELEASES, _releases()), "charges": _table(_CHARGES, _charges())}
-    return list(query(current_layout(), sql, views, memory=kept_memory()).to_pylist())
+    return list(query(current_layout(), sql, views, memory=kept_memory(), seconds=query_seconds()).to_pylist())
 
 
 def _table(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> Any:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from dpalgos.guarantees import Setting, Trust
@@ -21,18 +19,9 @@ from tasks.planning.configuration import TrainingConfig
 from tasks.release.storing import read_release
 from tasks.runtime.settings import current_layout
 
-__all__ = ["PathPoint", "Risk", "curvature_along_descent"]
+__all__ = ["Risk", "curvature_along_descent"]
 
 _POINTS = 25
-
-
-@dataclass(frozen=True, slots=True)
-class PathPoint:
-    """One point of a training path: after how many steps, tr H/p, and the smallest eigenvalue of H."""
-
-    iterations: int
-    average: float
-    minimum: float
 
 
 class Risk:
@@ -72,13 +61,16 @@ class Risk:
         return self.problem.value(np.asarray(model.weights, dtype=np.float64))
 
 
-def curvature_along_descent(problem: Problem, step_size: float, iterations: int) -> list[PathPoint]:
-    """Return average and minimum curvature along gradient descent from zero, at geometrically spaced steps."""
+def curvature_along_descent(problem: Problem, step_size: float, iterations: int) -> list[tuple[int, float, float]]:
+    """Return average and minimum curvature along gradient descent from zero, at geometrically spaced steps.
+
+    Each is a triple: after how many steps, tr H/p, and the smallest eigenvalue of H.
+    """
     wanted = {0, *np.unique(np.geomspace(1, iterations, _POINTS).round().astype(int)).tolist()}
     weights: Floats = np.zeros(problem.shape)
     path = []
     for step in range(iterations + 1):
         if step in wanted:
-            path.append(PathPoint(step, *curvature(problem, weights)))
+            path.append((step, *curvature(problem, weights)))
         weights = weights - step_size * problem.gradient(weights)
     return path

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
 
@@ -16,6 +17,7 @@ from tasks.planning.configuration import TrainingConfig
 from tasks.planning.identity import identity
 
 __all__ = [
+    "NOISE_AXES",
     "Block",
     "Check",
     "DataNeed",
@@ -32,8 +34,9 @@ __all__ = [
 
 _PARAMETER = "param."
 _SEEDS = "seeds"
-_REPEATING = (_SEEDS, "seed", "partition_seed", "repetition")
 """An axis that sets the noise's seed and the partition's together, so that a spread shows both."""
+NOISE_AXES = (_SEEDS, "seed", "partition_seed", "repetition")
+"""Axes that repeat a point rather than ask another question."""
 _AXES = (*TrainingConfig.model_fields, _SEEDS)
 _MOST_POINTS = 100_000
 _M = TypeVar("_M", bound=BaseModel)
@@ -110,11 +113,6 @@ class Point(_Specification):
         return f"{self.label} on {self.config.dataset}" + (f" ({listed})" if listed else "")
 
 
-def _split(settings: Mapping[str, object]) -> tuple[dict[str, object], dict[str, object]]:
-    own = {name.removeprefix(_PARAMETER): value for name, value in settings.items() if name.startswith(_PARAMETER)}
-    return {name: value for name, value in settings.items() if not name.startswith(_PARAMETER)}, own
-
-
 def first_error(error: ValidationError) -> str:
     """Return the first fault of a validation in one line that names the field and the value."""
     fault = error.errors()[0]
@@ -125,7 +123,8 @@ def first_error(error: ValidationError) -> str:
 
 
 def _point(label: str | None, settings: dict[str, object], varied: Sequence[str], where: str) -> Point:
-    fields, own = _split(settings)
+    own = {name.removeprefix(_PARAMETER): value for name, value in settings.items() if name.startswith(_PARAMETER)}
+    fields = {name: value for name, value in settings.items() if not name.startswith(_PARAMETER)}
     if (seed := fields.pop(_SEEDS, None)) is not None:
         fields = {"seed": seed, "partition_seed": seed, **fields}
     try:
@@ -165,7 +164,7 @@ class SweepSpec(_Specification):
             # What a block sets is not varied in it.
             grid = {name: values for name, values in grid.items() if name not in block.set}
             where = self.name + (f", block {block.label or number}" if self.blocks else "")
-            if (size := _size(grid)) > _MOST_POINTS:
+            if (size := math.prod(map(len, grid.values()))) > _MOST_POINTS:
                 raise ParameterError(f"{where}: the grid has {size} points; at most {_MOST_POINTS} run in one sweep")
             for values in itertools.product(*grid.values()):
                 varied = dict(zip(grid, values, strict=True))
@@ -184,19 +183,8 @@ class SweepSpec(_Specification):
 
         A parameter that only some parts have (``param.NAME`` without the part) has no single name there.
         """
-        found = []
-        for name in dict.fromkeys(name for name, _ in self.grids()):
-            called = name.removeprefix("param.")
-            if name not in _REPEATING and (called == name or "." in called):
-                found.append(called)
-        return found
-
-
-def _size(grid: Mapping[str, Sequence[object]]) -> int:
-    size = 1
-    for values in grid.values():
-        size *= len(values)
-    return size
+        found = {name.removeprefix(_PARAMETER): name for name, _ in self.grids() if name not in NOISE_AXES}
+        return [called for called, name in found.items() if called == name or "." in called]
 
 
 class DataNeed(_Specification):
@@ -333,11 +321,21 @@ class Reproduction(_Specification):
             blocks=every,
         )
 
-    def scales(self) -> Iterator[tuple[str, Scale]]:
-        """Yield the scales that there are."""
-        yield "quick", self.quick
-        if self.full is not None:
-            yield "full", self.full
+    def scales(self) -> dict[str, Scale]:
+        """Return the scales that there are, by name."""
+        return {"quick": self.quick} | ({"full": self.full} if self.full is not None else {})
+
+    def at(self, scale: str) -> Scale:
+        """Return one of the scales.
+
+        Raises
+        ------
+        ParameterError
+            If there is none of this name.
+        """
+        if scale not in self.scales():
+            raise ParameterError(f"{self.name} has no scale {scale!r}; it has: {', '.join(self.scales())}")
+        return self.scales()[scale]
 
 
 def load(model: type[_M], text: str, place: str) -> _M:

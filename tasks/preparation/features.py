@@ -144,18 +144,22 @@ def public_map(spec: AlgorithmSpec, setting: Setting) -> RowFeatures:
     found = find_public_map(spec, setting)
     if found is not None:
         return found
-    key = _map_identity(spec, setting.dimension)
-    made: RowFeatures = spec.build().fit((), setting, KeyedNoise(public_secret(0), key))
-    return _store(key, spec.name, made)
+    whole = spec.build().stored_as(spec, setting.dimension)
+    key = _map_identity(whole, setting.dimension)
+    stored = _store(key, spec.name, whole.build().fit((), setting, KeyedNoise(public_secret(0), key)))
+    made: RowFeatures = spec.build().part_of(stored)
+    return made
 
 
 def find_public_map(spec: AlgorithmSpec, setting: Setting) -> RowFeatures | None:
     """Return what :func:`public_map` has made and kept; None where it has not. A damaged one is removed."""
-    step = FeatureStep(key=_map_identity(spec, setting.dimension), label=spec.name, dimension=0, algorithm=spec)
+    whole = spec.build().stored_as(spec, setting.dimension)
+    step = FeatureStep(key=_map_identity(whole, setting.dimension), label=spec.name, dimension=0, algorithm=whole)
     if not open_releases().exists(step.key):
         return None
     try:
-        return stored_map(step)
+        found: RowFeatures = spec.build().part_of(stored_map(step))
+        return found
     except DamagedError:
         open_releases().remove_damaged(step.key)
         return None
@@ -185,7 +189,7 @@ def _from_parameters(dataset: DatasetRef, name: str, given: dict[str, object]) -
 
 
 def _map_identity(spec: AlgorithmSpec, dimension: int) -> str:
-    return identity(map=[spec.name, dict(spec.parameters), dimension], code=code_version(lookup(spec.kind, spec.name)))
+    return identity(map=[spec.name, dict(spec.parameters), dimension], code=code_version(*spec.classes()))
 
 
 def _from_file(dataset: DatasetRef, name: str, file: str, given: dict[str, object]) -> FeatureStep:

@@ -78,7 +78,8 @@ def _scored(rows: Rows) -> tuple[Floats, NDArray[np.generic]]:
 
 
 def _measure(maps: RowMaps, shard: ShardRef) -> Measured:
-    return measure_rows(rows_of(shard, maps, max(len(shard.dataset.classes), 1)), shard.dataset)
+    classes = len(shard.dataset.classes)
+    return measure_rows(rows_of(shard, maps, classes if classes > 2 else 1), shard.dataset)
 
 
 def measure_rows(rows: Rows, dataset: DatasetRef) -> Measured:

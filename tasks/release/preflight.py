@@ -37,8 +37,8 @@ __all__ = ["expect_run", "largest_epsilon", "require_feasible"]
 
 _T = TypeVar("_T")
 # Where the search for the largest epsilon begins, in caps, for at a run's smaller delta its epsilon is larger than at
-# the cap's; by how little more is refused; when it ends; and below what nothing is looked for.
-_MOST, _LARGEST, _MORE, _CLOSE, _LEAST = 4.0, 1000.0, 1.01, 1.004, 1e-4
+# the cap's; when it ends, so that one per cent more is refused; and below what nothing is looked for.
+_MOST, _LARGEST, _CLOSE, _LEAST = 4.0, 1000.0, 1.004, 1e-4
 # A repetition that nobody asks for, so that what was paid already is no answer.
 _ANOTHER = 10**18
 # Any budget of each kind: parameters are checked before it is known how the run's budget is split.
@@ -178,7 +178,7 @@ def _require_affordable(config: TrainingConfig, plan: RunPlan, shards: Shards) -
     except OverspendError as refusal:
         if config.epsilon is None:
             raise
-        fits, cap = _largest(config, refusal.fits), open_catalog().account_of(config.dataset).cap
+        fits, cap = _largest(config), open_catalog().account_of(config.dataset).cap
         delta = f"at delta {config.stated_delta:g}"
         if cap is not None and config.stated_delta > cap.delta:
             delta += f", which is above the cap's: choose --delta {tenth(cap.delta):g}"
@@ -190,8 +190,8 @@ def _require_affordable(config: TrainingConfig, plan: RunPlan, shards: Shards) -
         raise OverspendError(refusal.reason, words, fits) from None
 
 
-def _largest(config: TrainingConfig, near: float) -> float:
-    """Return the largest epsilon below a refused one that is admitted; ``near`` is where to begin."""
+def _largest(config: TrainingConfig) -> float:
+    """Return the largest epsilon below a refused one that is admitted."""
     registered = find_dataset(config.dataset)
 
     def fits(epsilon: float) -> bool:
@@ -206,16 +206,10 @@ def _largest(config: TrainingConfig, near: float) -> float:
         return True
 
     high = cast(float, config.epsilon)
-    low = rounded_down(min(near, high), 4)
-    if low > 0 and fits(low):
-        if not fits(_MORE * low):
-            return low
-    else:
-        high, low = low or high, (low or high) / 2
-        while not fits(low):
-            high, low = low, low / 2
-            if low < _LEAST:
-                return 0.0
+    while not fits(low := high / 2):
+        high = low
+        if low < _LEAST:
+            return 0.0
     while high > _CLOSE * low:
         middle = math.sqrt(low * high)
         low, high = (middle, high) if fits(middle) else (low, middle)

@@ -239,6 +239,7 @@ def serve(descriptor: int, *, whole: bool) -> None:
         With pages, schedules and automations; otherwise what runs of one process need.
     """
     import uvicorn
+    from fastapi.middleware.trustedhost import TrustedHostMiddleware
     from prefect.server.api.server import create_app
     from prefect.server.database import provide_database_interface
     from prefect.server.database.configurations import AioSqliteConfiguration
@@ -264,7 +265,9 @@ def serve(descriptor: int, *, whole: bool) -> None:
     here = " ".join(f"{scheme}://{name}:*" for scheme in ("http", "ws") for name in ("127.0.0.1", "localhost"))
     policy = f"default-src 'self' {here} 'unsafe-inline' 'unsafe-eval' data: blob:"
     headers = [("Content-Security-Policy", policy)]
-    config = uvicorn.Config(create_app(ephemeral=not whole), log_level="error", lifespan="on", headers=headers)
+    # A name of somebody else's that leads here would make their page one of this server's own.
+    named = TrustedHostMiddleware(create_app(ephemeral=not whole), ["127.0.0.1", "localhost"])
+    config = uvicorn.Config(named, log_level="error", lifespan="on", headers=headers)
     server = uvicorn.Server(config)
     url = get_current_settings().server.database.connection_url
     assert url is not None

@@ -62,11 +62,9 @@ def announce(
     either there is nobody to tell.
     """
     subject = {prefix: resource.removeprefix(f"unitball.{prefix}.") for prefix in ("dataset", "account")}
-    log_event(
-        str(event),
-        **{name: value for name, value in subject.items() if value != resource},
-        details={name: value for name, value in payload.items() if name not in subject},
-    )
+    named = {name: value for name, value in subject.items() if value != resource}
+    details = {name: value for name, value in payload.items() if name not in subject}
+    log_event(str(event), **named, details=details if named else {**details, "about": resource})
     if not os.environ.get("PREFECT_API_URL"):
         served = running_servers(current_root()).get("prefect")
         # Prefect reads its settings when it is imported.

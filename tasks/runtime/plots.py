@@ -1,10 +1,17 @@
-"""The style of all pictures."""
+"""The style of all pictures, and figures as files."""
 
 from __future__ import annotations
 
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
-__all__ = ["BLUE", "RED", "STYLE"]
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["BLUE", "RED", "STYLE", "png_of", "styled_figure"]
 
 STYLE = MappingProxyType(
     {
@@ -26,3 +33,20 @@ STYLE = MappingProxyType(
 
 BLUE, RED = "#0072B2", "#D55E00"
 """Okabe and Ito's blue and vermilion."""
+
+
+@contextmanager
+def styled_figure(width: float, height: float) -> Iterator[Figure]:
+    """Yield a figure of so many inches, in our style as long as the context is open."""
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    with rc_context(dict(STYLE)):
+        yield Figure(figsize=(width, height), layout="constrained")
+
+
+def png_of(figure: Figure, dpi: int) -> bytes:
+    """Return a figure as PNG, without its maker's version: the same wherever it was drawn."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=dpi, metadata={"Software": None})
+    return buffer.getvalue()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import json
+import math
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -29,6 +30,7 @@ __all__ = [
     "ledger_url",
     "marks_folder",
     "mlflow_page",
+    "query_seconds",
     "record_servers",
     "recorded_servers",
     "webhook_address",
@@ -38,6 +40,7 @@ ROOT_VARIABLE = "UNITBALL_ROOT"
 LEDGER_VARIABLE = "UNITBALL_LEDGER"
 MARK_VARIABLE = "UNITBALL_LEDGER_MARK"
 MLFLOW_VARIABLE = "UNITBALL_MLFLOW_URL"
+SQL_VARIABLE = "UNITBALL_SQL_SECONDS"
 WEBHOOK_VARIABLE = "UNITBALL_WEBHOOK"
 EMBEDDED_VARIABLE = "UNITBALL_EMBEDDED_API_URL"
 """Says that PREFECT_API_URL is a command's own server, gone when the command is, and not the user's choice."""
@@ -148,6 +151,24 @@ def marks_folder() -> Path:
     state = os.environ.get("XDG_STATE_HOME")
     default = (Path(state) if state else Path.home() / ".local" / "state") / "unitball" / "ledgers"
     return Path(value).expanduser().absolute() if value else default
+
+
+def query_seconds() -> float:
+    """Return how long SQL of the user's may take: ``UNITBALL_SQL_SECONDS``, or five minutes.
+
+    Raises
+    ------
+    storage.errors.InputError
+        If it is no positive number.
+    """
+    value = os.environ.get(SQL_VARIABLE, "").strip() or "300"
+    try:
+        seconds = float(value)
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds < math.inf:
+        raise InputError(f"{SQL_VARIABLE} is {value!r}; give seconds, such as 600")
+    return seconds
 
 
 def mlflow_page(run_id: str) -> str:

@@ -75,14 +75,13 @@ def show_budget(dataset: DatasetRef, charged: dict[str, object]) -> None:
         {"what": "releases charged before", "value": _number(charged["already_charged"])},
     ]
     if dataset.private:
-        for title, name in (
-            ("epsilon spent before", "spent_before"),
-            ("epsilon spent after", "spent_after"),
-            ("epsilon left before this run", "left"),
-            ("composed by", "filter"),
-        ):
-            if charged.get(name) is not None:
-                lines.append({"what": title, "value": _number(charged[name])})
+        named = {
+            "epsilon spent before": charged.get("spent_before"),
+            "epsilon spent after": charged.get("spent_after"),
+            "epsilon left before this run": charged.get("left"),
+            "composed by": charged.get("filter"),
+        }
+        lines += [{"what": title, "value": _number(value)} for title, value in named.items() if value is not None]
         lines.append({"what": "more runs like this that fit", "value": _number(runs_left(dataset.account))})
     create_table_artifact(table=lines, key="budget", description=f"Budget of account {dataset.account}")
 
@@ -124,19 +123,13 @@ def show_sweep(name: str, points: Sequence[tuple[str, RunResult | None, str | No
     lines = [
         {
             "point": description,
-            "proved": _proved(result),
+            "proved": "none" if result is None or result.proved is None else result.proved.summary(),
             "accuracy": "–" if result is None or result.accuracy is None else _number(result.accuracy),
             "error": error or "",
         }
         for description, result, error in points
     ]
     create_table_artifact(table=lines, key="sweep", description=f"Points of {name}")
-
-
-def _proved(result: RunResult | None) -> str:
-    if result is None or result.proved is None:
-        return "none"
-    return result.proved.summary()
 
 
 def show_figure(name: str, title: str, png: bytes, verdict: str) -> None:

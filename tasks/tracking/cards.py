@@ -63,9 +63,10 @@ def _trained_on(config: TrainingConfig, dataset: DatasetRef, plan: RunPlan, *, e
     labels = f"{len(dataset.classes)} classes" if dataset.classes else "a number"
     held_out = sum(plan.evaluations[0].setting.sizes) if plan.evaluations else 0
     aside = f"; {held_out:,} rows were held out to measure it" if held_out else ""
+    chosen = f"\n\nChosen from public facts: {'; '.join(plan.reasons)}." if plan.reasons else ""
     return (
         f"Trained by `{plan.system}` on {sum(sizes.values()):,} rows of {parties} of the {kept}, "
-        f"trust {plan.trust}, to predict {labels}{aside}."
+        f"trust {plan.trust}, to predict {labels}{aside}.{chosen}"
     )
 
 
@@ -201,12 +202,12 @@ def _versions(dataset: DatasetRef, result: RunResult) -> str:
     return f"Unitball {version}, data version {dataset.version[:12]}, run {result.run_key[:12]}.{noise}"
 
 
-def command_of(config: TrainingConfig) -> str:
+def command_of(config: TrainingConfig, command: str = "train") -> str:
     """Return the command that asks for this run: the options that are not the defaults."""
     given = config.model_dump(mode="json", exclude_defaults=True)
     secure = given.pop("secure", {})
     parameters = given.pop("parameters", {})
-    arguments = ["unitball", "train", "--dataset", config.dataset]
+    arguments = ["unitball", command, "--dataset", config.dataset]
     if config.algorithm is not None:
         arguments += ["--algorithm", config.algorithm]
     for name, value in {**given, **secure}.items():

@@ -183,8 +183,9 @@ def compare_models(
         trust=Trust.CENTRAL,
     )
     if not held_out.dataset.private:
-        rows = rows_of(held_out, maps_of(path, branches), setting.dimension)
-        exact = Discordance(budget=GaussianMu(1.0)).statistic(rows, setting)
+        exact = Discordance(budget=GaussianMu(1.0)).statistic(
+            rows_of(held_out, maps_of(path, branches), setting.dimension), setting
+        )
         return _outcome(contest, *accuracy_gain(exact, held_out.rows, 0.0), f"{held_out.rows} public rows")
     if epsilon is None:
         raise ParameterError("a comparison on private rows is charged: say how much with --epsilon")

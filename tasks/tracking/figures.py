@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
+
+from tasks.runtime.plots import png_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -32,12 +33,15 @@ def figure_files(result: RunResult) -> dict[str, bytes]:
     result : RunResult
         Its matrix and curves are public: exact of public rows, noisy and paid for of private ones.
     """
-    files = {}
-    if result.confusion:
-        files["confusion_matrix.png"] = draw_measured(result.classes, result.confusion, (), str(result.measured_on))
-    if result.roc:
-        files["roc.png"] = draw_measured(result.classes, (), result.roc, str(result.measured_on))
-    return files
+    shown: dict[str, tuple[Matrix, Sequence[Curve]]] = {
+        "confusion_matrix.png": (result.confusion, ()),
+        "roc.png": ((), result.roc),
+    }
+    return {
+        name: draw_measured(result.classes, confusion, roc, str(result.measured_on))
+        for name, (confusion, roc) in shown.items()
+        if confusion or roc
+    }
 
 
 def draw_measured(classes: Sequence[str], confusion: Matrix, roc: Sequence[Curve], measured_on: str) -> bytes:
@@ -63,10 +67,7 @@ def draw_measured(classes: Sequence[str], confusion: Matrix, roc: Sequence[Curve
     if roc:
         _draw_roc(axes[-1], classes, roc)
     figure.suptitle(f"measured on {measured_on}", fontsize="medium")
-    buffer = io.BytesIO()
-    # Without its version a picture is the same wherever it was drawn.
-    figure.savefig(buffer, format="png", dpi=110, metadata={"Software": None})
-    return buffer.getvalue()
+    return png_of(figure, 110)
 
 
 def _draw_confusion(axes: Axes, classes: Sequence[str], counts: NDArray[np.float64]) -> None:

@@ -6,7 +6,7 @@ Stored models name this module by its path as what loads them, so the module and
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -143,13 +143,15 @@ def model_digest(path: str | Path) -> str:
     return hashlib.sha256(file.read_bytes() if file.is_file() else b"").hexdigest()
 
 
-def load_pipeline(path: str | Path) -> Pipeline:
+def load_pipeline(path: str | Path, check: Callable[[str], None] | None = None) -> Pipeline:
     """Return the pipeline of a saved model.
 
     Parameters
     ----------
     path : path
         The model's folder.
+    check : callable, optional
+        Is given the SHA-256 of exactly the bytes that are loaded, before they are, and raises to refuse them.
 
     Raises
     ------
@@ -162,10 +164,14 @@ def load_pipeline(path: str | Path) -> Pipeline:
     file = Path(path) / _FILE
     if not file.is_file():
         raise StorageError(f"{path} holds no {_FILE}; it is no model of Unitball's, log it again")
-    foreign = sorted(set(skops.io.get_untrusted_types(file=file)) - set(TRUSTED))
+    # Once: what is checked and what is loaded are the same bytes, whoever writes there meanwhile.
+    content = file.read_bytes()
+    if check is not None:
+        check(hashlib.sha256(content).hexdigest())
+    foreign = sorted(set(skops.io.get_untrusted_types(data=content)) - set(TRUSTED))
     if foreign:
         raise StorageError(f"{file} holds objects of types that are not trusted ({', '.join(foreign)}); do not load it")
-    return skops.io.load(file, trusted=list(TRUSTED))
+    return skops.io.loads(content, trusted=list(TRUSTED))
 
 
 class Scorer:

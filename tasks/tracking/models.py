@@ -7,8 +7,10 @@ of, and the digest of its file. MLflow keeps the files and shows the rest; whoev
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from storage.errors import DamagedError, InputError
@@ -28,14 +30,30 @@ __all__ = [
     "champion_of",
     "find_model",
     "load_model",
+    "record_model",
     "record_of",
     "registered_by",
     "require_unchanged",
+    "unrecorded",
 ]
 
 CHAMPION = "champion"
 """The alias of the version that is to be used."""
 
+# Of a version that its owner vouches for, in the form of what is recorded of those that were logged here.
+_UNKNOWN: Mapping[str, object] = MappingProxyType(
+    {
+        "run_key": None,
+        "lineage": None,
+        "algorithm": "unknown",
+        "dataset": "unknown",
+        "proved": "none",
+        "neighbours": "unknown",
+        "epsilon": None,
+        "delta": None,
+        "metrics": {},
+    }
+)
 _NAME = re.compile(r"(?P<name>[^@/'\"`\\]+)(?:@(?P<alias>[^@/'\"`\\]+)|/(?P<version>[0-9]+))?")
 
 
@@ -164,15 +182,56 @@ def record_of(root: Path, model: RegisteredModel) -> VersionRecord:
     Raises
     ------
     InputError
-        If this root has not logged it, or in a version that kept no records.
+        If this root has neither logged it nor been told of it by its owner.
     """
     found = _recorded(root, model)
     if found is None:
+        name = f"{model.name}/{model.version}"
         raise InputError(
-            f"version {model.version} of {model.name} is not one that this root has logged and kept a record of; train "
-            "with the same configuration once more, which charges nothing, and use the version that makes"
+            f"version {model.version} of {model.name} is not one that this root has logged and kept a record of: train "
+            "with the same configuration once more, which charges nothing, and use the version that makes; or, where "
+            f"you know the SHA-256 of its model.skops from where it was made: unitball model record {name} --digest …"
         )
     return found
+
+
+def unrecorded(root: Path) -> list[RegisteredModel]:
+    """Return the model versions in MLflow that are not on record; none of them is loaded."""
+    known = {(one.model, one.version): one.run for one in open_model_records(root).versions()}
+    with tracking_client(root) as client:
+        found = client.search_model_versions()
+    return [_described(root, one) for one in found if known.get((one.name, str(one.version))) != str(one.run_id)]
+
+
+def record_model(root: Path, model: RegisteredModel, digest: str) -> list[str]:
+    """Put a version that this root has not logged on record, as its owner's word, and return what is not known of it.
+
+    Parameters
+    ----------
+    root : Path
+    model : RegisteredModel
+    digest : str
+        SHA-256 of its file, from where it was made.
+
+    Raises
+    ------
+    InputError
+        If it is on record already, or its file is another one.
+    """
+    if _recorded(root, model) is not None:
+        raise InputError(f"version {model.version} of {model.name} is on record already")
+    found = model_digest(_folder(root, model))
+    if found != digest.lower():
+        raise InputError(
+            f"the file of version {model.version} of {model.name} in MLflow has the SHA-256 {found}, not {digest}: it "
+            "is not the one you know; nothing was recorded"
+        )
+    open_model_records(root).record_version(model.name, model.version, run=model.run_id, digest=found, facts=_UNKNOWN)
+    return [
+        "what it was trained on, by which algorithm and with which budget",
+        "what is proved of it, and whether the releases it is made of are in this root's ledger",
+        "what audits have said of its algorithm, and how good it is: it becomes no champion",
+    ]
 
 
 def load_model(root: Path, model: RegisteredModel) -> Pipeline:
@@ -183,34 +242,38 @@ def load_model(root: Path, model: RegisteredModel) -> Pipeline:
     StorageError
         If it holds types that are not trusted; see :func:`tasks.tracking.flavor.load_pipeline`.
     DamagedError
-        If its file in MLflow is not the one that was logged.
+        If its file in MLflow is not the one that is on record.
     InputError
-        If this root has logged versions of the model, but not this one.
+        If it is not on record; nothing of it is opened then.
     """
-    return load_pipeline(require_unchanged(root, model))
+    digest = record_of(root, model).digest
+    return load_pipeline(_folder(root, model), lambda found: _require_recorded(model, found, digest))
 
 
-def require_unchanged(root: Path, model: RegisteredModel) -> str:
-    """Return the folder of a model's files, the file that is loaded being the one that was logged.
-
-    Of a model no version of which is on record (of an earlier version of Unitball, or of another root) nothing is known
-    that its file could be compared with.
+def require_unchanged(root: Path, model: RegisteredModel) -> None:
+    """Check that a model's file in MLflow is the one that is on record.
 
     Raises
     ------
     DamagedError
         If it is another one.
     InputError
-        If this root has logged versions of the model, but not this one.
+        If the model is not on record.
     """
+    digest = record_of(root, model).digest
+    _require_recorded(model, model_digest(_folder(root, model)), digest)
+
+
+def _folder(root: Path, model: RegisteredModel) -> str:
     import mlflow.artifacts
 
-    recorded = record_of(root, model) if open_model_records(root).versions(model.name) else None
     with tracking_client(root):
-        folder = str(mlflow.artifacts.download_artifacts(model.uri))
-    if recorded is not None and model_digest(folder) != recorded.digest:
+        return str(mlflow.artifacts.download_artifacts(model.uri))
+
+
+def _require_recorded(model: RegisteredModel, found: str, digest: str) -> None:
+    if found != digest:
         raise DamagedError(
             f"the file of version {model.version} of {model.name} in MLflow is not the one that was logged; train with "
             "the same configuration and another --repetition, or put MLflow's artifacts back from a back-up"
         )
-    return folder

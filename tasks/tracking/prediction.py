@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -76,7 +76,7 @@ def predict_file(pipeline: Pipeline, source: Path, output: Path, *, id_column: s
     schema = None if encoder is None else encoder.declared
     done = refused = 0
     expected = expected_rows(source)
-    with _written(output, source) as tables:
+    with _written(output, source) as write:
         for rows in raw_rows(source, schema, _ROWS):
             if id_column is not None and id_column not in rows.columns:
                 raise InputError(f"{source} has no column {id_column!r}; it has: {', '.join(rows.columns)}")
@@ -84,7 +84,7 @@ def predict_file(pipeline: Pipeline, source: Path, output: Path, *, id_column: s
             good = np.array([reason is None for reason in reasons])
             found = scores_of(pipeline[1:] if encoder is not None else pipeline, features)
             kept = {} if id_column is None else {id_column: _as_array(rows.columns[id_column])}
-            tables.write(
+            write(
                 pa.table(
                     {
                         "row": pa.array(rows.lines, pa.int64()),
@@ -132,27 +132,9 @@ def _lists(pipeline: Pipeline, rows: RawRows) -> tuple[Floats, list[str | None]]
     return features, reasons
 
 
-class _Tables:
-    """A Parquet file in the making, of the first table's schema."""
-
-    def __init__(self, file: IO[bytes]) -> None:
-        self._file = file
-        self._writer: pq.ParquetWriter | None = None
-
-    def write(self, table: pa.Table) -> None:
-        if self._writer is None:
-            self._writer = pq.ParquetWriter(self._file, table.schema)
-        self._writer.write_table(table)
-
-    def close(self, source: Path) -> None:
-        if self._writer is None:
-            raise InputError(f"{source} holds no rows; it must hold at least one")
-        self._writer.close()
-
-
 @contextmanager
-def _written(output: Path, source: Path) -> Iterator[_Tables]:
-    """Yield what takes tables, and put the file in its place when all are there."""
+def _written(output: Path, source: Path) -> Iterator[Callable[[pa.Table], None]]:
+    """Yield what takes tables of one schema, and put the file in its place when all are there."""
     if output.exists():
         raise InputError(f"{output} exists; name another output, or remove it first")
     aside = output.parent / f"{PREFIX}{output.name}-{os.getpid()}"
@@ -160,11 +142,19 @@ def _written(output: Path, source: Path) -> Iterator[_Tables]:
         descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except OSError as error:
         raise StorageError(f"cannot write {output}: {error.strerror}; name an output in a folder of yours") from error
+    writers: list[pq.ParquetWriter] = []
     try:
         with os.fdopen(descriptor, "wb") as file:
-            tables = _Tables(file)
-            yield tables
-            tables.close(source)
+
+            def write(table: pa.Table) -> None:
+                if not writers:
+                    writers.append(pq.ParquetWriter(file, table.schema))
+                writers[0].write_table(table)
+
+            yield write
+            if not writers:
+                raise InputError(f"{source} holds no rows; it must hold at least one")
+            writers[0].close()
         aside.replace(output)
     finally:
         aside.unlink(missing_ok=True)

@@ -72,14 +72,9 @@ def algorithms_in_use(root: Path) -> list[InUse]:
 
     Versions that were trained without a budget have nothing to audit and are left out.
     """
-    found: dict[str, InUse] = {}
-    for version in reversed(open_model_records(root).versions()):
-        facts = version.facts
-        if facts["algorithm"] not in found and facts["epsilon"] is not None:
-            found[facts["algorithm"]] = InUse(
-                **{name: facts[name] for name in ("algorithm", "epsilon", "delta", "neighbours")}
-            )
-    return list(found.values())
+    facts = [one.facts for one in open_model_records(root).versions() if one.facts["epsilon"] is not None]
+    newest = {one["algorithm"]: one for one in facts}
+    return [InUse.model_validate(one) for one in facts if newest[one["algorithm"]] is one][::-1]
 
 
 def audit_of(root: Path, run_id: str, algorithm: str) -> dict[str, object]:
@@ -100,12 +95,10 @@ def audit_of(root: Path, run_id: str, algorithm: str) -> dict[str, object]:
     """
     records = open_model_records(root)
     audits = records.audits(algorithm)
-    versions = []
-    for one in records.versions() if run_id else []:
-        if one.run == run_id:
-            said = _said(records, one)
-            outcome, reason = (None, None) if said is None else said
-            versions.append({"model": f"{one.model}/{one.version}", "outcome": outcome, "reason": reason})
+    said = [(one, _said(records, one) or (None, None)) for one in records.versions() if run_id and one.run == run_id]
+    versions = [
+        {"model": f"{one.model}/{one.version}", "outcome": outcome, "reason": reason} for one, (outcome, reason) in said
+    ]
     newest = audits[-1] if audits else None
     return {
         "versions": versions,

@@ -21,7 +21,7 @@ from tasks.tracking.cards import model_card
 from tasks.tracking.figures import figure_files
 from tasks.tracking.lineage import LINEAGE, lineage_of
 from tasks.tracking.results import RunResult, epsilon_by_party
-from tasks.tracking.runs import ChildReport, DatasetInput, ModelReport, RunReport
+from tasks.tracking.runs import DatasetInput, Entries, ModelReport, RunReport
 from tasks.tracking.sklearn_export import NotExportableError, to_sklearn
 
 __all__ = ["Columns", "describe", "run_report"]
@@ -136,15 +136,15 @@ def run_report(
     return dataclasses.replace(report, children=_children(plan, result), model=model, files=files, drawn=drawn)
 
 
-def _children(plan: RunPlan, result: RunResult) -> tuple[ChildReport, ...]:
+def _children(plan: RunPlan, result: RunResult) -> tuple[Entries, ...]:
     """Return one child a party: its rows, what it has paid, and how its own model does where it has one."""
     params = {"epsilon": plan.epsilon, "delta": plan.delta}
     sizes = plan.rows()
     if len(sizes) > _MOST_CHILDREN:
-        return (ChildReport(name="all parties", params=params, metrics={"rows": float(sum(sizes.values()))}),)
+        return (Entries(name="all parties", params=params, metrics={"rows": float(sum(sizes.values()))}),)
     spent = epsilon_by_party(plan) or {}
     return tuple(
-        ChildReport(
+        Entries(
             name=f"party {party}",
             params=params,
             metrics={

@@ -7,6 +7,7 @@ start and end times say nothing of how long private rows took.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import importlib.metadata
 import json
@@ -22,8 +23,9 @@ from urllib.parse import quote
 
 from storage.layout import Layout
 from tasks.runtime.stores import open_model_records
-from tasks.runtime.tracking_server import server_address
+from tasks.runtime.tracking_server import has_own_database, server_address
 from tasks.tracking.client import tracking_client
+from tasks.tracking.locations import require_own_location
 from tasks.tracking.views import VIEW_NAME, VIEW_TAG, view_envelope, view_path
 
 if TYPE_CHECKING:
@@ -36,8 +38,8 @@ __all__ = [
     "FACTS",
     "PARENT",
     "RUN_KEY",
-    "ChildReport",
     "DatasetInput",
+    "Entries",
     "ModelReport",
     "RunReport",
     "experiment_of",
@@ -104,26 +106,34 @@ class ModelReport:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChildReport:
-    """One party's part of a run.
+class Entries:
+    """What a line of MLflow's table shows: of a whole run, of one party's part in it, or of a point of a sweep.
 
     Parameters
     ----------
     name : str
-        Unique among the children: the party.
+        What people read.
+    facts : mapping of str to values
+        Some or all of :data:`FACTS`.
     params, tags : mapping of str to values
+        Beside the facts.
     metrics : mapping of str to float
-        Numbers that are not finite are kept as a tag instead of a metric.
+        ``epsilon_spent``, ``delta_spent``, ``accuracy``, …; numbers that are not finite are kept as tags.
     """
 
     name: str
+    facts: Mapping[str, object] = field(default_factory=dict)
     params: Mapping[str, object] = field(default_factory=dict)
     metrics: Mapping[str, float] = field(default_factory=dict)
     tags: Mapping[str, object] = field(default_factory=dict)
 
+    def all_facts(self) -> dict[str, str]:
+        """Return every fact, ``"none"`` where one does not apply."""
+        return {name: "none" if (value := self.facts.get(name)) is None else str(value) for name in FACTS}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunReport:
+class RunReport(Entries):
     """All that is logged of one run.
 
     Parameters
@@ -132,19 +142,11 @@ class RunReport:
         The data set's name.
     run_key : str
         Identity of the run; the same key is logged once.
-    name : str
-        What people read.
-    facts : mapping of str to values
-        Some or all of :data:`FACTS`.
-    params, tags : mapping of str to values
-        Beside the facts.
-    metrics : mapping of str to float
-        ``epsilon_spent``, ``delta_spent``, ``accuracy``, …
     curves : mapping of str to {step: value}
         Metrics with a history, which MLflow draws over its steps.
     inputs : tuple of DatasetInput
-    children : tuple of ChildReport
-        They carry the same facts.
+    children : tuple of Entries
+        One a party, by different names; they carry the run's facts.
     model : ModelReport or None
     files : mapping of path to text or bytes
         Logged as artifacts of the run.
@@ -156,14 +158,9 @@ class RunReport:
 
     experiment: str
     run_key: str
-    name: str
-    facts: Mapping[str, object] = field(default_factory=dict)
-    params: Mapping[str, object] = field(default_factory=dict)
-    metrics: Mapping[str, float] = field(default_factory=dict)
     curves: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
-    tags: Mapping[str, object] = field(default_factory=dict)
     inputs: tuple[DatasetInput, ...] = ()
-    children: tuple[ChildReport, ...] = ()
+    children: tuple[Entries, ...] = ()
     model: ModelReport | None = None
     files: Mapping[str, str | bytes] = field(default_factory=dict)
     drawn: Callable[[], Mapping[str, bytes]] = dict
@@ -176,10 +173,6 @@ class RunReport:
             raise ValueError(f"unknown facts {', '.join(unknown)}; known: {', '.join(FACTS)} (else use params)")
         if len({child.name for child in self.children}) != len(self.children):
             raise ValueError("children must have different names")
-
-    def all_facts(self) -> dict[str, str]:
-        """Return every fact, ``"none"`` where one does not apply."""
-        return {name: "none" if (value := self.facts.get(name)) is None else str(value) for name in FACTS}
 
 
 def track_run(root: Path, report: RunReport) -> str:
@@ -216,6 +209,11 @@ def experiment_of(client: MlflowClient, root: Path, name: str, metric: str = "ac
     """Return the id of an experiment, made where it is not there yet, restored where it was deleted.
 
     Its runs are compared by ``metric``, of which more is better.
+
+    Raises
+    ------
+    storage.errors.InputError
+        If it keeps its files outside the root.
     """
     from mlflow.exceptions import MlflowException
 
@@ -229,6 +227,9 @@ def experiment_of(client: MlflowClient, root: Path, name: str, metric: str = "ac
             if error.error_code != "RESOURCE_ALREADY_EXISTS":
                 raise
         found = client.get_experiment_by_name(name)
+    if has_own_database(root):
+        # Whoever may write to MLflow may have made it before, with a location of their own.
+        require_own_location(Layout(root).artifacts, found.artifact_location)
     experiment = str(found.experiment_id)
     if found.lifecycle_stage == "deleted":
         client.restore_experiment(experiment)
@@ -276,34 +277,19 @@ def _remove(client: MlflowClient, run: Run) -> None:
 
 
 def _write(client: MlflowClient, experiment: str, root: Path, report: RunReport) -> str:
-    facts = report.all_facts()
+    facts, inputs = report.all_facts(), [_opaque(item) for item in report.inputs]
     chart = f"[{VIEW_NAME}]({view_path(experiment)})"
     note = {"mlflow.note.content": f"{report.note}\n\n{chart}" if report.note else chart}
-    params = facts | {name: str(value) for name, value in report.params.items()}
-    run_id = log_run(
-        client,
-        experiment,
-        report.name,
-        keys={RUN_KEY: report.run_key, _ROOT: _root_name(root)},
-        tags=facts | dict(report.tags) | note,
-        params=params,
-    )
+    shown = Entries(name=report.name, facts=facts, params=report.params, tags={**report.tags, **note})
+    run_id = log_run(client, experiment, shown, keys={RUN_KEY: report.run_key, _ROOT: _root_name(root)})
     model_id = None if report.model is None else _register(client, root, experiment, run_id, report, report.model)
-    inputs = [_opaque(item) for item in report.inputs]
     if inputs:
         client.log_inputs(run_id, inputs)
     _log_metrics(client, run_id, report.metrics, report.curves, _of_model(run_id, model_id, report.inputs))
     for child in report.children:
-        own = {"party": child.name}
-        child_id = log_run(
-            client,
-            experiment,
-            f"{report.name} · {child.name}",
-            keys={PARENT: run_id},
-            tags=facts | dict(child.tags) | own,
-            params=facts | own | dict(child.params),
-            metrics=child.metrics,
-        )
+        own = {**facts, "party": child.name}
+        part = dataclasses.replace(child, name=f"{report.name} · {child.name}", facts=own)
+        child_id = log_run(client, experiment, part, keys={PARENT: run_id})
         if inputs:
             client.log_inputs(child_id, inputs)
         client.set_terminated(child_id, "FINISHED")
@@ -313,28 +299,19 @@ def _write(client: MlflowClient, experiment: str, root: Path, report: RunReport)
     return run_id
 
 
-def log_run(
-    client: MlflowClient,
-    experiment: str,
-    name: str,
-    *,
-    keys: Mapping[str, str],
-    tags: Mapping[str, object],
-    params: Mapping[str, object],
-    metrics: Mapping[str, float] | None = None,
-) -> str:
+def log_run(client: MlflowClient, experiment: str, entries: Entries, *, keys: Mapping[str, str]) -> str:
     """Make a run, found by its key tags from its first moment on, with all its entries; return its id."""
     from mlflow.entities import Param, RunTag
 
-    run = client.create_run(experiment, run_name=name, tags={**keys, "mlflow.source.name": "unitball"})
+    run = client.create_run(experiment, run_name=entries.name, tags={**keys, "mlflow.source.name": "unitball"})
     run_id = str(run.info.run_id)
     client.log_batch(
         run_id,
-        params=[Param(key, str(value)) for key, value in params.items()],
-        tags=[RunTag(key, str(value)) for key, value in tags.items()],
+        params=[Param(key, str(value)) for key, value in {**entries.facts, **entries.params}.items()],
+        tags=[RunTag(key, str(value)) for key, value in {**entries.facts, **entries.tags}.items()],
     )
-    if metrics:
-        _log_metrics(client, run_id, metrics)
+    if entries.metrics:
+        _log_metrics(client, run_id, entries.metrics)
     return run_id
 
 

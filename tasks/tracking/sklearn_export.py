@@ -35,6 +35,13 @@ class NotExportableError(ParameterError):
     """No scikit-learn step is known for a kind of map or model, so only the release holds it."""
 
 
+def _fitted(step: BaseEstimator, features: int, **learnt: object) -> BaseEstimator:
+    """Return an estimator as if it were fitted: attributes are what it has learnt."""
+    for name, value in {"n_features_in_": features, **learnt}.items():
+        setattr(step, name, value)
+    return step
+
+
 def _unknown(artefact: object, register: str) -> NotExportableError:
     return NotExportableError(
         f"no scikit-learn step is known for {type(artefact).__name__}; "
@@ -64,16 +71,12 @@ def row_map_step(artefact: object, dimension: int) -> Step | None:
 
 @row_map_step.register
 def _(artefact: UnitNorm, dimension: int) -> Step:
-    step = Normalizer(norm="l2")
-    step.n_features_in_ = dimension
-    return "normalise", step
+    return "normalise", _fitted(Normalizer(norm="l2"), dimension)
 
 
 @row_map_step.register
 def _(artefact: Clip, dimension: int) -> Step:
-    step = UnitBallClipper()
-    step.n_features_in_ = dimension
-    return "normalise", step
+    return "normalise", _fitted(UnitBallClipper(), dimension)
 
 
 @row_map_step.register
@@ -88,32 +91,27 @@ def _(artefact: MinMax, dimension: int) -> None:
 
 @row_map_step.register
 def _(artefact: AffineMap, dimension: int) -> Step:
-    step = MinMaxScaler(feature_range=(-1, 1))
     width = artefact.high - artefact.low
     varies = width > 0
-    step.scale_ = np.where(varies, 2.0 / np.where(varies, width, 1.0), 0.0)
-    step.min_ = np.where(varies, -1.0 - artefact.low * step.scale_, 0.0)
-    step.data_min_, step.data_max_, step.data_range_ = artefact.low, artefact.high, width
-    step.n_features_in_ = len(artefact.low)
-    return "normalise", step
+    scale = np.where(varies, 2.0 / np.where(varies, width, 1.0), 0.0)
+    shift = np.where(varies, -1.0 - artefact.low * scale, 0.0)
+    data = {"data_min_": artefact.low, "data_max_": artefact.high, "data_range_": width}
+    step = MinMaxScaler(feature_range=(-1, 1))
+    return "normalise", _fitted(step, len(artefact.low), scale_=scale, min_=shift, **data)
 
 
 @row_map_step.register
 def _(artefact: Projection, dimension: int) -> Step:
     # A fitted TruncatedSVD is scikit-learn's own ``X @ components_.T``, for dense and sparse rows.
     features, directions = artefact.basis.shape
-    step = TruncatedSVD(n_components=directions)
-    step.components_ = np.ascontiguousarray(artefact.basis.T, dtype=np.float64)
-    step.n_features_in_ = features
-    return "project", step
+    components = np.ascontiguousarray(artefact.basis.T, dtype=np.float64)
+    return "project", _fitted(TruncatedSVD(n_components=directions), features, components_=components)
 
 
 @row_map_step.register
 def _(artefact: RowFeatures, dimension: int) -> Step:
     step = ReleasedMap(artefact.kind, dict(artefact.arrays()))
-    step.n_features_in_ = dimension
-    step._n_features_out = artefact.dimension
-    return artefact.kind, step
+    return artefact.kind, _fitted(step, dimension, _n_features_out=artefact.dimension)
 
 
 @row_map_step.register(BaseEstimator)
@@ -141,23 +139,23 @@ def _(model: LinearModel, classes: Sequence[str]) -> list[Step]:
         return [_classifier(model.weights, model.intercept, classes)]
     if len(model.weights) != 1:
         raise ParameterError(f"a model without classes has one row of weights; this one has {len(model.weights)}")
-    regressor = LinearRegression()
-    regressor.coef_ = np.ascontiguousarray(model.weights[0], dtype=np.float64)
-    regressor.intercept_ = float(model.intercept[0])
-    regressor.n_features_in_ = len(regressor.coef_)
-    return [("predict", regressor)]
+    weights = np.ascontiguousarray(model.weights[0], dtype=np.float64)
+    step = _fitted(LinearRegression(), len(weights), coef_=weights, intercept_=float(model.intercept[0]))
+    return [("predict", step)]
 
 
 @model_steps.register
 def _(model: KernelModel, classes: Sequence[str]) -> list[Step]:
     # A Nystroem map is kernel(X, components_) @ normalization_.T: with the coefficients there, it gives the scores.
-    step = Nystroem(kernel="rbf", gamma=float(model.gamma[0]), n_components=len(model.coefficients))
-    step.components_ = np.ascontiguousarray(model.support_vectors, dtype=np.float64)
-    step.normalization_ = np.ascontiguousarray(model.coefficients, dtype=np.float64)
-    step.n_features_in_ = step.components_.shape[1]
-    step._n_features_out = len(model.coefficients)
-    intercept = np.broadcast_to(model.intercept, (len(model.coefficients),))
-    return [("kernel", step), _classifier(np.eye(len(model.coefficients)), intercept, classes)]
+    count, vectors = len(model.coefficients), np.ascontiguousarray(model.support_vectors, dtype=np.float64)
+    step = _fitted(
+        Nystroem(kernel="rbf", gamma=float(model.gamma[0]), n_components=count),
+        vectors.shape[1],
+        components_=vectors,
+        normalization_=np.ascontiguousarray(model.coefficients, dtype=np.float64),
+        _n_features_out=count,
+    )
+    return [("kernel", step), _classifier(np.eye(count), np.broadcast_to(model.intercept, (count,)), classes)]
 
 
 def _classifier(weights: Floats, intercept: Floats, classes: Sequence[str]) -> Step:
@@ -167,14 +165,15 @@ def _classifier(weights: Floats, intercept: Floats, classes: Sequence[str]) -> S
         )
     if len(set(classes)) != len(classes):
         raise ParameterError(f"class names must differ; got {', '.join(classes)}")
-    # LinearSVC gives decisions but no made-up probabilities, whatever loss the weights come from.
-    classifier = LinearSVC()
-    classifier.coef_ = np.ascontiguousarray(weights, dtype=np.float64)
-    classifier.intercept_ = np.array(intercept, dtype=np.float64)
-    # In index order, not sorted: column i of the scores is class i.
-    classifier.classes_ = np.asarray(list(classes), dtype=np.str_)
-    classifier.n_features_in_ = classifier.coef_.shape[1]
-    return "classify", classifier
+    # LinearSVC gives decisions but no made-up probabilities, whatever loss the weights come from; classes are in index
+    # order, not sorted: column i of the scores is class i.
+    return "classify", _fitted(
+        LinearSVC(),
+        weights.shape[1],
+        coef_=np.ascontiguousarray(weights, dtype=np.float64),
+        intercept_=np.array(intercept, dtype=np.float64),
+        classes_=np.asarray(list(classes), dtype=np.str_),
+    )
 
 
 def to_sklearn(

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pydantic import BaseModel
-
 from tasks.tracking.client import tracking_client
-from tasks.tracking.runs import FACTS, PARENT, RUN_KEY, experiment_of, log_files, log_run, runs_with
+from tasks.tracking.runs import FACTS, PARENT, RUN_KEY, Entries, experiment_of, log_files, log_run, runs_with
 from tasks.tracking.views import VIEW_TAG, view_envelope
 
 __all__ = ["SweepTracker", "TrackedPoint", "attach_files"]
@@ -17,15 +16,11 @@ POINT_KEY = "unitball.point_key"
 _POINT = "point"
 
 
-class TrackedPoint(BaseModel, frozen=True):
-    """The child run of a point: the facts of every run, its parameters, metrics and tags; or the error."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrackedPoint(Entries):
+    """The child run of a point: the entries of every run, or the error."""
 
     key: str
-    name: str
-    facts: dict[str, str] = {}
-    params: dict[str, object] = {}
-    metrics: dict[str, float] = {}
-    tags: dict[str, object] = {}
     error: str | None = None
 
 
@@ -68,9 +63,8 @@ class SweepTracker:
             if found:
                 self.run_id = str(found[0].info.run_id)
             else:
-                self.run_id = log_run(
-                    client, self._experiment, name, keys={RUN_KEY: key, "role": "sweep"}, tags=tags, params={}
-                )
+                keys = {RUN_KEY: key, "role": "sweep"}
+                self.run_id = log_run(client, self._experiment, Entries(name=name, tags=tags), keys=keys)
             children = {
                 run.data.tags.get(POINT_KEY, run.info.run_id): run.info
                 for run in (runs_with(client, self._experiment, PARENT, self.run_id) if found else ())
@@ -87,15 +81,9 @@ class SweepTracker:
                 if (dead := self._failed.pop(point.key, None)) is not None:
                     client.delete_run(dead)
                 failed = {} if point.error is None else {"error": point.error}
-                self._known[point.key] = run_id = log_run(
-                    client,
-                    self._experiment,
-                    point.name,
-                    keys={PARENT: self.run_id, POINT_KEY: point.key, "role": _POINT},
-                    tags={**point.facts, **self._tags, **point.tags, **failed},
-                    params={**point.facts, **point.params},
-                    metrics=point.metrics,
-                )
+                shown = replace(point, tags={**self._tags, **point.tags, **failed})
+                keys = {PARENT: self.run_id, POINT_KEY: point.key, "role": _POINT}
+                self._known[point.key] = run_id = log_run(client, self._experiment, shown, keys=keys)
                 client.set_terminated(run_id, "FAILED" if failed else "FINISHED")
         return {point.key: self._known[point.key] for point in points}
 

@@ -15,8 +15,11 @@ from storage.ledger import marks
 from storage.ledger.entries import check_chain, lacking, reading
 from storage.ledger.material import missing_material
 from tasks.accounts.budget import check_releases
+from tasks.runtime.databases import recorded_server
 from tasks.runtime.settings import current_root, ledger_url, marks_folder
 from tasks.runtime.stores import open_ledger_database
+from tasks.runtime.tracking_server import has_own_database
+from tasks.tracking.models import unrecorded
 
 __all__ = ["Finding", "check_root"]
 
@@ -126,6 +129,20 @@ def _data_sets(layout: Layout) -> Iterator[tuple[str, str]]:
     for folder in sorted(layout.datasets.glob("[!.]*")):
         if not is_complete(layout, dataset_ref(layout, folder.name)):
             yield f"version {folder.name} is damaged", "restore it from a back-up, or ingest its file again"
+
+
+@_check("models")
+def _models(layout: Layout) -> Iterator[tuple[str, str]]:
+    # On a server that was named, versions of other roots are no business of this one.
+    made = layout.mlflow_database.exists() or recorded_server(layout.root) is not None
+    if not (made and has_own_database(layout.root)):
+        return
+    for model in unrecorded(layout.root):
+        name = f"{model.name}/{model.version}"
+        yield (
+            f"{name} in MLflow is not on record here and is not loaded",
+            f"unitball model record {name} --digest …, where you know it; else delete it in MLflow",
+        )
 
 
 @_check("orphans")

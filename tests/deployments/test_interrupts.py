@@ -6,9 +6,11 @@ import contextlib
 import os
 import signal
 import subprocess
+import sys
 import time
 import weakref
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,7 @@ import pytest
 from deployments.cli import entry_point
 from tasks.runtime.engine import prefect_database
 from tests.support.command_line import Outcome, start_command
+from tests.support.processes import clean_environment, has_ended
 from tests.support.serving import processes_of, wait_for
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="signals and /proc of Linux")
@@ -92,3 +95,23 @@ def test_an_interrupt_that_meets_a_finaliser_is_not_lost(
         signal.signal(signal.SIGINT, before)
     assert time.monotonic() < began + 15, "it went on"
     assert capfd.readouterr() == ("", "unitball: interrupted\n")
+
+
+@pytest.mark.parametrize("heeds", ["SIG_DFL", "SIG_IGN"])
+def test_what_a_test_session_starts_ends_with_it(heeds: str) -> None:
+    """With a session that was killed; in a session of the system's own, and without our variables, too."""
+    child = f"import signal, time; signal.signal(signal.SIGTERM, signal.{heeds}); time.sleep(600)"
+    code = (
+        "import subprocess, sys, time; from tests.support import ending, processes; guard = ending.guard_session(1.0)\n"
+        f"child = subprocess.Popen([sys.executable, '-c', {child!r}], start_new_session=True,\n"
+        "    env=processes.clean_environment())\n"
+        "print(child.pid, guard.pid, flush=True); time.sleep(600)"
+    )
+    session = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=clean_environment())
+    assert session.stdout is not None
+    pids = [int(word) for word in session.stdout.readline().split()]
+    assert len(pids) == 2
+    session.kill()
+    session.communicate()
+    for pid in pids:
+        wait_for(f"the end of {pid}", partial(has_ended, pid), 30, every=0.05)

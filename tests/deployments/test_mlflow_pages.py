@@ -20,10 +20,11 @@ import numpy as np
 import pytest
 
 from deployments import serving
+from deployments.mlflow_users import add_reader
 from dpalgos.models import LinearModel
 from tasks.runtime.credentials import credentials
 from tasks.runtime.tracking_server import own_database
-from tasks.tracking.runs import FACTS, ChildReport, DatasetInput, ModelReport, RunReport, track_run
+from tasks.tracking.runs import FACTS, DatasetInput, Entries, ModelReport, RunReport, track_run
 from tasks.tracking.sklearn_export import to_sklearn
 from tasks.tracking.sweeps import SweepTracker, TrackedPoint
 from tasks.tracking.views import VIEW_NAME
@@ -57,7 +58,7 @@ def report(algorithm: str, epsilon: float | None, accuracy: float) -> RunReport:
         params={"epsilon": epsilon, "parties": 2},
         metrics={"accuracy": accuracy} | ({} if epsilon is None else {"epsilon_spent": epsilon, "delta_spent": 1e-5}),
         inputs=(DatasetInput(name="digits", version="abc123", account="digits"),),
-        children=(ChildReport(name="party 0", metrics={"accuracy": accuracy}),),
+        children=(Entries(name="party 0", metrics={"accuracy": accuracy}),),
         # Two with models are enough for the pages; each takes a second.
         model=ModelReport(pipeline=model, dimension=3, classes=("a", "b", "c"), registered_name=f"digits.{algorithm}")
         if algorithm in ("noisy-gd", "fed-dpdr-dpml") and epsilon == 1.0
@@ -351,3 +352,11 @@ def test_the_pages_contact_nothing_else(browser: Any, address: str, root: Path) 
     assert contacted
     outside = [url for url in contacted if not url.startswith((address, "data:", "blob:"))]
     assert not outside
+
+
+def test_a_reader_sees_the_comparison_and_a_card(tmp_path: Path, address: str, root: Path) -> None:
+    secret = add_reader(root, "anna").read_text().strip()
+    with chromium(tmp_path) as driver:
+        driver.get(address.replace("//", f"//{secret}@"))
+        Page(driver, f"{address}/{comparison_path(root, 'digits')}").wait_for(VIEW_NAME, *names())
+        Page(driver, f"{address}/#/models/digits.noisy-gd/versions/1").wait_for("digits.noisy-gd")

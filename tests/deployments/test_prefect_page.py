@@ -40,7 +40,7 @@ def test_the_page_works_with_the_secret_typed_in(name: str, served: Served, tmp_
 
 
 def test_the_form_of_a_deployment_refuses_a_bad_value_and_runs_a_good_one(served: Served, tmp_path: Path) -> None:
-    """Logged in: a delta of 5 is refused in the form and makes no run; the same form with 1e-5 starts one."""
+    """Logged in: two million parties are refused in the form and make no run; the same form with 3 starts one."""
     from selenium.webdriver.common.keys import Keys
 
     (deployment,) = [one for one in served.ask("/deployments/filter") if one["name"] == "train"]
@@ -73,28 +73,30 @@ def test_the_form_of_a_deployment_refuses_a_bad_value_and_runs_a_good_one(served
             )
             return True
 
-        def write(delta: str) -> None:
+        def write(parties: str) -> None:
             # The page looks at a value when the box is left.
-            box("Delta").send_keys(Keys.CONTROL + "a" + Keys.NULL + delta + Keys.TAB)
+            box("Parties").send_keys(Keys.CONTROL + "a" + Keys.NULL + parties + Keys.TAB)
 
         browser.get(f"{page}/")
         wait_for("the question for the secret", lambda: browser.find_elements("css selector", "input"), 60)
         browser.find_element("css selector", "input").send_keys(served.secret.basic + Keys.ENTER)
         wait_for("the dashboard", lambda: "dashboard" in browser.current_url, 60)
         browser.get(f"{page}/v2/deployments/deployment/{deployment['id']}/run")
-        wait_for("the form", lambda: box("Delta"), 60)
+        wait_for("the form", lambda: box("Parties"), 60)
         # Each field says whether it is needed and what it is, and names are chosen from what is registered.
         for said in ("Dataset (Optional)", "needed unless the algorithm draws no noise", "Neighbours (Optional)"):
             assert said in text(), said
-        write("5")
+        write("2000000")
         submit()
-        wait_for("the refusal", lambda: "less than" in text() or "maximum" in text(), 60)
+        # The box's own message: the schema's bound is the page's.
+        refused = "return arguments[0].validationMessage"
+        wait_for("the refusal", lambda: "1000000" in browser.execute_script(refused, box("Parties")), 60)
         assert made() == []
-        write("0.00001")
+        write("3")
         wait_for("a run", lambda: made() or (submit() and None), 60, 3)
         # Blocked by the policy, before any name is looked up.
         outside = [line["message"] for line in browser.get_log("browser") if "ERR_NAME_NOT_RESOLVED" in line["message"]]
         assert not outside
     run, *_ = made()
-    assert run["parameters"]["config"]["delta"] == 1e-5
+    assert run["parameters"]["config"]["parties"] == 3
     assert served.finished(run["id"])["state_type"] == "COMPLETED"

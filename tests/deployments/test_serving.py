@@ -22,6 +22,7 @@ from deployments.serving import ServeError, Serving
 from tasks.runtime import leash
 from tasks.runtime.credentials import credentials_file
 from tests.support.command_line import CommandLine
+from tests.support.processes import has_ended
 from tests.support.serving import UNITBALL, Served, environment, free_port, rows_file, wait_for
 
 SEED = 7
@@ -252,13 +253,6 @@ def test_a_port_that_is_no_number(commands: CommandLine, monkeypatch: pytest.Mon
     monkeypatch.setenv("UNITBALL_PREFECT_PORT", "many")
     commands("serve").refused(2, "--prefect-port", "integer")
     assert not (commands.root / "prefect" / "prefect.db").exists(), "nothing was begun"
-
-
-def has_ended(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return True
 
 
 def test_the_leash_ends_the_whole_process_group(tmp_path: Path) -> None:

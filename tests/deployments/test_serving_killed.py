@@ -54,6 +54,10 @@ def test_serving_ends_in_the_middle_of_a_run(number: signal.Signals, engine: Eng
         dead = in_the_middle(served)
         served.process.send_signal(number)
         served.process.wait(120)
+        # Killed, it cannot wait for its parts: they notice, and end by themselves.
+        wait_for(
+            "the runner's end", lambda: not served.processes("deployments.runner", "multiprocessing"), 3, every=0.1
+        )
         wait_for("the end of all parts", lambda: not processes_of(served.root), 60)
     with started(tmp_path) as served:
         state = served.run(dead)["state_type"]

@@ -1,17 +1,30 @@
-"""Where alerts go: only to https, or to this machine; and which automation is made of the setting."""
+"""Where alerts go: only to https, or to this machine; where the address is kept; and that each alert is sent."""
 
 from __future__ import annotations
 
+import asyncio
+import itertools
+import os
+import stat
+import threading
+from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from prefect.blocks.webhook import Webhook
 
 from deployments import webhook
 from storage.errors import InputError
-from tasks.runtime.events import Event
+from storage.layout import Layout
+from tasks.runtime import event_log
+from tasks.runtime.event_log import LogLine, events_file, log_event
+from tasks.runtime.events import Event, announce, dataset_resource
 from tasks.runtime.settings import WEBHOOK_VARIABLE, webhook_address
+from tests.support.serving import receiving
+
+ADDRESS = "https://hooks.example/T/secret"
 
 
 @pytest.mark.parametrize("address", ["https://hooks.example/T/secret", "http://127.0.0.1:8080/x", "http://localhost/x"])
@@ -33,43 +46,141 @@ def test_without_a_setting_nothing_is_sent(monkeypatch: pytest.MonkeyPatch) -> N
     assert webhook_address() is None
 
 
-class Automations:
-    """Stands for the server."""
+def test_the_address_is_kept_in_the_root_alone(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Layout(root).prepare()
+    monkeypatch.setenv(WEBHOOK_VARIABLE, ADDRESS)
+    webhook.keep_webhook(root)
+    assert webhook.read_webhook(root) == ADDRESS
+    assert WEBHOOK_VARIABLE not in os.environ, "what is started from now on would have it"
+    (file,) = [path for path in root.rglob("*") if path.is_file() and ADDRESS.encode() in path.read_bytes()]
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert file.parent == Layout(root).private
+    webhook.keep_webhook(root)
+    assert webhook.read_webhook(root) == ADDRESS, "a start without the setting keeps it"
+    monkeypatch.setenv(WEBHOOK_VARIABLE, "")
+    webhook.keep_webhook(root)
+    assert webhook.read_webhook(root) is None
+
+
+class Server:
+    """Stands for a Prefect server of an earlier version's, and forgets what it is told to."""
 
     def __init__(self) -> None:
-        self.standing = {"earlier": None}
-        self.made: list[Any] = []
+        self.automations = [SimpleNamespace(id=1)]
+        self.blocks = {"7": "unitball-alerts", "8": "a user's own"}
 
     def read_automations_by_name(self, name: str) -> list[Any]:
-        assert name == webhook.AUTOMATION
-        return [SimpleNamespace(id=one) for one in self.standing]
+        assert name == "unitball alerts"
+        return list(self.automations)
 
-    def delete_automation(self, which: str) -> None:
-        del self.standing[which]
+    def delete_automation(self, which: int) -> None:
+        self.automations = [one for one in self.automations if one.id != which]
 
-    def create_automation(self, automation: Any) -> None:
-        self.made.append(automation)
+    def request(self, method: str, path: str, path_params: dict[str, str]) -> Any:
+        if method == "DELETE":
+            del self.blocks[path_params["id"]]
+        assert method == "DELETE" or path_params == {"slug": "webhook"}
+        return SimpleNamespace(json=lambda: [{"id": number, "name": name} for number, name in self.blocks.items()])
 
 
-def test_one_automation_takes_the_place_of_the_earlier(monkeypatch: pytest.MonkeyPatch) -> None:
-    saved: list[Any] = []
-    block = "11111111-1111-4111-8111-111111111111"
+def test_what_an_earlier_version_kept_on_the_server_goes() -> None:
+    server: Any = Server()
+    webhook.remove_earlier(server)
+    assert not server.automations
+    assert server.blocks == {"8": "a user's own"}
 
-    def save(self: Any, *_: Any, **__: Any) -> str:
-        saved.append(self)
-        return block
 
-    monkeypatch.setattr(Webhook, "save", save)
-    server: Any = Automations()
-    webhook.apply_webhook(server, "https://hooks.example/T/secret")
-    assert not server.standing
-    (automation,) = server.made
-    assert automation.trigger.expect == {str(event) for event in Event.alerts()}
-    (action,) = automation.actions
-    assert str(action.block_document_id) == block
-    assert "secret" not in automation.model_dump_json()
-    assert saved[0].url.get_secret_value() == "https://hooks.example/T/secret"
-    gone: Any = Automations()
-    webhook.apply_webhook(gone, None)
-    assert not gone.standing
-    assert not gone.made
+def read(root: Path, stop: int = 100) -> list[str]:
+    """Return the reasons of the alerts that are new, as a runner that is started now reads them."""
+    found = itertools.takewhile(lambda one: one is not None, webhook.new_alerts(root))
+    return [str(one and one.details["reason"]) for one in itertools.islice(found, stop)]
+
+
+def refuse(reason: str) -> None:
+    announce(Event.REFUSED, dataset_resource("clinic"), {"reason": reason})
+
+
+def test_every_alert_is_read_once_whoever_reads(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before the first start, after it, by a runner that was started again, across files put aside, in pieces."""
+    Layout(root).prepare()
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
+    refuse("before")
+    assert read(root) == []
+    refuse("one")
+    log_event("unitball.plan.charged")
+    refuse("two")
+    assert read(root) == ["one", "two"]
+    assert read(root) == []
+    refuse("lost")
+    assert read(root, stop=1) == ["lost"], "a runner that dies before it goes on"
+    assert read(root) == ["lost"], "is asked again"
+    following = webhook.new_alerts(root)
+    assert next(following) is None
+    monkeypatch.setattr(event_log, "FILE_BYTES", 600)
+    refuse("three")
+    for number in range(4):
+        refuse(f"more {number}")
+    assert [str(one.details["reason"]) for one in itertools.takewhile(bool, following) if one] == [
+        "three",
+        *(f"more {number}" for number in range(4)),
+    ]
+    with events_file(root).open("ab") as file:
+        line = events_file(root).read_bytes().splitlines()[-1].replace(b"more 3", b"in pieces")
+        file.write(line[:40])
+        file.flush()
+        assert next(following) is None
+        file.write(line[40:] + b"\nno line of ours\n")
+    assert [one and one.details["reason"] for one in itertools.takewhile(bool, following)] == ["in pieces"]
+
+
+def test_what_is_sent_and_how_often_it_is_tried(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Layout(root).prepare()
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
+    monkeypatch.setattr(webhook, "_PAUSES", (0.0, 0.0, 0.0))
+    with receiving() as (address, received):
+        monkeypatch.setenv(WEBHOOK_VARIABLE, address)
+        webhook.keep_webhook(root)
+        read(root)
+        tries: list[str] = []
+
+        def deliver(where: str, alert: LogLine) -> None:
+            tries.append(str(alert.details["reason"]))
+            if len(tries) < 3:
+                raise OSError
+            webhook.send(where, alert)
+
+        async def until_received() -> None:
+            sending = asyncio.create_task(webhook.send_alerts(root, deliver))
+            async with asyncio.timeout(20):
+                while not received:
+                    await asyncio.sleep(0.05)
+            sending.cancel()
+
+        refuse("no")
+        asyncio.run(until_received())
+    assert tries == ["no"] * 3
+    (alert,) = received
+    assert alert["event"] == "unitball.run.refused"
+    assert alert["about"] == "unitball.dataset.clinic"
+    assert alert["payload"] == {"reason": "no", "dataset": "clinic"}
+
+
+def test_a_redirect_is_not_followed(root: Path) -> None:
+    """It might lead from https to anywhere."""
+    line = LogLine(time=datetime.now(UTC), event=str(Event.UNWELL), details={"about": "unitball.root"})
+
+    class Elsewhere(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.send_response(302)
+            self.send_header("Location", address)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            return None
+
+    with receiving() as (address, received), ThreadingHTTPServer(("127.0.0.1", 0), Elsewhere) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        with pytest.raises(OSError, match="302"):
+            webhook.send(f"http://127.0.0.1:{server.server_address[1]}/", line)
+        server.shutdown()
+    assert not received

@@ -92,7 +92,8 @@ def test_what_earlier_filters_hold_is_counted_whole() -> None:
     assert found.after.epsilon == pytest.approx(2.9, abs=0.01)
     refused = admit([pure], pure, cap)
     assert not refused.admitted
-    assert refused.fits == pytest.approx(0.1, rel=0.05)
+    for epsilon, fits in ((0.099, True), (0.105, False)):
+        assert admit([pure], ("p", {"0": PlanCost.of([PureEpsilon(epsilon)], D)}), cap).admitted is fits
     assert "cap of epsilon 3" in refused.reason
     # Lowered below what earlier filters hold: nothing is admitted.
     assert not admit([], ("p", {"0": PlanCost.of([PureEpsilon(1e-9)], D)}), FilterCap(1.5, D, earlier=2.0)).admitted

@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 
 from dpalgos.errors import ParameterError
+from dpalgos.features.dictionary import Dictionary
 from dpalgos.features.elementwise import SignedLogarithm, SignedRoot
 from dpalgos.features.patches import PatchFeatures, RandomPatches
 from dpalgos.guarantees import Setting
 from dpalgos.keystream import KeyedNoise, public_secret
+from dpalgos.models import decode
 from dpalgos.rows import Floats
 
 NOISE = KeyedNoise(public_secret(0), "unused")
@@ -60,6 +62,61 @@ def test_patches_are_the_loops(shape: tuple[int, int, int], random: np.random.Ge
     found = made.transform(images.reshape(4, -1))
     assert found.shape == (4, made.dimension)
     np.testing.assert_allclose(found, unit(np.stack([one_by_one(made, image) for image in images])), atol=1e-12)
+
+
+def test_a_dictionary_is_the_loops(random: np.random.Generator) -> None:
+    """Thresholds, offsets, roots, cells that overlap, averages over mirror images: written out."""
+    shape, side, cells = (3, 8, 7), 3, 2
+    made = Dictionary(filters=5, side=side, cells=cells, images=60, mirror=True, shape=shape).fit(
+        (), setting(168), NOISE
+    )
+    filters, offset = made.filters.astype(float), made.offset.astype(float)
+    threshold, power, small = made.curve
+    np.testing.assert_allclose(
+        filters[:, 5:], filters.reshape(3, 3, 3, 10)[:, :, ::-1].reshape(27, 10)[:, :5], rtol=1e-4
+    )
+
+    def coefficients(image: Floats) -> Floats:
+        answers = np.empty((6, 5, 10))
+        for row, column in np.ndindex(6, 5):
+            patch = image[:, row : row + side, column : column + side].ravel()
+            patch = patch - patch.mean()
+            answers[row, column] = patch / (np.linalg.norm(patch) + small) @ filters + offset
+        found = np.empty((cells, cells, 2, 10))
+        # Of five columns the middle one belongs to both halves.
+        for i, j in np.ndindex(cells, cells):
+            own = answers[3 * i : 3 * i + 3, 2 * j : 2 * j + 3]
+            for sign in (0, 1):
+                found[i, j, sign] = np.maximum((1 - 2 * sign) * own - threshold, 0).mean(axis=(0, 1)) ** power
+        return found[..., :5]
+
+    images = random.uniform(size=(4, *shape))
+    expected = np.stack([(coefficients(one) + coefficients(one[:, :, ::-1])).ravel() for one in images])
+    found = made.transform(images.reshape(4, -1))
+    assert found.shape == (4, made.dimension)
+    np.testing.assert_allclose(found, unit(expected), atol=1e-5)
+    np.testing.assert_allclose(made.transform(images[..., ::-1].reshape(4, -1)), found, atol=1e-5)
+    np.testing.assert_array_equal(made.transform(images[2:3].reshape(1, -1))[0], found[2])
+    stored = decode(made.kind, made.arrays())
+    np.testing.assert_array_equal(stored.transform(images.reshape(4, -1)), found)
+
+
+def test_a_dictionary_is_its_seeds_and_its_filters_are_whitened_centroids() -> None:
+    """Filters answer to whitened patches: their lengths there are one, before scaling by the root of the pixels."""
+    made, again = (Dictionary(filters=8, side=3, images=80).fit((), setting(144), NOISE) for _ in range(2))
+    other = Dictionary(filters=8, side=3, images=80, seed=1).fit((), setting(144), NOISE)
+    np.testing.assert_array_equal(made.filters, again.filters)
+    assert not np.allclose(made.filters, other.filters)
+    assert np.abs(np.corrcoef(made.filters.T) - np.eye(8)).max() < 0.99, "all filters alike"
+
+
+def test_an_old_map_of_patches_is_as_it_was(random: np.random.Generator) -> None:
+    """Logged models hold a layout of five numbers and the filters alone."""
+    filters = random.normal(size=(9, 4))
+    old = decode("patch-features", {"layout": np.array([1, 6, 6, 3, 2]), "filters": filters})
+    images = random.uniform(size=(3, 1, 6, 6))
+    expected = unit(np.stack([one_by_one(old, image) for image in images]))
+    np.testing.assert_allclose(old.transform(images.reshape(3, -1)), expected, atol=1e-12)
 
 
 def test_contrast_and_brightness_do_not_matter(random: np.random.Generator) -> None:

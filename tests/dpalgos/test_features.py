@@ -120,6 +120,8 @@ def test_no_public_map_looks_at_rows() -> None:
         "dct": {"components": 5},
         "random-projection": {"components": 5},
         "public-whitening": {"images": 300},
+        "side-by-side": {"maps": {"scattering": {}, "hog": {}}},
+        "dictionary": {"filters": 20, "side": 3, "images": 100},
     }
     free = [name for name in names("projections") if not lookup("projections", name).reads_rows]
     assert {"dct", "hog", "identity", "pooling", "random-fourier", "random-projection"} <= set(free)

@@ -44,6 +44,7 @@ def test_the_signal_is_rows_a_class_over_noise() -> None:
 
 
 SHAPES: list[tuple[int, tuple[int, ...] | None]] = [(6, None), (123, None), (64, (8, 8)), (784, (28, 28))]
+SHAPES += [(3072, (3, 32, 32)), (192, (3, 8, 8))]
 
 
 @pytest.mark.parametrize("trust", ["central", "secagg", "local"])
@@ -124,8 +125,30 @@ def test_what_is_asked_for_goes_before_the_rules() -> None:
     plan = planned(shards_of(dataset), algorithm="unitball", dimension=7, parameters={"floor": 0.5})
     assert plan.projections[0].algorithm.parameters["components"] == 7
     assert plan.projections[0].algorithm.parameters["floor"] == 0.5
+    # A mirror image is the same thing where it is declared to be.
+    mirrored = planned(shards_of(dataset), algorithm="unitball", parameters={"mirror": True})
+    assert mirrored.projections[0].algorithm.parameters["mirror"]
     other = planned(shards_of(dataset), algorithm="unitball", projection="hog")
     assert [release.name for release in other.projections] == ["hog"]
+
+
+def test_images_of_one_channel_and_of_three_get_a_map_each() -> None:
+    """By channels, size and signal alone: mirror images are taken to be the same in colour, and not else."""
+
+    def chosen(shape: tuple[int, ...], **more: Any) -> Any:
+        facts = dataclasses.replace(FACTS, image_shape=shape, dimension=int(np.prod(shape)), **more)
+        choice = recommend(facts)
+        assert choice.arrangement.projection is not None
+        assert "CIFAR-10" in choice.reasons[-1], "which sets the rules were found on"
+        return choice.arrangement.projection.parameters
+
+    grey, colour, small = chosen((28, 28)), chosen((3, 32, 32)), chosen((3, 8, 8))
+    assert (grey["features"], grey["mirror"], grey["components"]) == ("scattering", False, 400)
+    assert (colour["features"], colour["mirror"], colour["components"]) == ("side-by-side", True, 800)
+    assert set(colour["feature_parameters"]["maps"]) == {"scattering", "dictionary"}
+    assert (small["features"], small["mirror"]) == ("scattering", True), "no room for patches"
+    assert chosen((3, 32, 32), epsilon=0.1)["components"] < 400
+    assert chosen((1, 28, 28)) == {**grey, "shape": [1, 28, 28]}
 
 
 def test_its_examples_are_what_it_may_choose() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -12,14 +13,17 @@ import dpalgos.features.scattering as scattering_module
 from dpalgos.errors import ParameterError
 from dpalgos.features.random_images import deformed, random_strokes
 from dpalgos.features.scattering import Scattering, ScatteringFeatures
+from dpalgos.features.side_by_side import SideBySide
 from dpalgos.features.whitening import PublicWhitening, WhitenedFeatures
 from dpalgos.guarantees import Setting, Trust
 from dpalgos.models import decode
+from dpalgos.registry import AlgorithmSpec, lookup
 from dpalgos.rows import Floats
 from tests.support.training import noise
 
 SIDE = 16
 SETTING = Setting(sizes=(1,), dimension=SIDE * SIDE, classes=2, trust=Trust.CENTRAL)
+SETTING_OF_12 = Setting(sizes=(1,), dimension=144, classes=2, trust=Trust.CENTRAL)
 
 
 def scattering(**parameters: float) -> ScatteringFeatures:
@@ -86,6 +90,21 @@ def test_half_a_spectrum_says_it_all(factor: int, random: np.random.Generator) -
     np.testing.assert_allclose(scattering_module._low(fft.rfft2(images), factor, 40), whole, atol=1e-12)
 
 
+@pytest.mark.parametrize(("shape", "scales", "places"), [((3, 32, 32), 2, 4), ((1, 28, 28), 2, 4), ((2, 16, 16), 1, 3)])
+def test_a_mirror_image_has_the_same_features_where_these_are_averaged(
+    shape: tuple[int, ...], scales: int, places: int
+) -> None:
+    """But for samples that lie at every other pixel: a twentieth of what tells two views of an image apart."""
+    first, second = lookup("processes", "dead-leaves")().pairs(20, *shape, np.random.default_rng(1))
+    made = Scattering(scales=scales, places=places, mirror=True, shape=shape)._features(first[0].size)
+    seen, mirrored, other = (made.transform(one.reshape(20, -1)) for one in (first, first[..., ::-1], second))
+    assert seen.shape[1] == made.dimension
+    assert np.linalg.norm(seen - mirrored) < 0.05 * np.linalg.norm(seen - other)
+    plain = Scattering(scales=scales, places=places, shape=shape)._features(first[0].size)
+    unlike = plain.transform(first.reshape(20, -1)) - plain.transform(first[..., ::-1].reshape(20, -1))
+    assert np.linalg.norm(unlike) > 10 * np.linalg.norm(seen - mirrored)
+
+
 def test_what_is_no_number_stays_none_and_harms_nobody_else(random: np.random.Generator) -> None:
     images = random.random((3, SIDE * SIDE))
     clean = scattering().transform(images)
@@ -124,15 +143,17 @@ def _whitening(**more: int) -> PublicWhitening:
 
 
 def test_the_map_is_the_seeds(whitened: WhitenedFeatures) -> None:
-    again, other = _whitening().make(SIDE * SIDE), _whitening(seed=1).fit([], SETTING, noise())
-    assert again is not whitened
-    np.testing.assert_array_equal(again.basis, whitened.basis)
+    made, again = _whitening().make(SIDE * SIDE), _whitening().make(SIDE * SIDE)
+    other = _whitening(seed=1).fit([], SETTING, noise())
+    np.testing.assert_array_equal(again.basis, made.basis)
+    # Fewer directions are the first of more.
+    np.testing.assert_allclose(whitened.basis, made.basis, rtol=1e-3, atol=1e-3 * np.abs(made.basis).max())
     assert not np.allclose(other.basis, whitened.basis)
 
 
 def test_a_map_is_made_once_in_a_process(whitened: WhitenedFeatures, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PublicWhitening, "make", lambda *_: pytest.fail("made again"))
-    assert _whitening().fit([], SETTING, noise(1)) is whitened
+    np.testing.assert_array_equal(_whitening().fit([], SETTING, noise(1)).basis, whitened.basis)
 
 
 def test_rows_come_to_the_unit_sphere_and_survive_being_stored(
@@ -166,6 +187,51 @@ def test_small_changes_count_alike_and_large_ones_come_first(whitened: WhitenedF
     raw = [whitened.map.transform(images.reshape(300, -1)) for images in (strokes, deformed(strokes, random))]
     spread = (raw[0] - raw[1]).var(axis=0)
     assert spread.max() / spread.min() > 10
+
+
+def test_directions_are_orthonormal_in_the_whitened_metric(random: np.random.Generator) -> None:
+    """Vᵀ (W + floor‖W‖) V = 1 and Vᵀ T V is diagonal and falls, by the covariances written out."""
+    origin = random.normal(size=(2500, 6)) @ random.normal(size=(6, 6))
+    change = np.array([0.1, 0.2, 0.3, 0.4, 0.5, 0.6])
+    pairs = origin + random.normal(size=(2500, 6)) * change, origin + random.normal(size=(2500, 6)) * change
+    mean, basis = PublicWhitening(components=4, floor=0.01)._directions(lambda rows: rows, [pairs], (2, 4))
+    both = np.concatenate(pairs)
+    np.testing.assert_allclose(mean, both.mean(axis=0), atol=1e-5)
+    norms = [np.linalg.norm(both[:, part], axis=1).mean() for part in (slice(2), slice(2, 6))]
+    scale = np.repeat(norms, (2, 4))
+    first, second, both = (one / scale for one in (*pairs, both))
+    within = (first - second).T @ (first - second) / 5000
+    within += 0.01 * np.linalg.norm(within, 2) * np.eye(6)
+    turned = basis * scale[:, None]
+    np.testing.assert_allclose(turned.T @ within @ turned, np.eye(4), atol=1e-4)
+    total = turned.T @ np.cov(both.T, bias=True) @ turned
+    np.testing.assert_allclose(total, np.diag(np.diag(total)), atol=1e-3 * total[0, 0])
+    assert (np.diff(np.diag(total)) <= 0).all()
+
+
+def test_maps_side_by_side_are_each_of_them(random: np.random.Generator) -> None:
+    given = {"scattering": {"scales": 1, "places": 2}, "dictionary": {"filters": 4, "side": 3, "images": 40}}
+    made = SideBySide(maps=given, shape=(12, 12), mirror=True).fit((), SETTING_OF_12, noise())
+    images = random.random((5, 144))
+    parts = [
+        AlgorithmSpec("projections", name, {"shape": (12, 12), "mirror": True, **own})
+        .build()
+        .fit((), SETTING_OF_12, noise())
+        for name, own in given.items()
+    ]
+    found = made.transform(images)
+    np.testing.assert_array_equal(found, np.hstack([part.transform(images) for part in parts]))
+    assert made.blocks == tuple(part.dimension for part in parts)
+    np.testing.assert_array_equal(decode(made.kind, made.arrays()).transform(images), found)
+    whitening = PublicWhitening(
+        features="side-by-side", feature_parameters={"maps": given}, components=9, images=50, mirror=True
+    )
+    white = whitening.fit((), SETTING_OF_12, noise())
+    np.testing.assert_allclose(np.linalg.norm(white.transform(images), axis=1), 1.0)
+    code = {cls.__name__ for cls in AlgorithmSpec("projections", "public-whitening", asdict(whitening)).classes()}
+    assert code == {"PublicWhitening", "SideBySide", "Scattering", "Dictionary", "DeadLeaves", "Strokes"}
+    with pytest.raises(ParameterError, match="maps is empty"):
+        SideBySide(maps={})
 
 
 def test_a_map_that_reads_rows_cannot_be_whitened() -> None:

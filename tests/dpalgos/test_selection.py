@@ -13,7 +13,7 @@ import pytest
 from dpalgos.accounting.composition import compose
 from dpalgos.accounting.costs import PlanCost
 from dpalgos.accounting.profiles import GaussianProfile
-from dpalgos.accounting.scaling import group_loss, scaled
+from dpalgos.accounting.scaling import group_loss
 from dpalgos.accounting.selection import candidate_mu, entry_epsilon, selection_delta
 from dpalgos.accounting.spending import FilterCap, admit
 from dpalgos.algorithms import fit
@@ -304,9 +304,6 @@ def test_a_selection_that_is_taken_apart_is_what_it_was() -> None:
     profile = compose([loss])
     assert profile.epsilon(1e-5) == pytest.approx(1.0)
     assert profile.epsilon(1e-7) == pytest.approx(compose([loss.all_candidates]).epsilon(1e-7))
-    half = scaled(loss, 0.5)
-    assert isinstance(half, PrivateSelection)
-    assert half.mu == pytest.approx(tuning(4, 0.5).mu, rel=1e-6)
     several = group_loss(loss, 3)
     assert isinstance(several, PrivateSelection)
     assert several.mu == pytest.approx(3 * loss.mu)

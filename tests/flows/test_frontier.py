@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from deployments.cli.experiments import _frontier_arguments
 from dpalgos.errors import UnknownNameError
 from flows.frontier import frontier_sweep
 from tasks.planning.configuration import TrainingConfig
+from tasks.tracking.cards import command_of
 
 
 def test_every_algorithm_runs_at_every_budget_and_those_without_noise_once_a_seed() -> None:
@@ -52,8 +52,5 @@ def test_private_rows_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 def test_the_command_that_is_printed_draws_the_same() -> None:
     config = TrainingConfig(dataset="mnist", rows_per_party=10_000, trust="secagg")
-    words = _frontier_arguments(config, "noisy-gd,dppca-svm", "0.1,1", 2)
-    assert " ".join(words) == (
-        "frontier --dataset mnist --algorithms noisy-gd,dppca-svm --epsilons 0.1,1 --seeds 2 --trust secagg "
-        "--rows-per-party 10000"
-    )
+    asked = command_of(config.model_copy(update={"algorithm": None}), "frontier")
+    assert asked == "unitball frontier --dataset mnist --trust secagg --rows-per-party 10000"

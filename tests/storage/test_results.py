@@ -265,3 +265,12 @@ def test_an_interrupt_before_a_query_begins_ends_it() -> None:
     finally:
         signal.signal(signal.SIGINT, before)
     assert time.monotonic() - begun < 9
+
+
+def test_a_query_has_a_limit_of_time(tmp_path: Path) -> None:
+    endless = "SELECT count(*) FROM range(10000000000) a, range(10000) b"
+    begun = time.monotonic()
+    with pytest.raises(InputError, match=r"longer than 0\.5 s .*UNITBALL_SQL_SECONDS"):
+        query(Layout(tmp_path).prepare(), endless, seconds=0.5)
+    assert time.monotonic() - begun < 20
+    assert query(Layout(tmp_path), "SELECT 1 AS one", seconds=20).to_pylist() == [{"one": 1}]

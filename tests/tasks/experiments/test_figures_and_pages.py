@@ -9,13 +9,16 @@ import statistics
 from html.parser import HTMLParser
 from typing import Any
 
+import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
-from tasks.experiments.figures import DecisionBoundaries, Drawing, _Style, _use_log_y, draw, draw_boundaries
+from tasks.experiments.figures import Drawing, _Style, _use_log_y, draw, draw_boundaries
 from tasks.experiments.pages import page
-from tasks.experiments.points import PointResult, Verdict
-from tasks.experiments.records import Experiment, Table
+from tasks.experiments.points import PointResult, Verdict, table_of
+from tasks.experiments.records import Experiment, _parquet
 from tasks.experiments.specification import Plot
+from tasks.experiments.tables import Table
 
 
 def a_row(label: str, status: Any, accuracy: float, **axes: Any) -> PointResult:
@@ -36,7 +39,7 @@ RESULTS = [
 
 
 def test_proved_and_unproved_differ_in_more_than_colour() -> None:
-    style = _Style(RESULTS)
+    style = _Style(table_of(RESULTS))
     sound, published, plain = (style.line(label) for label in ("fed", "fed-published", "plain"))
     assert sound["color"] == published["color"], "a published system and its counterpart share a colour"
     assert len({sound["linestyle"], published["linestyle"], plain["linestyle"]}) == 3
@@ -55,8 +58,8 @@ def contrast(colour: str) -> float:
 
 
 def test_colours_are_different_and_visible_on_white() -> None:
-    style = _Style([a_row(f"system-{number}", "proved", 0.5) for number in range(8)])
-    colours = [style.colour(label) for label in style.labels]
+    style = _Style(table_of([a_row(f"system-{number}", "proved", 0.5) for number in range(8)]))
+    colours = [style.colour(label) for label in style.status]
     assert len(set(colours)) == 8
     assert min(contrast(colour) for colour in colours) > 2.0
 
@@ -127,13 +130,26 @@ def test_a_logarithmic_axis_has_plain_numbers_from_a_power_of_ten() -> None:
 
 
 def test_each_models_line_is_drawn() -> None:
-    boundaries = DecisionBoundaries(
-        rows=[(0.0, 0.0, 0), (1.0, 1.0, 1)],
-        grid=([0.0, 1.0], [0.0, 1.0]),
-        scores=[("a", "proved", [[-1.0, 1.0], [1.0, 1.0]])],
-    )
-    other = boundaries.model_copy(update={"scores": [("a", "proved", [[-1.0, 0.5], [0.5, 1.0]])]})
-    assert draw_boundaries(boundaries, "t").svg != draw_boundaries(other, "t").svg
+    rows, labels, grid = np.array([[0.0, 0.0], [1.0, 1.0]]), np.array([0, 1]), (np.arange(2.0), np.arange(2.0))
+
+    def drawn(corner: float) -> bytes:
+        scores = np.array([[-1.0, corner], [corner, 1.0]])
+        return draw_boundaries(rows, labels, grid, [("a", "proved", scores)], "t").svg
+
+    assert drawn(1.0) == drawn(1.0)
+    assert drawn(1.0) != drawn(0.5)
+
+
+def test_stored_results_are_one_table_whatever_kinds_the_values_of_an_axis_have() -> None:
+    rows = [
+        a_row("fed", "proved", 0.5, iterations=5, share="all", sizes=[50, 100]),
+        a_row("plain", "non-private", 0.9, iterations=None, share=0.5),
+    ]
+    table = pq.read_table(io.BytesIO(_parquet(rows)))
+    assert table["axis_iterations"].to_pylist() == [5, None]
+    assert table["axis_share"].to_pylist() == ["all", "0.5"]
+    assert table["axis_sizes"].to_pylist() == ["50, 100", None]
+    assert table["metric_accuracy"].to_pylist() == [0.5, 0.9]
 
 
 class _Links(HTMLParser):
@@ -200,6 +216,12 @@ def test_an_experiment_that_an_earlier_version_stored_is_read() -> None:
     stored = Experiment(name="x", scale="quick", results=RESULTS).model_dump(mode="json")
     stored["rows"] = stored.pop("results")
     assert Experiment.model_validate(stored).results == RESULTS
+
+
+def test_a_page_of_private_rows_states_no_seconds() -> None:
+    assert Experiment(name="x", scale="sweep", seconds=None).seconds is None
+    assert "9 finished runs in 3 s." in a_page(seconds=3.0)
+    assert "9 finished runs." in a_page(seconds=None)
 
 
 def test_what_is_shown_is_escaped() -> None:

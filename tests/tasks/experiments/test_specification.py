@@ -115,7 +115,7 @@ def test_the_reproductions_of_the_papers_are_all_there() -> None:
 @pytest.mark.parametrize("name", known_reproductions())
 def test_a_reproduction_unfolds_and_its_checks_name_its_series(name: str) -> None:
     reproduction = load_reproduction(name)
-    for _, scale in reproduction.scales():
+    for scale in reproduction.scales().values():
         points = reproduction.sweep(scale, scale.data).points()
         labels = {point.label for point in points}
         assert len({point.key + point.label for point in points}) == len(points)

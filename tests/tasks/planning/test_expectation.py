@@ -156,12 +156,16 @@ def test_a_limit_that_is_none_is_refused(words: str, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.usefixtures("_steady")
 def test_making_a_public_map_and_mapping_each_row_is_counted() -> None:
-    """Two decompositions, made-up images drawn, and features and directions of these and the rows."""
+    """A decomposition, two covariances, synthetic images drawn, and features and directions of these and the rows."""
     whitening = PublicWhitening(components=20, images=50, shape=(16, 16))
     features = whitening.make(256).map.dimension
     work = whitening.work(Setting(sizes=(40, 60), dimension=256, classes=3))
     assert work.small_operations == 256 * (6 * 200 + 20 * 100)
-    assert work.operations == 18 * features**3 + 2 * 200 * features * 20
+    assert work.operations == 8 * features**3 + 1.5 * 100 * features**2 + 2 * 200 * features * 20
+    # Of filters, what each answers to each patch: 11 x 11 of 6 x 6 pixels, mirrored ones too.
+    dictionary = PublicWhitening(components=20, images=50, shape=(16, 16), features="dictionary", mirror=True)
+    answers = dictionary.work(Setting(sizes=(100,), dimension=256, classes=3)).operations
+    assert answers - 8 * 3200**3 - 1.5 * 100 * 3200**2 - 2 * 200 * 3200 * 20 == 200 * 2 * 800 * 36 * 121
     with_map, without = (
         expected(dataset="digits", algorithm="noisy-gd", projection=projection, dimension=20).seconds
         for projection in ("public-whitening", "pca")

@@ -98,7 +98,7 @@ def test_nothing_is_drawn_where_the_cap_is_exceeded(clinic: Path, monkeypatch: p
     prepared = prepare(**NOISY, epsilon=4.0)
     monkeypatch.setattr(door, "rows_of", fail)
     monkeypatch.setattr(KeyedNoise, "stream", fail)
-    with pytest.raises(OverspendError, match="largest epsilon that would still fit"):
+    with pytest.raises(OverspendError, match="largest epsilon that would still fit, if any: unitball budget DATASET"):
         prepared.charge()
     with pytest.raises(OverspendError):
         prepared.make()

@@ -128,7 +128,10 @@ def test_a_map_that_takes_long_is_made_once_for_a_root(root: Path, monkeypatch: 
     again = features.public_map(SPEC, setting)
     assert len(calls) == 1
     assert all(np.array_equal(array, again.arrays()[name]) for name, array in first.arrays().items())
-    features.public_map(SPEC.with_parameters(components=4), setting)
+    fewer = features.public_map(SPEC.with_parameters(components=4), setting)
+    assert len(calls) == 1, "fewer directions are the first of what is stored"
+    np.testing.assert_array_equal(fewer.arrays()["basis"], first.arrays()["basis"][:, :4])
+    features.public_map(SPEC.with_parameters(floor=0.5), setting)
     assert len(calls) == 2
     for place in root.rglob("arrays.npz"):
         flip(place)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -17,8 +18,10 @@ from storage.model_records import ModelRecords
 from tasks.datasets.description import find_dataset
 from tasks.runtime.stores import open_model_records
 from tasks.runtime.tracking_server import own_database
+from tasks.tracking import flavor
 from tasks.tracking.client import tracking_client
-from tasks.tracking.models import find_model, load_model, registered_by
+from tasks.tracking.lineage import read_lineage
+from tasks.tracking.models import find_model, load_model, registered_by, unrecorded
 from tasks.tracking.promotion import (
     AUDIT_TAG,
     COMPARISON_TAG,
@@ -235,7 +238,8 @@ def test_a_model_that_an_earlier_version_logged_is_logged_once_more(models: Path
         patch.setattr(ModelRecords, "record_version", lambda *_, **__: None)
         run = track_run(models, report)
     found = find_model(models, "digits.earlier")
-    load_model(models, found)
+    with pytest.raises(InputError, match="is not one that this root has logged"):
+        load_model(models, found)
     with pytest.raises(InputError, match="train with the same configuration once more"):
         promote(models, "digits.earlier", found.version)
     for _ in range(2):
@@ -243,3 +247,65 @@ def test_a_model_that_an_earlier_version_logged_is_logged_once_more(models: Path
     assert find_model(models, "digits.earlier").version == "2"
     assert len(client(models).search_model_versions("name = 'digits.earlier'")) == 2
     promote(models, "digits.earlier", "2", "chosen")
+
+
+def test_a_model_without_a_record_is_loaded_on_its_owners_word_alone(models: Path, commands: CommandLine) -> None:
+    """A forged model under a name of its own, and what an owner brings from elsewhere: nothing tells one from the other
+    but the digest that the owner knows."""
+    with tracking_client(models) as inside:
+        good = inside.get_model_version("digits.fed", "2")
+        inside.create_registered_model("forged")
+        inside.create_model_version("forged", source=good.source, run_id=good.run_id, tags=good.tags)
+        (file,) = Path(download_artifacts(good.source)).rglob("model.skops")
+    digest = hashlib.sha256(file.read_bytes()).hexdigest()
+    forged = find_model(models, "forged")
+    with pytest.raises(InputError, match="unitball model record forged/1"):
+        load_model(models, forged)
+    here = ("--root", str(models))
+    listed = {one["check"]: one for one in commands("doctor", *here, "--json").json["checks"] if one["problem"]}
+    assert "forged/1 in MLflow is not on record" in listed["models"]["problem"]
+    commands("model", "record", "forged/1", "--digest", "0" * 64, *here).refused(2, f"has the SHA-256 {digest}")
+    assert "forged/1" in {f"{one.name}/{one.version}" for one in unrecorded(models)}
+    told = commands.succeeds("model", "record", "forged/1", "--digest", digest.upper(), *here)
+    assert [one.split(" ")[0] for one in told["unknown"]] == ["what", "what", "what"]
+    commands("model", "record", "forged/1", "--digest", digest, *here).refused(2, "is on record already")
+    assert "forged/1" not in {f"{one.name}/{one.version}" for one in unrecorded(models)}
+    load_model(models, forged)
+    with pytest.raises(RefusedError, match="nothing is proved of unknown"):
+        promote(models, "forged", "1")
+    with pytest.raises(InputError, match="without what it is made of"):
+        read_lineage(models, forged)
+    assert "unknown" not in {one.algorithm for one in algorithms_in_use(models)}
+
+
+def test_what_is_checked_is_what_is_loaded(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another file put in the place of the right one after its digest was taken is not loaded."""
+    model = find_model(models, "digits.fed/2")
+    loaded: list[bytes] = []
+    with tracking_client(models) as inside:
+        (file,) = Path(download_artifacts(inside.get_model_version("digits.fed", "2").source)).rglob("model.skops")
+    kept, checked = file.read_bytes(), flavor.load_pipeline
+
+    def swapping(path: Any, check: Any) -> Any:
+        def then_swap(digest: str) -> None:
+            check(digest)
+            file.write_bytes(b"another model")
+
+        return checked(path, then_swap)
+
+    monkeypatch.setattr("tasks.tracking.models.load_pipeline", swapping)
+    monkeypatch.setattr("skops.io.loads", lambda content, trusted: loaded.append(content))
+    try:
+        load_model(models, model)
+    finally:
+        file.write_bytes(kept)
+    assert loaded == [kept]
+
+
+def test_an_experiment_with_files_elsewhere_gets_no_run(models: Path, tmp_path: Path) -> None:
+    """Whoever may write to MLflow may have made it before the first run of that name."""
+    with tracking_client(models) as inside:
+        inside.create_experiment("elsewhere", artifact_location=(tmp_path / "theirs").as_uri())
+    with pytest.raises(InputError, match="is not below"):
+        track_run(models, a_report(run_key="elsewhere", experiment="elsewhere", children=(), model=None))
+    assert not (tmp_path / "theirs").exists()

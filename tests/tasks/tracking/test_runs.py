@@ -20,8 +20,8 @@ from tasks.tracking.client import tracking_client
 from tasks.tracking.runs import (
     FACTS,
     RUN_KEY,
-    ChildReport,
     DatasetInput,
+    Entries,
     ModelReport,
     RunReport,
     track_run,
@@ -58,8 +58,8 @@ def a_report(**changes: Any) -> RunReport:
         metrics={"accuracy": 0.8, "epsilon_spent": 1.0, "delta_spent": 1e-5},
         inputs=(DatasetInput(name="digits", version="v" * 64, account="people"),),
         children=(
-            ChildReport(name="party 0", metrics={"accuracy": 0.7, "rows": 10.0}),
-            ChildReport(name="party 1", metrics={"accuracy": 0.75, "rows": 11.0}),
+            Entries(name="party 0", metrics={"accuracy": 0.7, "rows": 10.0}),
+            Entries(name="party 1", metrics={"accuracy": 0.75, "rows": 11.0}),
         ),
         model=ModelReport(pipeline=pipeline(), dimension=8, classes=CLASSES, registered_name="digits.fed"),
         files={"result.json": "{}", "deep/curve.bin": b"\x00\x01"},
@@ -352,7 +352,7 @@ def test_no_report_that_could_not_be_found_again() -> None:
     with pytest.raises(ValueError, match="unknown facts seconds"):
         a_report(facts={"seconds": 3})
     with pytest.raises(ValueError, match="different names"):
-        a_report(children=(ChildReport(name="a"), ChildReport(name="a")))
+        a_report(children=(Entries(name="a"), Entries(name="a")))
 
 
 def test_the_chart_is_a_view_of_the_experiment(root: Path) -> None:

@@ -35,7 +35,8 @@ NAMES = ("zero", "ten", "9", "eight", "a", "C", "b", "0", "x", "y")
 
 
 SMALL_SCATTERING = {"scales": 1, "angles": 2, "places": 1}
-WHITENED = {"feature_parameters": SMALL_SCATTERING, "components": 3, "images": 20}
+SMALL_DICTIONARY = {"filters": 4, "side": 3, "images": 20, "mirror": True}
+WHITENED = {"feature_parameters": SMALL_SCATTERING, "components": 3, "images": 20, "seed": 4}
 
 
 def made_of(name: str, dimension: int, **parameters: object) -> RowFeatures:
@@ -148,11 +149,12 @@ def test_other_feature_maps_chain() -> None:
         (FourierFeatures(np.random.default_rng(5).normal(size=(8, 6))), 8),
         (made_of("scattering", 64, **SMALL_SCATTERING), 64),
         (made_of("public-whitening", 64, **WHITENED), 64),
+        (made_of("side-by-side", 64, maps={"scattering": SMALL_SCATTERING, "dictionary": SMALL_DICTIONARY}), 64),
         (made_of("signed-root", 8), 8),
         (made_of("signed-log", 8), 8),
         (made_of("patches", 64, filters=3, cells=2), 64),
     ],
-    ids=["hog", "fourier", "scattering", "whitened", "root", "log", "patches"],
+    ids=["hog", "fourier", "scattering", "whitened", "side-by-side", "root", "log", "patches"],
 )
 def test_maps_of_our_own_predict_the_same_and_need_no_pickle(made: Any, dimension: int) -> None:
     rng = np.random.default_rng(11)

@@ -1,0 +1,134 @@
+"""What several benchmarks do: find data, time a stage, print a table, draw lines. NumPy is all that must be there."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def data(folder: str) -> Path:
+    """Return a folder of the user's data sets."""
+    place = os.environ.get("UNITBALL_DATA")
+    if not place:
+        sys.exit(f"UNITBALL_DATA is not set: name the folder that holds {folder}/")
+    return Path(place) / folder
+
+
+def mnist(part: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return MNIST's images, (n, 784) of bytes, and their labels; ``part`` is ``train`` or ``t10k``."""
+    files = ((f"{part}-images-idx3-ubyte.gz", 16), (f"{part}-labels-idx1-ubyte.gz", 8))
+    pixels, labels = (
+        np.frombuffer(gzip.decompress((data("mnist") / name).read_bytes()), np.uint8, offset=header)
+        for name, header in files
+    )
+    return pixels.reshape(-1, 784), labels.astype(np.int64)
+
+
+def unit_blocks(rows: int, dimension: int, block: int) -> Iterator[np.ndarray]:
+    """Yield made-up rows of norm 1 in float32, block by block."""
+    random = np.random.default_rng(1)
+    for start in range(0, rows, block):
+        made = random.standard_normal((min(block, rows - start), dimension), dtype=np.float32)
+        yield made / np.linalg.norm(made, axis=1, keepdims=True)
+
+
+def unit_rows(rows: int, dimension: int) -> np.ndarray:
+    """Return such rows at once."""
+    return next(unit_blocks(rows, dimension, rows))
+
+
+def stored_rows(folder: Path, rows: int, dimension: int):
+    """Store such rows in a stream, labelled by their first feature, and open them."""
+    from storage.refs import Labels
+    from storage.rowfiles import RowFormat, RowWriter, StoredRows
+
+    layout = RowFormat(dimension, Labels.CLASSES)
+    writer = RowWriter(folder, layout)
+    for block in unit_blocks(rows, dimension, layout.block_rows):
+        writer.write(layout.encode(block, (block[:, 0] > 0).astype(np.int32)))
+    return StoredRows.open(folder, layout, writer.close())
+
+
+def write_schema(path: Path, columns: int, bounds: tuple[float, float], classes: Sequence[str], **more: object) -> None:
+    """Write a schema of so many numbers x0, x1, … in a range, and of the label y."""
+    numbers = [{"name": f"x{number}", "type": "numeric", "range": list(bounds)} for number in range(columns)]
+    # JSON is YAML.
+    label = {"name": "y", "type": "label", "classes": list(classes)}
+    path.write_text(json.dumps({**more, "columns": [*numbers, label]}))
+
+
+def write_lists(path: Path, features: np.ndarray, labels: object) -> None:
+    """Write rows as a Parquet file of lists, with their labels."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    listed = pa.FixedSizeListArray.from_arrays(pa.array(features.reshape(-1)), features.shape[1])
+    pq.write_table(pa.table({"features": listed, "label": pa.array(labels)}), path, row_group_size=100_000)
+
+
+class Stage:
+    """Measure a block: its seconds, its processor seconds, and the process's peak in MiB after and beyond before."""
+
+    def __enter__(self) -> Stage:
+        self._before = self._peak()
+        self._wall, self._processor = time.perf_counter(), time.process_time()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.wall, self.seconds = time.perf_counter() - self._wall, time.process_time() - self._processor
+        self.peak = self._peak()
+        self.taken = self.peak - self._before
+
+    @staticmethod
+    def _peak() -> float:
+        # Of this program alone: what getrusage says, a process inherits from the one that started it.
+        return int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) / 1024
+
+
+def in_a_process(script: str, *arguments: object) -> dict[str, float]:
+    """Return what a script prints as JSON in a process of its own.
+
+    As behind the door: blocks go over the cores, a matrix product does not.
+    """
+    command = [sys.executable, script, *map(str, arguments)]
+    alone = {**os.environ, "OMP_NUM_THREADS": "1"}
+    output = subprocess.run(command, check=True, capture_output=True, text=True, env=alone).stdout
+    return json.loads(output.splitlines()[-1])
+
+
+def line(*cells: object) -> None:
+    """Print a line of a Markdown table."""
+    print(f"| {' | '.join(map(str, cells))} |", flush=True)
+
+
+def head(*cells: object) -> None:
+    """Print the head of a Markdown table."""
+    line(*cells)
+    print("|" + "---|" * len(cells), flush=True)
+
+
+def draw(table: pd.DataFrame, path: Path, *, style: object = None, subplots: object = False, **labels: object) -> None:
+    """Draw the columns of a table over its index."""
+    import matplotlib as mpl
+
+    mpl.use("svg")
+    mpl.rcParams["svg.hashsalt"] = "unitball"
+    axes = table.plot(style=style, subplots=subplots, layout=(1, -1), figsize=(8, 4.5), grid=True)
+    for each in np.atleast_1d(axes).flat:
+        each.set(**labels)
+        each.legend(fontsize="small")
+    figure = np.atleast_1d(axes).flat[0].figure
+    figure.tight_layout()
+    figure.savefig(path, dpi=120, metadata={"Date": None} if path.suffix == ".svg" else None)
