@@ -40,8 +40,6 @@ from tasks.federation.coordinator import Post
 from tasks.federation.messages import Answer, Request
 from tasks.federation.party import Party
 
-__all__ = ["answered", "posting", "registered", "serve_party"]
-
 _TAG = "unitball-party"
 _POLL_SECONDS = 0.3
 _LOG = logging.getLogger(__name__)

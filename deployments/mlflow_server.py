@@ -29,8 +29,6 @@ from tasks.runtime.permissions import keep_private
 from tasks.runtime.tracking_server import own_database
 from tasks.tracking.locations import require_own_location
 
-__all__ = ["is_admitted", "main"]
-
 HOST = "127.0.0.1"
 # Checking a password costs 0.2 s; one worker, which forgets at once what it is told to.
 _CACHE_SECONDS = 300

@@ -18,7 +18,6 @@ from tasks.runtime.databases import recorded_server
 if TYPE_CHECKING:
     from mlflow.server.auth.sqlalchemy_store import SqlAlchemyStore
 
-__all__ = ["add_reader", "remove_reader", "set_password", "users_database"]
 
 _NAME = re.compile(r"[a-z][a-z0-9_-]{0,31}")
 # All of each kind, what is logged later included. What belongs to an experiment or a model follows it.

@@ -19,8 +19,6 @@ from prefect.client.schemas.filters import (
 from prefect.client.schemas.objects import FlowRun, StateType
 from prefect.flows import Flow
 
-__all__ = ["keep_named", "name_waiting_runs", "run_name"]
-
 _SECONDS = 20.0
 _PAGE = 200
 

@@ -42,8 +42,6 @@ from tasks.runtime.interrupted import crash_interrupted_runs
 from tasks.runtime.permissions import keep_private, use_own_temporary_folder
 from tasks.runtime.settings import current_root
 
-__all__ = ["READY", "by_name", "main", "read_deployments", "root_tag", "scheduled_deployments"]
-
 READY = "serving"
 TAG = "unitball"
 _SCHEDULE_OPTIONS = ("active", "max_scheduled_runs", "parameters", "slug")

@@ -27,8 +27,6 @@ from tasks.runtime.relocation import use_database_server
 from tasks.runtime.running_server import being_served
 from tasks.runtime.settings import MLFLOW_VARIABLE, ROOT_VARIABLE, record_servers, webhook_address
 
-__all__ = ["DEPLOYMENTS", "ServeError", "Serving", "run", "serve"]
-
 DEPLOYMENTS = Path(__file__).with_name("prefect.yaml")
 HOST = "127.0.0.1"
 _START_SECONDS = 120.0

@@ -22,8 +22,6 @@ from prefect.client.schemas.objects import StateType
 from prefect.runner import Runner
 from prefect.states import Crashed
 
-__all__ = ["keep_settled", "settle"]
-
 _SECONDS = 30.0
 _UNFINISHED = [StateType.RUNNING, StateType.PENDING, StateType.CANCELLING]
 

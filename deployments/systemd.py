@@ -5,8 +5,6 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-__all__ = ["unit_of"]
-
 _UNIT = """\
 # Put into ~/.config/systemd/user/unitball.service, then: systemctl --user enable --now unitball
 # So that it runs while nobody is logged in: loginctl enable-linger

@@ -13,8 +13,6 @@ from tasks.runtime.permissions import keep_private
 from tasks.runtime.settings import current_root
 from tasks.runtime.tracking_server import has_own_database, own_database
 
-__all__ = ["main", "remove_deleted_runs", "remove_old_results"]
-
 
 def remove_old_results(root: Path, days: float) -> int:
     """Remove what Prefect cached of tasks long ago; return how many files.

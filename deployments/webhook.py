@@ -22,7 +22,6 @@ from tasks.runtime.settings import WEBHOOK_VARIABLE, webhook_address
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
 
-__all__ = ["keep_webhook", "new_alerts", "read_webhook", "remove_earlier", "send", "send_alerts"]
 
 # What an earlier version kept on the server, where whoever has the server's password reads the address.
 _EARLIER_AUTOMATION, _EARLIER_BLOCK = "unitball alerts", ("webhook", "unitball-alerts")

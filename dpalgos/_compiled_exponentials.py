@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 from dpalgos.arrays import Floats, Ints
 from dpalgos.compiling import compiled_in_order
 
-__all__ = ["write_gaussian_kernel", "write_slopes"]
-
 # Rows whose numbers stay in the nearest cache.
 _TILE = 256
 _LOG2_E = 1.4426950408889634

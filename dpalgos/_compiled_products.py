@@ -7,8 +7,6 @@ import numpy as np
 from dpalgos.arrays import Features, Floats, Ints
 from dpalgos.compiling import compiled_in_order
 
-__all__ = ["dense_products", "sparse_products", "tables_of_products"]
-
 
 @compiled_in_order
 def dense_products(columns: Features, point: Floats, out: Floats) -> None:

@@ -32,22 +32,6 @@ from dpalgos.summation import SumAlgorithm, Summation, TrustedSummation, run_sum
 from dpalgos.validation import require_budget, require_relation
 from dpalgos.work import Work, gathering_work
 
-__all__ = [
-    "AdditiveNoise",
-    "Algorithm",
-    "ApproximateAlgorithm",
-    "Diagnosing",
-    "DirectAlgorithm",
-    "OneSum",
-    "PrivateAlgorithm",
-    "ProjectionAlgorithm",
-    "PureAlgorithm",
-    "Unproved",
-    "fit",
-    "is_sum_algorithm",
-    "planned_artefact",
-]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Algorithm(ABC):

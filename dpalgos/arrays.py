@@ -7,8 +7,6 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Array", "Features", "Floats", "Ints"]
-
 Array: TypeAlias = "NDArray[np.generic[object]]"
 """Numbers of any type: labels, stored arrays, values that key noise."""
 Floats = NDArray[np.float64]

@@ -12,8 +12,6 @@ from dpalgos.guarantees import Neighbours, Setting
 from dpalgos.mechanisms.fixed_point import encode_rows, encoded_radius, exact_outer_sum
 from dpalgos.rows import NULL_LABEL, Floats, Ints, Rows, sanitise
 
-__all__ = ["ClassMeans", "ClassSums"]
-
 
 @dataclass(frozen=True, slots=True)
 class ClassMeans:

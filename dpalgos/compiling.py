@@ -11,8 +11,6 @@ from typing import Any, TypeVar
 
 import numba
 
-__all__ = ["compiled", "compiled_callback", "compiled_in_order"]
-
 _F = TypeVar("_F", bound=Callable[..., object])
 
 

@@ -28,19 +28,6 @@ from dpalgos.models import Artefact, Statistic
 from dpalgos.rows import Floats, Ints, Rows
 from dpalgos.work import Work
 
-__all__ = [
-    "GaussianSum",
-    "NightSum",
-    "NightlyRows",
-    "RunningSumModel",
-    "decode_running_sum",
-    "model_of",
-    "night_again",
-    "nightly_budget",
-    "require_gaussian_sum",
-    "state_after",
-]
-
 _LARGEST_SUM = 2.0**62
 
 

@@ -7,8 +7,6 @@ import math
 from dpalgos.guarantees import GaussianMu, Guarantee, Loss, Numerics, Setting, ZeroConcentrated
 from dpalgos.mechanisms.rounded_gaussian import total_mu
 
-__all__ = ["GAUSSIAN_BUDGETS", "gaussian_guarantee", "grid"]
-
 GAUSSIAN_BUDGETS: tuple[type[Loss], ...] = (GaussianMu, ZeroConcentrated)
 """Budgets that Gaussian noise can be calibrated to: rho-zCDP follows from mu = sqrt(2 rho)."""
 

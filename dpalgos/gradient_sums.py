@@ -21,8 +21,6 @@ from dpalgos.rows import Floats, Ints, Rows, clip_to_unit_ball, null_labels
 from dpalgos.slopes import write_slopes
 from dpalgos.work import Work
 
-__all__ = ["EncodedBlock", "EncodedRows", "GradientSums"]
-
 # From this many products a sum on, the compiled ones are worth the start of the compiler.
 _COMPILED_FROM = 2**23
 # Rows that stay in a core's cache between their scores and their sum.

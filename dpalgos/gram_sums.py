@@ -11,8 +11,6 @@ from dpalgos.mechanisms.fixed_point import encode_into, encoded_radius
 from dpalgos.mechanisms.symmetric import pack
 from dpalgos.parallel import accumulate, pieces
 
-__all__ = ["packed_gram"]
-
 _EXACT = 2**53
 # Eight megabytes of encoded rows at a time: enough for fast products, next to nothing of memory.
 _PART_ENTRIES = 2**20

@@ -10,25 +10,6 @@ from typing import Any, ClassVar
 
 from dpalgos.errors import ParameterError
 
-__all__ = [
-    "RELATIONS",
-    "ApproximateDP",
-    "Claim",
-    "GaussianMu",
-    "Guarantee",
-    "Loss",
-    "Neighbours",
-    "NoGuarantee",
-    "Numerics",
-    "PrivateSelection",
-    "PureEpsilon",
-    "Setting",
-    "SlackGaussian",
-    "Trust",
-    "ZeroConcentrated",
-    "loss_from_json",
-]
-
 
 class Neighbours(StrEnum):
     """The neighbouring relation a sensitivity is derived for: two data sets of n records that differ in one of them.

@@ -6,8 +6,6 @@ import math
 
 from dpalgos.mechanisms.gaussian import mu_from_epsilon_delta
 
-__all__ = ["held_out_fraction"]
-
 # Halving in two steps, so that a fraction holds for a wide range of sizes: f goes as n^(-1/3), so n may triple.
 _LADDER: tuple[float, ...] = tuple(1.0 / denominator for power in range(8) for denominator in (3 << power, 4 << power))
 _EXCESS = 0.1

@@ -13,8 +13,6 @@ import numpy as np
 from dpalgos.errors import ParameterError
 from dpalgos.rows import Floats
 
-__all__ = ["KERNELS", "GaussianKernel", "Kernel", "LinearKernel", "squared_norms"]
-
 # Scores are summed over blocks of so many support vectors and rows, whose kernel values stay in a core's cache. Sparse
 # rows are made dense for it, as many at once as have so many entries.
 _BLOCK_SUPPORT, _BLOCK_ROWS, _BLOCK_ENTRIES = 64, 1024, 2**22

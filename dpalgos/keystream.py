@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 from dpalgos.arrays import Array
 from dpalgos.errors import ParameterError
 
-__all__ = ["SECRET_BYTES", "KeyStream", "KeyedNoise", "key_identifier", "public_secret"]
-
 SECRET_BYTES = 32
 """Length of a party's secret."""
 

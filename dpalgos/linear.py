@@ -18,8 +18,6 @@ from dpalgos.neighbouring import NeighbouringPair, one_row_apart
 from dpalgos.rows import NULL_LABEL, Floats, Rows, clip_to_unit_ball, sanitise
 from dpalgos.validation import require_between
 
-__all__ = ["LinearTask"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinearTask:

@@ -14,19 +14,6 @@ import numpy as np
 from dpalgos.errors import ParameterError, UnknownNameError
 from dpalgos.rows import Floats, Ints
 
-__all__ = [
-    "HuberHinge",
-    "Logistic",
-    "ScoreLoss",
-    "SmoothedHinge",
-    "Softmax",
-    "Squared",
-    "loss_names",
-    "make_loss",
-    "outputs",
-    "signs",
-]
-
 
 def outputs(classes: int) -> int:
     """Return how many weight rows a linear model of ``classes`` classes has: one for a binary problem."""

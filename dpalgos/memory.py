@@ -12,8 +12,6 @@ import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-__all__ = ["Reserved", "claim", "machine_memory", "memory_limit", "reserve", "set_memory_limit"]
-
 
 def machine_memory() -> int:
     """Return the machine's memory in bytes; four gigabytes where it does not say."""

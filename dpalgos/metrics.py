@@ -13,21 +13,6 @@ from dpalgos.evaluators.error_sums import SQUARES_WEIGHT
 from dpalgos.rows import Floats, Ints
 from dpalgos.solvers import Problem
 
-__all__ = [
-    "TWO_SIDED",
-    "classification_metrics",
-    "confusion_matrix",
-    "curvature",
-    "hessian",
-    "metrics_of_confusion",
-    "metrics_of_noisy_confusion",
-    "metrics_of_noisy_errors",
-    "per_class",
-    "recalls",
-    "regression_metrics",
-    "roc_auc",
-]
-
 TWO_SIDED = 1.96
 """Standard deviations that hold 95 % of a Gaussian law."""
 _MOST_RECALLS = 20

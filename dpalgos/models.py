@@ -14,20 +14,6 @@ from dpalgos.errors import ParameterError
 from dpalgos.kernels import GaussianKernel
 from dpalgos.rows import Floats, Ints, row_products
 
-__all__ = [
-    "AffineMap",
-    "Artefact",
-    "KernelModel",
-    "LinearModel",
-    "Projection",
-    "RowMap",
-    "Statistic",
-    "decode",
-    "opened",
-    "released_kind",
-    "require_planned",
-]
-
 _LARGEST, _SMALLEST = 2.0**64, 2.0**-256
 """Between these lie the numbers of an artefact, or are zero: in products of three of them with rows nothing overflows,
 and nothing is subnormal, which takes a processor longer."""

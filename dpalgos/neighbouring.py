@@ -11,8 +11,6 @@ from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Setting
 from dpalgos.rows import NULL_LABEL, ArrayRows, Floats
 
-__all__ = ["NeighbouringPair", "antipodal_pair", "one_row_apart", "orthogonal_pair"]
-
 
 @dataclass(frozen=True, slots=True)
 class NeighbouringPair:

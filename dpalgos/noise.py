@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 
 from dpalgos.arrays import Array, Floats
 
-__all__ = ["NoiseSource", "RandomStream", "normals", "uniforms"]
-
 
 class RandomStream(Protocol):
     """One keystream: independent of every other stream, the same again for the same key."""

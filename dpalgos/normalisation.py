@@ -12,8 +12,6 @@ import numpy as np
 from dpalgos.registry import register
 from dpalgos.rows import Floats, clip_to_unit_ball
 
-__all__ = ["AffineMap", "Clip", "MinMax", "Normalisation", "RowLocal", "RowMap", "Unchanged", "UnitNorm"]
-
 
 class RowMap(Protocol):
     """A map of rows, each looked at alone."""

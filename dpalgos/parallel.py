@@ -10,8 +10,6 @@ from itertools import chain, islice
 from queue import SimpleQueue
 from typing import TypeVar
 
-__all__ = ["accumulate", "cores", "for_each", "pieces"]
-
 _PIECE_ENTRIES = 2**16
 _Item = TypeVar("_Item")
 _Total = TypeVar("_Total")

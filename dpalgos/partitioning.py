@@ -15,8 +15,6 @@ from dpalgos.registry import register
 from dpalgos.rows import Ints
 from dpalgos.validation import require_count, require_positive
 
-__all__ = ["ByLabel", "Dirichlet", "Even", "Partition", "Sized"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Partition(ABC):

@@ -16,8 +16,6 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from dpalgos.models import decode
 from dpalgos.rows import clip_to_unit_ball
 
-__all__ = ["TRUSTED_TYPES", "ReleasedMap", "UnitBallClipper"]
-
 
 class UnitBallClipper(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     """Scale each row longer than 1 (l2) onto the unit sphere and leave the others alone; it learns nothing."""

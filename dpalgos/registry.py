@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from dpalgos.systems.system import System
     from dpalgos.trust.model import TrustModel
 
-__all__ = ["PLUGIN_GROUP", "AlgorithmSpec", "construct", "lookup", "names", "register"]
 
 PLUGIN_GROUP = "unitball.algorithms"
 """The entry-point group of other distributions' algorithms."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context
 
-__all__ = ["rounded_down", "rounded_up"]
-
 
 def _rounded(value: float, digits: int, direction: str) -> float:
     # Of the shortest decimal that stands for the number: 1e-5 is a little more than that in binary.

@@ -10,8 +10,6 @@ from dpalgos.guarantees import Setting
 from dpalgos.neighbouring import NeighbouringPair
 from dpalgos.rows import Floats, Rows
 
-__all__ = ["Calibrated", "attained", "moved"]
-
 
 @runtime_checkable
 class Calibrated(Protocol):

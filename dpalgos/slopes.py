@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 from dpalgos.arrays import Floats
 from dpalgos.losses import ScoreLoss, Softmax
 
-__all__ = ["write_slopes"]
-
 
 @singledispatch
 def write_slopes(loss: ScoreLoss, scores: Floats, targets: NDArray[np.float32], start: int) -> None:

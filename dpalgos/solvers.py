@@ -12,8 +12,6 @@ import scipy
 from dpalgos.losses import ScoreLoss
 from dpalgos.rows import Floats, Ints
 
-__all__ = ["Problem", "Solution", "certified_minimiser", "minimise", "rounding_bound"]
-
 # Up to this many columns the Hessian of each weight row is formed and factorised; beyond, conjugate gradients.
 _DIRECT_COLUMNS = 64
 # Up to this many columns XᵀX is decomposed once to precondition the conjugate gradients.

@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 from dpalgos.arrays import Array, Features, Ints
 from dpalgos.rows import Rows
 
-__all__ = ["MapParts", "SpreadRows"]
-
 MapParts = Callable[[Callable[[Rows], Ints], Sequence[Rows]], Iterable[Ints]]
 """Applies a function to each part, wherever that happens, and returns the results in any order."""
 

@@ -12,8 +12,6 @@ from dpalgos.noise import NoiseSource, RandomStream
 from dpalgos.rows import Ints, Rows
 from dpalgos.spreading import SpreadRows
 
-__all__ = ["IntegerNoise", "SumAlgorithm", "Summation", "TrustedSummation", "run_sums"]
-
 
 class IntegerNoise(Protocol):
     """A law of integer noise with a proved cost (for example ``mechanisms.rounded_gaussian.RoundedGaussian``)."""

@@ -67,19 +67,6 @@ from dpalgos.summation import SumAlgorithm, run_sums
 from dpalgos.systems.system import Scope
 from dpalgos.trust.model import EVERYONE, TrustModel
 
-__all__ = [
-    "BUDGETS",
-    "CLASSES",
-    "DIMENSION",
-    "KINDS",
-    "audit",
-    "blobs",
-    "check_algorithm",
-    "check_trust_model",
-    "hostile_rows",
-    "with_null_records",
-]
-
 DIMENSION, CLASSES = 6, 3
 KINDS = ("projections", "trainers", "evaluators")
 """The kinds that hold algorithms."""

@@ -7,15 +7,6 @@ import math
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import ApproximateDP, Loss, Neighbours, Setting
 
-__all__ = [
-    "require_between",
-    "require_budget",
-    "require_components",
-    "require_count",
-    "require_positive",
-    "require_relation",
-]
-
 
 def require_positive(name: str, value: float) -> None:
     """Raise unless ``value`` is a finite number above 0."""

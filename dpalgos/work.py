@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from dpalgos.guarantees import Setting
 from dpalgos.losses import outputs
 
-__all__ = ["Work", "covariance_work", "gathering_work", "machine_work"]
-
 # An exact minimiser takes about as many looks at the rows, line searches included.
 _SOLVER_LOOKS = 100
 # Arrays of a number for each row and weight row that a minimiser holds: targets, scores, slopes, directions.

@@ -8,8 +8,6 @@ from tasks.runtime.end_states import announcing_failures
 from tasks.scoring import score
 from tasks.tracking.scoring import ScoringRequest
 
-__all__ = ["batch_scoring"]
-
 
 @flow(name="batch-scoring", flow_run_name="score with {request.model}", persist_result=False)
 def batch_scoring(request: ScoringRequest) -> str:

@@ -8,8 +8,6 @@ from tasks.accounts.history import BudgetHistory
 from tasks.budget_recording import record_budgets
 from tasks.runtime.end_states import announcing_failures
 
-__all__ = ["budget_report"]
-
 
 @flow(name="budget-report", flow_run_name="budgets of all accounts", persist_result=False)
 def budget_report() -> list[BudgetHistory]:

@@ -24,8 +24,6 @@ from tasks.tracking.comparison import Comparison, ComparisonRequest, open_contes
 from tasks.tracking.models import CHAMPION
 from tasks.tracking.promotion import promote
 
-__all__ = ["champion_comparison"]
-
 
 @flow(name="champion-comparison", flow_run_name="{request.model} against the champion", persist_result=False)
 def champion_comparison(request: ComparisonRequest) -> Comparison:

@@ -8,8 +8,6 @@ from flows.federated_training import train
 from tasks.planning.configuration import TrainingConfig
 from tasks.tracking.results import RunResult
 
-__all__ = ["compare"]
-
 
 @flow(name="comparison", persist_result=False)
 def compare(configs: list[TrainingConfig]) -> list[RunResult]:

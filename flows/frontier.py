@@ -8,8 +8,6 @@ from dpalgos.registry import lookup
 from tasks.experiments.specification import Block, Plot, SweepSpec
 from tasks.planning.configuration import TrainingConfig
 
-__all__ = ["FRONTIER_PLOT", "frontier_sweep"]
-
 FRONTIER_PLOT = Plot(x="epsilon", log_x=True)
 """What is drawn of it: a line an algorithm, with the spread over the seeds."""
 

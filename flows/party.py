@@ -15,8 +15,6 @@ from tasks.federation.messages import Request, Roster
 from tasks.federation.party import Party
 from tasks.runtime.permissions import keep_private
 
-__all__ = ["ANSWER", "DATASET_VARIABLE", "ROSTER_VARIABLE", "answer_request", "read_roster"]
-
 ANSWER = "unitball-answer"
 """The type of the artifact that an answer travels in."""
 DATASET_VARIABLE, ROSTER_VARIABLE = "UNITBALL_PARTY_DATASET", "UNITBALL_PARTY_ROSTER"

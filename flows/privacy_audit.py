@@ -17,8 +17,6 @@ from tasks.runtime.events import Event, announce
 from tasks.runtime.settings import current_root
 from tasks.tracking.promotion import VIOLATION, InUse, algorithms_in_use
 
-__all__ = ["PrivacyViolationError", "privacy_audit"]
-
 
 class PrivacyViolationError(Exception):
     """What is stated of an algorithm was refuted at confidence 1 − 10⁻⁹."""

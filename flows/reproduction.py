@@ -31,8 +31,6 @@ from tasks.runtime.settings import current_root
 from tasks.tracking.artifacts import show_figure
 from tasks.tracking.sweeps import attach_files
 
-__all__ = ["report_sweep", "reproduce"]
-
 # From this ratio of largest to smallest on, an axis is logarithmic.
 _WIDE = 20.0
 # What a page states of a reproduction, or of a sweep.

@@ -13,8 +13,6 @@ from tasks.planning.plans import PlannedRelease
 from tasks.runtime.steps import Future, Step
 from tasks.secure_rounds import answer, decide, open_rounds, open_sum
 
-__all__ = ["blocks_of", "in_rounds"]
-
 _BLOCKS = 8
 
 Answers = list[Future[list[MessageRef]]]

@@ -30,8 +30,6 @@ from tasks.tracking.reporting import describe
 from tasks.tracking.results import RunResult, append_result
 from tasks.tracking.sweeps import SweepTracker, TrackedPoint
 
-__all__ = ["Finished", "Outcome", "SweepResult", "finish_point", "run_sweep", "sweep"]
-
 _POINTS_A_WRITE = 25
 
 

@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 
 from storage.errors import DamagedError, StorageError
 
-__all__ = ["UNREADABLE", "open_archive", "pack_arrays", "unpack_arrays"]
-
 UNREADABLE = (
     zipfile.BadZipFile, zipfile.LargeZipFile, OSError, EOFError, ValueError, KeyError, TypeError, RuntimeError,
     NotImplementedError, struct.error,

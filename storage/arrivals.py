@@ -28,8 +28,6 @@ from storage.refs import DatasetRef
 from storage.rowfiles import NULL_CLASS
 from storage.secrets import root_secret
 
-__all__ = ["Arrival", "Difference", "difference"]
-
 _Prints = NDArray[np.uint64]
 
 

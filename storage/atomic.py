@@ -14,20 +14,6 @@ from pathlib import Path
 
 from storage.errors import StorageError
 
-__all__ = [
-    "PREFIX",
-    "Staging",
-    "clean",
-    "discard",
-    "discard_unless",
-    "locked_directory",
-    "staging",
-    "sweep_once",
-    "write_bytes",
-    "write_once",
-    "writing",
-]
-
 PREFIX = ".new-"
 """What temporary names begin with; whoever lists a folder skips names that begin with a dot."""
 

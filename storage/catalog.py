@@ -14,8 +14,6 @@ from storage.ledger.database import Database
 from storage.ledger.entries import Entries, Entry, Kind, reading, require_name, writing
 from storage.refs import Visibility
 
-__all__ = ["Catalog", "Disjoint", "Horizon", "Registration", "overlap_refusal"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registration:

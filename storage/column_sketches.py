@@ -41,8 +41,6 @@ from scipy import sparse
 from storage.atomic import write_bytes
 from storage.errors import StorageError
 
-__all__ = ["ColumnSketches", "load_sketches"]
-
 _COLUMNS = 1024  # of a set, the first ones
 _CELLS = 1 << 22  # held before they are counted
 _SUPPORT = 1024  # values a column whose counts are kept

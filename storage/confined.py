@@ -22,8 +22,6 @@ from typing import Any
 from storage import errors
 from storage.errors import InputError, StorageError
 
-__all__ = ["confined"]
-
 _HEAD = struct.Struct("<cQ")
 _DATA, _END, _ERROR, _MEMORY = b"D", b"E", b"X", b"M"
 _PROGRAM = "from storage.confined import _answer; _answer()"

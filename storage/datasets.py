@@ -28,28 +28,6 @@ from storage.schema import parse_schema
 from storage.secrets import root_secret
 from storage.source import Block, Source, Tally, canonical_label, undeclared
 
-__all__ = [
-    "FORMAT_VERSION",
-    "MANIFEST",
-    "IngestionReport",
-    "StagedDataset",
-    "confirm_registered",
-    "dataset_ref",
-    "declared_table",
-    "fingerprints_digest",
-    "ingestion_report",
-    "into_unit_ball",
-    "is_complete",
-    "open_dataset",
-    "origins",
-    "remake_fingerprints",
-    "staged_dataset",
-    "transform_dataset",
-    "transformed_ref",
-    "unregistered_versions",
-    "write_dataset",
-]
-
 FORMAT_VERSION = 1
 MANIFEST = "dataset.json"
 _UNREGISTERED = "unregistered"

@@ -13,8 +13,6 @@ import yaml
 
 from storage.errors import InputError
 
-__all__ = ["parse_json", "parse_yaml", "read_text", "read_yaml"]
-
 _MOST_BYTES = 1 << 24
 _MOST_NODES = 1_000_000
 _MOST_DEPTH = 100

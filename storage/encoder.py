@@ -20,8 +20,6 @@ from storage.errors import InputError
 from storage.refs import OnViolation
 from storage.schema import Examined, Schema, Table, parse_schema
 
-__all__ = ["Encoding", "TableEncoder"]
-
 
 @dataclass(frozen=True, slots=True)
 class Encoding:

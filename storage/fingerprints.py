@@ -39,16 +39,6 @@ from storage.column_sketches import ColumnSketches, load_sketches
 from storage.errors import StorageError
 from storage.layout import COLUMNS, FINGERPRINTS, PATTERNS, Layout
 
-__all__ = [
-    "ADMITTED_SHARE",
-    "Duplicates",
-    "Fingerprints",
-    "overlapping_versions",
-    "private_versions",
-    "row_fingerprints",
-    "row_patterns",
-]
-
 ADMITTED_SHARE = 0.01
 """The share of distinct rows of either set above which two sets overlap; a public constant."""
 

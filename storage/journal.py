@@ -10,8 +10,6 @@ from pathlib import Path
 from storage.atomic import writing
 from storage.errors import DamagedError
 
-__all__ = ["Journal"]
-
 _CHECK = 16
 
 

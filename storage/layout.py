@@ -12,17 +12,6 @@ from typing import Any
 from storage.atomic import sweep_once, write_bytes, writing
 from storage.errors import FormatVersionError, InputError, StorageError
 
-__all__ = [
-    "COLUMNS",
-    "FINGERPRINTS",
-    "FORMAT_VERSION",
-    "OBJECTS_VARIABLE",
-    "PATTERNS",
-    "ROOT_KEY",
-    "Layout",
-    "path_component",
-]
-
 FORMAT_VERSION = 2
 """The newest format of a root; 1 is a root that keeps everything under itself, as most do."""
 

@@ -11,8 +11,6 @@ from typing import Any
 from storage.documents import parse_json
 from storage.errors import DamagedError, FormatVersionError, StorageError
 
-__all__ = ["canonical", "digest", "dump", "load", "parse", "read"]
-
 
 def canonical(value: Any) -> bytes:
     """Return the one JSON text of ``value``: sorted keys, no spaces, no NaN.

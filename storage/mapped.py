@@ -21,8 +21,6 @@ from storage.layout import Layout, path_component
 from storage.refs import ShardRef
 from storage.rowfiles import RowFormat, RowWriter, StoredRows, WrittenRows
 
-__all__ = ["FORMAT_VERSION", "MANIFEST", "has_mapped", "open_mapped", "remove_unused_mapped", "write_mapped"]
-
 FORMAT_VERSION = 1
 MANIFEST = "mapped.json"
 _FOLDER = "mapped"

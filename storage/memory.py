@@ -7,8 +7,6 @@ import os
 
 from storage.errors import InputError
 
-__all__ = ["MEMORY_VARIABLE", "admitted_memory", "kept_memory"]
-
 MEMORY_VARIABLE = "UNITBALL_MEMORY"
 _UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 # Less would not do for a file as any.

@@ -9,8 +9,6 @@ from typing import Any
 from storage.ledger.database import Database
 from storage.ledger.entries import Entry, Kind, reading, writing
 
-__all__ = ["WITHDRAWN", "AuditRecord", "ModelRecords", "VersionRecord"]
-
 WITHDRAWN = "withdrawn"
 """Outcome of an entry by which an owner takes back what audits have said of an algorithm."""
 

@@ -18,8 +18,6 @@ from storage.ledger.entries import Entries, Kind, reading, writing
 from storage.objects import ObjectStore
 from storage.releases import ReleaseStore
 
-__all__ = ["ObjectReleases"]
-
 _FOLDER = "releases"
 
 

@@ -24,8 +24,6 @@ from storage.errors import DamagedError, InputError, StorageError
 from storage.layout import Layout
 from storage.secrets import root_secret
 
-__all__ = ["ObjectStore", "RowObjects", "StoredPart", "objects_of", "row_objects"]
-
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
 _REGIONS = ("AWS_REGION", "AWS_DEFAULT_REGION")

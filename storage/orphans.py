@@ -6,8 +6,6 @@ from storage import datasets, manifests, shards
 from storage.layout import Layout
 from storage.objects import objects_of
 
-__all__ = ["remove_orphans"]
-
 
 def remove_orphans(layout: Layout) -> int:
     """Remove objects of rows that are older than a day and that no manifest of the root names; return how many.

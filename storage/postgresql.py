@@ -11,8 +11,6 @@ from sqlalchemy.pool import NullPool
 from storage.errors import StorageError
 from storage.ledger.tables import meta
 
-__all__ = ["has_ledger", "make_databases"]
-
 _INSUFFICIENT_PRIVILEGE = "42501"
 _DUPLICATE_DATABASE = "42P04"
 

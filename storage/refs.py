@@ -6,8 +6,6 @@ from enum import StrEnum
 
 from pydantic import BaseModel, ConfigDict
 
-__all__ = ["DatasetRef", "Labels", "OnViolation", "ReleaseRef", "Scaling", "ShardRef", "Visibility"]
-
 
 class Visibility(StrEnum):
     """Whether rows are somebody's secret."""

@@ -17,8 +17,6 @@ from storage.atomic import discard_unless, staging, writing
 from storage.errors import DamagedError, StorageError
 from storage.layout import Layout
 
-__all__ = ["FORMAT_VERSION", "Place", "ReleaseStore"]
-
 FORMAT_VERSION = 1
 _MANIFEST = "manifest.json"
 _ARRAYS = "arrays.npz"

@@ -22,8 +22,6 @@ from storage.errors import DamagedError, FormatVersionError, InputError, Refused
 from storage.layout import Layout, path_component
 from storage.refs import DatasetRef, Labels
 
-__all__ = ["FORMAT_VERSION", "TABLES", "append", "is_recorded", "query", "query_dataset"]
-
 FORMAT_VERSION = 1
 TABLES = ("runs", "metrics")
 # A database needs as much to start on anything.

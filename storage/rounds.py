@@ -15,8 +15,6 @@ from storage.atomic import write_once
 from storage.errors import DamagedError, FormatVersionError, StorageError
 from storage.layout import Layout, path_component
 
-__all__ = ["FORMAT_VERSION", "MessageRef", "PrivateNotes", "RoundStore"]
-
 FORMAT_VERSION = 1
 _MAGIC = b"unitball-round "
 _DIGEST = hashlib.sha256().digest_size

@@ -19,17 +19,6 @@ from storage.errors import DamagedError
 from storage.objects import ObjectStore, RowObjects, StoredPart
 from storage.refs import Labels
 
-__all__ = [
-    "NULL_CLASS",
-    "Features",
-    "RowFormat",
-    "RowWriter",
-    "StoredRows",
-    "WrittenRows",
-    "file_digest",
-    "verify_file",
-]
-
 Features = Any
 """A dense float array (m, d) or a SciPy CSR matrix of that shape."""
 

@@ -12,8 +12,6 @@ from storage.atomic import write_once
 from storage.errors import SecretError
 from storage.layout import FINGERPRINTS, ROOT_KEY, Layout, path_component
 
-__all__ = ["Secret", "environment_name", "ledger_key", "party_secret", "require_secret", "root_secret"]
-
 _BYTES = 32
 
 

@@ -21,8 +21,6 @@ from storage.objects import objects_of, row_objects
 from storage.refs import DatasetRef, ShardRef
 from storage.rowfiles import RowFormat, RowWriter, StoredRows, WrittenRows
 
-__all__ = ["FORMAT_VERSION", "MANIFEST", "open_shard", "write_shards"]
-
 FORMAT_VERSION = 1
 MANIFEST = "shard.json"
 # As many files as every system lets a process hold open, and what may wait in memory to be written to them.

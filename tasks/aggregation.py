@@ -9,8 +9,6 @@ from tasks.release.storing import is_stored
 from tasks.runtime.progress import say
 from tasks.runtime.steps import step
 
-__all__ = ["aggregate"]
-
 
 def _stored(combination: PlannedCombination, *_: object) -> bool:
     return is_stored(combination.key)

@@ -10,8 +10,6 @@ from tasks.release.nights import note_arrival
 from tasks.runtime.progress import say
 from tasks.runtime.steps import step
 
-__all__ = ["arrive"]
-
 
 @step(task_run_name="rows of {release.label}", cached=False)
 def arrive(config: TrainingConfig, night: Night, release: PlannedRelease) -> tuple[ShardRef, ...]:

@@ -7,8 +7,6 @@ from tasks.auditing.chain import Chain
 from tasks.auditing.examination import AuditRequest, Examined, examine_system
 from tasks.runtime.steps import step
 
-__all__ = ["audit"]
-
 
 @step(task_run_name="audit {name}", cached=False)
 def audit(

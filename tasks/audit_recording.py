@@ -10,8 +10,6 @@ from tasks.tracking.artifacts import show_figure
 from tasks.tracking.promotion import note_audit
 from tasks.tracking.runs import track_run
 
-__all__ = ["record_audit"]
-
 
 @step(task_run_name="record the audit of {examined.algorithm}", cached=False)
 def record_audit(examined: Examined) -> Examined:

@@ -13,8 +13,6 @@ from tasks.runtime.steps import step
 from tasks.tracking.artifacts import show_budgets
 from tasks.tracking.runs import RunReport, track_run
 
-__all__ = ["record_budgets"]
-
 # MLflow's experiment of budget reports.
 _BUDGETS = "budgets"
 

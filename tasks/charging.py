@@ -12,8 +12,6 @@ from tasks.runtime.progress import say
 from tasks.runtime.steps import is_inline, step
 from tasks.tracking.artifacts import show_budget
 
-__all__ = ["charge"]
-
 
 @step(task_run_name="charge {plan.system}", cached=False)
 def charge(plan: RunPlan, shards: Shards) -> Json:

@@ -8,8 +8,6 @@ from tasks.runtime.settings import current_root
 from tasks.runtime.steps import step
 from tasks.tracking.comparison import Comparison, Contest, compare_models, record_comparison
 
-__all__ = ["compare_with_champion"]
-
 
 @step(task_run_name="compare {contest.challenger.name} with its champion", cached=False)
 def compare_with_champion(

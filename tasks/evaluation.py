@@ -8,8 +8,6 @@ from tasks.release.metrics import Evaluation, measure
 from tasks.runtime.progress import say
 from tasks.runtime.steps import step
 
-__all__ = ["evaluate"]
-
 
 @step(task_run_name="evaluate {plan.system}")
 def evaluate(plan: RunPlan, models: dict[str, list[ReleaseRef]], shards: Shards) -> Evaluation:

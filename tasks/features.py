@@ -8,8 +8,6 @@ from tasks.preparation.features import is_extracted_whole, map_features
 from tasks.runtime.progress import say
 from tasks.runtime.steps import step
 
-__all__ = ["extract_features"]
-
 
 @step(task_run_name="features of {dataset.name}", whole=is_extracted_whole)
 def extract_features(dataset: DatasetRef, features: tuple[FeatureStep, ...]) -> DatasetRef:

@@ -7,8 +7,6 @@ from tasks.datasets.description import find_dataset
 from tasks.runtime.progress import say
 from tasks.runtime.steps import step
 
-__all__ = ["ingest"]
-
 
 @step(task_run_name="ingest {name}", cached=False)
 def ingest(name: str) -> DatasetRef:

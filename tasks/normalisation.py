@@ -7,8 +7,6 @@ from tasks.preparation.mapping import is_stored_whole, map_rows
 from tasks.runtime.progress import say
 from tasks.runtime.steps import step
 
-__all__ = ["normalise"]
-
 
 @step(task_run_name="normalise {dataset.name}", whole=is_stored_whole)
 def normalise(dataset: DatasetRef, name: str) -> DatasetRef:

@@ -9,8 +9,6 @@ from tasks.preparation.dealing import are_stored_whole, deal_rows
 from tasks.runtime.progress import say
 from tasks.runtime.steps import step
 
-__all__ = ["partition"]
-
 
 @step(task_run_name="partition {dataset.name}", whole=are_stored_whole)
 def partition(dataset: DatasetRef, config: TrainingConfig) -> Shards:

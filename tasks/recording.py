@@ -10,8 +10,6 @@ from tasks.runtime.steps import step
 from tasks.tracking.keeping import keep_run
 from tasks.tracking.results import RunResult
 
-__all__ = ["record"]
-
 
 @step(task_run_name="record {result.algorithm}", cached=False)
 def record(

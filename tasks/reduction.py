@@ -10,8 +10,6 @@ from tasks.runtime.progress import say
 from tasks.runtime.retries import RETRIES
 from tasks.runtime.steps import step
 
-__all__ = ["reduce_dimension"]
-
 
 def _stored(release: PlannedRelease, *_: object) -> bool:
     return is_stored(release.key)

@@ -16,8 +16,6 @@ from tasks.tracking.models import find_model, load_model
 from tasks.tracking.prediction import predict_file
 from tasks.tracking.scoring import ScoringRequest, chosen_model
 
-__all__ = ["score"]
-
 
 @step(task_run_name="score with {request.model}", cached=False)
 def score(request: ScoringRequest) -> str:

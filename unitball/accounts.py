@@ -11,8 +11,6 @@ from storage.ledger.charges import Cap
 from tasks.accounts.budget import budget_report, open_ledger
 from unitball.roots import charged_root, using_root
 
-__all__ = ["budget", "open_account", "opened"]
-
 
 def open_account(
     name: str,

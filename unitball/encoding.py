@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 from dpalgos.errors import ParameterError
 from dpalgos.rows import Floats
 
-__all__ = ["Bounds"]
-
 # As tables are encoded: an intercept's coordinate of a tenth beside a row of norm 1.
 _INTERCEPT = 0.1
 

@@ -29,8 +29,6 @@ from unitball.encoding import Bounds
 from unitball.fitting import BudgetError, Fit, fit_private, fit_public, row_map
 from unitball.roots import PROCESS, other_process
 
-__all__ = ["FitGuarantee", "PrivateClassifier", "PrivateRegressor"]
-
 NOT_COVERED = (
     "exact scores of these or other private rows, such as a search's scores of its folds, and what is chosen by them",
     "earlier steps of a pipeline that learn from the rows (a scaler, a selection of features)",

@@ -32,8 +32,6 @@ from tasks.planning.resolution import resolve_normalisation
 from unitball.accounts import opened
 from unitball.roots import charged_root
 
-__all__ = ["BudgetError", "Fit", "fit_private", "fit_public", "row_map"]
-
 _PUBLIC = "public rows"
 # Where nothing names an account or opens it, it holds what one fit costs.
 _DEFAULT_ACCOUNT = "unnamed"

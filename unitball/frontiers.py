@@ -15,8 +15,6 @@ from unitball.roots import using_root
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["frontier", "plot"]
-
 
 def frontier(
     dataset: str = "digits",

@@ -17,8 +17,6 @@ from storage.errors import RefusedError
 from tasks.runtime.environment import restoring
 from tasks.runtime.settings import ROOT_VARIABLE, isolated_root
 
-__all__ = ["PROCESS", "charged_root", "other_process", "process_root", "using_root"]
-
 PROCESS = secrets.token_hex(16)
 """Names this process, so that what was made in another one is known to be."""
 # A root is the environment's, which belongs to the whole process.

@@ -12,8 +12,6 @@ from tasks.planning.configuration import TrainingConfig
 from tasks.tracking.results import Proved, RunResult
 from unitball.roots import using_root
 
-__all__ = ["TrainedModel", "predict", "results", "train"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class TrainedModel:

@@ -14,8 +14,6 @@ from rich.table import Table
 
 from deployments.cli.common import JsonFlag, RootOption, console, print_json, print_root, use_root
 
-__all__ = ["Answer", "answered", "show", "table"]
-
 
 @dataclass(frozen=True, slots=True)
 class Answer:

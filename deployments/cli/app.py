@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import typer
 
-__all__ = ["app"]
-
 app = typer.Typer(
     name="unitball",
     help="Differentially private training over several parties, with proofs, budgets and audits.",

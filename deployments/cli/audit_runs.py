@@ -13,14 +13,6 @@ if TYPE_CHECKING:
     from dpalgos.audit.report import AuditReport, BoundReport
     from tasks.auditing.catalogue import Arguments, Subject
 
-__all__ = [
-    "audit_on_rows",
-    "chain_audit",
-    "membership_inference",
-    "one_run_audit",
-    "progress",
-    "subject_audit",
-]
 
 # What a leak is called is told by a few of its fields.
 _MOST_FIELDS = 20

@@ -13,7 +13,6 @@ from tasks.runtime.settings import current_layout
 if TYPE_CHECKING:
     from tasks.auditing.catalogue import Arguments
 
-__all__ = ["all_audits"]
 
 _COLUMNS = {
     "claimed": "claimed_epsilon",

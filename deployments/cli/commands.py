@@ -10,8 +10,6 @@ from typer.main import get_group
 
 from deployments.cli.app import app
 
-__all__ = ["command_group", "import_all"]
-
 
 class _Command(NamedTuple):
     """A command, or a group of commands, and the line that the list of commands shows."""

@@ -22,19 +22,6 @@ from storage.errors import FormatVersionError, InputError, StorageError
 from tasks.runtime.progress import listen
 from tasks.runtime.settings import ROOT_VARIABLE, current_layout, current_root
 
-__all__ = [
-    "DaskOption",
-    "JsonFlag",
-    "RootOption",
-    "console",
-    "print_json",
-    "print_root",
-    "progress",
-    "read_text",
-    "require_readable",
-    "use_root",
-]
-
 RootOption = Annotated[
     Path | None,
     typer.Option(

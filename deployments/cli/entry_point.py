@@ -13,8 +13,6 @@ from contextlib import contextmanager
 from deployments.cli.commands import command_group
 from deployments.cli.exits import DONE, explain
 
-__all__ = ["main"]
-
 # Seconds after which an interrupt that Python ignored is sent again: a finaliser has ended by then.
 _A_MOMENT = 0.05
 

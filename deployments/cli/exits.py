@@ -7,8 +7,6 @@ from typing import Any
 
 import typer
 
-__all__ = ["BAD_INPUT", "DONE", "FAILED", "INTERRUPTED", "REFUSED", "explain"]
-
 # What somebody has pasted by mistake is not printed whole; paths are.
 _LONGEST, _LONGEST_LINE = 300, 1500
 

@@ -19,8 +19,6 @@ from pydantic.fields import FieldInfo
 from dpalgos.errors import ParameterError
 from tasks.planning.relations import Offered
 
-__all__ = ["faults", "options_of"]
-
 _BOUNDS = (("gt", ">"), ("ge", "≥"), ("lt", "<"), ("le", "≤"))
 _METAVARS = {int: "INTEGER", float: "FLOAT", Path: "PATH"}
 _MAPPINGS = (dict, Mapping)

@@ -17,8 +17,6 @@ from dpalgos.rounding import rounded_up
 if TYPE_CHECKING:
     from tasks.tracking.results import Proved, RunResult
 
-__all__ = ["shown_results"]
-
 
 _HEADINGS = {"accuracy": "accuracy", "balanced_accuracy": "balanced", "mae": "mean absolute error", "r2": "R²"}
 

@@ -14,8 +14,6 @@ from dpalgos.errors import ParameterError
 from dpalgos.guarantees import ApproximateDP, GaussianMu, Loss, PureEpsilon, ZeroConcentrated, loss_to_json
 from dpalgos.mechanisms.gaussian import mu_from_epsilon_delta
 
-__all__ = ["Allocation", "allocate", "calibrate"]
-
 # Left of epsilon, so that a stage may divide its budget further (over classes, over steps) without its parts adding up
 # to a unit in the last place too much.
 _HEADROOM = 1e-12

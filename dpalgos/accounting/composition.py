@@ -40,8 +40,6 @@ from dpalgos.guarantees import (
     ZeroConcentrated,
 )
 
-__all__ = ["Components", "as_selected", "components", "compose"]
-
 # Above this many values of the summed loss (16 distinct pure epsilons, say) it is put on a grid.
 _MOST_ATOMS = 2**17
 

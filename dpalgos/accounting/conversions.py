@@ -11,19 +11,6 @@ import scipy
 from dpalgos.errors import ParameterError
 from dpalgos.rows import Floats
 
-__all__ = [
-    "mu_of_pure",
-    "require_delta",
-    "require_epsilon",
-    "rho_from_epsilon_delta",
-    "rho_of_mu",
-    "rho_of_pure",
-    "zcdp_curve",
-    "zcdp_delta",
-    "zcdp_epsilon",
-    "zcdp_epsilon_classical",
-]
-
 # Relative error granted to float64 special functions; scipy documents a few 1e-16 to 1e-15 for those used here.
 _ROUNDING = 1e-12
 _SMALLEST_DELTA = 1e-300

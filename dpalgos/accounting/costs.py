@@ -26,8 +26,6 @@ from dpalgos.guarantees import (
     loss_to_json,
 )
 
-__all__ = ["PlanCost", "additive_costs", "price", "unproved"]
-
 # Of a plan's delta, what the far tail of a mixture takes; the least mu hardly depends on it.
 _TAIL = 2.0**-20
 _QUANTITIES = ("mu_squared", "rho", "slack", "epsilon", "delta")

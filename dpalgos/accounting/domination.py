@@ -36,8 +36,6 @@ from dpalgos.accounting.conversions import mu_of_pure, rho_of_mu, rho_of_pure
 from dpalgos.accounting.profiles import AtomsProfile, atom_count, gaussian_curve, product, pure_atoms
 from dpalgos.rows import Floats
 
-__all__ = ["Curve", "least_mu"]
-
 _CELLS = 256
 # Beyond this many products of atoms and nodes the closed form is taken.
 _MOST_TERMS = 2**22

@@ -89,8 +89,6 @@ from dpalgos.accounting.costs import PlanCost
 from dpalgos.accounting.profiles import GaussianProfile, gaussian_epsilon
 from dpalgos.mechanisms.gaussian import mu_from_epsilon_delta
 
-__all__ = ["FILTERS", "Filter", "Totals", "least_epsilon", "shares", "within_any"]
-
 _SMALLEST_DELTA = 1e-300
 # Dyadic, so that the parts add up to 1 exactly.
 _FAVOURITE, _OTHER = 7 / 8, 1 / 16

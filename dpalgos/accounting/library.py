@@ -13,8 +13,6 @@ import numpy as np
 from dpalgos.accounting.conversions import require_delta, require_epsilon
 from dpalgos.accounting.profiles import pure_atoms, smallest_epsilon, zcdp_grid
 
-__all__ = ["LibraryProfile", "library_profile"]
-
 _CELLS = 40_000
 _UNIT = 2.0**-53
 

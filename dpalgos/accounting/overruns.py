@@ -8,8 +8,6 @@ from functools import lru_cache
 from dpalgos.accounting.composition import compose
 from dpalgos.guarantees import Loss, NoGuarantee, SlackGaussian
 
-__all__ = ["loss_of_overruns"]
-
 _STEPS = (1.0, 10.0, 100.0, 1000.0)
 _COARSE = 0.01
 _LARGEST_EPSILON = 100.0

@@ -38,25 +38,6 @@ from dpalgos.accounting.conversions import (
 from dpalgos.mechanisms.gaussian import delta_of_mu, epsilon_of_mu
 from dpalgos.rows import Floats
 
-__all__ = [
-    "Atoms",
-    "AtomsProfile",
-    "ClassicalZeroConcentratedProfile",
-    "GaussianProfile",
-    "LeastProfile",
-    "PrivacyProfile",
-    "UnboundedProfile",
-    "ZeroConcentratedProfile",
-    "atom_count",
-    "gaussian_curve",
-    "gaussian_epsilon",
-    "product",
-    "pure_atoms",
-    "smallest_epsilon",
-    "zcdp_atoms",
-    "zcdp_grid",
-]
-
 # The range of the high-precision Gaussian curve.
 _SMALLEST_DELTA = 1e-300
 _LARGEST = 1e6

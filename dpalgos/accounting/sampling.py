@@ -35,8 +35,6 @@ from dpalgos.errors import ParameterError
 from dpalgos.mechanisms.gaussian import mu_from_epsilon_delta
 from dpalgos.rows import Floats
 
-__all__ = ["gaussian_part", "noise_multiplier", "sampled_curve"]
-
 _CELLS = 10_000
 _UNIT = 2.0**-53
 _RESOLUTION = 3e-3

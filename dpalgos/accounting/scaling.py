@@ -20,8 +20,6 @@ from dpalgos.guarantees import (
     ZeroConcentrated,
 )
 
-__all__ = ["group_loss", "losses_under", "scaled"]
-
 # How many steps of the first relation make up one step of the second; pairs that are missing have no proof.
 _STEPS = {
     (Neighbours.REPLACE_ONE, Neighbours.REPLACE_ONE): 1,

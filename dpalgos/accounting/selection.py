@@ -61,8 +61,6 @@ from dpalgos.errors import ParameterError
 from dpalgos.mechanisms.gaussian import mu_from_epsilon_delta
 from dpalgos.validation import require_count
 
-__all__ = ["candidate_mu", "entry_epsilon", "selection_delta"]
-
 Curve = Callable[[float], float]
 
 # Relative error granted to a few operations in float64, always against us.

@@ -33,19 +33,6 @@ from dpalgos.accounting.filters import Totals, least_epsilon, shares, within_any
 from dpalgos.guarantees import Loss
 from dpalgos.rounding import rounded_down, rounded_up
 
-__all__ = [
-    "Admission",
-    "FilterCap",
-    "Spent",
-    "SummedHistory",
-    "admit",
-    "repeats_left",
-    "spent",
-    "standing",
-    "worst_totals",
-]
-
-
 History = Sequence[tuple[str, Mapping[str, PlanCost]]]
 """Charged plans in order: the partition of each, and what it costs every party it touches."""
 

@@ -38,8 +38,6 @@ from dataclasses import dataclass
 
 from dpalgos.errors import ParameterError
 
-__all__ = ["RESERVED", "Earlier", "FilterInForce", "filter_in_force"]
-
 RESERVED = 1 / 16
 """Of an account's delta, what is kept for the filters that raises open: half for the first, half of the rest each."""
 

@@ -9,8 +9,6 @@ from dpalgos.accounting.composition import compose
 from dpalgos.accounting.scaling import scaled
 from dpalgos.guarantees import Loss
 
-__all__ = ["tightened"]
-
 # How close the composed epsilon comes to the target, from below, and how often that is tried.
 _TIGHT, _TRIES = 1e-4, 20
 _LEAST = 2.0**-20

@@ -36,8 +36,6 @@ from dpalgos.guarantees import Loss
 from dpalgos.rounding import rounded_down
 from dpalgos.rows import Floats
 
-__all__ = ["TYPE_I_ERRORS", "gaussian_mu", "trade_off", "whole_promise"]
-
 TYPE_I_ERRORS = (0.001, 0.01, 0.05, *(round(0.1 * tenth, 1) for tenth in range(1, 10)))
 """Where curves are stated: what a careful test allows itself, and tenths."""
 

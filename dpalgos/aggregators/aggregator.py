@@ -9,8 +9,6 @@ from typing import ClassVar, Generic, TypeVar
 from dpalgos.models import Artefact
 from dpalgos.rows import Floats
 
-__all__ = ["Aggregator"]
-
 Released = TypeVar("Released", bound=Artefact)
 
 

@@ -14,8 +14,6 @@ from dpalgos.projections.covariance import leading_basis
 from dpalgos.registry import register
 from dpalgos.rows import Floats
 
-__all__ = ["Procrustes", "ProjectorMean", "SumOfCovariances"]
-
 
 @register("aggregators", "projector-mean")
 @dataclass(frozen=True, kw_only=True)

@@ -13,8 +13,6 @@ from dpalgos.models import LinearModel, Projection
 from dpalgos.registry import register
 from dpalgos.rows import Floats
 
-__all__ = ["PublishedBasisAverage", "PublishedModelAverage", "WeightedMean"]
-
 
 def _mean(arrays: Sequence[Floats], weights: Floats) -> Floats:
     return np.asarray(np.tensordot(weights, np.stack(arrays), axes=1))

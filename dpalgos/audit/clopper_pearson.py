@@ -9,8 +9,6 @@ from scipy.special import betaincinv
 
 from dpalgos.errors import ParameterError
 
-__all__ = ["epsilon_lower_bound", "largest_refuted", "probability_lower_bound", "probability_upper_bound"]
-
 _STEPS, _LARGEST = 45, 1e4
 
 

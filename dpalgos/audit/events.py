@@ -11,8 +11,6 @@ import numpy as np
 from dpalgos.audit.clopper_pearson import epsilon_lower_bound
 from dpalgos.rows import Floats
 
-__all__ = ["Event", "Outputs", "bound_of_event", "fisher_score", "learn_event", "part_of"]
-
 Outputs = Mapping[str, Floats]
 """Named observables of T runs, each (T, ·)."""
 

@@ -12,19 +12,6 @@ from dpalgos.audit.events import Event, Outputs, bound_of_event, fisher_score, l
 from dpalgos.audit.gaussian import gaussian_lower_bound
 from dpalgos.rows import Floats
 
-__all__ = [
-    "GAUSSIAN_RATIO",
-    "QUICK",
-    "RATIO",
-    "Effort",
-    "Experiment",
-    "Findings",
-    "Runs",
-    "best_pair",
-    "examine",
-    "one_by_one",
-]
-
 RATIO = "log likelihood ratio of the sums"
 """The observable that holds what is known of noisy sums."""
 GAUSSIAN_RATIO = "log likelihood ratio of the Gaussian sums"

@@ -9,8 +9,6 @@ from scipy.stats import nct, norm
 from dpalgos.audit.clopper_pearson import largest_refuted
 from dpalgos.rows import Floats
 
-__all__ = ["gaussian_lower_bound"]
-
 
 def gaussian_lower_bound(left: Floats, right: Floats, confidence: float) -> float:
     """Return a mu that the distance of two normal laws of equal variance exceeds or meets, at the given confidence.

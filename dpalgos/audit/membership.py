@@ -34,8 +34,6 @@ from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Loss
 from dpalgos.rows import Floats
 
-__all__ = ["Attack", "attack", "bound_of", "likelihood_ratios"]
-
 _FEWEST = 8
 _GRID, _SPLIT = 120, 0.1
 

@@ -17,8 +17,6 @@ from dpalgos.audit.events import bound_of_event, learn_event, part_of
 from dpalgos.errors import ParameterError
 from dpalgos.rows import Floats
 
-__all__ = ["Comparison", "Observation", "Value", "compare"]
-
 Value = str | float | Floats | None
 """A text, a number, a vector of numbers, or nothing."""
 

@@ -51,17 +51,6 @@ from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Loss
 from dpalgos.rows import Floats, Ints
 
-__all__ = [
-    "TypeIError",
-    "curve_of",
-    "epsilon_lower_bound_of_guesses",
-    "gaussian_curve",
-    "guess",
-    "mu_lower_bound_of_guesses",
-    "tail_under_approximate_dp",
-    "tail_under_curve",
-]
-
 TypeIError = Callable[[float], float]
 """The least type I error of a test of the given power, from a trade-off curve: ``g`` above."""
 

@@ -22,8 +22,6 @@ from dpalgos.mechanisms.symmetric import (
 from dpalgos.rows import Floats
 from dpalgos.secure.noise_shares import RoundedRadial, TruexGaussian
 
-__all__ = ["is_gaussian", "log_ratio", "score_of_sums"]
-
 _Gaussian = RoundedGaussian | SymmetricRoundedGaussian | TruexGaussian | DiscreteGaussian | SymmetricDiscreteGaussian
 
 

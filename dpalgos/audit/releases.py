@@ -34,18 +34,6 @@ from dpalgos.rows import NULL_LABEL, ArrayRows, Floats, Rows
 from dpalgos.summation import SumAlgorithm
 from dpalgos.trainers.descent import GradientSumTrainer
 
-__all__ = [
-    "USUAL_BUDGET",
-    "Noise",
-    "audit_algorithm",
-    "audit_parameters",
-    "audit_release",
-    "audited",
-    "experiments_on",
-    "observables",
-    "shape_of",
-]
-
 Noise = Callable[[bytes, str], NoiseSource]
 """Makes the noise of one run from a secret and an identity."""
 

@@ -17,17 +17,6 @@ from dpalgos.errors import ParameterError
 from dpalgos.guarantees import ApproximateDP, Loss, Neighbours, PureEpsilon
 from dpalgos.mechanisms.gaussian import epsilon_of_mu
 
-__all__ = [
-    "TIGHT",
-    "AuditReport",
-    "BoundReport",
-    "Report",
-    "Stated",
-    "Verdict",
-    "audit_experiments",
-    "verdict_of",
-]
-
 TIGHT = 0.8
 """A lower bound of at least this share of what is stated is called tight."""
 

@@ -17,8 +17,6 @@ from dpalgos.noise import NoiseSource
 from dpalgos.rows import Floats, Ints, Rows
 from dpalgos.summation import IntegerNoise, SumAlgorithm, TrustedSummation, run_sums
 
-__all__ = ["WatchedRun", "observed_ratio", "run_watched"]
-
 
 @dataclass(frozen=True, slots=True)
 class WatchedRun:

@@ -15,8 +15,6 @@ from dpalgos.neighbouring import NeighbouringPair, one_row_apart
 from dpalgos.registry import register
 from dpalgos.rows import Floats, Ints, Rows, null_records
 
-__all__ = ["BinCounts", "occupied"]
-
 
 @register("evaluators", "bin-counts")
 @dataclass(frozen=True, kw_only=True)

@@ -13,8 +13,6 @@ from dpalgos.guarantees import Setting
 from dpalgos.registry import register
 from dpalgos.rows import Floats, Ints, Rows, null_records
 
-__all__ = ["ConfusionMatrix", "CountedPairs", "LaplaceConfusionMatrix", "predicted_classes"]
-
 
 def predicted_classes(scores: Floats) -> Ints:
     """Return class indices (m,) from decision values (m, K), or (m, 1) where the sign decides; NaN is class 0."""

@@ -13,8 +13,6 @@ from dpalgos.neighbouring import NeighbouringPair, one_row_apart
 from dpalgos.registry import register
 from dpalgos.rows import Floats, Ints, Rows, null_records
 
-__all__ = ["QUANTILE", "Discordance", "accuracy_gain"]
-
 QUANTILE = 1.6448536269514722
 """Of the normal distribution: one-sided, 95 %."""
 

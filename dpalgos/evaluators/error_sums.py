@@ -16,8 +16,6 @@ from dpalgos.neighbouring import NeighbouringPair, one_row_apart
 from dpalgos.registry import register
 from dpalgos.rows import NULL_LABEL, Ints, Rows, null_records
 
-__all__ = ["SQUARES_WEIGHT", "ErrorSums", "GaussianErrorSums", "LaplaceErrorSums"]
-
 _GRID = 1 << 10
 _UNIT = _GRID * _GRID
 SQUARES_WEIGHT = 2

@@ -21,8 +21,6 @@ from dpalgos.registry import register
 from dpalgos.rows import ArrayRows, Floats, Rows, null_records
 from dpalgos.work import Work
 
-__all__ = ["KeySelection"]
-
 
 @register("evaluators", "key-selection")
 @dataclass(frozen=True, kw_only=True)

@@ -16,8 +16,6 @@ from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
 from dpalgos.models import Statistic
 from dpalgos.rows import Floats, Ints, Rows
 
-__all__ = ["GaussianSums", "LaplaceSums", "NoisySums"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class NoisySums(PrivateAlgorithm, OneSum):

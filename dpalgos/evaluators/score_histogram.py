@@ -15,8 +15,6 @@ from dpalgos.neighbouring import NeighbouringPair, one_row_apart
 from dpalgos.registry import register
 from dpalgos.rows import Floats, Ints, Rows, null_records
 
-__all__ = ["ScoreHistogram", "area_under_curve", "curves_of"]
-
 
 @register("evaluators", "score-histogram")
 @dataclass(frozen=True, kw_only=True)

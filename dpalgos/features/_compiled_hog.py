@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 from dpalgos.compiling import compiled, compiled_in_order
 from dpalgos.rows import Floats
 
-__all__ = ["histograms"]
-
 # A gradient this near to the border of two bins, relative to its length, has its angle computed: far more than the
 # rounding of either way to tell.
 _NEAR = 1e-12

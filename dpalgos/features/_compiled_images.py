@@ -7,8 +7,6 @@ import math
 from dpalgos.compiling import compiled_in_order
 from dpalgos.rows import Floats
 
-__all__ = ["paint", "stroke", "warp"]
-
 
 @compiled_in_order
 def stroke(line: Floats, thickness: float, image: Floats) -> None:

@@ -7,8 +7,6 @@ import math
 from dpalgos.compiling import compiled_in_order
 from dpalgos.rows import Floats, Ints
 
-__all__ = ["average", "patches_of"]
-
 
 @compiled_in_order
 def patches_of(image: Floats, side: int, small: float, out: Floats) -> None:

@@ -17,8 +17,6 @@ from typing import IO, Any
 
 import numpy as np
 
-__all__ = ["FAILED", "MEMORY", "TYPES", "VALUES", "read_frame", "write_frame"]
-
 TYPES = {"tensor(float)": np.float32, "tensor(double)": np.float64}
 VALUES, FAILED, MEMORY = b"V", b"F", b"M"
 _LENGTH = struct.Struct("<Q")

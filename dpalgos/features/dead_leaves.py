@@ -8,8 +8,6 @@ import scipy
 from dpalgos.features.random_images import Images, RandomProcess, random_textures
 from dpalgos.registry import register
 
-__all__ = ["DeadLeaves"]
-
 _LEAVES, _PALETTE, _BATCH = 120, 6, 256
 # Side of what is drawn, of which a part is seen, in sides of an image; half axes of leaves: the least of an image,
 # which differs from image to image, and the most.

@@ -19,8 +19,6 @@ from dpalgos.rows import Floats, Rows
 from dpalgos.validation import require_count, require_positive
 from dpalgos.work import Work
 
-__all__ = ["Dictionary"]
-
 _PATCHES, _STEPS, _BATCH = 40, 80, 8192
 # Added to the eigenvalues of the patches' covariance, and to a patch's norm, where patches have variance 1 a pixel and
 # images norm 1.

@@ -18,8 +18,6 @@ from dpalgos.registry import register
 from dpalgos.rows import Floats, Ints, Rows
 from dpalgos.validation import require_positive
 
-__all__ = ["ElementwiseFeatures", "SignedLogarithm", "SignedRoot"]
-
 
 @released_kind
 @dataclass(frozen=True, slots=True)

@@ -18,8 +18,6 @@ from dpalgos.parallel import for_each, pieces
 from dpalgos.registry import register
 from dpalgos.rows import Floats, Ints, Rows
 
-__all__ = ["Hog", "HogFeatures"]
-
 _SMALL = 1e-5
 _CLIP = 0.2
 _BATCH_ENTRIES = 2**18

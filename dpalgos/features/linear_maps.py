@@ -19,8 +19,6 @@ from dpalgos.registry import register
 from dpalgos.rows import Floats, Rows
 from dpalgos.validation import require_components, require_count
 
-__all__ = ["AveragePooling", "LowFrequencies", "RandomProjection"]
-
 
 @register("projections", "dct")
 @dataclass(frozen=True, kw_only=True)

@@ -7,8 +7,6 @@ import numpy as np
 from dpalgos.features.random_images import Images, RandomProcess, deformed, random_textures
 from dpalgos.registry import register
 
-__all__ = ["Objects"]
-
 _MOST, _HOLES = 5, 2
 # Drawn at twice the resolution and averaged.
 _FINER = 2

@@ -30,8 +30,6 @@ from dpalgos.models import released_kind
 from dpalgos.registry import register
 from dpalgos.rows import Floats, Ints
 
-__all__ = ["OnnxEncoder", "OnnxFeatures"]
-
 _MOST_FEATURES = 2**16
 _LEAST_MEMORY = 2**28
 _SECONDS = 60

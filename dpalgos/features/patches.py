@@ -19,8 +19,6 @@ from dpalgos.registry import register
 from dpalgos.rows import Floats, Ints, Rows
 from dpalgos.validation import require_count
 
-__all__ = ["PatchFeatures", "RandomPatches", "require_cells"]
-
 # Images of one piece of work.
 _IMAGES = 16
 _SMALL = 1e-3

@@ -18,8 +18,6 @@ from dpalgos.work import Work
 if TYPE_CHECKING:
     from dpalgos.registry import AlgorithmSpec
 
-__all__ = ["FileMap", "PublicMap", "RowFeatures", "image_shape"]
-
 
 class RowFeatures(ABC):
     """What a public map gives: a function of one row at a time, made of arrays, which pipelines can hold."""

@@ -16,8 +16,6 @@ from dpalgos.models import released_kind
 from dpalgos.rows import Floats, null_records
 from dpalgos.validation import require_between, require_count, require_positive
 
-__all__ = ["CentredDirections", "PublicRowsWhitening"]
-
 _MOST_COMPONENTS = 200
 
 

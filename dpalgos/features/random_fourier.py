@@ -18,8 +18,6 @@ from dpalgos.registry import register
 from dpalgos.rows import Floats, Rows
 from dpalgos.validation import require_count, require_positive
 
-__all__ = ["FourierFeatures", "RandomFourier"]
-
 
 @released_kind
 @dataclass(frozen=True, slots=True)

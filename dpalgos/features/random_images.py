@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 from dpalgos.errors import ParameterError
 from dpalgos.registry import lookup, names, register
 
-__all__ = ["RandomProcess", "Strokes", "deformed", "drawn_pairs", "random_strokes", "random_textures"]
-
 Images = NDArray[np.float64]
 
 # Points of a stroke; pairs that are drawn at once.

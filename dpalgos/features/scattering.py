@@ -24,8 +24,6 @@ from dpalgos.registry import register
 from dpalgos.rows import Floats, Ints, Rows
 from dpalgos.validation import require_count, require_positive
 
-__all__ = ["Scattering", "ScatteringFeatures"]
-
 # Images of one pass: about 4 MB of work space a thread, which caches hold. Fixed, so that a row's features do not
 # depend on the machine.
 _BATCH = 16

@@ -19,8 +19,6 @@ from dpalgos.registry import AlgorithmSpec, register
 from dpalgos.rows import Floats, Rows
 from dpalgos.work import Work
 
-__all__ = ["SideBySide", "SideBySideFeatures"]
-
 
 @released_kind
 class SideBySideFeatures(RowFeatures):

@@ -24,8 +24,6 @@ from dpalgos.rows import Floats, Rows
 from dpalgos.validation import require_components, require_count, require_positive
 from dpalgos.work import Work
 
-__all__ = ["PublicWhitening", "WhitenedFeatures"]
-
 
 @released_kind
 class WhitenedFeatures(RowFeatures):

@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 from dpalgos.arrays import Features, Floats, Ints
 from dpalgos.compiling import compiled, compiled_in_order
 
-__all__ = ["encode", "encode_columns", "encode_units"]
-
 # Rows whose numbers stay in the nearest cache while a step of theirs is done to all of them.
 _TILE = 256
 

@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 from dpalgos.arrays import Floats
 from dpalgos.compiling import compiled
 
-__all__ = ["add_combinations", "write_dots"]
-
 
 @compiled
 def write_dots(left: Floats, right: NDArray[np.float32], start: int, stop: int, offset: int, out: Floats) -> None:

@@ -9,22 +9,6 @@ from typing import Any
 
 from mpmath import libmp
 
-__all__ = [
-    "GaussianTail",
-    "damped",
-    "dyadic",
-    "exactly",
-    "first_at_least",
-    "fixed_exp",
-    "gaussian_curve",
-    "gaussian_delta",
-    "laplace_magnitude",
-    "less",
-    "log",
-    "ratio",
-    "to_float",
-]
-
 _PRECISION = 320
 _CURVE_PRECISION = 160
 # mpmath's constants are cached in two unguarded steps; computing them once at the highest precision used, before any

@@ -9,8 +9,6 @@ from numpy.typing import NDArray
 
 from dpalgos.rows import Ints
 
-__all__ = ["exceeded", "thresholds"]
-
 _BITS = 127
 
 

@@ -12,8 +12,6 @@ from dpalgos.guarantees import Numerics
 from dpalgos.noise import RandomStream, normals, uniforms
 from dpalgos.rows import Floats
 
-__all__ = ["Bingham"]
-
 # Directions proposed at once. In q dimensions some 1.2 √q are needed on average where the law is most concentrated.
 _PROPOSALS = 32
 _HALVINGS = 100

@@ -18,8 +18,6 @@ from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian, require_sigma
 from dpalgos.noise import RandomStream
 from dpalgos.rows import Ints
 
-__all__ = ["DiscreteGaussian"]
-
 # Up to this sigma the law is tabulated; above it, rounded Gaussians are corrected by a rare rejection.
 _TABLE_SIGMA = 2.0**10
 _GUARD = 320

@@ -15,8 +15,6 @@ from dpalgos.mechanisms.pure_scale import PureScale
 from dpalgos.noise import RandomStream
 from dpalgos.rows import Ints
 
-__all__ = ["DiscreteLaplace"]
-
 _MINIMUM_SCALE = 2.0**-10
 _MAXIMUM_SCALE = 2.0**32
 # Error granted to a float64 logarithm of the tail, relative to 1 + the logarithm; numpy's is below 2^-50.

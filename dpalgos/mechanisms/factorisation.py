@@ -71,8 +71,6 @@ from dpalgos.arrays import Floats
 from dpalgos.errors import ParameterError
 from dpalgos.validation import require_count
 
-__all__ = ["GRID", "LONGEST", "ToeplitzFactor"]
-
 GRID = 64
 """The first coefficient: the factor's entries are multiples of 1/64."""
 

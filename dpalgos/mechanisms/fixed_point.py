@@ -18,17 +18,6 @@ from dpalgos.rows import clip_to_unit_ball
 
 _Number = TypeVar("_Number", np.int64, np.float64, np.float32)
 
-__all__ = [
-    "decode",
-    "encode_into",
-    "encode_rows",
-    "encoded_radius",
-    "exact_outer_sum",
-    "gram_sensitivity",
-    "outer_sensitivity",
-    "squared_limit",
-    "sum_sensitivity",
-]
 
 # Squared norms and products of two encoded coordinates then stay below 2^52 and are exact in float64.
 _LARGEST_RADIUS = 2.0**26

@@ -15,15 +15,6 @@ from dpalgos.mechanisms import _precise
 from dpalgos.noise import RandomStream, normals
 from dpalgos.rows import Floats
 
-__all__ = [
-    "GaussianNoise",
-    "delta_of_mu",
-    "epsilon_of_mu",
-    "mu_from_epsilon_delta",
-    "sigma_analytic",
-    "sigma_classical",
-]
-
 _LARGEST = 1e6
 _SMALLEST_DELTA = 1e-300
 _MOST_STEPS = 200

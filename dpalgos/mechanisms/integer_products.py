@@ -9,8 +9,6 @@ from numpy.typing import NDArray
 
 from dpalgos.arrays import Floats
 
-__all__ = ["EXACT", "inner_products", "on_weight_grid", "outer_products"]
-
 EXACT = 2.0**53
 """float64 holds every whole number up to here."""
 

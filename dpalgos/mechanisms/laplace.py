@@ -12,8 +12,6 @@ from dpalgos.mechanisms.pure_scale import PureScale
 from dpalgos.noise import RandomStream, uniforms
 from dpalgos.rows import Floats
 
-__all__ = ["Laplace"]
-
 
 @dataclass(frozen=True, slots=True)
 class Laplace(PureScale):

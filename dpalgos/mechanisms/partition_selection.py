@@ -15,8 +15,6 @@ from dpalgos.guarantees import Numerics
 from dpalgos.noise import RandomStream
 from dpalgos.rows import Ints
 
-__all__ = ["PartitionSelection"]
-
 _BITS = 128
 _WHOLE = 1 << _BITS
 # Numbers beyond the grid's, so that the recursion's products are rounded once, at the end.

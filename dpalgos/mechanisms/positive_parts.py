@@ -9,8 +9,6 @@ import scipy
 
 from dpalgos.rows import Floats
 
-__all__ = ["log_expected_excess"]
-
 _STEP = 0.02
 _UNIT = 2.0**-53
 

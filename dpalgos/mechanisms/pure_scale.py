@@ -8,8 +8,6 @@ from typing import Self
 
 from dpalgos.errors import ParameterError
 
-__all__ = ["PureScale"]
-
 
 @dataclass(frozen=True, slots=True)
 class PureScale:

@@ -13,8 +13,6 @@ from dpalgos.mechanisms.pure_scale import PureScale
 from dpalgos.noise import RandomStream, uniforms
 from dpalgos.rows import Floats
 
-__all__ = ["RadialLaplace"]
-
 
 @dataclass(frozen=True, slots=True)
 class RadialLaplace(PureScale):

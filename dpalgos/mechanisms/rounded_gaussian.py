@@ -16,8 +16,6 @@ from dpalgos.mechanisms import _precise
 from dpalgos.noise import RandomStream
 from dpalgos.rows import Floats, Ints
 
-__all__ = ["RoundedGaussian", "require_sigma", "total_mu"]
-
 # Below this many grid units the first words decide; above it, a coarse cell is drawn first and a place in it next.
 _COARSE_SIGMA = 2.0**22
 _MINIMUM_SIGMA = 2.0**-20

@@ -17,16 +17,6 @@ from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
 from dpalgos.noise import RandomStream
 from dpalgos.rows import Floats, Ints
 
-__all__ = [
-    "SymmetricDiscreteGaussian",
-    "SymmetricRoundedGaussian",
-    "SymmetricRoundedRadial",
-    "pack",
-    "packed_size",
-    "to_vector",
-    "unpack",
-]
-
 _Number = TypeVar("_Number", np.float64, np.int64)
 
 

@@ -25,8 +25,6 @@ from dpalgos.projections.covariance import (
 from dpalgos.registry import register
 from dpalgos.rows import Floats, Rows
 
-__all__ = ["AnalyzeGauss", "PublishedAnalyzeGauss"]
-
 
 @register("projections", "analyze-gauss")
 @dataclass(frozen=True, kw_only=True)

@@ -19,8 +19,6 @@ from dpalgos.neighbouring import NeighbouringPair, antipodal_pair
 from dpalgos.registry import register
 from dpalgos.rows import Floats, Ints, Rows, clip_to_unit_ball, sanitise
 
-__all__ = ["CentredRows", "PrivateCentring"]
-
 
 @released_kind
 @dataclass(frozen=True, slots=True)

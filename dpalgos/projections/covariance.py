@@ -21,8 +21,6 @@ from dpalgos.rows import Array, Features, Floats, Ints, Rows, null_labels, sanit
 from dpalgos.validation import require_between, require_components, require_count
 from dpalgos.work import Work, covariance_work
 
-__all__ = ["CovarianceSum", "PrincipalDirections", "TruncatedDirections", "gram_matrix", "leading_basis"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class PrincipalDirections(ProjectionAlgorithm):

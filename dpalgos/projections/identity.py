@@ -15,8 +15,6 @@ from dpalgos.noise import NoiseSource
 from dpalgos.registry import register
 from dpalgos.rows import Rows
 
-__all__ = ["Identity"]
-
 
 @register("projections", "identity")
 @dataclass(frozen=True, kw_only=True)

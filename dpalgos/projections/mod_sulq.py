@@ -15,8 +15,6 @@ from dpalgos.projections.covariance import CovarianceSum
 from dpalgos.registry import register
 from dpalgos.rows import Floats, Rows
 
-__all__ = ["ModSulq"]
-
 
 @register("projections", "mod-sulq")
 @dataclass(frozen=True, kw_only=True)

@@ -14,8 +14,6 @@ from dpalgos.projections.covariance import TruncatedDirections, gram_matrix, lea
 from dpalgos.registry import register
 from dpalgos.rows import Rows
 
-__all__ = ["PrincipalComponents"]
-
 
 @register("projections", "pca")
 @dataclass(frozen=True, kw_only=True)

@@ -19,8 +19,6 @@ from dpalgos.registry import register
 from dpalgos.rows import Floats, Rows
 from dpalgos.validation import require_count
 
-__all__ = ["Ppca", "PublishedPpca"]
-
 
 def _remaining(directions: Floats) -> Floats:
     """Return an orthonormal basis (d, d − i) of what is orthogonal to i orthonormal columns."""

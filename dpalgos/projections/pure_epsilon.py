@@ -28,8 +28,6 @@ from dpalgos.projections.covariance import (
 from dpalgos.registry import register
 from dpalgos.rows import Floats, Rows
 
-__all__ = ["LaplaceCovariance", "PublishedLaplaceCovariance", "RadialCovariance", "spread_pair", "triangle_sensitivity"]
-
 # Discrete Laplace noise goes up to 2^32 grid units; below 2^4 units rows would be too coarse to mean anything.
 _NOISE_ROOM = 2.0**31
 _FINEST, _COARSEST = 16, 4

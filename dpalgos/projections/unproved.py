@@ -20,8 +20,6 @@ from dpalgos.projections.covariance import TruncatedDirections, gram_matrix, lea
 from dpalgos.registry import register
 from dpalgos.rows import Rows, sanitise
 
-__all__ = ["PublishedSvd", "PublishedWishart"]
-
 
 @register("projections", "dpsvd")
 @dataclass(frozen=True, kw_only=True)

@@ -2,14 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = [
-    "MessageError",
-    "RepeatedUseError",
-    "SecureAggregationError",
-    "TooFewPartiesError",
-    "ViolationError",
-]
-
 
 class SecureAggregationError(Exception):
     """A round of secure aggregation cannot go on; no input was revealed."""

@@ -15,8 +15,6 @@ from dpalgos.secure.masking import keystream
 from dpalgos.secure.tolerance import Tolerance
 from dpalgos.secure.wire import Wire
 
-__all__ = ["GraphFailure", "Neighbourhoods", "SparseGraph", "order_seed"]
-
 FAILURE = 2.0**-40
 
 

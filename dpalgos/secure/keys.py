@@ -11,20 +11,6 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF, HKDFExpand
 from dpalgos.secure.errors import ViolationError
 from dpalgos.secure.secret_sharing import PRIME
 
-__all__ = [
-    "KEY",
-    "channel_key",
-    "commitment",
-    "context",
-    "escrow_key",
-    "mask_key",
-    "pair_root",
-    "party_key",
-    "private_key",
-    "public_key",
-    "step_secret",
-]
-
 _VERSION = b"unitball-secagg-1 "
 KEY = 32
 """Bytes of every key, digest and seed."""

@@ -18,8 +18,6 @@ from dpalgos.mechanisms.discrete_laplace import DiscreteLaplace
 from dpalgos.noise import RandomStream
 from dpalgos.rows import Ints
 
-__all__ = ["LaplaceShare"]
-
 # An octave is six bits of a word.
 _OCTAVES = 64
 # Jumps of more than this many scales have together a probability below 2^-127 a coordinate.

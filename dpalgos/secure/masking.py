@@ -8,8 +8,6 @@ from numpy.typing import NDArray
 
 from dpalgos.rows import Ints
 
-__all__ = ["MODULUS_BITS", "Words", "add_stream", "keystream", "subtract_stream", "to_integers", "to_words"]
-
 MODULUS_BITS = 64
 Words = NDArray[np.uint64]
 

@@ -15,23 +15,6 @@ from dpalgos.secure.secret_sharing import ELEMENT
 from dpalgos.secure.tolerance import Tolerance
 from dpalgos.secure.wire import Wire
 
-__all__ = [
-    "ESCROW",
-    "LOCKED",
-    "SEALED",
-    "SELF",
-    "Advertisement",
-    "Delivery",
-    "Introduction",
-    "MaskRequest",
-    "MaskedVector",
-    "RoundParameters",
-    "ShareBundle",
-    "UnmaskRequest",
-    "UnmaskResponse",
-    "numbers_digest",
-]
-
 SELF, ESCROW = 0, 1
 """The two secrets a party shares out for each step: the key of its own mask, and the lock of its pair masks' keys."""
 KINDS = (SELF, ESCROW)

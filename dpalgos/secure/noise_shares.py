@@ -82,20 +82,6 @@ from dpalgos.noise import RandomStream, uniforms
 from dpalgos.rows import Ints
 from dpalgos.secure.laplace_share import LaplaceShare
 
-__all__ = [
-    "GaussianShare",
-    "NoiseShare",
-    "RadialShare",
-    "RoundedRadial",
-    "SymmetricRadialShare",
-    "SymmetricShare",
-    "TruexGaussian",
-    "secagg_loss",
-    "share_law",
-    "share_sigma",
-    "share_sigma_for",
-]
-
 # Larger than the relative error of the few float64 operations between inputs and results.
 _MARGIN = 1.0 + 2.0**-40
 # No draw of the sampler lies farther out: its tables end where the tail is below 2^-127.

@@ -72,19 +72,6 @@ from dpalgos.secure.messages import (
 from dpalgos.secure.secret_sharing import ELEMENT, split, to_bytes
 from dpalgos.secure.wire import Wire
 
-__all__ = [
-    "PartyState",
-    "advertise",
-    "digest_of",
-    "join",
-    "mask",
-    "receive",
-    "require_for",
-    "share",
-    "unmask",
-    "vector_digest",
-]
-
 _LABELS = {SELF: "self-mask", ESCROW: "escrow"}
 _ZERO_NONCE = bytes(12)
 

@@ -6,8 +6,6 @@ from typing import Protocol
 
 from dpalgos.secure.errors import RepeatedUseError
 
-__all__ = ["RecordedSum", "SumRecord"]
-
 
 class SumRecord(Protocol):
     """Entries that outlive a crash of a release's sums, the server's own and every party's own.

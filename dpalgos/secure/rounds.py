@@ -46,22 +46,6 @@ from dpalgos.secure.record import RecordedSum
 from dpalgos.secure.server import Agreement, MaskedBlock, Roster, SurvivorSet
 from dpalgos.secure.wire import Wire
 
-__all__ = [
-    "AGREEMENT",
-    "ANSWERS",
-    "REQUESTS",
-    "SUM",
-    "Answer",
-    "Party",
-    "PartyMemory",
-    "Request",
-    "Server",
-    "ServerMemory",
-    "Stage",
-    "Transport",
-    "carry_out",
-]
-
 # Masked vectors are added up after this many parties, so that memory does not grow with their number.
 _BLOCK = 256
 

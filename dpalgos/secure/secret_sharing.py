@@ -8,8 +8,6 @@ from math import prod
 
 from dpalgos.errors import ParameterError
 
-__all__ = ["ELEMENT", "PRIME", "lagrange_weights", "reconstruct", "split", "to_bytes"]
-
 PRIME = 2**256 - 189
 """The largest prime below 2^256; a uniform 256-bit string is a uniform field element up to 2^-248."""
 ELEMENT = 32

@@ -48,23 +48,6 @@ from dpalgos.secure.party import escrow_data, escrow_nonce
 from dpalgos.secure.secret_sharing import ELEMENT, PRIME, reconstruct, to_bytes
 from dpalgos.secure.wire import Wire
 
-__all__ = [
-    "Agreement",
-    "MaskedBlock",
-    "Roster",
-    "SurvivorSet",
-    "add_masked",
-    "collect_advertisements",
-    "collect_shares",
-    "deliver",
-    "fix_survivors",
-    "introduce",
-    "merge_masked",
-    "request_masking",
-    "request_unmasking",
-    "unmask_sum",
-]
-
 _KIND_NAMES = {SELF: "self-mask", ESCROW: "escrow"}
 _Sent = TypeVar("_Sent", Advertisement, ShareBundle, MaskedVector, UnmaskResponse)
 

@@ -23,20 +23,6 @@ from dpalgos.secure.summation import allotments, noisy_contribution, scaled_to_a
 from dpalgos.secure.tolerance import Tolerance
 from dpalgos.summation import SumAlgorithm, TrustedSummation
 
-__all__ = [
-    "Block",
-    "artefact_of",
-    "blocks_of",
-    "lengths_of",
-    "noisy_sum_of",
-    "require_shareable",
-    "result_of",
-    "state_after",
-    "step_name",
-    "sum_of",
-    "vector_of",
-]
-
 
 def step_name(step: int) -> str:
     """Return the name of a sum, as :func:`~dpalgos.summation.run_sums` calls it; it keys the noise."""

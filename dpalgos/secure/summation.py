@@ -23,17 +23,6 @@ from dpalgos.secure.tolerance import Tolerance
 from dpalgos.secure.wire import Wire
 from dpalgos.summation import IntegerNoise
 
-__all__ = [
-    "Absences",
-    "SecureSummation",
-    "allotments",
-    "graph_for",
-    "noisy_contribution",
-    "scaled_to_all",
-    "secagg_guarantee",
-    "weights_of",
-]
-
 # Up to this many parties the complete graph costs little, and has no failure probability.
 _COMPLETE = 64
 # Half of what signed 64-bit numbers hold for the contributions, half for the noise.

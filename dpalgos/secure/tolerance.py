@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from dpalgos.errors import ParameterError
 from dpalgos.secure.wire import Wire
 
-__all__ = ["Tolerance"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tolerance(Wire):

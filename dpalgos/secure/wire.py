@@ -11,8 +11,6 @@ from typing import Any, NamedTuple, Self
 from dpalgos.errors import ParameterError
 from dpalgos.secure.errors import MessageError
 
-__all__ = ["Wire"]
-
 _MAGIC = b"usa1"
 _LIMIT = 2**63
 

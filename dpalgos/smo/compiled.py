@@ -7,17 +7,6 @@ import numpy as np
 from dpalgos.compiling import compiled, compiled_in_order
 from dpalgos.rows import Features, Floats, Ints
 
-__all__ = [
-    "draw_partner",
-    "first_sufficient",
-    "scan",
-    "second_order",
-    "second_order_steps",
-    "set_aside",
-    "step",
-    "sweep",
-]
-
 _TAU = 1e-12  # stands in for a curvature that is not positive (LIBSVM's value)
 _LANES = 32  # numbers that are compared at once
 

@@ -9,8 +9,6 @@ import numpy as np
 from dpalgos.noise import RandomStream
 from dpalgos.rows import Floats, Ints
 
-__all__ = ["certified_gap", "minimise_hinge", "rounding_slack"]
-
 _UNIT = 2.0**-53
 # Rows whose products are summed at once; sums of such blocks are added one by one.
 _BLOCK = 1024

@@ -19,8 +19,6 @@ from dpalgos.smo.solver import Solution, solve
 from dpalgos.smo.working_sets import WorkingSetRule
 from dpalgos.validation import require_positive
 
-__all__ = ["MachineOptions", "fingerprints", "train"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineOptions:

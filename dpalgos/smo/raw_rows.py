@@ -9,8 +9,6 @@ import numpy as np
 
 from dpalgos.rows import Features, Floats, Ints, Rows, null_records
 
-__all__ = ["gather_raw"]
-
 # Kernel values of longer rows would leave float64's range.
 _LONGEST = 1e50
 # Below this share of entries that are not zero, products with a sparse matrix are faster, and it is smaller.

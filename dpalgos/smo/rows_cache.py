@@ -10,8 +10,6 @@ from numpy.typing import DTypeLike
 from dpalgos.kernels import Kernel, squared_norms
 from dpalgos.rows import Features, Floats, Ints
 
-__all__ = ["KernelRows"]
-
 _CACHE_BYTES = 200 * 2**20
 # Kernel values are rounded to float32 where the largest k(x, x) is in this range, so that neither the large ones
 # overflow nor those that matter lose digits.

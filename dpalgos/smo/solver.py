@@ -12,8 +12,6 @@ from dpalgos.rows import Floats, Ints
 from dpalgos.smo.rows_cache import KernelRows
 from dpalgos.smo.working_sets import Extremes, WorkingSetRule
 
-__all__ = ["Solution", "solve"]
-
 # LIBSVM's numbers: iterations between two shrinkings, and the limit nobody should meet.
 _SHRINK_EVERY = 1000
 _FEWEST_LIMIT = 10_000_000

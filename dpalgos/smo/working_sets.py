@@ -19,19 +19,6 @@ from dpalgos.noise import RandomStream
 from dpalgos.rows import Features, Floats, Ints
 from dpalgos.smo.rows_cache import KernelRows
 
-__all__ = [
-    "RULES",
-    "Active",
-    "ConstantFactor",
-    "Extremes",
-    "FirstConstantFactor",
-    "MaximalViolatingPair",
-    "PrivateSelection",
-    "SecondOrder",
-    "WorkingSetRule",
-    "require_sigma",
-]
-
 _DRAWS = 1024
 
 Flags = NDArray[np.uint8]

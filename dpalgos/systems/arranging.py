@@ -6,8 +6,6 @@ from dpalgos.guarantees import Trust
 from dpalgos.registry import AlgorithmSpec
 from dpalgos.systems.system import Arrangement, Scope
 
-__all__ = ["averaged", "joint", "summed"]
-
 
 def _joint_arrangement(trainer: AlgorithmSpec, projection: AlgorithmSpec | None) -> Arrangement:
     return Arrangement(projection=projection, projection_scope=Scope.JOINT, trainer=trainer, trainer_scope=Scope.JOINT)

@@ -22,8 +22,6 @@ from dpalgos.systems.arranging import joint, summed
 from dpalgos.systems.system import Choice, PublicFacts, System
 from dpalgos.trainers.discriminant_descent import schedule_of
 
-__all__ = ["recommend", "signal", "without_noise"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Images:

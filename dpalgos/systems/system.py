@@ -10,8 +10,6 @@ from dpalgos.algorithms import is_sum_algorithm
 from dpalgos.guarantees import Claim, Neighbours
 from dpalgos.registry import AlgorithmSpec, lookup, names
 
-__all__ = ["Arrangement", "Choice", "PublicFacts", "Scope", "System", "sums_only"]
-
 
 class Scope(StrEnum):
     """Whose rows one release reads."""

@@ -20,8 +20,6 @@ from dpalgos.registry import register
 from dpalgos.rows import Floats, Ints, Rows
 from dpalgos.validation import require_between
 
-__all__ = ["ClassMeansDiscriminant", "ClassSumTrainer", "linear_model"]
-
 
 def linear_model(weights: Floats, intercept: Floats) -> LinearModel:
     """Return the model of one score a class; of two classes, that of the difference of their scores."""

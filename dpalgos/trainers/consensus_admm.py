@@ -26,8 +26,6 @@ from dpalgos.trainers.output_perturbation import SOLVER_ASSUMPTION
 from dpalgos.validation import require_count, require_positive
 from dpalgos.work import Work, gathering_work
 
-__all__ = ["ConsensusAdmm", "PublishedConsensusAdmm"]
-
 # Grid units per sensitivity: rounding thousands of weights then adds about 10⁻⁴ of it.
 _FINENESS = 20
 _TOLERANCE = 1e-9

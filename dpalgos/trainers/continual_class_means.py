@@ -21,8 +21,6 @@ from dpalgos.rows import Floats, Ints, Rows, sanitise
 from dpalgos.trainers.class_means import ClassMeansDiscriminant, ClassSumTrainer
 from dpalgos.work import Work
 
-__all__ = ["ContinualClassMeans"]
-
 _Nights = tuple[Ints, ...]
 
 

@@ -17,8 +17,6 @@ from dpalgos.rows import ArrayRows, Floats, Ints, Rows
 from dpalgos.trainers.ftrl import FollowTheRegularisedLeader, LeaderTrainer
 from dpalgos.work import Work
 
-__all__ = ["ContinualLeader"]
-
 _Nights = tuple[ArrayRows, ...]
 
 

@@ -22,8 +22,6 @@ from dpalgos.trainers.linear import LinearTrainer
 from dpalgos.validation import require_between, require_count, require_positive
 from dpalgos.work import Work
 
-__all__ = ["ClippedGradientTrainer", "GradientSumTrainer", "PlainDescent"]
-
 State = TypeVar("State")
 
 

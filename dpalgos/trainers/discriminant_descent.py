@@ -25,8 +25,6 @@ from dpalgos.trainers.class_means import ClassSumTrainer, linear_model
 from dpalgos.validation import require_between, require_count, require_positive
 from dpalgos.work import Work
 
-__all__ = ["DiscriminantDescent", "Schedule", "schedule_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class Schedule:

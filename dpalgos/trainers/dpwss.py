@@ -16,8 +16,6 @@ from dpalgos.smo.machine import fingerprints, train
 from dpalgos.smo.working_sets import PrivateSelection, require_sigma
 from dpalgos.trainers.smo import MachineTrainer
 
-__all__ = ["DpWss"]
-
 _FLAW = (
     "Where SMO converges it gives the non-private machine whatever the order of the pairs; the pairs name records, so "
     "that a neighbour without the record gives them probability 0; thousands of selections cost epsilon each, not once."

@@ -23,8 +23,6 @@ from dpalgos.smo.working_sets import RULES
 from dpalgos.validation import require_positive
 from dpalgos.work import Work, machine_work
 
-__all__ = ["PublishedDualPerturbation"]
-
 
 @register("trainers", "dual-perturbation-published")
 @dataclass(frozen=True, kw_only=True)

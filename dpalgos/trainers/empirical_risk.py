@@ -16,8 +16,6 @@ from dpalgos.solvers import Problem, minimise
 from dpalgos.trainers.linear import LinearTrainer
 from dpalgos.validation import require_positive
 
-__all__ = ["EmpiricalRisk"]
-
 
 @register("trainers", "erm")
 @dataclass(frozen=True, kw_only=True)

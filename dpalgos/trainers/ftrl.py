@@ -19,8 +19,6 @@ from dpalgos.rows import Floats, Ints, Rows
 from dpalgos.trainers.descent import ClippedGradientTrainer
 from dpalgos.validation import require_between, require_positive
 
-__all__ = ["FollowTheRegularisedLeader", "LeaderTrainer"]
-
 # Found on training rows of digits, 300 of them held out (three seeds): the deviation of a weight by one night's noise.
 _WALK = 0.1
 _LARGEST_STEP = 1.0

@@ -32,8 +32,6 @@ from dpalgos.trainers.objective_perturbation import (
 )
 from dpalgos.validation import require_positive
 
-__all__ = ["ApproximateMinimaPerturbation", "GaussianCalibration", "GaussianObjectivePerturbation"]
-
 # Of epsilon and of delta, what approximate minima perturbation pays for its coarse solver.
 _COARSE_SHARE = 0.1
 

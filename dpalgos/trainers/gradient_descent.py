@@ -17,8 +17,6 @@ from dpalgos.rows import Floats, Ints
 from dpalgos.trainers.descent import GradientSumTrainer
 from dpalgos.validation import require_between, require_positive
 
-__all__ = ["DescentState", "NoisyGradientDescent"]
-
 # Found by cross-validation on the training rows of digits (epsilon 0.3, 1, 3) and MNIST (epsilon 0.1): the noise's
 # random walk over all steps may reach this length in each coordinate before momentum.
 _WALK = 0.25

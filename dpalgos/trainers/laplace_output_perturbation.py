@@ -17,8 +17,6 @@ from dpalgos.registry import register
 from dpalgos.rows import Floats, Ints, Rows
 from dpalgos.trainers.output_perturbation import SOLVER_ASSUMPTION, MinimiserSum, slope_at_minimum
 
-__all__ = ["Pathak", "PublishedMultiPartyOutputPerturbation"]
-
 # The noise is this many bits coarser than the grid; its law allows two more.
 _FINENESS = 30
 # No party's numbers exceed 2^61 over its share of the rows, half of what secure summation allots to it.

@@ -19,8 +19,6 @@ from dpalgos.trainers.smo import Smo
 from dpalgos.validation import require_count, require_positive
 from dpalgos.work import Work, machine_work
 
-__all__ = ["PublishedLaplaceSvm"]
-
 
 @register("trainers", "svm-laplace-published")
 @dataclass(frozen=True, kw_only=True)

@@ -11,8 +11,6 @@ from dpalgos.linear import LinearTask
 from dpalgos.losses import make_loss
 from dpalgos.neighbouring import NeighbouringPair
 
-__all__ = ["LinearClassifierTrainer", "LinearTrainer"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class LinearClassifierTrainer(Algorithm):

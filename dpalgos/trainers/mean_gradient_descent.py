@@ -14,8 +14,6 @@ from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
 from dpalgos.registry import register
 from dpalgos.trainers.descent import PlainDescent
 
-__all__ = ["GradientPerturbation", "LocalGradient", "PublishedGradientPerturbation"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class MeanDescent(PlainDescent):

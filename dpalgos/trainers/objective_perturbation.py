@@ -25,18 +25,6 @@ from dpalgos.solvers import Problem, minimise
 from dpalgos.trainers.linear import LinearClassifierTrainer
 from dpalgos.validation import require_positive
 
-__all__ = [
-    "TOLERANCE",
-    "TOLERANCE_SHARE",
-    "Calibration",
-    "ObjectivePerturbation",
-    "OneVsRestTrainer",
-    "PublishedObjectivePerturbation",
-    "exp_minus_one",
-    "perturbed_minimiser",
-    "rows_fingerprint",
-]
-
 TOLERANCE = 1e-11
 """Gradient norm the solver is asked for: above float64's rounding error, below anything its noise would show."""
 TOLERANCE_SHARE = 0.01

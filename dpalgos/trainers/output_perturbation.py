@@ -24,14 +24,6 @@ from dpalgos.trainers.linear import LinearTrainer
 from dpalgos.validation import require_positive
 from dpalgos.work import Work, gathering_work
 
-__all__ = [
-    "SOLVER_ASSUMPTION",
-    "MinimiserSum",
-    "OutputPerturbation",
-    "RadialOutputPerturbation",
-    "slope_at_minimum",
-]
-
 # What is charged for the solver at least; it is small against any slope.
 _TOLERANCE = 1e-9
 _TOLERANCE_ROWS = 1e5

@@ -25,8 +25,6 @@ from dpalgos.trainers.linear import LinearTrainer
 from dpalgos.validation import require_between, require_count, require_positive
 from dpalgos.work import Work
 
-__all__ = ["SampledDescent"]
-
 _RATE_BITS = 32
 # As for noisy-gd: how far the noise may walk in all steps, and the largest step.
 _WALK, _LARGEST_STEP = 0.25, 4.0

@@ -18,8 +18,6 @@ from dpalgos.smo.machine import MachineOptions, train
 from dpalgos.smo.working_sets import RULES
 from dpalgos.work import Work, machine_work
 
-__all__ = ["MachineTrainer", "Smo"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class MachineTrainer(Unproved):

@@ -20,8 +20,6 @@ from dpalgos.rows import Rows
 from dpalgos.smo.machine import fingerprints
 from dpalgos.trainers.smo_output_perturbation import HingeMinimisers
 
-__all__ = ["SmoLaplaceOutputPerturbation"]
-
 
 @register("trainers", "smo-output-perturbation-laplace")
 @dataclass(frozen=True, kw_only=True)

@@ -26,8 +26,6 @@ from dpalgos.smo.coordinate_descent import minimise_hinge, rounding_slack
 from dpalgos.smo.machine import fingerprints
 from dpalgos.validation import require_between, require_positive
 
-__all__ = ["HingeMinimisers", "SmoOutputPerturbation"]
-
 # Grid units per sensitivity: rounding thousands of weights then adds about 10⁻⁴ of it.
 _FINENESS = 20
 # Covers the norms that clipping, appending and dividing leave above 1, by a few parts in 10¹⁵.

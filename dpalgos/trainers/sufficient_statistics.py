@@ -23,8 +23,6 @@ from dpalgos.registry import register
 from dpalgos.rows import Array, Features, Floats, Ints, Rows
 from dpalgos.validation import require_between, require_positive
 
-__all__ = ["SufficientStatistics"]
-
 
 @register("trainers", "sufficient-statistics")
 @dataclass(frozen=True, kw_only=True)

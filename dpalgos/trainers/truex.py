@@ -14,8 +14,6 @@ from dpalgos.secure.noise_shares import TruexGaussian, share_sigma
 from dpalgos.trainers.descent import PlainDescent
 from dpalgos.validation import require_count
 
-__all__ = ["TruexDescent"]
-
 
 @register("trainers", "truex")
 @dataclass(frozen=True, kw_only=True)

@@ -38,8 +38,6 @@ from dpalgos.sensitivities import Calibrated
 from dpalgos.validation import require_between
 from dpalgos.work import Work
 
-__all__ = ["Tuned", "best_entered"]
-
 # Fractions of the golden ratio's multiples spread evenly, whatever the order of the rows, and begin at 0.
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _COIN_BITS = 32

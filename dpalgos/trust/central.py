@@ -8,8 +8,6 @@ from typing import ClassVar
 from dpalgos.registry import register
 from dpalgos.trust.model import TrustModel
 
-__all__ = ["Central"]
-
 
 @register("trusts", "central")
 @dataclass(frozen=True, slots=True, kw_only=True)

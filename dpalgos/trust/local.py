@@ -18,8 +18,6 @@ from dpalgos.summation import IntegerNoise, SumAlgorithm, Summation, TrustedSumm
 from dpalgos.systems.system import Arrangement, Scope, sums_only
 from dpalgos.trust.model import EVERYONE, TrustModel
 
-__all__ = ["Local"]
-
 
 @register("trusts", "local")
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,8 +13,6 @@ from dpalgos.secure.record import SumRecord
 from dpalgos.summation import SumAlgorithm, Summation, TrustedSummation
 from dpalgos.systems.system import Arrangement, Scope
 
-__all__ = ["EVERYONE", "TrustModel"]
-
 EVERYONE = "all"
 """Whose release a joint one is: a curator's secret keys its noise."""
 

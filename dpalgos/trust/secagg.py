@@ -21,8 +21,6 @@ from dpalgos.summation import SumAlgorithm, Summation
 from dpalgos.systems.system import Arrangement, sums_only
 from dpalgos.trust.model import TrustModel
 
-__all__ = ["SecureAggregation"]
-
 _ABSENCE = re.compile(r"(\d{1,7}):(advertise|share|mask|unmask)")
 
 

@@ -23,8 +23,6 @@ from storage.columns.column import (
 from storage.errors import InputError
 from storage.source import canonical_label
 
-__all__ = ["Boolean"]
-
 _USUAL = MappingProxyType({"false": 0, "true": 1, "no": 0, "yes": 1, "f": 0, "t": 1, "n": 0, "y": 1, "0": 0, "1": 1})
 
 

@@ -23,8 +23,6 @@ from storage.columns.column import (
     typed_codes,
 )
 
-__all__ = ["Category"]
-
 
 @column_type("category")
 @dataclass(frozen=True)

@@ -22,8 +22,6 @@ from numpy.typing import NDArray
 from storage.errors import InputError
 from storage.source import canonical_label
 
-__all__ = ["Column", "Encoded", "MissingRows", "column_type", "one_hot", "parse_column"]
-
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 

@@ -12,8 +12,6 @@ import numpy as np
 from storage.columns.column import Column, Encoded, MissingRows, column_type, one_hot
 from storage.errors import InputError
 
-__all__ = ["Date"]
-
 # Numbers come first, then the one-hot groups.
 _PARTS = ("days", "year", "month", "weekday")
 _MONTHS = tuple(f"{month:02d}" for month in range(1, 13))

@@ -10,8 +10,6 @@ import numpy as np
 
 from storage.columns.column import Column, Encoded, MissingRows, column_type
 
-__all__ = ["Ignored"]
-
 
 @column_type("ignore")
 @dataclass(frozen=True, slots=True)

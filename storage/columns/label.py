@@ -25,8 +25,6 @@ from storage.columns.column import (
 )
 from storage.errors import InputError
 
-__all__ = ["Label"]
-
 
 @column_type("label")
 @dataclass(frozen=True)

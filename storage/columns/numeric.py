@@ -21,8 +21,6 @@ from storage.columns.column import (
 )
 from storage.errors import InputError
 
-__all__ = ["Numeric"]
-
 
 def _signed_log(numbers: Any) -> Any:
     return np.sign(numbers) * np.log1p(np.abs(numbers))

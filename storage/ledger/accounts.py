@@ -15,8 +15,6 @@ from storage.errors import InputError, RefusedError
 from storage.ledger.charges import DEFAULT_RELATION, AccountTerms, Cap, CapChange
 from storage.ledger.entries import Entries, Entry, Kind, require_name
 
-__all__ = ["Account", "account_names", "account_terms", "add_account", "cap_changes", "find_account", "get_account"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:

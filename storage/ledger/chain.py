@@ -18,8 +18,6 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Protocol
 
-__all__ = ["Chain", "Fields", "Link", "canonical"]
-
 _HASHED = ("sequence", "previous", "kind", "account", "subject", "recorded_at", "content")
 
 # Made once: making one takes longer than writing an entry.

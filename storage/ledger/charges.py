@@ -6,18 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-__all__ = [
-    "DEFAULT_RELATION",
-    "AccountTerms",
-    "Cap",
-    "CapChange",
-    "ChargePolicy",
-    "Decision",
-    "PlanRecord",
-    "PlanRequest",
-    "ReleaseCharge",
-]
-
 DEFAULT_RELATION = "replace-one"
 """The neighbouring relation of accounts that were opened before accounts named theirs."""
 

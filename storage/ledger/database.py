@@ -33,8 +33,6 @@ from storage.ledger.migrations import MIGRATIONS
 from storage.ledger.tables import meta, metadata
 from storage.secrets import Secret, ledger_key
 
-__all__ = ["CREATION_LOCK", "FORMAT_VERSION", "MOVED", "Database", "open_database"]
-
 FORMAT_VERSION = 2
 """The version of the schema that this code reads and writes."""
 

@@ -34,8 +34,6 @@ from storage.ledger.database import Database
 from storage.ledger.marks import Mark
 from storage.ledger.tables import entries
 
-__all__ = ["Entries", "Entry", "Kind", "check_chain", "lacking", "reading", "require_name", "writing"]
-
 _in_order: dict[str, Link] = {}
 """Up to where this process has found the chain of a ledger (by its place) in order."""
 

@@ -10,8 +10,6 @@ from storage.ledger.database import Database
 from storage.ledger.entries import Kind, reading
 from storage.ledger.tables import entries as table
 
-__all__ = ["FIELDS", "extract", "linked", "unlike"]
-
 FIELDS = tuple(column.name for column in table.columns)
 """What an entry is made of, its digest included."""
 

@@ -42,15 +42,6 @@ from storage.ledger.reservations import (
     reserve_plan,
 )
 
-__all__ = [
-    "ChargeOutcome",
-    "ChargeRecord",
-    "GroupChargePolicy",
-    "Ledger",
-    "OutputOutcome",
-    "StoredPlan",
-]
-
 
 @runtime_checkable
 class GroupChargePolicy(ChargePolicy, Protocol):

@@ -19,8 +19,6 @@ from storage.atomic import locked_directory, write_bytes
 from storage.errors import StorageError
 from storage.ledger.chain import Chain, Link, canonical
 
-__all__ = ["Mark", "advance", "behind", "read"]
-
 _log = logging.getLogger(__name__)
 
 _checked: dict[Path, tuple[Chain, bytes, Mark]] = {}

@@ -17,8 +17,6 @@ from storage.ledger.entries import Entries, Kind
 from storage.refs import Visibility
 from storage.rowfiles import file_digest, verify_file
 
-__all__ = ["adopt_material", "guard_material", "missing_material"]
-
 
 def _recorded(layout: Layout, entries: Entries, *, shared: bool) -> Iterator[tuple[str, Path, str | None]]:
     """Yield each private version of this root with its file of fingerprints and the digest on record."""

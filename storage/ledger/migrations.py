@@ -15,8 +15,6 @@ from storage.ledger.chain import Chain, Link, canonical
 from storage.ledger.tables import entries, meta
 from storage.secrets import Secret
 
-__all__ = ["MIGRATIONS"]
-
 
 def _to_keyed_entries(connection: Connection, secret: Secret, head: Path | None) -> None:
     """Format 2: digests are keyed. The entries so far stay as they are; a first keyed one seals them.

@@ -18,8 +18,6 @@ from storage.ledger.entries import Entries, lacking
 from storage.ledger.marks import read
 from storage.ledger.tables import entries, meta, metadata
 
-__all__ = ["is_retired", "move_ledger"]
-
 
 def is_retired(path: Path) -> bool:
     """Whether the file of a ledger says of itself that it has moved."""

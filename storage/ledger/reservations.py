@@ -15,8 +15,6 @@ from storage.errors import InputError, RefusedError
 from storage.ledger.charges import Decision, PlanRecord, PlanRequest, ReleaseCharge
 from storage.ledger.entries import Entries, Entry, Kind
 
-__all__ = ["Reservation", "find_reservation", "open_reservations", "require_open", "reserve_plan"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reservation:

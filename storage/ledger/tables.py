@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from sqlalchemy import DDL, BigInteger, Column, Index, Integer, MetaData, String, Table, Text, event
 
-__all__ = ["entries", "meta", "metadata"]
-
 metadata = MetaData()
 
 meta = Table(

@@ -16,8 +16,6 @@ from storage.confined import confined
 from storage.errors import InputError
 from storage.memory import admitted_memory
 
-__all__ = ["ParquetRows", "open_parquet"]
-
 _MOST_PIECE = 1 << 26
 _SECONDS = 120
 _PAGES = 1 << 20

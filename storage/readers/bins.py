@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 from storage.columns.column import as_numbers
 from storage.schema import Schema
 
-__all__ = ["BINS", "bins_of", "encode_bins", "range_of_bins"]
-
 _SMALLEST, _LARGEST = -10, 40
 _ZERO = _LARGEST - _SMALLEST + 1
 BINS = 2 * _ZERO + 1

@@ -15,8 +15,6 @@ from storage.errors import InputError
 from storage.readers.registry import register_reader
 from storage.source import Block, ReadOptions, Source, confirm
 
-__all__ = ["BUNDLED", "read_bundled"]
-
 # The range is that of the published targets; with None the labels are classes.
 BUNDLED = MappingProxyType(
     {

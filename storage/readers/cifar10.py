@@ -17,8 +17,6 @@ from storage.readers.files import reading, require_file
 from storage.readers.registry import register_reader
 from storage.source import Block, ReadOptions, Source, confirm
 
-__all__ = ["CLASSES", "DIMENSION", "read_cifar10"]
-
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 DIMENSION = 3 * 32 * 32
 _ROWS = 512

@@ -20,9 +20,6 @@ from storage.readers.registry import register_reader
 from storage.schema import Schema, Table, load_schema
 from storage.source import Block, OnViolation, ReadOptions, Source, Tally, confirm
 
-__all__ = ["read_csv", "require_schema", "table_files", "table_of"]
-
-
 # A line that does not fit is looked at on its own.
 _BLOCK_BYTES = 1 << 20
 

@@ -17,8 +17,6 @@ from storage.readers.registry import register_reader
 from storage.schema import Schema, parse_schema, read_declaration
 from storage.source import Block, ReadOptions, Source
 
-__all__ = ["drafted_columns", "read_draft"]
-
 _ROWS = 4096
 # Nothing is to be predicted: all rows are of one class.
 _CLASSES = ("a row", "no row")

@@ -16,20 +16,6 @@ from typing import IO, Any, cast
 
 from storage.errors import InputError
 
-__all__ = [
-    "COMPRESSED",
-    "LONGEST_LINE",
-    "bounded",
-    "bounded_blocks",
-    "bounded_lines",
-    "limited",
-    "most_rows",
-    "open_binary",
-    "open_text",
-    "reading",
-    "require_file",
-]
-
 COMPRESSED = (".gz", ".bz2")
 _OPENERS: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open}
 LONGEST_LINE = 1 << 23

@@ -17,8 +17,6 @@ from storage.readers.files import most_rows, open_binary, reading
 from storage.readers.registry import register_reader
 from storage.source import Block, ReadOptions, Source, settle
 
-__all__ = ["read_idx"]
-
 _UNSIGNED_BYTES = 0x08
 _LARGEST = 1 << 22
 _PREFIXES = {"train": "train", "test": "t10k"}

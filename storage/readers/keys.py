@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 from storage.schema import Schema
 from storage.source import canonical_label
 
-__all__ = ["WIDTH", "encode_keys", "text_of"]
-
 WIDTH = 32
 """Bytes of a text that count, in UTF-8; longer ones that begin alike are one."""
 

@@ -17,8 +17,6 @@ from storage.readers.files import bounded_blocks, open_binary, reading, require_
 from storage.readers.registry import register_reader
 from storage.source import Block, ReadOptions, Source, canonical_label, settle
 
-__all__ = ["read_libsvm"]
-
 # Rows of a block, and bytes that are parsed at once: parsed, text takes some twenty times its size in memory.
 _LINES = 8192
 _BYTES = 1 << 20

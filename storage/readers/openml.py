@@ -30,8 +30,6 @@ from storage.refs import Scaling
 from storage.schema import Schema, Table
 from storage.source import Block, OnViolation, ReadOptions, Source, Tally, canonical_label, confirm, undeclared
 
-__all__ = ["API", "fetch", "read_openml"]
-
 API = "https://www.openml.org/api/v1/json"
 _SECONDS = 60
 _MOST_ANSWER = 1 << 28

@@ -19,8 +19,6 @@ from storage.readers.registry import register_reader
 from storage.schema import Schema, Table
 from storage.source import Block, OnViolation, ReadOptions, Source, Tally, canonical_label, confirm, settle
 
-__all__ = ["TableRows", "read_parquet"]
-
 FEATURES = "features"
 LABEL = "label"
 

@@ -15,8 +15,6 @@ from storage.readers.arrow_batches import open_parquet
 from storage.readers.files import COMPRESSED, bounded_lines, open_text, reading, require_file
 from storage.schema import Schema
 
-__all__ = ["PARQUET", "RawRows", "expected_rows", "header_of", "raw_rows", "text_rows"]
-
 PARQUET = (".parquet", ".pq")
 """Ends of the names of Parquet files."""
 

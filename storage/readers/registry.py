@@ -14,8 +14,6 @@ from typing import Any
 from storage.errors import InputError
 from storage.source import ReadOptions, Source
 
-__all__ = ["Reader", "read_source", "reader_names", "register_reader"]
-
 Read = Callable[[str | Path, ReadOptions], Source]
 
 

@@ -40,28 +40,6 @@ from tasks.planning.configuration import TrainingConfig
 from tasks.planning.plans import RunPlan
 from tasks.runtime.stores import open_catalog, open_ledger_database, open_releases
 
-__all__ = [
-    "LOW",
-    "PUBLIC_DELTA",
-    "AccountReading",
-    "AccountingPolicy",
-    "BudgetReport",
-    "PartyBudget",
-    "account_readings",
-    "budget_report",
-    "change_cap",
-    "check_releases",
-    "epsilon_of_person",
-    "low_budget",
-    "open_ledger",
-    "relation_of",
-    "restore_ledger",
-    "runs_left",
-    "settled",
-    "tenth",
-    "verify_ledger",
-]
-
 PUBLIC_DELTA = 1e-5
 """At which public data sets' accounts say what their runs would have cost."""
 

@@ -11,8 +11,6 @@ from datetime import datetime, timedelta
 from tasks.accounts.history import BudgetHistory, SpendingPoint
 from tasks.runtime.plots import BLUE, RED, png_of, styled_figure
 
-__all__ = ["budget_page", "budget_table", "draw_budgets"]
-
 # More lines than that nobody tells apart: those of the parties that have paid most.
 _MOST_PARTIES, _MOST_ACCOUNTS = 8, 12
 

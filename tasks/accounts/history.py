@@ -10,8 +10,6 @@ from pydantic import BaseModel
 from tasks.accounts.budget import LOW, PUBLIC_DELTA, account_readings, open_ledger, runs_left
 from tasks.runtime.stores import open_catalog
 
-__all__ = ["BudgetHistory", "SpendingPoint", "budget_histories", "budget_history"]
-
 # A picture has no room for more points, and a rate is that of the recent past.
 _MOST_POINTS, _RECENT = 400, 10
 

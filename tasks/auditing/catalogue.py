@@ -24,8 +24,6 @@ from tasks.auditing.systems import audit_system, draws_noise
 from tasks.planning.fields import Json
 from tasks.planning.identity import identity, package_digest
 
-__all__ = ["KINDS", "Arguments", "Subject", "audit_all", "audit_subject", "find_subject", "subjects"]
-
 KINDS = ("systems", "projections", "trainers", "evaluators")
 """The kinds of what can be audited; of a name that several have, the first is meant."""
 

@@ -27,8 +27,6 @@ from tasks.planning.configuration import TrainingConfig
 from tasks.runtime.settings import current_layout, isolated_root
 from tasks.tracking.results import Chained, Proved
 
-__all__ = ["Chain", "ChainReport", "audit_chain", "chain_config", "run_once", "synthetic_tables"]
-
 Chain = Callable[[TrainingConfig], Chained]
 """Runs the whole chain without an engine: ``flows.federated_training.chain_inline``."""
 

@@ -16,8 +16,6 @@ from tasks.runtime.plots import BLUE, RED, png_of, styled_figure
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["draw_membership", "draw_trade_offs"]
-
 
 def draw_trade_offs(reports: Sequence[AuditReport]) -> bytes:
     """Return a PNG: the curve that is proved or claimed, and the errors that the best tests found were held to.

@@ -18,8 +18,6 @@ from tasks.planning.configuration import RegisteredName
 from tasks.planning.relations import RelationInForce
 from tasks.tracking.promotion import VIOLATION
 
-__all__ = ["CONSISTENT", "WARNING", "AuditRequest", "Examined", "examine_system"]
-
 WARNING, CONSISTENT = "warning", "consistent"
 _SUSPECTS, _CERTAIN = 0.99, 1 - 1e-9
 # What leaks beside a release does not depend on its budget, and a small one is refuted by fewer runs.

@@ -17,8 +17,6 @@ from dpalgos.rows import NULL_LABEL, Floats, Ints
 from tasks.auditing.public_rows import public_sample
 from tasks.auditing.synthetic import SyntheticRun
 
-__all__ = ["LEVELS", "MembershipReport", "infer_membership"]
-
 LEVELS = (0.001, 0.01, 0.1)
 """False positive rates at which the true positive rate is stated."""
 

@@ -23,8 +23,6 @@ from tasks.planning.configuration import TrainingConfig
 from tasks.tracking.reporting import run_report
 from tasks.tracking.results import Chained
 
-__all__ = ["observe"]
-
 _RANDOM = re.compile(r"[0-9a-f]{16,}")
 _TIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[0-9.+:Z]*")
 _NUMBERS = (int, float, np.integer, np.floating)

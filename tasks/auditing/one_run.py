@@ -23,8 +23,6 @@ from dpalgos.rows import NULL_LABEL
 from tasks.auditing.synthetic import SyntheticRun
 from tasks.auditing.systems import require_noise
 
-__all__ = ["OneRunReport", "audit_in_one_run"]
-
 # Of the coins, those that the output says most of; more guesses are worse ones.
 _GUESSED = 0.2
 

@@ -15,8 +15,6 @@ from tasks.auditing.synthetic import Neighbouring, differing, partitioned
 from tasks.datasets.description import find_dataset
 from tasks.runtime.settings import current_layout
 
-__all__ = ["PublicSample", "canary_pairs", "public_sample"]
-
 
 @dataclass(frozen=True, slots=True)
 class PublicSample:

@@ -10,8 +10,6 @@ from tasks.auditing.examination import Examined
 from tasks.tracking.promotion import AUDIT_TAG, AUDITS
 from tasks.tracking.runs import RunReport
 
-__all__ = ["audit_report"]
-
 
 def audit_report(examined: Examined) -> RunReport:
     """Return an audit as MLflow shows it."""

@@ -25,8 +25,6 @@ from tasks.planning.configuration import TrainingConfig
 from tasks.planning.planner import plan_run
 from tasks.planning.plans import Node, PlannedCombination, PlannedRelease, RunPlan, carry_out
 
-__all__ = ["ONE_COORDINATE", "Neighbouring", "SyntheticRun", "differing", "neighbouring_rows", "partitioned"]
-
 _PARTIES = ("0", "1")
 _NAME = "synthetic"
 _FAR, _LABEL = "a canary far out", "a canary with the other label"

@@ -17,8 +17,6 @@ from tasks.auditing.public_rows import canary_pairs, public_sample
 from tasks.auditing.synthetic import ONE_COORDINATE, SyntheticRun, neighbouring_rows
 from tasks.planning.plans import PlannedRelease
 
-__all__ = ["audit_on_public_rows", "audit_system", "draws_noise", "require_noise"]
-
 _ROWS = 8
 # (features, classes): few numbers make strong tests, noise a coordinate shows in many, and ten classes show whether
 # their classifiers are composed. A map of images needs as many features as an image of 8 x 8 pixels has.

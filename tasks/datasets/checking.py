@@ -17,8 +17,6 @@ from storage.readers.raw import RawRows, expected_rows, raw_rows
 from storage.schema import Examined, Schema, Table, parse_schema, read_declaration, schema_faults
 from tasks.runtime.progress import say
 
-__all__ = ["ColumnReport", "SchemaReport", "check_schema"]
-
 Flags = NDArray[np.bool_]
 
 _ROWS = 4096

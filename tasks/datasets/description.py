@@ -11,8 +11,6 @@ from tasks.datasets.request import IngestRequest
 from tasks.runtime.settings import current_layout
 from tasks.runtime.stores import open_catalog
 
-__all__ = ["default_normalisation", "describe_datasets", "find_dataset", "report_of"]
-
 
 def _registered(name: str) -> Registration:
     catalog = open_catalog()

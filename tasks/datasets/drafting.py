@@ -16,8 +16,6 @@ from storage.readers.files import LONGEST_LINE, open_binary, reading, require_fi
 from storage.readers.raw import PARQUET, header_of
 from storage.schema import Schema, parse_schema
 
-__all__ = ["draft_schema", "fill_ranges", "fill_values"]
-
 _DELIMITERS = (",", ";", "\t", "|")
 _MARKS = ((codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"), (codecs.BOM_UTF8, "utf-8"))
 

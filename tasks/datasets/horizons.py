@@ -34,8 +34,6 @@ from tasks.planning.nights import StreamTerms, night_partition
 from tasks.runtime.settings import current_layout
 from tasks.runtime.stores import open_catalog
 
-__all__ = ["arrival_of", "drafted_horizon", "find_horizon", "positions_of", "require_appended"]
-
 
 def arrival_of(layout: Layout, catalog: Catalog, name: str, version: DatasetRef) -> Arrival | None:
     """Return what a version brings to the data set's horizon; None where it is in none.

@@ -7,8 +7,6 @@ from storage.results import query_dataset
 from tasks.datasets.description import find_dataset
 from tasks.runtime.settings import current_layout, query_seconds
 
-__all__ = ["query"]
-
 
 def query(name: str, sql: str) -> list[dict[str, object]]:
     """Run DuckDB SQL over a public set's views ``train`` and ``test``.

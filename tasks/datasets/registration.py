@@ -32,8 +32,6 @@ from tasks.runtime.progress import Counted
 from tasks.runtime.settings import current_layout
 from tasks.runtime.stores import open_catalog
 
-__all__ = ["BUNDLED_FORMAT", "ingest", "sweep_unregistered"]
-
 BUNDLED_FORMAT = "sklearn"
 """The format of sets that scikit-learn brings along."""
 _ONE_ROW_A_LINE = ("csv", "libsvm", "parquet")

@@ -16,8 +16,6 @@ from storage.ledger.charges import Cap
 from storage.refs import OnViolation, Scaling, Visibility
 from tasks.planning.relations import RelationInForce
 
-__all__ = ["AccountRequest", "IngestRequest"]
-
 
 class AccountRequest(BaseModel, frozen=True, extra="forbid"):
     """What the owner says of the account that pays, where rows are first read for a release."""

@@ -10,8 +10,6 @@ from dpalgos.errors import ParameterError
 from tasks.planning.configuration import TrainingConfig
 from tasks.runtime.stores import open_catalog
 
-__all__ = ["NIGHTLY", "Schedule", "remove_schedule", "schedule_of", "schedules", "set_schedule"]
-
 NIGHTLY = "0 3 * * *"
 """Every night at three."""
 

@@ -22,8 +22,6 @@ from tasks.normalisation import normalise
 from tasks.release.storing import read_release
 from tasks.runtime.settings import current_layout
 
-__all__ = ["decision_boundaries", "ingest_features"]
-
 _GRID, _MARGIN = 120, 0.1
 
 

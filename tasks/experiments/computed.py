@@ -18,8 +18,6 @@ from tasks.experiments.tables import Table
 from tasks.planning.algorithms import describe_system
 from tasks.planning.resolution import resolve
 
-__all__ = ["COMPUTED", "curvature", "noise_phases", "noise_scales"]
-
 _MODELS: Mapping[str, str] = MappingProxyType(
     {Trust.LOCAL: "distributed", Trust.SECAGG: "distributed, secure sums", Trust.CENTRAL: "centralized"}
 )

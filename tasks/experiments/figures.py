@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["Drawing", "axis_label", "draw", "draw_boundaries"]
 
 # Okabe and Ito's palette without its black (no privacy) and its yellow (too pale on paper).
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#7F3C8D", "#5F6A6A")

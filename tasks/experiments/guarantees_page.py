@@ -22,8 +22,6 @@ from dpalgos.registry import AlgorithmSpec, lookup, names
 from dpalgos.sensitivities import Calibrated, attained
 from tasks.planning.algorithms import PARTS, describe_part, describe_system
 
-__all__ = ["render"]
-
 _PREFACE = """\
 # Guarantees
 

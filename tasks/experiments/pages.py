@@ -11,8 +11,6 @@ from tasks.experiments.figures import Drawing, axis_label
 from tasks.experiments.points import PointResult
 from tasks.experiments.records import Experiment
 
-__all__ = ["page"]
-
 
 def _inline(svg: bytes) -> str:
     """Return a picture without its XML prologue and its fixed size, so that it fits any width."""

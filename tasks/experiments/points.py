@@ -14,18 +14,6 @@ from pydantic import BaseModel
 from tasks.experiments.specification import NOISE_AXES, Check, Derived, PaperValue, Point
 from tasks.tracking.results import RunResult
 
-__all__ = [
-    "Compared",
-    "PointResult",
-    "Verdict",
-    "column",
-    "compare_with_paper",
-    "derive",
-    "point_result",
-    "table_of",
-    "verdicts",
-]
-
 _WHO = ("algorithm", "trainer", "projection", "aggregation", "trust")
 _FACTS = ("label", "dataset", "algorithm", "trust", "status")
 

@@ -18,8 +18,6 @@ from tasks.experiments.points import Compared, PointResult, Verdict, table_of
 from tasks.experiments.tables import Table
 from tasks.runtime.settings import current_layout
 
-__all__ = ["Experiment", "experiments_folder", "load_experiment", "stored_experiments", "versions", "write"]
-
 _PACKAGES = ("unitball", "numpy", "scipy", "scikit-learn", "prefect", "mlflow", "dp-accounting", "matplotlib")
 
 

@@ -14,8 +14,6 @@ from tasks.accounts.budget import open_ledger
 from tasks.runtime.settings import current_layout, query_seconds
 from tasks.runtime.stores import open_releases
 
-__all__ = ["query_results"]
-
 _RELEASES = (
     "key",
     "label",

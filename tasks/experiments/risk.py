@@ -19,8 +19,6 @@ from tasks.planning.configuration import TrainingConfig
 from tasks.release.storing import read_release
 from tasks.runtime.settings import current_layout
 
-__all__ = ["Risk", "curvature_along_descent"]
-
 _POINTS = 25
 
 

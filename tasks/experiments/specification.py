@@ -16,22 +16,6 @@ from storage.documents import parse_yaml
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.identity import identity
 
-__all__ = [
-    "NOISE_AXES",
-    "Block",
-    "Check",
-    "DataNeed",
-    "Derived",
-    "PaperValue",
-    "Plot",
-    "Point",
-    "Reproduction",
-    "Scale",
-    "SweepSpec",
-    "first_error",
-    "load",
-]
-
 _PARAMETER = "param."
 _SEEDS = "seeds"
 """An axis that sets the noise's seed and the partition's together, so that a spread shows both."""

@@ -9,8 +9,6 @@ from pydantic import BaseModel
 
 from tasks.experiments.points import PointResult, column, table_of
 
-__all__ = ["Table", "means_table"]
-
 _PROVED = {"proved": "proved", "unproved": "✗ not proved", "non-private": "no privacy"}
 
 

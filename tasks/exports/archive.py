@@ -28,8 +28,6 @@ from storage.manifests import canonical
 from storage.memory import admitted_memory
 from storage.secrets import Secret
 
-__all__ = ["Archive", "fingerprint", "pack", "read", "signing_key"]
-
 FORMAT_VERSION = 1
 _CONTENTS, _SIGNATURE = "contents.json", "signature.json"
 _EPOCH = (1980, 1, 1, 0, 0, 0)

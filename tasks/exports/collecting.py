@@ -30,8 +30,6 @@ from tasks.tracking.models import find_model
 from tasks.tracking.promotion import audit_of
 from tasks.tracking.results import RunResult
 
-__all__ = ["AUDIT", "CHARGES", "ENVIRONMENT", "PROOF", "RUN", "SIGNED", "export_run", "installed", "release_member"]
-
 SIGNED = "signed.json"
 RUN, CHARGES, AUDIT, PROOF, ENVIRONMENT = "run.json", "charges.json", "audit.json", "proof.md", "environment.json"
 _JSON = ("proved", "claim", "split", "identity", "releases", "evaluations", "classes", "confusion", "roc")

@@ -10,8 +10,6 @@ from storage.confined import confined
 from storage.memory import admitted_memory
 from tasks.exports.verifying import Check, Verified, verify
 
-__all__ = ["verify_confined"]
-
 _SECONDS = 900
 
 

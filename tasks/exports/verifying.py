@@ -43,8 +43,6 @@ from tasks.release.storing import manifest_of
 from tasks.runtime.stores import open_ledger_database
 from tasks.tracking.results import Proved, RunResult, proved_of
 
-__all__ = ["Check", "Verified", "verify", "verify_archive"]
-
 _CLOSE = 1e-5
 _FILES = ("manifest.json", "arrays.npz")
 _CHARGE = {"plan", "partition", "parties", "guarantee", "label"}
@@ -413,8 +411,13 @@ def _guarantees(contents: _Contents) -> str:
         derived = json.loads(canonical(planned.guarantee().to_json()))
         charge = contents.only(Kind.CHARGE, key)
         content, stream = charge["content"], planned.stream is not None
-        if content.keys() != (_CHARGE | {"stream"} if stream else _CHARGE):
+        if content.keys() - {"again"} != (_CHARGE | {"stream"} if stream else _CHARGE):
             raise _RefutedError(f"the charge of release {key[:12]} has other fields than charges have")
+        # What a night drawn again costs; charges of before name nothing, and cost the whole horizon's price again.
+        again = planned.drawn_again()
+        priced = {} if again is None else json.loads(canonical(again.to_json()))
+        if "again" in content and (not priced or _differing(priced, content["again"])):
+            raise _RefutedError(f"release {key[:12]} drawn again would cost another price than is derived here")
         if other := _differing(derived, content["guarantee"]):
             raise _RefutedError(f"release {key[:12]} was charged with another {other} than is derived here")
         where = (sorted(planned.payers), planned.charged_partition, planned.stream_key if stream else "")

@@ -54,8 +54,6 @@ from tasks.tracking.keeping import keep_run
 from tasks.tracking.reporting import Columns
 from tasks.tracking.results import RunResult, summarise
 
-__all__ = ["Federated", "Post", "federate"]
-
 
 class Post(Protocol):
     """How a request reaches a party and its answer comes back."""

@@ -31,8 +31,6 @@ from tasks.planning.plans import PlannedRelease, RunPlan
 from tasks.release.rounds import result_of, step_lengths
 from tasks.release.storing import manifest_of
 
-__all__ = ["Evidence", "federated_manifest", "keys_of", "numbers_of", "release_body", "session_name"]
-
 _NAME = "evidence"
 
 

@@ -33,23 +33,6 @@ from tasks.planning.fields import Json
 from tasks.planning.identity import canonical
 from tasks.runtime.settings import current_layout
 
-__all__ = [
-    "Answer",
-    "Ask",
-    "Description",
-    "Floors",
-    "Purpose",
-    "Request",
-    "Roster",
-    "Sent",
-    "Signed",
-    "Status",
-    "fingerprint",
-    "identity_key",
-    "packed",
-    "unpacked",
-]
-
 _MOST_MESSAGE = 64 * 2**20
 Message = Annotated[str, Field(max_length=_MOST_MESSAGE, description="Bytes of the protocol, base64.")]
 

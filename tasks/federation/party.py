@@ -73,8 +73,6 @@ from tasks.release.storing import (
 )
 from tasks.runtime.settings import current_layout, current_root
 
-__all__ = ["Party", "own_name"]
-
 _LOG = logging.getLogger(__name__)
 _SESSION = "federated-run"
 

@@ -18,8 +18,6 @@ from tasks.planning.plans import PlannedRelease, RunPlan, Shards
 from tasks.preparation.dealing import HELD_OUT, held_out_rows
 from tasks.preparation.features import plan_features
 
-__all__ = ["described", "federated_plan", "own_releases", "run_name", "shared_rows", "test_fraction"]
-
 _SHARED = ("dimension", "classes", "label_range", "image_shape", "normalisation", "table", "relation")
 _NOT_HERE = (
     "seed", "public_dataset", "partition", "partition_seed", "sizes", "rows_per_party", "horizon", "deadline", "tune",

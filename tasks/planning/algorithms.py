@@ -22,8 +22,6 @@ from dpalgos.guarantees import (
 from dpalgos.registry import AlgorithmSpec, lookup, names
 from dpalgos.systems.system import Arrangement, System
 
-__all__ = ["describe_all", "describe_part", "describe_system"]
-
 PARTS = ("projections", "trainers", "evaluators")
 _EXAMPLES: dict[type[Loss], Loss] = {
     PureEpsilon: PureEpsilon(1.0),

@@ -21,8 +21,6 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-__all__ = ["code_version", "normalised_digest"]
-
 # Where the door makes noise and shows rows; what else it does changes no released number.
 _DOOR = ("tasks.release.door", "tasks.release.noise", "tasks.release.rows")
 _OWN = "dpalgos"

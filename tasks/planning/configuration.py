@@ -24,8 +24,6 @@ from pydantic_core import CoreSchema, core_schema
 from dpalgos.errors import ParameterError, UnknownNameError
 from tasks.planning.relations import RelationInForce
 
-__all__ = ["RegisteredName", "SecureSettings", "TrainingConfig", "split_features"]
-
 _MOST_NAMES = 6
 _PUBLIC_DELTA = 1e-5
 # Result tables hold 64-bit integers.

@@ -16,8 +16,6 @@ from storage.rowfiles import RowFormat
 from tasks.planning.fields import Json
 from tasks.planning.plans import PlannedRelease, RunPlan
 
-__all__ = ["Expectation", "Speeds", "expect", "measure_speeds"]
-
 _BYTES = 4
 # What was measured on two cores that did nothing else, in seconds; a machine's own speed scales it.
 _REFERENCE_LOOP = 0.0105

@@ -11,8 +11,6 @@ from pydantic import PlainSerializer, PlainValidator
 from dpalgos.guarantees import Claim, Loss, Neighbours, Setting, loss_from_json, loss_to_json
 from dpalgos.registry import AlgorithmSpec
 
-__all__ = ["AlgorithmField", "ClaimField", "Json", "LossField", "SettingField"]
-
 Json = dict[str, object]
 _T = TypeVar("_T")
 

@@ -33,8 +33,6 @@ from tasks.planning.plans import (
 )
 from tasks.planning.resolution import Resolved, resolve, resolve_trust
 
-__all__ = ["StreamTerms", "factor_of", "fix_terms", "night_partition", "plan_night", "planned_night"]
-
 # Of a party's frozen sums; a factor of fewer bands keeps fewer of them.
 _LARGEST_STATE = 2**32
 

@@ -22,8 +22,6 @@ from tasks.planning.identity import code_version
 from tasks.planning.plans import Deadline, FeatureStep, PlannedCombination, PlannedRelease, RunIdentity, RunPlan
 from tasks.planning.resolution import Resolved, resolve, resolve_trust
 
-__all__ = ["plan_run"]
-
 _STAGES = ("projection", "trainer")
 
 Budgets = Mapping[str, Loss]

@@ -11,8 +11,6 @@ from pydantic_core import CoreSchema, core_schema
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import RELATIONS, Neighbours
 
-__all__ = ["Offered", "RelationInForce"]
-
 
 @dataclass(frozen=True, slots=True)
 class Offered:

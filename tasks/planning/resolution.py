@@ -19,8 +19,6 @@ from storage.errors import InputError, RefusedError
 from storage.refs import DatasetRef
 from tasks.planning.configuration import TrainingConfig, split_features
 
-__all__ = ["Resolved", "admitted_normalisation", "parameters_of", "resolve", "resolve_normalisation", "resolve_trust"]
-
 UNIT_NORM = "unit-norm"
 # Parameters of what is not a part of a system.
 _OTHERS = ("partition.", "trust.", "features.", "public.", "tuned.")

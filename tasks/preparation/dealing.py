@@ -20,8 +20,6 @@ from tasks.planning.identity import identity
 from tasks.planning.plans import Shards
 from tasks.runtime.settings import current_layout
 
-__all__ = ["HELD_OUT", "OWN_FILES", "are_stored_whole", "deal_rows", "held_out_rows", "planned_shards"]
-
 HELD_OUT = "test"
 OWN_FILES = "own"
 _PUBLIC_FRACTION = 0.2

@@ -34,17 +34,6 @@ from tasks.runtime.progress import say
 from tasks.runtime.settings import current_layout
 from tasks.runtime.stores import open_releases
 
-__all__ = [
-    "featured_ref",
-    "find_public_map",
-    "is_extracted_whole",
-    "make_maps",
-    "map_features",
-    "plan_features",
-    "public_map",
-    "stored_map",
-]
-
 
 def plan_features(dataset: DatasetRef, config: TrainingConfig) -> tuple[FeatureStep, ...]:
     """Return the public maps that a configuration puts before everything else; no row is read.

@@ -23,8 +23,6 @@ from storage.rowfiles import StoredRows
 from tasks.planning.identity import code_version, identity
 from tasks.runtime.settings import current_layout
 
-__all__ = ["are_kept", "kept_rows", "map_key", "seen_through"]
-
 # A shard of fewer rows is mapped faster than a folder is written.
 _FEWEST_ROWS = 1000
 # At most this share of the disk that is free goes to one shard's mapped rows: charges need the rest.

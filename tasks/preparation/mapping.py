@@ -12,8 +12,6 @@ from tasks.planning.identity import identity, source_of
 from tasks.planning.resolution import admitted_normalisation
 from tasks.runtime.settings import current_layout
 
-__all__ = ["is_stored_whole", "map_rows", "mapped_ref", "row_map"]
-
 
 def mapped_ref(dataset: DatasetRef, name: str) -> DatasetRef:
     """Return the reference that :func:`map_rows` would return; no row is read.

@@ -27,8 +27,6 @@ from tasks.preparation.mapping import mapped_ref
 from tasks.runtime.settings import current_layout
 from tasks.runtime.stores import open_catalog, open_releases
 
-__all__ = ["Night", "Nights", "begin_nights", "deal_night", "deal_test_rows", "preview_nights"]
-
 
 class Night(BaseModel, frozen=True, extra="forbid"):
     """One night's rows.

@@ -20,8 +20,6 @@ from tasks.release.noise import key_identifiers
 from tasks.release.storing import is_stored
 from tasks.runtime.settings import current_layout
 
-__all__ = ["admit", "commit", "require_admissible", "require_upstream", "reserve"]
-
 
 def admit(
     releases: Sequence[PlannedRelease], shards: Sequence[ShardRef], *, run: str, sound_counterpart: str | None = None

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-__all__ = ["reached"]
-
 
 def _nothing(step: str) -> None:
     del step

@@ -10,8 +10,6 @@ from tasks.planning.plans import PlannedCombination
 from tasks.release.admission import require_upstream
 from tasks.release.storing import read_releases, store_combination
 
-__all__ = ["combine"]
-
 
 def combine(combination: PlannedCombination, releases: Sequence[ReleaseRef]) -> ReleaseRef:
     """Combine releases into one and store it.

@@ -10,8 +10,6 @@ from storage.errors import RefusedError
 from tasks.planning.plans import PlannedRelease
 from tasks.runtime.settings import current_layout
 
-__all__ = ["DeadlineClock", "OverrunError", "require_no_overrun"]
-
 
 class OverrunError(RefusedError):
     """Work on private rows took longer than the declared deadline; nothing is released, and the charge stands."""

@@ -34,9 +34,6 @@ from tasks.release.rows import RowMaps, fitting_maps, rows_of
 from tasks.release.storing import store_release, stored_release
 from tasks.runtime.progress import say
 
-__all__ = ["OpenRelease", "charge_plan", "make_release", "open_release"]
-
-
 # One thread a matrix product: the parties' tasks run side by side already, and results do not depend on the machine's
 # number of cores, so that a retry elsewhere meets the same bits and the same noise.
 threadpool_limits(limits=1, user_api="blas")

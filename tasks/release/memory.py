@@ -6,8 +6,6 @@ from storage.errors import InputError
 from storage.memory import MEMORY_VARIABLE, kept_memory
 from tasks.planning.plans import PlannedRelease
 
-__all__ = ["require_memory"]
-
 _MIB = 2**20
 
 

@@ -32,8 +32,6 @@ from tasks.release.door import make_release
 from tasks.release.rows import RowMaps, maps_of, rows_of
 from tasks.release.storing import diagnostics_of, read_release
 
-__all__ = ["Evaluation", "Measured", "measure", "measure_by_releases", "measure_exactly", "measure_rows"]
-
 # Beyond so many classes nobody reads a matrix, and a curve is drawn from so many points.
 _MOST_CLASSES, _CURVE_POINTS = 50, 101
 

@@ -18,8 +18,6 @@ from tasks.release.rows import RowMaps, rows_of
 from tasks.runtime.settings import current_layout
 from tasks.runtime.stores import open_releases
 
-__all__ = ["NightRows", "note_arrival"]
-
 
 def note_arrival(stream_key: str, night: int, shard: ShardRef) -> None:
     """Let a party remember, for good, where the rows of one of its nights are."""

@@ -13,8 +13,6 @@ from storage.secrets import environment_name, party_secret, require_secret
 from tasks.planning.plans import EVERYONE, PlannedRelease
 from tasks.runtime.settings import current_layout
 
-__all__ = ["key_identifiers", "noises_of"]
-
 _SECRETS_AT_ONCE = 16
 
 

@@ -33,8 +33,6 @@ from tasks.runtime.engine import has_databases
 from tasks.runtime.settings import current_layout
 from tasks.runtime.stores import open_catalog
 
-__all__ = ["expect_run", "largest_epsilon", "require_feasible"]
-
 _T = TypeVar("_T")
 # Where the search for the largest epsilon begins, in caps, for at a run's smaller delta its epsilon is larger than at
 # the cap's; when it ends, so that one per cent more is refused; and below what nothing is looked for.

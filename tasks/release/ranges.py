@@ -29,8 +29,6 @@ from tasks.release.door import make_release
 from tasks.release.storing import read_release
 from tasks.runtime.stores import open_catalog
 
-__all__ = ["ColumnContents", "private_contents"]
-
 _MOST_VALUES = 256
 # Of the cap's delta, the part that lists of values take by default; and what pure epsilons state their cost at where
 # the cap has none. None of that is spent.

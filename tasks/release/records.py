@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from storage.journal import Journal
 from tasks.runtime.settings import current_layout
 
-__all__ = ["StoredRecord"]
-
 _NAME = "sums"
 
 

@@ -11,8 +11,6 @@ from storage.atomic import write_bytes
 from storage.errors import RefusedError, StorageError
 from tasks.runtime.settings import current_layout
 
-__all__ = ["RedactedError", "redacted"]
-
 
 class RedactedError(Exception):
     """An algorithm failed on private rows; its message and traceback are beside the rows, for their owner alone."""

@@ -39,17 +39,6 @@ from tasks.release.records import StoredRecord
 from tasks.release.storing import is_stored
 from tasks.runtime.settings import current_layout
 
-__all__ = [
-    "PartyRounds",
-    "Rounds",
-    "ServerRounds",
-    "keep_sum",
-    "kept_sums",
-    "result_of",
-    "session_of",
-    "step_lengths",
-]
-
 _W = TypeVar("_W", bound=Wire)
 
 

@@ -24,8 +24,6 @@ from tasks.release.storing import read_release
 from tasks.runtime.cluster import map_over_workers, on_dask_worker
 from tasks.runtime.settings import current_root
 
-__all__ = ["RowMaps", "fitting_maps", "maps_of", "rows_of"]
-
 RowMaps = Sequence[RowMap]
 
 

@@ -22,19 +22,6 @@ from tasks.planning.plans import PlannedCombination, PlannedRelease
 from tasks.release import checkpoints
 from tasks.runtime.stores import open_releases
 
-__all__ = [
-    "diagnostics_of",
-    "is_stored",
-    "key_said_by",
-    "manifest_of",
-    "read_release",
-    "read_releases",
-    "require_sent",
-    "store_combination",
-    "store_release",
-    "stored_release",
-]
-
 _NOTHING_SAID: Mapping[str, float] = MappingProxyType({})
 
 

@@ -13,8 +13,6 @@ from prefect.context import TaskRunContext
 from tasks.planning.identity import canonical, package_digest, required_versions
 from tasks.runtime.settings import current_root
 
-__all__ = ["BY_CONTENT", "ByContent"]
-
 
 @dataclass
 class ByContent(CachePolicy):

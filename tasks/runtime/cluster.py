@@ -34,16 +34,6 @@ if TYPE_CHECKING:
     from prefect.futures import PrefectFuture
     from prefect.task_runners import TaskRunner
 
-__all__ = [
-    "NO_DASHBOARD",
-    "certificate",
-    "map_over_workers",
-    "on_dask_worker",
-    "require_scheduler",
-    "security",
-    "task_runner",
-    "threads",
-]
 
 NO_DASHBOARD = "127.0.0.1:0"
 """Where Dask's HTTP server listens, which cannot be switched off; without pages, see :func:`security`."""

@@ -11,9 +11,6 @@ from prefect.concurrency.sync import concurrency
 from prefect.exceptions import ObjectAlreadyExists
 from prefect.runtime import deployment
 
-__all__ = ["AT_WORK", "LEASE_SECONDS", "limit_name", "one_run_a_dataset"]
-
-
 AT_WORK = "unitball.at-work"
 """Name of the server's concurrency limit for all data sets together; who serves sets how many."""
 

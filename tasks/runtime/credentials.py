@@ -14,8 +14,6 @@ from storage.errors import SecretError
 from storage.layout import Layout
 from tasks.runtime.settings import recorded_servers
 
-__all__ = ["USER", "Credentials", "credentials", "credentials_file", "rotate_credentials", "use_own_server"]
-
 USER = "unitball"
 
 

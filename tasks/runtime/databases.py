@@ -16,8 +16,6 @@ from storage.atomic import write_bytes
 from storage.errors import InputError, StorageError
 from storage.layout import Layout
 
-__all__ = ["PARTS", "DatabaseServer", "record_server", "recorded_server"]
-
 PARTS = ("prefect", "mlflow", "mlflow_users", "ledger")
 _PREFIX = re.compile(r"[a-z][a-z0-9_]{0,40}")
 

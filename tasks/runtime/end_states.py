@@ -12,8 +12,6 @@ from prefect.states import Failed
 from storage.errors import OverspendError, RefusedError
 from tasks.runtime.events import Event, announce
 
-__all__ = ["EndState", "announcing_failures", "refused"]
-
 
 class EndState(StrEnum):
     """Names of states; those of failures come from a run that ended in order, so that nobody takes it for a crash."""

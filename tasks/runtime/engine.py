@@ -32,19 +32,6 @@ from tasks.runtime.processes import LeashedProcess
 from tasks.runtime.settings import EMBEDDED_VARIABLE, current_root
 from tasks.runtime.tracking_server import has_own_database, own_database, require_server
 
-__all__ = [
-    "EngineError",
-    "has_databases",
-    "keep_quiet",
-    "prefect_database",
-    "prepare_databases",
-    "prepare_engine",
-    "prepare_tracking",
-    "quick_flows",
-    "start_server",
-    "wait_for_server",
-]
-
 STARTUP_SECONDS = 120
 
 # Nothing is sent anywhere, and the console stays the command's own; what a user has set is left alone.

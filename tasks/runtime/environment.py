@@ -6,8 +6,6 @@ import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-__all__ = ["restoring"]
-
 
 @contextmanager
 def restoring(names: Iterable[str]) -> Iterator[None]:

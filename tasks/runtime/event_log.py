@@ -14,8 +14,6 @@ from storage.atomic import locked_directory
 from storage.layout import Layout
 from tasks.runtime.settings import current_root
 
-__all__ = ["FILES", "FILE_BYTES", "LogLine", "events_file", "log_event"]
-
 FILE_BYTES = 2_000_000
 """A file that is larger is put aside."""
 FILES = 5

@@ -13,9 +13,6 @@ from tasks.runtime.event_log import log_event
 from tasks.runtime.running_server import running_servers
 from tasks.runtime.settings import EMBEDDED_VARIABLE, current_root
 
-__all__ = ["Event", "account_resource", "announce", "dataset_resource"]
-
-
 NO_LABELS: Mapping[str, str] = MappingProxyType({})
 
 

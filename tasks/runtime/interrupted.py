@@ -25,8 +25,6 @@ from prefect.states import Crashed
 from storage.layout import Layout
 from tasks.runtime.engine_process import locked
 
-__all__ = ["crash_interrupted_runs", "has_dead_processes", "marked_runs", "unmarked"]
-
 _TAG = "unitball.process."
 _UNFINISHED = [StateType.RUNNING, StateType.PENDING, StateType.CANCELLING]
 

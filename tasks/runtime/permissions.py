@@ -11,8 +11,6 @@ from pathlib import Path
 from storage.errors import InputError
 from storage.layout import Layout
 
-__all__ = ["check_permissions", "keep_private", "take_empty_folder", "use_own_temporary_folder"]
-
 _warned: set[Path] = set()
 
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["BLUE", "RED", "STYLE", "png_of", "styled_figure"]
 
 STYLE = MappingProxyType(
     {

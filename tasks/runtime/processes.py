@@ -13,8 +13,6 @@ from pathlib import Path
 from storage.atomic import writing
 from tasks.runtime import leash
 
-__all__ = ["LeashedProcess"]
-
 _LOG_LIMIT = 1_000_000
 
 

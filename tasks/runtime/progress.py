@@ -8,8 +8,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
-__all__ = ["Counted", "Listener", "listen", "say"]
-
 Listener = Callable[[str, str, float | None], None]
 """Called with a stage, a label of public text, and the share of the stage that is done, where it is known."""
 

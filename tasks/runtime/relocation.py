@@ -13,8 +13,6 @@ from storage.postgresql import has_ledger, make_databases
 from tasks.runtime.databases import PARTS, DatabaseServer, record_server, recorded_server
 from tasks.runtime.settings import marks_folder
 
-__all__ = ["use_database_server"]
-
 
 def use_database_server(root: Path, server: DatabaseServer) -> None:
     """Keep a root's databases on a server from now on; every later command on the root finds them there.

@@ -9,8 +9,6 @@ from prefect.client.schemas.objects import State, TaskRun
 
 from storage.errors import FormatVersionError, SecretError, StorageError
 
-__all__ = ["RETRIES", "is_transient"]
-
 
 def is_transient(task: Task[..., Any], task_run: TaskRun, state: State[Any]) -> bool:
     """Whether a task failed for want of a file system or a database.

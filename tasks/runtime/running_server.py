@@ -16,8 +16,6 @@ from tasks.runtime.engine import keep_quiet
 from tasks.runtime.environment import restoring
 from tasks.runtime.settings import MLFLOW_VARIABLE, recorded_servers
 
-__all__ = ["being_served", "on_running_server", "running_servers"]
-
 _ATTEMPTS, _PAUSE = 20, 0.05
 
 

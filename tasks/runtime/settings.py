@@ -18,24 +18,6 @@ from tasks.runtime.databases import recorded_server
 from tasks.runtime.permissions import check_permissions, keep_private, take_empty_folder
 from tasks.runtime.tracking_server import server_address
 
-__all__ = [
-    "EMBEDDED_VARIABLE",
-    "MLFLOW_VARIABLE",
-    "ROOT_VARIABLE",
-    "WEBHOOK_VARIABLE",
-    "current_layout",
-    "current_root",
-    "flow_run_page",
-    "isolated_root",
-    "ledger_url",
-    "marks_folder",
-    "mlflow_page",
-    "query_seconds",
-    "record_servers",
-    "recorded_servers",
-    "webhook_address",
-]
-
 ROOT_VARIABLE = "UNITBALL_ROOT"
 LEDGER_VARIABLE = "UNITBALL_LEDGER"
 MARK_VARIABLE = "UNITBALL_LEDGER_MARK"

@@ -22,8 +22,6 @@ from tasks.planning.identity import identity
 from tasks.runtime.caching import BY_CONTENT
 from tasks.runtime.interrupted import unmarked
 
-__all__ = ["Done", "Future", "Step", "inline", "is_inline", "observed_by", "served_from_cache", "step"]
-
 P = ParamSpec("P")
 R = TypeVar("R")
 

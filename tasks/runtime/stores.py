@@ -14,8 +14,6 @@ from storage.objects import objects_of
 from storage.releases import ReleaseStore
 from tasks.runtime.settings import current_layout, ledger_url, marks_folder
 
-__all__ = ["open_catalog", "open_ledger_database", "open_model_records", "open_releases"]
-
 
 def open_ledger_database(root: Path | None = None, *, guarded: bool = True) -> Database:
     """Open the database behind ledger and catalogue: the root's own file, or a shared one by URL.

@@ -14,17 +14,6 @@ from storage.layout import Layout
 from tasks.runtime.databases import recorded_server
 from tasks.runtime.environment import restoring
 
-__all__ = [
-    "TrackingError",
-    "has_own_database",
-    "own_database",
-    "refusal",
-    "require_server",
-    "server_address",
-    "tracking_uri",
-    "use_tracking_uri",
-]
-
 _VARIABLE = "MLFLOW_TRACKING_URI"
 # Once, without MLflow's minutes of trying again: somebody waits for an answer.
 _AT_ONCE = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0", "MLFLOW_HTTP_REQUEST_TIMEOUT": "20"}

@@ -7,8 +7,6 @@ from tasks.runtime.settings import current_root
 from tasks.tracking.models import registered_by
 from tasks.tracking.results import RunResult
 
-__all__ = ["CHAMPION_LABEL", "announce_trained"]
-
 CHAMPION_LABEL = "unitball.champion"
 """Label of the event's resource: ``"true"`` where another version of the model is champion."""
 

@@ -24,18 +24,6 @@ from tasks.runtime.settings import mlflow_page
 from tasks.runtime.steps import observed_by
 from tasks.tracking.results import RunResult, summary
 
-__all__ = [
-    "STAGES",
-    "show_budget",
-    "show_budgets",
-    "show_comparison",
-    "show_figure",
-    "show_result",
-    "show_scoring",
-    "show_sweep",
-    "showing_progress",
-]
-
 STAGES = ("ingest", "normalise", "extract_features", "partition", "arrive", "charge", "evaluate", "record")
 
 

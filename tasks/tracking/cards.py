@@ -15,8 +15,6 @@ from tasks.planning.configuration import SecureSettings, TrainingConfig
 from tasks.planning.plans import RunPlan
 from tasks.tracking.results import Proved, RunResult
 
-__all__ = ["command_of", "model_card"]
-
 _MOST_RECALLS = 10
 _ALWAYS_OUTSIDE = (
     "the numbers of rows and parties, names, parameters and times of runs, which are public",

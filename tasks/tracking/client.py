@@ -15,8 +15,6 @@ from tasks.runtime.tracking_server import refusal, server_address, use_tracking_
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
-__all__ = ["tracking_client"]
-
 
 @contextmanager
 def tracking_client(root: Path) -> Iterator[MlflowClient]:

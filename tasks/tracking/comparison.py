@@ -27,8 +27,6 @@ from tasks.tracking.lineage import Lineage, read_lineage
 from tasks.tracking.models import CHAMPION, RegisteredModel, find_model, record_of
 from tasks.tracking.promotion import COMPARISON_TAG
 
-__all__ = ["Comparison", "ComparisonRequest", "Contest", "compare_models", "open_contest", "record_comparison"]
-
 
 class ComparisonRequest(BaseModel):
     """Which version to compare with the champion of its name, and what that may cost the held-out rows."""

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
     from tasks.tracking.results import RunResult
 
-__all__ = ["draw_measured", "figure_files"]
 
 # Counts in the cells can be read up to so many classes, and names beside them.
 _MOST_WRITTEN = 12

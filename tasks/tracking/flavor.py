@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from mlflow.models import Model, ModelSignature
     from sklearn.pipeline import Pipeline
 
-__all__ = ["DIGEST", "TRUSTED", "load_pipeline", "model_digest", "save_model", "scores_of", "signature_of"]
 
 TRUSTED = (
     *TRUSTED_TYPES,

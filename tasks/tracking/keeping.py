@@ -10,8 +10,6 @@ from tasks.tracking.reporting import Columns, run_report
 from tasks.tracking.results import RunResult, append_result
 from tasks.tracking.runs import track_run
 
-__all__ = ["keep_run"]
-
 
 def keep_run(
     config: TrainingConfig,

@@ -12,8 +12,6 @@ from tasks.planning.configuration import TrainingConfig
 from tasks.planning.plans import RunPlan
 from tasks.tracking.models import RegisteredModel, record_of
 
-__all__ = ["LINEAGE", "Lineage", "lineage_of", "read_lineage"]
-
 LINEAGE = "lineage.json"
 """Artifact of a run in MLflow."""
 

@@ -6,8 +6,6 @@ from pathlib import Path
 
 from storage.errors import InputError
 
-__all__ = ["require_own_location"]
-
 
 def require_own_location(artifacts: Path, location: str) -> None:
     """Refuse a location outside a root's folder of artifacts: files there would be read and written as the root's user.

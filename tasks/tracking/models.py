@@ -24,18 +24,6 @@ if TYPE_CHECKING:
     from mlflow.entities.model_registry import ModelVersion
     from sklearn.pipeline import Pipeline
 
-__all__ = [
-    "CHAMPION",
-    "RegisteredModel",
-    "champion_of",
-    "find_model",
-    "load_model",
-    "record_model",
-    "record_of",
-    "registered_by",
-    "require_unchanged",
-    "unrecorded",
-]
 
 CHAMPION = "champion"
 """The alias of the version that is to be used."""

@@ -24,7 +24,6 @@ from tasks.tracking.flavor import scores_of
 if TYPE_CHECKING:
     from sklearn.pipeline import Pipeline
 
-__all__ = ["Predicted", "predict_file"]
 
 _ROWS = 4096
 _FEATURES = "features"

@@ -22,19 +22,6 @@ from tasks.tracking.models import CHAMPION, RegisteredModel, find_model, record_
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = [
-    "AUDITS",
-    "AUDIT_TAG",
-    "COMPARISON_TAG",
-    "VIOLATION",
-    "InUse",
-    "algorithms_in_use",
-    "audit_of",
-    "note_audit",
-    "promote",
-    "roll_back",
-    "withdraw_audits",
-]
 
 AUDITS = "privacy-audits"
 """MLflow's experiment of audits."""

@@ -24,8 +24,6 @@ from tasks.tracking.results import RunResult, epsilon_by_party
 from tasks.tracking.runs import DatasetInput, Entries, ModelReport, RunReport
 from tasks.tracking.sklearn_export import NotExportableError, to_sklearn
 
-__all__ = ["Columns", "describe", "run_report"]
-
 # A child run takes a tenth of a second; thousands of small parties share one.
 _MOST_CHILDREN = 50
 

@@ -33,21 +33,6 @@ if TYPE_CHECKING:
     from mlflow.entities import Run
     from sklearn.pipeline import Pipeline
 
-__all__ = [
-    "DECISIVE",
-    "FACTS",
-    "PARENT",
-    "RUN_KEY",
-    "DatasetInput",
-    "Entries",
-    "ModelReport",
-    "RunReport",
-    "experiment_of",
-    "log_files",
-    "log_run",
-    "runs_with",
-    "track_run",
-]
 
 RUN_KEY = "unitball.run_key"
 PARENT = "mlflow.parentRunId"

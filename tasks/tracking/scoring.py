@@ -9,8 +9,6 @@ from pydantic import BaseModel, Field
 
 from tasks.tracking.models import CHAMPION, find_model
 
-__all__ = ["ScoringRequest", "chosen_model"]
-
 
 class ScoringRequest(BaseModel, frozen=True, extra="forbid"):
     """A file of rows and the registered model that predicts them.

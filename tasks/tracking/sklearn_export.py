@@ -26,8 +26,6 @@ from dpalgos.pipeline import ReleasedMap, UnitBallClipper
 from dpalgos.registry import lookup
 from dpalgos.rows import Floats
 
-__all__ = ["NotExportableError", "model_steps", "row_map_step", "to_sklearn"]
-
 Step = tuple[str, BaseEstimator]
 
 

@@ -10,8 +10,6 @@ from tasks.tracking.client import tracking_client
 from tasks.tracking.runs import FACTS, PARENT, RUN_KEY, Entries, experiment_of, log_files, log_run, runs_with
 from tasks.tracking.views import VIEW_TAG, view_envelope
 
-__all__ = ["SweepTracker", "TrackedPoint", "attach_files"]
-
 POINT_KEY = "unitball.point_key"
 _POINT = "point"
 

@@ -10,8 +10,6 @@ import json
 import time
 from collections.abc import Sequence
 
-__all__ = ["VIEW_NAME", "VIEW_TAG", "view_envelope", "view_path"]
-
 VIEW_NAME = "Accuracy against budget"
 _VIEW_KEY = "accuracy-budget"
 VIEW_TAG = f"mlflow.sharedViewState.{_VIEW_KEY}"

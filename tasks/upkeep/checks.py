@@ -21,8 +21,6 @@ from tasks.runtime.stores import open_ledger_database
 from tasks.runtime.tracking_server import has_own_database
 from tasks.tracking.models import unrecorded
 
-__all__ = ["Finding", "check_root"]
-
 _FREE_BYTES = 1 << 30
 
 

@@ -14,8 +14,6 @@ from tasks.datasets.registration import sweep_unregistered
 from tasks.runtime.settings import ledger_url
 from tasks.runtime.stores import open_catalog, open_ledger_database, open_releases
 
-__all__ = ["sweep_everything"]
-
 
 def sweep_everything(layout: Layout) -> list[str]:
     """Remove what killed processes left and damaged releases; make lost fingerprints again from stored rows.

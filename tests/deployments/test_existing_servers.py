@@ -21,7 +21,7 @@ from tests.support.command_line import CommandLine
 from tests.support.engines import Engine
 from tests.support.serving import PATIENCE, UNITBALL, Served, environment, processes_of, wait_for
 
-RUN = ("--dataset", "iris", "--algorithm", "noisy-gd", "--epsilon", "1", "--parties", "2")
+RUN = ("--dataset", "iris", "--algorithm", "noisy-gd", "--epsilon", "5", "--parties", "2")
 
 
 def with_password(engine: Engine, password: str) -> dict[str, str]:

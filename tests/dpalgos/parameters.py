@@ -6,8 +6,6 @@ from typing import Any
 
 from dpalgos.guarantees import ApproximateDP, GaussianMu, PureEpsilon
 
-__all__ = ["PARAMETERS", "TRUSTS"]
-
 MU, EPSILON, APPROXIMATE = GaussianMu(0.8), PureEpsilon(1.5), ApproximateDP(0.9, 1e-4)
 
 _IMAGE = {"shape": [2, 3]}

@@ -14,8 +14,6 @@ import pyarrow.parquet as pq
 from storage.readers import ReadOptions
 from tests.support.data import write_idx
 
-__all__ = ["SAMPLES", "Sample"]
-
 DECLARED = ReadOptions(dimension=2, classes=("0", "1"))
 FEATURES = [[1.0, 0.5], [2.0, 0.0], [3.0, 1.0]]
 LABELS = [0, 1, 0]

@@ -9,8 +9,6 @@ from pathlib import Path
 
 from storage.readers.registry import reader_names
 
-__all__ = ["bad_inputs"]
-
 ODD_NUMBERS = ("", " ", "x", "nan", "inf", "-inf", "1e400", "-1", "0x10", "1,5", "9" * 5000, "\x00", "½")
 ODD_COUNTS = (*ODD_NUMBERS, "1.5", "1e3", str(10**30))
 ODD_NAMES = (

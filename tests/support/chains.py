@@ -26,8 +26,6 @@ from tasks.runtime.settings import current_layout
 from tasks.tracking.results import RunResult
 from tests.support.private_rows import CLASSES, DIMENSION, PrivateRows, write_rows
 
-__all__ = ["Prepared", "charges", "configured", "digests", "followed", "ingest_private", "prepare"]
-
 
 def ingest_private(folder: Path, count: int = 200, name: str = "clinic", seed: int = 0, **request: Any) -> PrivateRows:
     """Bring made-up private rows in, with a cap."""

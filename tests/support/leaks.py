@@ -14,8 +14,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-__all__ = ["found_in", "needles_of"]
-
 _DECIMAL = re.compile(rb"\d+\.\d+")
 
 

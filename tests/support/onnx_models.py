@@ -10,8 +10,6 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 from onnx.external_data_helper import convert_model_to_external_data
 
-__all__ = ["DOUBLE", "FLOAT", "INTEGER", "Ports", "linear_model", "model", "with_external_data"]
-
 Ports = Mapping[str, tuple[int, Sequence[int | str]]]
 FLOAT, DOUBLE, INTEGER = TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.INT64
 

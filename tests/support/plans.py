@@ -9,8 +9,6 @@ from tasks.planning.configuration import TrainingConfig
 from tasks.planning.planner import plan_run
 from tasks.planning.plans import RunPlan
 
-__all__ = ["dataset_of", "planned", "shards_of"]
-
 
 def dataset_of(classes: int = 3, dimension: int = 64, rows: int = 1000, **changes: Any) -> DatasetRef:
     fields: dict[str, Any] = {

@@ -12,8 +12,6 @@ from scipy import stats
 
 from dpalgos.audit.clopper_pearson import probability_lower_bound, probability_upper_bound
 
-__all__ = ["ERROR", "differs", "fits", "rejects_independence", "rejects_law", "rejects_probability"]
-
 ERROR = 1e-9
 """False-alarm rate of every statistical assertion in the tests."""
 

@@ -9,8 +9,6 @@ from numpy.typing import NDArray
 
 from dpalgos.keystream import KeyedNoise, KeyStream, public_secret
 
-__all__ = ["ChosenWords", "CountedWords", "seeded"]
-
 
 def seeded(seed: int, step: str = "test") -> KeyStream:
     """Return a stream of its own for a test."""

@@ -16,8 +16,6 @@ from dpalgos.rows import ArrayRows
 from dpalgos.systems.system import Arrangement, Scope
 from tests.support.training import noise
 
-__all__ = ["accuracy_of", "run_arrangement"]
-
 
 def _budgets(specs: Sequence[AlgorithmSpec], shares: Sequence[float], epsilon: float, delta: float) -> dict[str, Loss]:
     noisy = [(spec, share) for spec, share in zip(specs, shares, strict=True) if lookup(spec.kind, spec.name).budgets]

@@ -8,8 +8,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-__all__ = ["quickest", "untraced"]
-
 
 @contextmanager
 def untraced() -> Iterator[None]:
