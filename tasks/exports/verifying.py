@@ -455,19 +455,30 @@ def _charged_with(
     return AccountingPolicy(size), releases, terms
 
 
+def _proved_costs(contents: _Contents, plan: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return what each party may have been charged for a plan, at each price that is proved."""
+    policy, releases, terms = _charged_with(contents, plan)
+    prices = policy.prices(releases, plan["content"]["delta"], terms)
+    return [json.loads(json.dumps({party: cost.to_json() for party, cost in one.items()})) for one in prices]
+
+
+def _alone(contents: _Contents, plan: Mapping[str, Any], cap: Cap) -> dict[str, Any]:
+    """Return the public numbers of a decision on a plan by itself, with nothing charged before it."""
+    policy, releases, terms = _charged_with(contents, plan)
+    content = plan["content"]
+    decided = policy.decide((), releases, partition=content["partition"], delta=content["delta"], cap=cap, terms=terms)
+    details: dict[str, Any] = json.loads(json.dumps(decided.details))
+    return details
+
+
 def _prices(contents: _Contents) -> str:
     _require_own_ledger(contents)
     plans = {entry["sequence"] for entry in contents.of(Kind.PLAN)}
     if strange := {one["content"]["plan"] for one in contents.of(Kind.CHARGE, Kind.RECHARGE)} ^ plans:
         raise _RefutedError(f"the plan with number {strange} is missing, or nothing was charged with it")
     for plan in contents.of(Kind.PLAN):
-        policy, releases, terms = _charged_with(contents, plan)
         # Of two prices that are proved, the ledger booked the one that left more of what the account had then.
-        prices = [
-            {party: cost.to_json() for party, cost in one.items()}
-            for one in policy.prices(releases, plan["content"]["delta"], terms)
-        ]
-        differing = [_differing(json.loads(json.dumps(one)), plan["content"]["costs"]) for one in prices]
+        differing = [_differing(costs, plan["content"]["costs"]) for costs in _proved_costs(contents, plan)]
         if all(differing):
             other = differing[0]
             raise _RefutedError(f"plan {plan['sequence']} was booked at another price than its releases have: {other}")
@@ -530,9 +541,7 @@ def _cap(contents: _Contents) -> str:
             raise _UncheckedError("the rows are public; no budget is kept of them")
         changes = [one["content"]["cap"] for one in contents.of(Kind.CAP) if one["sequence"] < number]
         cap, after = Cap(**[opened["cap"], *changes][-1]), details["spent_after"]
-        policy, releases, terms = _charged_with(contents, plan)
-        place = {"partition": plan["content"]["partition"], "delta": plan["content"]["delta"]}
-        alone = json.loads(json.dumps(policy.decide((), releases, cap=cap, terms=terms, **place).details))
+        alone = _alone(contents, plan, cap)
         if details["cap"]["epsilon"] != cap.epsilon or (not changes and _differing(alone["cap"], details["cap"])):
             raise _RefutedError(f"plan {number} was decided under another cap than account {account} had")
         if type(after) not in (int, float) or not alone["spent_after"] * (1 - _CLOSE) <= after <= cap.epsilon:

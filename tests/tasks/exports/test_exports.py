@@ -229,7 +229,8 @@ def derived_once(monkeypatch: pytest.MonkeyPatch) -> None:
     once("tasks.release.storing.whole_promise", tuple)
     once("tasks.exports.verifying.proved_of", lambda plan: plan.model_dump_json())
     once("tasks.exports.verifying.installed", lambda: 0)
-    once("tasks.exports.verifying._decided", lambda contents, *more: repr((contents.entries, more)))
+    for name in ("_proved_costs", "_alone"):
+        once(f"tasks.exports.verifying.{name}", lambda contents, *more: repr((contents.entries, more)))
 
 
 def verdict(members: Mapping[str, bytes]) -> tuple[Any, ...] | None:
