@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from dpalgos.accounting.composition import compose
 from dpalgos.errors import ParameterError
-from dpalgos.guarantees import ApproximateDP, Guarantee, Neighbours, PureEpsilon, Trust
+from dpalgos.guarantees import ApproximateDP, Guarantee, Neighbours, PrivateSelection, PureEpsilon, Trust
 from dpalgos.registry import lookup, names
 from storage.errors import InputError
 from storage.refs import ShardRef, Visibility
@@ -302,7 +302,9 @@ def test_what_is_tuned_is_one_release_at_the_runs_budget() -> None:
     (model,) = plan.models
     assert plan.system == "noisy-gd+tuned"
     assert model.algorithm.parameters["grid"] == {"clip": [0.5, 0.25], "momentum": [0, 0.9]}
-    assert model.guarantee().losses == (ApproximateDP(1.0, 1e-5),)
+    (loss,) = model.guarantee().losses
+    assert isinstance(loss, PrivateSelection)
+    assert (loss.selected, loss.candidates) == (ApproximateDP(1.0, 1e-5), 4)
     assert "4 candidates of noisy-gd" in plan.reasons[-1]
     assert RunPlan.model_validate_json(plan.model_dump_json()) == plan
     other = planned(**{**asked, "tune": {"clip": [0.5, 0.25]}}, trust=Trust.CENTRAL)
