@@ -164,7 +164,7 @@ def mutants() -> dict[str, type]:
 
 
 SAYS = {
-    "log": "is logged behind a model",
+    "log": "behind a model with .*: Unexpected logs found",
     "warning": "RuntimeWarning behind a model",
     "sums": "AssertionError after sums of",
     "cells": "IndexError of a score too many",
