@@ -46,8 +46,12 @@ from tasks.tracking.results import Proved, RunResult, proved_of
 _CLOSE = 1e-5
 _FILES = ("manifest.json", "arrays.npz")
 _CHARGE = {"plan", "partition", "parties", "guarantee", "label"}
+_ACCOUNT = {"cap", "disjoint_people", "disjoint_from", "group_size", "idealised_allowed", "relation", "deltas"}
 _STATED = {"epsilon_spent": "epsilon", "delta_spent": "delta", "mu_spent": "mu"}
 _HERE, _SIGNER, _PARTIES = "derived here", "the signer's", "the parties' own"
+_PLAN = {
+    *("partition", "delta", "run", "releases", "costs", "details", "loss", "totals", "key_ids", "recharge"),
+}
 
 Planned = PlannedRelease | PlannedCombination
 
@@ -434,6 +438,8 @@ def _charged_with(
     """Return what was charged with a plan, the policy that priced it, and the account's terms."""
     content = plan["content"]
     account = contents.only(Kind.ACCOUNT, plan["account"])["content"]
+    if unknown := (account.keys() - _ACCOUNT) | (content.keys() - _PLAN):
+        raise _RefutedError(f"account or plan {plan['sequence']} has fields of no such entry: {', '.join(unknown)}")
     size = account["group_size"]
     if type(size) is not int or size < 1:
         raise _RefutedError(f"account {plan['account']} has {size!r} rows a person")
@@ -542,6 +548,8 @@ def _cap(contents: _Contents) -> str:
         changes = [one["content"]["cap"] for one in contents.of(Kind.CAP) if one["sequence"] < number]
         cap, after = Cap(**[opened["cap"], *changes][-1]), details["spent_after"]
         alone = _alone(contents, plan, cap)
+        if unknown := details.keys() - alone.keys():
+            raise _RefutedError(f"plan {number} was decided with numbers that no decision has: {', '.join(unknown)}")
         if details["cap"]["epsilon"] != cap.epsilon or (not changes and _differing(alone["cap"], details["cap"])):
             raise _RefutedError(f"plan {number} was decided under another cap than account {account} had")
         if type(after) not in (int, float) or not alone["spent_after"] * (1 - _CLOSE) <= after <= cap.epsilon:

@@ -56,6 +56,7 @@ def describe(
         for name, value in config.model_dump(mode="json").items()
         if name not in ("dataset", "algorithm", "trust", "parameters") and value is not None
     }
+    params["delta"] = config.stated_delta
     for release in plan.releases:
         # What runs, defaults included: whoever compares runs later cannot look up what the defaults were.
         algorithm = release.build()
