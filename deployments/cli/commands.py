@@ -78,7 +78,7 @@ _COMMANDS = (
     _Command(
         "audit",
         "deployments.cli.audit",
-        "Bound epsilon from below: the code that trains, run many times on rows made up to differ in one.",
+        "Bound epsilon from below: the code that trains, run many times on synthetic rows that differ in one.",
     ),
     _Command(
         "export",
