@@ -54,7 +54,7 @@ def a_report(**changes: Any) -> RunReport:
         run_key="key-1",
         name="fed ε=1",
         facts={"algorithm": "fed", "dataset": "digits", "trust": "local", "proved": "(1, 1e-05)-DP", "claim": None},
-        params={"epsilon": 1.0, "parties": 2},
+        params={"epsilon": 1.0, "delta": 1e-5, "parties": 2},
         metrics={"accuracy": 0.8, "epsilon_spent": 1.0, "delta_spent": 1e-5},
         inputs=(DatasetInput(name="digits", version="v" * 64, account="people"),),
         children=(
@@ -97,7 +97,7 @@ def test_everything_is_there(root: Path) -> None:
     assert run.info.run_name == "fed ε=1"
     assert run.data.params == {
         "algorithm": "fed", "dataset": "digits", "trust": "local", "proved": "(1, 1e-05)-DP", "claim": "none",
-        "paper": "none", "neighbours": "none", "numerics": "none", "epsilon": "1.0", "parties": "2",
+        "paper": "none", "neighbours": "none", "numerics": "none", "epsilon": "1.0", "delta": "1e-05", "parties": "2",
     }  # fmt: skip
     assert {name: run.data.tags[name] for name in FACTS} == {name: run.data.params[name] for name in FACTS}
     assert run.data.tags[RUN_KEY] == "key-1"
