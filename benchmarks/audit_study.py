@@ -26,8 +26,7 @@ from dpalgos.projections.pure_epsilon import LaplaceCovariance
 from dpalgos.trainers.class_means import ClassMeansDiscriminant
 from dpalgos.trainers.output_perturbation import RadialOutputPerturbation
 from dpalgos.trainers.smo_output_perturbation import SmoOutputPerturbation
-from tasks.auditing.catalogue import find_subject
-from tasks.auditing.systems import audit_system
+from tasks.auditing.systems import audit_system, find_subject
 
 # Runs on each neighbour: few where outputs lack noise, many where noise is a little too small.
 CAUGHT: dict[str, int] = {

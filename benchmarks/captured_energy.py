@@ -21,8 +21,7 @@ from dpalgos.guarantees import ApproximateDP, GaussianMu, PureEpsilon, Setting, 
 from dpalgos.keystream import KeyedNoise, public_secret
 from dpalgos.mechanisms.gaussian import mu_from_epsilon_delta
 from dpalgos.models import Projection
-from dpalgos.projections.analyze_gauss import AnalyzeGauss
-from dpalgos.projections.mod_sulq import ModSulq
+from dpalgos.projections.covariance import AnalyzeGauss, ModSulq
 from dpalgos.projections.ppca import Ppca, PublishedPpca
 from dpalgos.projections.pure_epsilon import LaplaceCovariance
 from dpalgos.rows import ArrayRows, Floats

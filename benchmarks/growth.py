@@ -19,11 +19,11 @@ import pandas as pd
 from shared import Stage, draw, head, in_a_process, line, stored_rows
 
 from dpalgos.gradient_sums import GradientSums
-from dpalgos.gram_sums import packed_gram
 from dpalgos.guarantees import Setting
+from dpalgos.integer_sums import packed_gram
 from dpalgos.linear import LinearTask
 from dpalgos.losses import Softmax
-from dpalgos.memory import set_memory_limit
+from dpalgos.resources import set_memory_limit
 from dpalgos.rows import ArrayRows, Rows
 
 _FEATURES, _ROWS = 125, 20_000

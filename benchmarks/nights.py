@@ -35,7 +35,7 @@ from dpalgos.models import LinearModel
 from dpalgos.rows import ArrayRows, Floats, Ints
 from dpalgos.systems.system import PublicFacts
 from dpalgos.trainers.class_means import ClassMeansDiscriminant
-from dpalgos.trainers.ftrl import FollowTheRegularisedLeader
+from dpalgos.trainers.continual import FollowTheRegularisedLeader
 
 SHOWN = (1, 10, 30, 100, 200, 365)
 

@@ -35,7 +35,7 @@ from dpalgos.registry import AlgorithmSpec, lookup
 from dpalgos.rows import ArrayRows
 from dpalgos.systems.recommended import recommend
 from dpalgos.systems.system import PublicFacts
-from unitball.frontiers import plot
+from unitball.training import plot
 
 Rows = NDArray[np.float64]
 ROWS, DELTA, SIDE = 50_000, 1e-5, 28

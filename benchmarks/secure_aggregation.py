@@ -32,8 +32,7 @@ from dpalgos.secure import summation
 from dpalgos.secure.messages import Delivery, RoundParameters, ShareBundle
 from dpalgos.secure.noise_shares import share_law
 from dpalgos.secure.party import PartyState
-from dpalgos.secure.record import RecordedSum
-from dpalgos.secure.rounds import REQUESTS, Answer, Party, Request
+from dpalgos.secure.rounds import REQUESTS, Answer, Party, RecordedSum, Request
 from dpalgos.secure.summation import Absences, graph_for
 from dpalgos.secure.tolerance import Tolerance
 

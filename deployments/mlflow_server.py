@@ -27,7 +27,7 @@ from storage.layout import Layout
 from tasks.runtime.credentials import USER, Credentials, credentials
 from tasks.runtime.permissions import keep_private
 from tasks.runtime.tracking_server import own_database
-from tasks.tracking.locations import require_own_location
+from tasks.tracking.client import require_own_location
 
 HOST = "127.0.0.1"
 # Checking a password costs 0.2 s; one worker, which forgets at once what it is told to.

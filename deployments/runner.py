@@ -1,9 +1,4 @@
-"""Serve the flows: run what this process itself has imported, whatever a deployment on the server says of code.
-
-A work pool's worker runs what a deployment's pull steps, entry point or job variables name, and whoever holds the
-server's secret can set those. A runner to which a flow was added polls its own deployments only and runs that flow
-object; of a flow run it takes the parameters, which the flow validates.
-"""
+"""Serve the flows, name their runs, and mark runs whose process has died."""
 
 from __future__ import annotations
 
@@ -12,25 +7,34 @@ import asyncio
 import contextlib
 import copyreg
 import hashlib
+import logging
 import os
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 from uuid import UUID
 
-from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.orchestration import PrefectClient, SyncPrefectClient, get_client
 from prefect.client.schemas.actions import DeploymentScheduleCreate
-from prefect.client.schemas.filters import DeploymentFilter, DeploymentFilterTags
+from prefect.client.schemas.filters import (
+    DeploymentFilter,
+    DeploymentFilterId,
+    DeploymentFilterTags,
+    FlowRunFilter,
+    FlowRunFilterDeploymentId,
+    FlowRunFilterState,
+    FlowRunFilterStateType,
+)
+from prefect.client.schemas.objects import FlowRun, StateType
 from prefect.client.schemas.responses import DeploymentResponse
 from prefect.events import DeploymentTriggerTypes
 from prefect.exceptions import ObjectNotFound
 from prefect.flows import Flow, load_flow_from_entrypoint
 from prefect.runner import Runner
+from prefect.states import Crashed
 from pydantic import TypeAdapter, ValidationError
 
-from deployments.naming import keep_named
-from deployments.settling import keep_settled
 from deployments.webhook import remove_earlier, send_alerts
 from storage.documents import read_yaml
 from storage.errors import InputError
@@ -41,6 +45,102 @@ from tasks.runtime.events import Event, dataset_resource
 from tasks.runtime.interrupted import crash_interrupted_runs
 from tasks.runtime.permissions import keep_private, use_own_temporary_folder
 from tasks.runtime.settings import current_root
+
+_NAMING_SECONDS = 20.0
+_PAGE = 200
+
+
+def run_name(flow: Flow[Any, Any], parameters: Mapping[str, Any]) -> str | None:
+    """Return the name that a flow gives a run with these parameters; None where it gives none, or refuses them."""
+    if not isinstance(flow.flow_run_name, str):
+        return None
+    try:
+        return flow.flow_run_name.format(**flow.validate_parameters(dict(parameters)))
+    except Exception:
+        # The run itself says what is wrong with its parameters.
+        return None
+
+
+async def name_waiting_runs(client: PrefectClient, served: Mapping[UUID, Flow[Any, Any]], known: set[UUID]) -> None:
+    """Rename the scheduled runs of our deployments that were not looked at before.
+
+    Parameters
+    ----------
+    client : PrefectClient
+    served : mapping of deployment to flow
+    known : set of UUID
+        Runs that were looked at; those found now are added.
+    """
+    waiting = FlowRunFilterState(type=FlowRunFilterStateType(any_=[StateType.SCHEDULED]))
+    ours = DeploymentFilter(id=DeploymentFilterId(any_=list(served)))
+    found: list[FlowRun] = []
+    while page := await client.read_flow_runs(
+        flow_run_filter=FlowRunFilter(state=waiting), deployment_filter=ours, limit=_PAGE, offset=len(found)
+    ):
+        found += page
+    for run in found:
+        if run.id in known or run.deployment_id is None:
+            continue
+        known.add(run.id)
+        name = run_name(served[run.deployment_id], run.parameters)
+        if name is not None and name != run.name:
+            await client.update_flow_run(run.id, name=name)
+
+
+async def keep_named(served: Mapping[UUID, Flow[Any, Any]]) -> None:
+    """Name runs as they are scheduled, until cancelled; a server that does not answer is asked again."""
+    known: set[UUID] = set()
+    async with get_client() as client:
+        while True:
+            try:
+                await name_waiting_runs(client, served, known)
+            except Exception as error:
+                logging.getLogger(__name__).warning("runs are not named: %s", type(error).__name__)
+            await asyncio.sleep(_NAMING_SECONDS)
+
+
+_SECONDS = 30.0
+_UNFINISHED = [StateType.RUNNING, StateType.PENDING, StateType.CANCELLING]
+
+
+async def settle(
+    client: PrefectClient, deployments: Collection[UUID], alive: Collection[UUID], suspects: Collection[UUID]
+) -> set[UUID]:
+    """Mark runs as crashed that were suspected before and still have no process; return those suspected now.
+
+    Parameters
+    ----------
+    client : PrefectClient
+    deployments : collection of UUID
+        Those that this runner alone serves.
+    alive : collection of UUID
+        Runs whose process this runner has.
+    suspects : collection of UUID
+        What the last call returned: a run that is just beginning, or just ending, has no process for a moment.
+    """
+    unfinished = FlowRunFilterState(type=FlowRunFilterStateType(any_=_UNFINISHED))
+    ours = FlowRunFilterDeploymentId(any_=list(deployments))
+    found = await client.read_flow_runs(flow_run_filter=FlowRunFilter(state=unfinished, deployment_id=ours))
+    dead = {run.id for run in found} - set(alive)
+    for run in dead & set(suspects):
+        message = "The process of this run has ended without saying how."
+        await client.set_flow_run_state(run, Crashed(message=message), force=True)
+    return dead - set(suspects)
+
+
+async def keep_settled(runner: Runner, deployments: Collection[UUID]) -> None:
+    """Look again and again, until cancelled; a server that does not answer is asked again."""
+    suspects: set[UUID] = set()
+    async with get_client() as client:
+        while True:
+            await asyncio.sleep(_SECONDS)
+            try:
+                alive = runner._process_manager.flow_run_ids()
+                suspects = await settle(client, deployments, alive, suspects)
+            except Exception as error:
+                suspects = set()
+                logging.getLogger(__name__).warning("runs are not looked after: %s", type(error).__name__)
+
 
 READY = "serving"
 TAG = "unitball"

@@ -21,11 +21,52 @@ from storage.layout import Layout
 from tasks.runtime.credentials import credentials, credentials_file
 from tasks.runtime.databases import DatabaseServer, recorded_server
 from tasks.runtime.engine import EngineError, prepare_databases, prepare_engine, start_server, wait_for_server
-from tasks.runtime.event_log import log_event
+from tasks.runtime.events import log_event
 from tasks.runtime.processes import LeashedProcess
 from tasks.runtime.relocation import use_database_server
 from tasks.runtime.running_server import being_served
 from tasks.runtime.settings import MLFLOW_VARIABLE, ROOT_VARIABLE, record_servers, webhook_address
+
+_UNIT = """\
+# Put into ~/.config/systemd/user/unitball.service, then: systemctl --user enable --now unitball
+# So that it runs while nobody is logged in: loginctl enable-linger
+[Unit]
+Description=Unitball: Prefect, MLflow and the runner of the flows
+After=network.target
+
+[Service]
+Type=exec
+Environment={root}
+ExecStart={program} -P -m deployments serve
+# Ctrl-C's order: the runner first, the databases last; what is left of a process group is ended after that.
+KillMode=mixed
+TimeoutStopSec=90
+Restart=on-failure
+RestartSec=10
+UMask=0077
+NoNewPrivileges=true
+
+[Install]
+WantedBy=default.target
+"""
+
+
+def unit_of(root: Path) -> str:
+    """Return the text of a unit that serves ``root`` with the Python that runs this.
+
+    Notes
+    -----
+    A password in ``UNITBALL_DATABASE`` does not belong here: the root remembers its databases after the first
+    ``unitball serve --database``.
+    """
+    return _UNIT.format(root=_quoted(f"UNITBALL_ROOT={root}"), program=_quoted(sys.executable))
+
+
+def _quoted(text: str) -> str:
+    # A percent sign begins a specifier, and a dollar a variable.
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
+    return f'"{escaped}"'
+
 
 DEPLOYMENTS = Path(__file__).with_name("prefect.yaml")
 HOST = "127.0.0.1"

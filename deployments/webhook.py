@@ -15,8 +15,7 @@ from typing import IO, TYPE_CHECKING, Any
 from storage.atomic import write_bytes
 from storage.errors import StorageError
 from storage.layout import Layout
-from tasks.runtime.event_log import LogLine, events_file
-from tasks.runtime.events import Event, account_resource, dataset_resource
+from tasks.runtime.events import Event, LogLine, account_resource, dataset_resource, events_file
 from tasks.runtime.settings import WEBHOOK_VARIABLE, webhook_address
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from dpalgos.arrays import Floats, Ints
 from dpalgos.compiling import compiled_in_order
+from dpalgos.rows import Floats, Ints
 
 # Rows whose numbers stay in the nearest cache.
 _TILE = 256

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from dpalgos.arrays import Features, Floats, Ints
 from dpalgos.compiling import compiled_in_order
+from dpalgos.rows import Features, Floats, Ints
 
 
 @compiled_in_order

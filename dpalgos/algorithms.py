@@ -10,7 +10,6 @@ from typing import ClassVar, Protocol, cast, runtime_checkable
 
 import numpy as np
 
-from dpalgos.arrays import Array
 from dpalgos.guarantees import (
     RELATIONS,
     ApproximateDP,
@@ -27,10 +26,10 @@ from dpalgos.keystream import KeyedNoise, public_secret
 from dpalgos.models import Artefact
 from dpalgos.neighbouring import NeighbouringPair, antipodal_pair
 from dpalgos.noise import NoiseSource
-from dpalgos.rows import ArrayRows, Ints, Rows
+from dpalgos.resources import Work, gathering_work
+from dpalgos.rows import Array, ArrayRows, Ints, Rows
 from dpalgos.summation import SumAlgorithm, Summation, TrustedSummation, run_sums
 from dpalgos.validation import require_budget, require_relation
-from dpalgos.work import Work, gathering_work
 
 
 @dataclass(frozen=True, kw_only=True)

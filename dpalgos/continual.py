@@ -16,17 +16,17 @@ from typing import ClassVar, Protocol, cast, runtime_checkable
 
 import numpy as np
 
-from dpalgos.aggregators.aggregator import Aggregator
+from dpalgos.aggregators import Aggregator
 from dpalgos.algorithms import Algorithm, OneSum
 from dpalgos.errors import ParameterError
-from dpalgos.gaussian_sums import GAUSSIAN_BUDGETS
 from dpalgos.guarantees import RELATIONS, GaussianMu, Guarantee, Loss, Neighbours, Setting
 from dpalgos.mechanisms.factorisation import GRID, ToeplitzFactor
 from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian, total_mu
 from dpalgos.mechanisms.symmetric import SymmetricRoundedGaussian
 from dpalgos.models import Artefact, Statistic
+from dpalgos.resources import Work
 from dpalgos.rows import Floats, Ints, Rows
-from dpalgos.work import Work
+from dpalgos.summation import GAUSSIAN_BUDGETS
 
 _LARGEST_SUM = 2.0**62
 

@@ -10,16 +10,21 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from dpalgos.arrays import Array, Features
 from dpalgos.guarantees import Neighbours, Setting
 from dpalgos.linear import LinearTask
-from dpalgos.mechanisms.fixed_point import encode_into, encoded_radius, outer_sensitivity, squared_limit
-from dpalgos.mechanisms.integer_products import inner_products, on_weight_grid, outer_products
-from dpalgos.memory import Reserved, reserve
+from dpalgos.losses import write_slopes
+from dpalgos.mechanisms.fixed_point import (
+    encode_into,
+    encoded_radius,
+    inner_products,
+    on_weight_grid,
+    outer_products,
+    outer_sensitivity,
+    squared_limit,
+)
 from dpalgos.parallel import accumulate, pieces
-from dpalgos.rows import Floats, Ints, Rows, clip_to_unit_ball, null_labels
-from dpalgos.slopes import write_slopes
-from dpalgos.work import Work
+from dpalgos.resources import Reserved, Work, reserve
+from dpalgos.rows import Array, Features, Floats, Ints, Rows, clip_to_unit_ball, null_labels
 
 # From this many products a sum on, the compiled ones are worth the start of the compiler.
 _COMPILED_FROM = 2**23

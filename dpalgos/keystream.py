@@ -13,8 +13,8 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from numpy.typing import NDArray
 
-from dpalgos.arrays import Array
 from dpalgos.errors import ParameterError
+from dpalgos.rows import Array
 
 SECRET_BYTES = 32
 """Length of a party's secret."""

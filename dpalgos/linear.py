@@ -9,13 +9,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dpalgos.arrays import Array, Features
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Setting
 from dpalgos.losses import ScoreLoss, Squared, outputs
 from dpalgos.models import LinearModel
 from dpalgos.neighbouring import NeighbouringPair, one_row_apart
-from dpalgos.rows import NULL_LABEL, Floats, Rows, clip_to_unit_ball, sanitise
+from dpalgos.rows import NULL_LABEL, Array, Features, Floats, Rows, clip_to_unit_ball, sanitise
 from dpalgos.validation import require_between
 
 

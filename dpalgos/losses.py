@@ -1,4 +1,4 @@
-"""Losses of linear models as functions of the scores: value, slope, curvature, and the constants that proofs use."""
+"""Losses of linear models as functions of the scores, the constants that proofs use, slopes of many rows."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import singledispatch
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dpalgos.errors import ParameterError, UnknownNameError
 from dpalgos.rows import Floats, Ints
@@ -336,3 +338,34 @@ def make_loss(loss: str, width: float | None = None) -> ScoreLoss:
     except TypeError:
         raise ParameterError(f"the loss {loss!r} has no width; leave it out") from None
     return made
+
+
+@singledispatch
+def write_slopes(loss: ScoreLoss, scores: Floats, targets: NDArray[np.float32], start: int) -> None:
+    """Replace scores (K, m) by the loss's slopes; what ``@write_slopes.register`` adds may differ in the last bits.
+
+    Parameters
+    ----------
+    loss : ScoreLoss
+    scores : array (K, m)
+        Overwritten.
+    targets : array (K, n) of float32
+        Those of the rows are the columns from ``start`` on.
+    start : int
+    """
+    _write(loss, scores, targets, start)
+
+
+@write_slopes.register
+def _(loss: Softmax, scores: Floats, targets: NDArray[np.float32], start: int) -> None:
+    if len(scores) == 1:
+        _write(loss, scores, targets, start)
+        return
+    from dpalgos import _compiled_exponentials
+
+    _compiled_exponentials.write_slopes(scores, targets, start)
+
+
+def _write(loss: ScoreLoss, scores: Floats, targets: NDArray[np.float32], start: int) -> None:
+    own = targets[:, start : start + scores.shape[1]].astype(np.float64)
+    scores[:] = loss.slope(scores.T, own.T).T

@@ -9,10 +9,9 @@ from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
 import numpy as np
 
 from dpalgos import registry
-from dpalgos.arrays import Array
 from dpalgos.errors import ParameterError
 from dpalgos.kernels import GaussianKernel
-from dpalgos.rows import Floats, Ints, row_products
+from dpalgos.rows import Array, Floats, Ints, row_products
 
 _LARGEST, _SMALLEST = 2.0**64, 2.0**-256
 """Between these lie the numbers of an artefact, or are zero: in products of three of them with rows nothing overflows,

@@ -8,7 +8,7 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from dpalgos.arrays import Array, Floats
+from dpalgos.rows import Array, Floats
 
 
 class RandomStream(Protocol):

@@ -9,10 +9,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from dpalgos.arrays import Array
 from dpalgos.errors import ParameterError
 from dpalgos.registry import register
-from dpalgos.rows import Ints
+from dpalgos.rows import Array, Ints
 from dpalgos.validation import require_count, require_positive
 
 

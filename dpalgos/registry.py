@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 from dpalgos.errors import ParameterError, UnknownNameError
 
 if TYPE_CHECKING:
-    from dpalgos.aggregators.aggregator import Aggregator
+    from dpalgos.aggregators import Aggregator
     from dpalgos.algorithms import Algorithm, ProjectionAlgorithm
     from dpalgos.models import Artefact
     from dpalgos.normalisation import Normalisation

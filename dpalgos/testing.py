@@ -40,7 +40,7 @@ from dpalgos.audit.experiment import Effort
 from dpalgos.audit.releases import audit_algorithm
 from dpalgos.audit.report import AuditReport, Verdict
 from dpalgos.errors import ParameterError
-from dpalgos.evaluators.confusion_matrix import ConfusionMatrix
+from dpalgos.evaluators.noisy_sums import ConfusionMatrix
 from dpalgos.guarantees import (
     RELATIONS,
     ApproximateDP,
@@ -59,10 +59,10 @@ from dpalgos.guarantees import (
 )
 from dpalgos.keystream import KeyedNoise, public_secret
 from dpalgos.models import Artefact, KernelModel, LinearModel, Projection, Statistic, decode
+from dpalgos.neighbouring import Calibrated, attained
 from dpalgos.registry import construct, lookup
 from dpalgos.rows import NULL_LABEL, ArrayRows, Floats, MappedRows, Rows, clip_to_unit_ball
-from dpalgos.secure.stepwise import lengths_of, state_after
-from dpalgos.sensitivities import Calibrated, attained
+from dpalgos.secure.summation import lengths_of, state_after
 from dpalgos.summation import SumAlgorithm, run_sums
 from dpalgos.systems.system import Scope
 from dpalgos.trust.model import EVERYONE, TrustModel

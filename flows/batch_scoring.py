@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from prefect import flow
 
+from tasks.evaluation import score
 from tasks.runtime.end_states import announcing_failures
-from tasks.scoring import score
-from tasks.tracking.scoring import ScoringRequest
+from tasks.tracking.prediction import ScoringRequest
 
 
 @flow(name="batch-scoring", flow_run_name="score with {request.model}", persist_result=False)

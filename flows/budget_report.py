@@ -5,7 +5,7 @@ from __future__ import annotations
 from prefect import flow
 
 from tasks.accounts.history import BudgetHistory
-from tasks.budget_recording import record_budgets
+from tasks.recording import record_budgets
 from tasks.runtime.end_states import announcing_failures
 
 

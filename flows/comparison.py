@@ -1,12 +1,76 @@
-"""Several training runs on one data set, side by side."""
+"""Several training runs side by side, and a new version of a model against its champion."""
 
 from __future__ import annotations
+
+from typing import cast
 
 from prefect import flow
 
 from flows.federated_training import train
+from storage.errors import RefusedError
+from tasks.datasets.description import default_normalisation
+from tasks.datasets.schedules import schedule_of
+from tasks.evaluation import compare_with_champion
 from tasks.planning.configuration import TrainingConfig
+from tasks.planning.resolution import resolve_normalisation
+from tasks.preparation.features import plan_features
+from tasks.rows import extract_features, ingest, normalise, partition
+from tasks.runtime.concurrency import one_run_a_dataset
+from tasks.runtime.end_states import announcing_failures, refused
+from tasks.runtime.settings import current_root
+from tasks.tracking.artifacts import show_comparison
+from tasks.tracking.comparison import Comparison, ComparisonRequest, open_contest
+from tasks.tracking.models import CHAMPION
+from tasks.tracking.promotion import promote
 from tasks.tracking.results import RunResult
+
+
+@flow(name="champion-comparison", flow_run_name="{request.model} against the champion", persist_result=False)
+def champion_comparison(request: ComparisonRequest) -> Comparison:
+    """Compare a version with the champion of its name on the newest held-out rows; promote it where that was asked.
+
+    Parameters
+    ----------
+    request : ComparisonRequest
+
+    Returns
+    -------
+    Comparison
+
+    Raises
+    ------
+    storage.errors.RefusedError
+        If the comparison's charge does not fit, or promotion is refused.
+    storage.errors.InputError
+        If there is nothing to compare with, or on.
+    """
+    try:
+        with announcing_failures(f"unitball.model.{request.model}"):
+            compared = _compared(request)
+    except RefusedError as refusal:
+        return cast(Comparison, refused(refusal))
+    return compared
+
+
+def _compared(request: ComparisonRequest) -> Comparison:
+    contest = open_contest(current_root(), request.model)
+    config = contest.lineages[0].config
+    schedule = schedule_of(config.dataset)
+    allowed, wanted = (None, False) if schedule is None else (schedule.comparison_epsilon, schedule.promote)
+    with one_run_a_dataset(config.dataset):
+        dataset = normalise(
+            ingest(config.dataset), resolve_normalisation(config, default_normalisation(config.dataset))
+        )
+        features = plan_features(dataset, config)
+        if features:
+            dataset = extract_features(dataset, features)
+        shards = partition(dataset, config)
+        epsilon = (request.epsilon or allowed) if dataset.private else None
+        compared = compare_with_champion(contest, shards, features, epsilon)
+    show_comparison(compared.statement)
+    if compared.better and (wanted if request.promote is None else request.promote):
+        promote(current_root(), compared.model, compared.version, CHAMPION)
+    return compared
 
 
 @flow(name="comparison", persist_result=False)

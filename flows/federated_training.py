@@ -16,15 +16,9 @@ from flows.secure_rounds import in_rounds
 from storage.errors import RefusedError
 from storage.refs import DatasetRef, ReleaseRef, ShardRef
 from tasks.accounts.budget import relation_of, settled
-from tasks.aggregation import aggregate
-from tasks.arrival import arrive
 from tasks.charging import charge
 from tasks.datasets.description import default_normalisation
 from tasks.evaluation import evaluate
-from tasks.features import extract_features
-from tasks.ingestion import ingest
-from tasks.normalisation import normalise
-from tasks.partitioning import partition
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.nights import plan_night, planned_night
 from tasks.planning.planner import plan_run
@@ -33,17 +27,17 @@ from tasks.planning.resolution import resolve_normalisation
 from tasks.preparation.features import plan_features
 from tasks.preparation.nights import begin_nights, deal_test_rows
 from tasks.recording import record
-from tasks.reduction import reduce_dimension
 from tasks.release.metrics import Evaluation
+from tasks.releasing import aggregate, reduce_dimension, train_model
+from tasks.rows import arrive, extract_features, ingest, normalise, partition
 from tasks.runtime.concurrency import one_run_a_dataset
 from tasks.runtime.end_states import announcing_failures, refused
 from tasks.runtime.events import dataset_resource
 from tasks.runtime.progress import say
 from tasks.runtime.steps import Done, Future, inline, is_inline, served_from_cache
-from tasks.tracking.announcements import announce_trained
 from tasks.tracking.artifacts import show_result, showing_progress
+from tasks.tracking.reporting import announce_trained
 from tasks.tracking.results import Chained, RunResult, summarise
-from tasks.training import train_model
 
 __all__ = ["Chained", "chain", "chain_inline", "train"]
 

@@ -9,9 +9,9 @@ from prefect.states import Completed, Failed
 
 from dpalgos.guarantees import Neighbours
 from flows.federated_training import chain_inline
-from tasks.audit import audit
-from tasks.audit_recording import record_audit
 from tasks.auditing.examination import CONSISTENT, AuditRequest, Examined
+from tasks.evaluation import audit
+from tasks.recording import record_audit
 from tasks.runtime.end_states import EndState
 from tasks.runtime.events import Event, announce
 from tasks.runtime.settings import current_root

@@ -15,21 +15,17 @@ from flows.sweep import SweepResult, run_sweep
 from storage.errors import InputError
 from storage.refs import Visibility
 from tasks.datasets.description import describe_datasets, find_dataset
-from tasks.datasets.registration import ingest
-from tasks.datasets.request import IngestRequest
-from tasks.experiments.boundaries import decision_boundaries, ingest_features
-from tasks.experiments.computed import COMPUTED
+from tasks.datasets.registration import IngestRequest, ingest
+from tasks.experiments.computed import COMPUTED, decision_boundaries, ingest_features
 from tasks.experiments.figures import Drawing, draw
-from tasks.experiments.pages import page
 from tasks.experiments.points import PointResult, compare_with_paper, derive, verdicts
-from tasks.experiments.records import Experiment, versions, write
+from tasks.experiments.records import Experiment, means_table, page, versions, write
 from tasks.experiments.risk import Risk
 from tasks.experiments.specification import NOISE_AXES, DataNeed, Plot, Reproduction, Scale, SweepSpec
-from tasks.experiments.tables import means_table
 from tasks.planning.identity import identity
 from tasks.runtime.settings import current_root
 from tasks.tracking.artifacts import show_figure
-from tasks.tracking.sweeps import attach_files
+from tasks.tracking.runs import attach_files
 
 # From this ratio of largest to smallest on, an axis is logarithmic.
 _WIDE = 20.0

@@ -20,15 +20,14 @@ from tasks.experiments.points import PointResult, point_result
 from tasks.experiments.specification import Point, SweepSpec
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.identity import code_version, identity
-from tasks.runtime.caching import BY_CONTENT
 from tasks.runtime.cluster import task_runner, threads
 from tasks.runtime.progress import say
-from tasks.runtime.retries import RETRIES
 from tasks.runtime.settings import current_layout, current_root
+from tasks.runtime.steps import BY_CONTENT, RETRIES
 from tasks.tracking.artifacts import show_sweep
 from tasks.tracking.reporting import describe
 from tasks.tracking.results import RunResult, append_result
-from tasks.tracking.sweeps import SweepTracker, TrackedPoint
+from tasks.tracking.runs import SweepTracker, TrackedPoint
 
 _POINTS_A_WRITE = 25
 

@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from storage.archives import pack_arrays, unpack_arrays
 from storage.atomic import write_bytes, writing
 from storage.datasets import open_dataset, origins
+from storage.documents import pack_arrays, unpack_arrays
 from storage.errors import StorageError
 from storage.fingerprints import row_fingerprints
 from storage.layout import Layout

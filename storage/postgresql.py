@@ -9,7 +9,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import NullPool
 
 from storage.errors import StorageError
-from storage.ledger.tables import meta
+from storage.ledger.database import meta
 
 _INSUFFICIENT_PRIVILEGE = "42501"
 _DUPLICATE_DATABASE = "42P04"

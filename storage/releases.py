@@ -12,8 +12,8 @@ from typing import Any, Protocol
 from numpy.typing import NDArray
 
 from storage import manifests
-from storage.archives import pack_arrays, unpack_arrays
 from storage.atomic import discard_unless, staging, writing
+from storage.documents import pack_arrays, unpack_arrays
 from storage.errors import DamagedError, StorageError
 from storage.layout import Layout
 

@@ -15,8 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from storage.columns.column import Column, Encoded, MissingRows, known_keys, missing_rule, named_twice, parse_column
-from storage.columns.label import Label
-from storage.columns.numeric import Numeric
+from storage.columns.types import Label, Numeric
 from storage.documents import parse_yaml, read_yaml
 from storage.errors import FormatVersionError, InputError
 from storage.refs import Scaling
@@ -88,7 +87,7 @@ class Schema:
     Parameters
     ----------
     columns : tuple of columns
-        In the file's order. Exactly one is the :class:`~storage.columns.label.Label`.
+        In the file's order. Exactly one is the :class:`~storage.columns.types.Label`.
     delimiter : str
     header : bool
         Whether the first line names the columns (in any order).

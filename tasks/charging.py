@@ -6,8 +6,7 @@ from tasks.accounts.budget import low_budget
 from tasks.planning.fields import Json
 from tasks.planning.plans import RunPlan, Shards
 from tasks.release.door import charge_plan
-from tasks.runtime.event_log import log_event
-from tasks.runtime.events import Event, account_resource, announce
+from tasks.runtime.events import Event, account_resource, announce, log_event
 from tasks.runtime.progress import say
 from tasks.runtime.steps import is_inline, step
 from tasks.tracking.artifacts import show_budget

@@ -14,15 +14,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dpalgos import memory, parallel
+from dpalgos import parallel
+from dpalgos import resources as memory
 from dpalgos.gradient_sums import GradientSums
 from dpalgos.guarantees import GaussianMu, Neighbours, Setting
 from dpalgos.linear import LinearTask
 from dpalgos.losses import Softmax
-from dpalgos.memory import claim, memory_limit, reserve, set_memory_limit
 from dpalgos.models import LinearModel
-from dpalgos.projections.analyze_gauss import AnalyzeGauss
-from storage.memory import kept_memory
+from dpalgos.projections.covariance import AnalyzeGauss
+from dpalgos.resources import claim, memory_limit, reserve, set_memory_limit
+from storage.confined import kept_memory
 from storage.refs import Labels
 from storage.rowfiles import RowFormat, RowWriter, StoredRows, WrittenRows
 from tasks.tracking.prediction import predict_file

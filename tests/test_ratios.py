@@ -17,7 +17,7 @@ from dpalgos.guarantees import GaussianMu, Guarantee, Neighbours, Numerics, Sett
 from dpalgos.kernels import GaussianKernel
 from dpalgos.linear import LinearTask
 from dpalgos.losses import Softmax
-from dpalgos.projections.analyze_gauss import AnalyzeGauss
+from dpalgos.projections.covariance import AnalyzeGauss
 from dpalgos.rows import ArrayRows
 from dpalgos.smo.solver import solve
 from dpalgos.smo.working_sets import SecondOrder

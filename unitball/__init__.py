@@ -38,11 +38,10 @@ def _require_own_packages() -> None:
 _require_own_packages()
 
 if TYPE_CHECKING:
-    from unitball.accounts import budget, open_account
     from unitball.estimators import PrivateClassifier, PrivateRegressor
     from unitball.fitting import BudgetError
-    from unitball.frontiers import frontier, plot
-    from unitball.training import TrainedModel, predict, results, train
+    from unitball.roots import budget, open_account
+    from unitball.training import TrainedModel, frontier, plot, predict, results, train
 
 __all__ = [
     "BudgetError",

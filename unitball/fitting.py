@@ -29,8 +29,7 @@ from tasks.planning.configuration import TrainingConfig
 from tasks.planning.planner import plan_run
 from tasks.planning.plans import Node, PlannedCombination, RunPlan, carry_out
 from tasks.planning.resolution import resolve_normalisation
-from unitball.accounts import opened
-from unitball.roots import charged_root
+from unitball.roots import charged_root, opened
 
 _PUBLIC = "public rows"
 # Where nothing names an account or opens it, it holds what one fit costs.
@@ -186,8 +185,7 @@ def _through_the_door(
     kept: bool,
     pure: bool,
 ) -> Fit:
-    from tasks.datasets.registration import ingest
-    from tasks.datasets.request import IngestRequest
+    from tasks.datasets.registration import IngestRequest, ingest
     from tasks.release.preflight import require_feasible
     from tasks.release.storing import read_release
     from tasks.runtime.settings import current_layout

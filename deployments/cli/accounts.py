@@ -10,8 +10,8 @@ import typer
 from rich.console import RenderableType
 from rich.table import Table
 
-from deployments.cli.answers import Answer, answered, table
-from deployments.cli.app import app
+from deployments.cli.common import Answer, answered, table
+from deployments.cli.entry_point import app
 from storage.errors import InputError, RefusedError, StorageError
 
 if TYPE_CHECKING:
@@ -101,8 +101,7 @@ def _said_of(one_more: dict[str, object] | None) -> Iterator[str]:
 def _overview(dataset: str | None, out: Path | None) -> Answer:
     """Show and draw where accounts stand: a data set's own, or all."""
     from storage.atomic import write_bytes
-    from tasks.accounts.drawing import budget_page, budget_table, draw_budgets
-    from tasks.accounts.history import budget_histories
+    from tasks.accounts.history import budget_histories, budget_page, budget_table, draw_budgets
     from tasks.datasets.description import find_dataset
 
     if out is not None and out.suffix not in (".png", ".html"):
@@ -122,7 +121,7 @@ def _overview(dataset: str | None, out: Path | None) -> Answer:
 
 
 def _epsilon(value: float | None) -> str:
-    from dpalgos.rounding import rounded_up
+    from dpalgos.validation import rounded_up
 
     return "unbounded" if value is None else f"{rounded_up(value, 4):g}"
 

@@ -2,20 +2,209 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from deployments.cli.answers import Answer, answered
-from deployments.cli.app import app
-from deployments.cli.audit_runs import (
-    audit_on_rows,
-    chain_audit,
-    membership_inference,
-    one_run_audit,
-    subject_audit,
-)
+from deployments.cli.common import Answer, answered, table
+from deployments.cli.entry_point import app
+from tasks.runtime.settings import current_layout
+
+if TYPE_CHECKING:
+    from dpalgos.audit.report import AuditReport, BoundReport
+    from tasks.auditing.systems import Arguments, Subject
+
+
+# What a leak is called is told by a few of its fields.
+_MOST_FIELDS = 20
+
+
+@contextmanager
+def progress(title: str) -> Iterator[Callable[..., None]]:
+    """Show on a terminal how many of how many runs are done; what is yielded may be told another title."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    screen = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=screen, transient=True, disable=not screen.is_terminal) as shown:
+        bar = shown.add_task(title, total=None)
+        yield lambda done, of, title=title: shown.update(bar, completed=done, total=of, description=title)
+
+
+def _given(asked: Arguments, *fields: str, **renamed: str) -> dict[str, Any]:
+    """Return those of some fields that have a value; each audit has its own usual values for the others."""
+    named = {field: field for field in fields} | renamed
+    return {name: value for name, field in named.items() if (value := getattr(asked, field)) is not None}
+
+
+def _lines(
+    title: str, numbers: Sequence[tuple[str, float | None]], *lines: str, seconds: float | None = None
+) -> list[str]:
+    """Return a title, named numbers, further lines and how long it took."""
+    named = [f"{name}: {'–' if value is None else f'{value:.4g}'}" for name, value in numbers]
+    below = (*named, *lines, *([] if seconds is None else [f"{seconds:.1f} s"]))
+    return [title, *(f"  {line}" for line in below)]
+
+
+def subject_audit(subject: Subject, asked: Arguments) -> Answer:
+    """Audit a system or a release on synthetic neighbours."""
+    from tasks.auditing.systems import audit_subject
+
+    with progress(f"audit of {subject.name}") as advance:
+        report = audit_subject(subject, asked, progress=advance)
+    return _answer(report)
+
+
+def audit_on_rows(name: str, asked: Arguments, dataset: str) -> Answer:
+    """Audit a system on public rows that differ in a canary."""
+    from tasks.auditing.systems import audit_on_public_rows
+
+    given = _given(asked, "epsilon", "delta", "neighbours", "trials", "confidence", "seed")
+    with progress(f"audit of {name} on rows of {dataset}") as advance:
+        report = audit_on_public_rows(name, dataset, progress=advance, **given)
+    return _answer(report)
+
+
+def _verdict(report: BoundReport) -> str:
+    return f"{report.verdict}, at delta {report.delta:g} under {report.neighbours}"
+
+
+def _answer(report: AuditReport) -> Answer:
+    errors = [f"  {alpha:.3g}, {beta:.3g}" for alpha, beta in report.curve[:: max(1, len(report.curve) // 5)]]
+    shown = _lines(
+        f"{report.algorithm} ({report.kind}): {_verdict(report)}",
+        [
+            ("epsilon proved", report.proved_epsilon),
+            ("epsilon claimed", report.claimed_epsilon),
+            (f"epsilon at least, at {report.confidence:.12g}", report.lower_bound),
+            ("epsilon at most seen by so many runs", report.ceiling),
+            ("epsilon at least, if Gaussian", report.gaussian_bound),
+            ("mu proved", report.proved_mu),
+            ("mu at least", report.lower_mu),
+            ("mu at least, if Gaussian", report.gaussian_mu),
+        ],
+        "tests of one neighbour against the other, type I and type II errors at most:",
+        *errors,
+        f"neighbours: {report.pair}",
+        f"event: {report.event}",
+        f"{report.trials} runs counted on each neighbour, {report.seconds:.1f} s",
+    )
+    return Answer(report.to_json(), shown)
+
+
+def membership_inference(name: str, asked: Arguments, dataset: str, out: Path | None) -> Answer:
+    """Attack a system's models of public rows: members are to be told from others."""
+    from storage.atomic import write_bytes
+    from tasks.auditing.examination import draw_membership
+    from tasks.auditing.membership import infer_membership
+
+    given = _given(asked, "epsilon", "delta", "neighbours", "seed", models="trials")
+    with progress(f"membership inference on {name}") as advance:
+        report = infer_membership(name, dataset, progress=advance, **given)
+    if out is not None:
+        write_bytes(out.absolute(), draw_membership(report))
+    stated = "proved" if report.proved_epsilon is not None else "claimed"
+    shown = _lines(
+        f"{name} on {dataset}: {report.models} shadow models of {report.rows} rows, under {report.neighbours}",
+        [],
+        f"advantage {report.advantage:.4f}, at most {report.advantage_bound:.4f} by what is {stated}",
+        f"area under the ROC curve {report.area:.4f}, at most {report.area_bound:.4f}",
+        *(
+            f"members recognised at {level:g} false alarms: {rate:.4f}, at most {most:.4f}"
+            for level, rate, most in report.rates
+        ),
+        seconds=report.seconds,
+    )
+    return Answer(report.to_json(), shown)
+
+
+def chain_audit(name: str, asked: Arguments) -> Answer:
+    """Audit a whole chain."""
+    from flows.federated_training import chain_inline
+    from tasks.auditing.chain import audit_chain
+
+    given = _given(asked, "epsilon", "delta", "neighbours", "trials", "confidence")
+    with progress(f"audit of {name}, the whole chain") as advance:
+        report = audit_chain(name, chain=chain_inline, progress=advance, **given)
+    shown = _lines(
+        f"{name}, the whole chain: {_verdict(report)}",
+        [("epsilon proved", report.proved_epsilon)],
+        f"epsilon lower bound at {report.confidence:.12g}: {report.lower_bound:.4g}, and {report.ceiling:.4g} at most "
+        f"from {report.trials} counted runs on each neighbour",
+        f"{report.fields} fields compared, {len(report.differing)} differ without noise",
+        *(f"  {field}" for field in report.differing[:_MOST_FIELDS]),
+        f"neighbours: {report.pair}",
+        f"event: {report.event}",
+        seconds=report.seconds,
+    )
+    return Answer(report.to_json(), shown)
+
+
+def one_run_audit(name: str, asked: Arguments, canaries: int) -> Answer:
+    """Audit one training run."""
+    from tasks.auditing.examination import audit_in_one_run
+
+    given = _given(asked, "epsilon", "delta", "neighbours", "confidence", "seed")
+    report = audit_in_one_run(name, canaries=canaries, **given)
+    shown = _lines(
+        f"{name}, one run: {_verdict(report)}",
+        [
+            ("epsilon proved", report.proved_epsilon),
+            ("epsilon claimed", report.claimed_epsilon),
+            (f"epsilon lower bound at {report.confidence:.12g}", report.lower_bound),
+            ("mu proved", report.proved_mu),
+            (f"mu lower bound at {report.confidence:.12g}", report.lower_mu),
+            ("probability of as many under what is stated, at most", report.p_value),
+        ],
+        f"{report.correct} of {report.guesses} guesses right, of {report.canaries} canaries",
+        seconds=report.seconds,
+    )
+    return Answer(report.to_json(), shown)
+
+
+_COLUMNS = {
+    "claimed": "claimed_epsilon",
+    "proved": "proved_epsilon",
+    "at least": "lower_bound",
+    "if Gaussian": "gaussian_bound",
+}
+
+
+def all_audits(arguments: Arguments) -> Answer:
+    """Audit all that is registered and draws noise."""
+    from tasks.auditing.systems import KINDS, audit_all, subjects
+
+    wanted = subjects()
+    folder = current_layout().root / "audits"
+    found: list[Mapping[str, object]] = []
+    with progress("audits") as advance:
+        for subject, report in audit_all(wanted, arguments, folder, processes=os.cpu_count() or 1):
+            found.append(report)
+            advance(len(found), len(wanted), f"audits: {subject.name} {report['verdict']}")
+    found.sort(key=lambda one: (KINDS.index(str(one["kind"])), str(one["algorithm"])))
+    numbers = ("δ", *(f"ε {heading}" for heading in _COLUMNS), "runs", "seconds")
+    rows = (
+        (
+            one["kind"],
+            one["algorithm"],
+            one["verdict"],
+            *map(_number, (one["delta"], *(one[field] for field in _COLUMNS.values()))),
+            f"{one['trials']:,}",
+            _number(one["seconds"]),
+        )
+        for one in found
+    )
+    title = f"Audits at confidence {arguments.confidence:.12g}"
+    return Answer({"audits": found}, [table(("kind", "name", "verdict", *numbers), rows, title=title, right=numbers)])
+
+
+def _number(value: object) -> str:
+    return f"{value:.3g}" if isinstance(value, int | float) else "–"
 
 
 @app.command(epilog="Example: unitball audit wishart-svm --trials 200")
@@ -63,7 +252,7 @@ def audit(
     """Bound epsilon from below: the code that trains, run many times on synthetic rows that differ in one."""
     from dpalgos.errors import ParameterError
     from dpalgos.guarantees import RELATIONS, Neighbours
-    from tasks.auditing.catalogue import Arguments, find_subject
+    from tasks.auditing.systems import Arguments, find_subject
 
     known = [str(one) for one in RELATIONS]
     if neighbours is not None and neighbours not in known:
@@ -86,8 +275,6 @@ def audit(
         quick=quick,
     )
     if name is None:
-        from deployments.cli.audit_table import all_audits
-
         return all_audits(arguments)
     if canaries is not None:
         return one_run_audit(name, arguments, canaries)

@@ -1,23 +1,36 @@
-"""``unitball datasets`` and ``unitball ingest``: what rows there are, and bringing rows in."""
+"""``unitball datasets``, ``ingest`` and ``schema``: what rows there are, and bringing rows in."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from deployments.cli.answers import Answer, answered, table
-from deployments.cli.app import app
-from deployments.cli.common import progress, require_readable
+from deployments.cli.common import (
+    Answer,
+    JsonFlag,
+    RootOption,
+    answered,
+    print_json,
+    progress,
+    require_readable,
+    show,
+    table,
+    use_root,
+)
+from deployments.cli.entry_point import app
 from deployments.cli.options import options_of
 from storage.errors import InputError
 from storage.refs import Visibility
-from tasks.datasets.request import IngestRequest
+from tasks.datasets.registration import AccountRequest, IngestRequest
 
 if TYPE_CHECKING:
     from storage.datasets import IngestionReport
+    from tasks.datasets.schemas import ColumnReport, SchemaReport
+    from tasks.release.ranges import ColumnContents
 
 
 _COUNTS = ("read", "kept", "incomplete", "outside", "clipped", "dropped", "null")
@@ -30,8 +43,7 @@ def datasets(
     sql: Annotated[str | None, typer.Option(help="DuckDB SQL over the views train and test; public sets only.")] = None,
 ) -> Answer:
     """List the data sets, or ask a public one something in SQL."""
-    from tasks.datasets.description import describe_datasets
-    from tasks.datasets.queries import query
+    from tasks.datasets.description import describe_datasets, query
 
     if sql is not None:
         if name is None:
@@ -108,3 +120,163 @@ def _accounted(report: IngestionReport, group_size: int) -> Iterator[str]:
         )
     elif found is not None:
         yield "duplicates: none"
+
+
+_DROPPED = "--on-violation drop or clip-or-drop"
+
+schema = typer.Typer(help="Draft a table's schema, and check it against the rows.", no_args_is_help=True)
+app.add_typer(schema, name="schema")
+
+
+@schema.command(epilog="Example: unitball schema draft docs/examples/clinic.csv -o clinic.yaml")
+@options_of(AccountRequest)
+def draft(
+    terms: AccountRequest,
+    rows: Annotated[Path, typer.Argument(help="CSV or Parquet; no value of it is read.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The YAML file to write.")],
+    header: Annotated[
+        bool, typer.Option("--header/--no-header", help="Whether the first line names the columns.")
+    ] = True,
+    decimal: Annotated[str, typer.Option(help="Of the file's numbers: a point or a comma.")] = ".",
+    missing: Annotated[
+        str, typer.Option(help="How missing cells are written, besides nothing at all: NA,unknown.")
+    ] = "",
+    numeric: Annotated[str, typer.Option(help="Columns that are numbers: age,income.")] = "",
+    categories: Annotated[str, typer.Option(help="Columns that are categories: ward,city.")] = "",
+    range_epsilon: Annotated[
+        float | None,
+        typer.Option(help="Draw ranges and values of these columns privately: epsilon in all, charged to the account."),
+    ] = None,
+    range_delta: Annotated[
+        float | None,
+        typer.Option(help="The delta that lists of values spend for good; a hundredth of the cap's if empty."),
+    ] = None,
+    range_fallback: Annotated[
+        str, typer.Option(help="Range of a column where nothing stands out of the noise: LOW,HIGH.")
+    ] = "-1000,1000",
+    root: RootOption = None,
+    json: JsonFlag = False,
+) -> None:
+    """Write a commented schema from the names of a file's columns; types and ranges are left to fill in."""
+    from storage.columns.column import declared_range
+    from tasks.datasets.schemas import draft_schema, fill_ranges, fill_values
+
+    numbers, texts, account = _names(numeric), _names(categories), terms.account or output.stem
+    if range_epsilon is not None and not (numbers or texts):
+        raise InputError("--range-epsilon draws ranges and values: name the columns with --numeric and --categories")
+    fallback = declared_range("--range-fallback", range_fallback.split(","))
+    columns = draft_schema(
+        require_readable(rows, "rows"),
+        output,
+        header=header,
+        decimal=decimal,
+        missing=["", *_names(missing)],
+        numeric=numbers,
+        categories=texts,
+    )
+    drawn = None
+    if range_epsilon is not None:
+        from tasks.datasets.registration import IngestRequest
+        from tasks.release.ranges import private_contents
+
+        try:
+            use_root(root)
+            request = IngestRequest(
+                name=f"{output.stem}-columns",
+                format="table-draft",
+                path=rows,
+                schema_path=output,
+                **{**terms.model_dump(), "account": account},
+            )
+            with progress("draft"):
+                drawn = private_contents(request, range_epsilon, range_delta)
+            fill_ranges(output, drawn.ranges, fallback)
+            fill_values(output, drawn.values)
+        except BaseException:
+            # A draft that stays would be in the way of the next attempt, which costs nothing more.
+            output.unlink()
+            raise
+    if json:
+        found = {"ranges": drawn.ranges if drawn else {}, "values": drawn.values if drawn else {}}
+        print_json({"schema": str(output), "columns": columns, **found})
+        return
+    if drawn is not None:
+        for line in _drawn(drawn, range_epsilon, account):
+            show(line)
+    way_on = f"Write their types and ranges, then: unitball schema check {output} --path {rows}"
+    show(f"{output}: {columns} columns. {way_on}")
+
+
+def _drawn(drawn: ColumnContents, epsilon: float | None, account: str) -> Iterator[str]:
+    yield (
+        f"drawn: ranges {len(drawn.ranges)}, lists of values {len(drawn.values)}; epsilon {epsilon:g}, one charge to "
+        f"account {account}: bring the rows in under the same account"
+    )
+    if drawn.values:
+        yield (
+            f"the lists spend {drawn.delta:g} of the account's delta of {drawn.cap_delta:g} for good: choosing values "
+            "has no noise whose cost could be added up without a delta, so that later runs have the rest of it"
+        )
+    if fallen := [name for name, ends in drawn.ranges.items() if ends is None]:
+        yield f"no range stood out of the noise for {', '.join(fallen)}: the fallback stands there; look at it"
+    if empty := [name for name, found in drawn.values.items() if not found]:
+        yield f"no value is held by enough rows in {', '.join(empty)}: declare values, or leave the column out"
+    if drawn.full:
+        yield f"{', '.join(drawn.full)}: as many values as a release holds; there may be more"
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+@schema.command(epilog="Example: unitball schema check docs/examples/clinic.yaml --path docs/examples/clinic.csv")
+def check(
+    path: Annotated[Path, typer.Argument(metavar="SCHEMA", help="The YAML file, or the name of one that comes along.")],
+    rows: Annotated[Path, typer.Option("--path", help="CSV or Parquet.")],
+    json: JsonFlag = False,
+) -> None:
+    """Tell the owner of the rows, on this screen alone, all that would be refused, clipped, null or missing."""
+    from tasks.datasets.schemas import check_schema
+
+    with progress("check"):
+        report = check_schema(path, require_readable(rows, "--path"))
+    if json:
+        print_json(asdict(report))
+        return
+    headings = ("column", "admits", "missing", "outside", "of them not clippable", "first ones", "never there")
+    cells = (_cells(column, report.rows) for column in report.columns)
+    show(table(headings, cells, title=f"{rows} under {path}"))
+    for line in _lines(report):
+        show(line)
+
+
+def _cells(column: ColumnReport, rows: int) -> Iterator[object]:
+    yield column.name
+    yield column.bound
+    yield "all" if column.missing == rows else column.missing or None
+    yield column.outside or None
+    yield column.hopeless or None
+    yield ", ".join(f"{place}: {cell!r}" for place, cell in column.examples.items())
+    yield ", ".join(column.unseen[:6]) + (", …" if len(column.unseen) > 6 else "")
+
+
+def _lines(report: SchemaReport) -> Iterator[str]:
+    yield f"{report.rows} rows"
+    if report.broken_rows:
+        first = ", ".join(f"line {line}: {fault}" for line, fault in report.broken.items())
+        yield f"- {report.broken_rows} have too many or too few cells ({first}): refused; null with {_DROPPED}"
+    if report.missing_rows:
+        yield f"- {report.missing_rows} lack a cell whose rule is refuse or drop"
+    clippable = report.outside_rows - report.hopeless_rows
+    if clippable:
+        yield (
+            f"- {clippable} have a cell outside the schema: refused; clipped with --on-violation clip or clip-or-drop, "
+            "null with drop"
+        )
+    if report.hopeless_rows:
+        yield f"- {report.hopeless_rows} have a cell that cannot be clipped: refused, or null with {_DROPPED}"
+    if not report.broken_rows + report.missing_rows + report.outside_rows:
+        yield "- all of them are taken as they are"
+    if report.duplicates.rows:
+        yield f"- {report.duplicates.rows} are equal to an earlier one, up to {report.duplicates.largest_group} alike"
+    yield "(null is for private rows: counted, and of no effect; public rows are left out instead)"

@@ -1,4 +1,4 @@
-"""The entry point of the command line: find the commands, run one, leave with its exit code."""
+"""The entry point of the command line: the application, its commands, exit codes."""
 
 from __future__ import annotations
 
@@ -9,9 +9,240 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any, NamedTuple
 
-from deployments.cli.commands import command_group
-from deployments.cli.exits import DONE, explain
+import typer
+from typer.core import TyperCommand, TyperGroup
+from typer.main import get_group
+
+app = typer.Typer(
+    name="unitball",
+    help="Differentially private training over several parties, with proofs, budgets and audits.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+class _Command(NamedTuple):
+    """A command, or a group of commands, and the line that the list of commands shows."""
+
+    name: str
+    module: str
+    help: str
+    group: bool = False
+
+
+_COMMANDS = (
+    _Command(
+        "train",
+        "deployments.cli.training",
+        "Train one model over the parties' rows, charge what it costs, evaluate and log it.",
+    ),
+    _Command(
+        "compare",
+        "deployments.cli.training",
+        "Train several algorithms on one data set at one budget and show them side by side.",
+    ),
+    _Command(
+        "frontier",
+        "deployments.cli.experiments",
+        "Draw accuracy against epsilon: the recommended system, the papers' and training without privacy. Public sets.",
+    ),
+    _Command(
+        "sweep",
+        "deployments.cli.experiments",
+        "Run a grid over any parameters: side by side, each point once, failures recorded.",
+    ),
+    _Command(
+        "reproduce",
+        "deployments.cli.experiments",
+        "Redraw a paper's figure or table from honest runs, beside what the paper claims.",
+    ),
+    _Command(
+        "report",
+        "deployments.cli.experiments",
+        "Write one self-contained HTML page an experiment, from what was stored when it ran.",
+    ),
+    _Command(
+        "results",
+        "deployments.cli.results",
+        "Ask the results something in SQL (DuckDB); the query sees these views and no file.",
+    ),
+    _Command("ingest", "deployments.cli.data", "Bring rows in: validated, stored, registered under an account."),
+    _Command("datasets", "deployments.cli.data", "List the data sets, or ask a public one something in SQL."),
+    _Command("schema", "deployments.cli.data", "Draft a table's schema, and check it against the rows.", group=True),
+    _Command(
+        "predict",
+        "deployments.cli.models",
+        "Predict each row of a file; rows that the schema refuses get a reason instead of a prediction.",
+    ),
+    _Command("model", "deployments.cli.models", "Registered models.", group=True),
+    _Command(
+        "budget",
+        "deployments.cli.accounts",
+        "Show the cap, which is what is guaranteed, what was charged of it and what is left, per party, or of all.",
+    ),
+    _Command(
+        "algorithms",
+        "deployments.cli.results",
+        "List the algorithms: name, kind, trust, what is proved, what is claimed, source.",
+    ),
+    _Command(
+        "audit",
+        "deployments.cli.audit",
+        "Bound epsilon from below: the code that trains, run many times on synthetic rows that differ in one.",
+    ),
+    _Command(
+        "export",
+        "deployments.cli.upkeep",
+        "Write a run's releases, charges, proof, audit verdict and package versions as one signed archive.",
+    ),
+    _Command(
+        "verify",
+        "deployments.cli.upkeep",
+        "Check an export: digests, identities, guarantees, prices, epsilon; exit code 1 where something fails.",
+    ),
+    _Command(
+        "schedule",
+        "deployments.cli.schedules",
+        "Set when a data set is trained on without being asked, and how; `unitball serve` applies it when it starts.",
+    ),
+    _Command(
+        "schedules",
+        "deployments.cli.schedules",
+        "List which data sets are trained on without being asked, when, and how.",
+    ),
+    _Command(
+        "serve",
+        "deployments.cli.services",
+        "Serve Prefect, MLflow and the deployed flows on this machine until Ctrl-C.",
+    ),
+    _Command("secret", "deployments.cli.services", "The secret of a root's Prefect and MLflow servers.", group=True),
+    _Command(
+        "doctor",
+        "deployments.cli.upkeep",
+        "Check permissions, keys, ledger, marks, releases, data sets, left-overs, formats and disk; 0 if all is well.",
+    ),
+    _Command("ledger", "deployments.cli.upkeep", "Restore a root's privacy ledger from a back-up.", group=True),
+    _Command(
+        "federate",
+        "deployments.cli.parties",
+        "Train one model over parties of their own: all reserve, all commit, and no row leaves its party; log it.",
+    ),
+    _Command(
+        "party",
+        "deployments.cli.parties",
+        "A party of its own: its rows, user, root, secrets and account are nobody else's.",
+        group=True,
+    ),
+    _Command(
+        "dask", "deployments.cli.services", "Machines for sweeps and for the tasks of a run (extra: dask).", group=True
+    ),
+)
+
+
+def import_all() -> None:
+    """Import every module of the command line: each adds its commands to the application."""
+    for one in _COMMANDS:
+        importlib.import_module(one.module)
+
+
+def command_group(arguments: list[str]) -> TyperGroup:
+    """Return the application as the group of all commands; imported is the one that the arguments begin with."""
+    asked = next((argument for argument in arguments if not argument.startswith("-")), None)
+    for one in _COMMANDS:
+        if one.name == asked:
+            importlib.import_module(one.module)
+    group = get_group(app)
+    group.commands = {one.name: group.commands.get(one.name) or _stand_in(one) for one in _COMMANDS}
+    return group
+
+
+def _stand_in(one: _Command) -> TyperCommand | TyperGroup:
+    return (TyperGroup if one.group else TyperCommand)(name=one.name, help=one.help)
+
+
+# What somebody has pasted by mistake is not printed whole; paths are.
+_LONGEST, _LONGEST_LINE = 300, 1500
+
+DONE, FAILED, BAD_INPUT, REFUSED, INTERRUPTED = 0, 1, 2, 3, 130
+
+# Typer brings Click along under a private name; what is public of it is enough to name its error for bad usage.
+_UsageError: Any = typer.BadParameter.__base__
+
+
+def explain(error: BaseException) -> tuple[int, str]:
+    """Return the exit code and the line for an exception: 2 bad input, 3 refused for privacy, 130 Ctrl-C, 1 otherwise.
+
+    Nothing of the program is imported before something has gone wrong.
+    """
+    if isinstance(error, _UsageError):
+        return BAD_INPUT, _usage(error)
+    if isinstance(error, (typer.Abort, KeyboardInterrupt)):
+        return INTERRUPTED, "interrupted"
+    if isinstance(error, ImportError):
+        # What follows could not be imported either.
+        return BAD_INPUT, printable(str(error))
+    from pydantic import ValidationError
+
+    from dpalgos.errors import ParameterError
+    from dpalgos.secure.primitives import SecureAggregationError
+    from storage.errors import InputError, RefusedError, SecretError, StorageError
+    from tasks.runtime.engine import EngineError
+
+    # In order: the first class that fits decides. A secret that is missing or that others can read is for its owner
+    # to put right, like any bad input.
+    codes: tuple[tuple[tuple[type[BaseException], ...], int], ...] = (
+        ((RefusedError,), REFUSED),
+        ((InputError, ParameterError, ValidationError, SecretError), BAD_INPUT),
+        ((StorageError, EngineError, SecureAggregationError), FAILED),
+    )
+    for classes, code in codes:
+        if isinstance(error, classes):
+            return code, _one_line(error)
+    if (refusal := _prefects_refusal(error)) is not None:
+        return FAILED, refusal
+    return FAILED, f"{type(error).__name__}: {_one_line(error)} (UNITBALL_DEBUG=1 shows where)"
+
+
+def _prefects_refusal(error: BaseException) -> str | None:
+    """Return what there is to say where a Prefect server that the user named refuses or does not answer."""
+    address = os.environ.get("PREFECT_API_URL")
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    if address and status in (401, 403):
+        said = f"refuses ({status})"
+    elif address and "Failed to reach API at" in str(error):
+        said = "does not answer"
+    else:
+        return None
+    return printable(
+        f"Prefect at {address} {said}: check PREFECT_API_URL and PREFECT_API_AUTH_STRING, or unset PREFECT_API_URL for "
+        "a server of this command's own"
+    )
+
+
+def _one_line(error: BaseException) -> str:
+    from pydantic import ValidationError
+
+    from deployments.cli.options import faults
+
+    text = "; ".join(faults(error)) if isinstance(error, ValidationError) else str(error)
+    return printable(text) or type(error).__name__
+
+
+def printable(text: str) -> str:
+    """Return text on one line of bounded length, control characters escaped: the fault may be one nobody can see."""
+    words = (word if len(word) <= _LONGEST else word[:_LONGEST] + "…" for word in text.split())
+    line = "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in " ".join(words))
+    return line if len(line) <= _LONGEST_LINE else line[:_LONGEST_LINE] + "…"
+
+
+def _usage(error: Any) -> str:
+    where = f" (see: {error.ctx.command_path} --help)" if error.ctx else ""
+    return f"{printable(error.format_message().replace('Value error, ', ''))}{where}"
+
 
 # Seconds after which an interrupt that Python ignored is sent again: a finaliser has ended by then.
 _A_MOMENT = 0.05

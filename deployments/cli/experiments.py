@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import RenderableType
 
-from deployments.cli.answers import Answer, answered, table
-from deployments.cli.app import app
-from deployments.cli.common import DaskOption, progress, read_text
+from deployments.cli.common import Answer, DaskOption, answered, progress, read_text, table
+from deployments.cli.entry_point import app
 from deployments.cli.options import options_of
 from dpalgos.errors import ParameterError
 from storage.errors import InputError, RefusedError
@@ -234,8 +233,7 @@ def report(
 ) -> Answer:
     """Write one self-contained HTML page an experiment, from what was stored when it ran."""
     from storage.atomic import write_bytes
-    from tasks.experiments.pages import page
-    from tasks.experiments.records import load_experiment, stored_experiments
+    from tasks.experiments.records import load_experiment, page, stored_experiments
 
     chosen = [name] if name is not None else stored_experiments()
     if not chosen:

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from dpalgos.errors import ParameterError
-from tasks.planning.relations import Offered
+from tasks.planning.fields import Offered
 
 _BOUNDS = (("gt", ">"), ("ge", "≥"), ("lt", "<"), ("le", "≤"))
 _METAVARS = {int: "INTEGER", float: "FLOAT", Path: "PATH"}

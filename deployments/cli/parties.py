@@ -8,11 +8,20 @@ from typing import Annotated
 
 import typer
 
-from deployments.cli.answers import Answer, answered
-from deployments.cli.answers import show as show_part
-from deployments.cli.app import app
-from deployments.cli.common import JsonFlag, RootOption, console, print_json, print_root, require_readable, use_root
+from deployments.cli.common import (
+    Answer,
+    JsonFlag,
+    RootOption,
+    answered,
+    console,
+    print_json,
+    print_root,
+    require_readable,
+    use_root,
+)
+from deployments.cli.common import show as show_part
 from deployments.cli.data import ingest
+from deployments.cli.entry_point import app
 from deployments.cli.options import options_of
 from deployments.cli.run_results import shown_results
 from storage.errors import InputError

@@ -1,8 +1,9 @@
-"""``unitball results``: SQL over what was trained, measured, released and charged."""
+"""``unitball results`` and ``unitball algorithms``: SQL over runs, and what is registered."""
 
 from __future__ import annotations
 
 import json as json_module
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,9 +11,9 @@ from typing import Annotated, Any
 import typer
 from rich.console import RenderableType
 
-from deployments.cli.answers import Answer, answered, table
-from deployments.cli.app import app
-from deployments.cli.common import console
+from deployments.cli.common import Answer, answered, console, table
+from deployments.cli.entry_point import app
+from dpalgos.errors import ParameterError
 from storage.atomic import write_bytes
 from storage.errors import InputError
 
@@ -99,7 +100,7 @@ def _plot(records: list[Record], path: Path) -> None:
     from matplotlib.figure import Figure
 
     from tasks.runtime.plots import png_of
-    from unitball.frontiers import plot
+    from unitball.training import plot
 
     frame = pd.DataFrame(records)
     numbers = [str(name) for name in frame.select_dtypes("number").columns if frame[name].notna().any()]
@@ -125,3 +126,40 @@ def _cell(value: object) -> str | None:
         return None
     text = f"{value:.6g}" if isinstance(value, float) else str(value)
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+
+
+@app.command(epilog="Example: unitball algorithms --kind systems --proved")
+@answered
+def algorithms(
+    kind: Annotated[str | None, typer.Option(help="systems, projections, trainers, evaluators or aggregators.")] = None,
+    proved: Annotated[bool, typer.Option("--proved", help="Only what may run on private rows.")] = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print the whole page of guarantees.")] = False,
+) -> Answer:
+    """List the algorithms: name, kind, trust, what is proved, what is claimed, source."""
+    from tasks.experiments.registered import describe_all
+
+    if markdown:
+        from tasks.experiments.registered import render
+
+        sys.stdout.write(render())
+        raise typer.Exit
+    described = describe_all()
+    kinds = dict.fromkeys(entry["kind"] for entry in described)
+    if kind is not None and kind not in kinds:
+        raise ParameterError(f"--kind {kind!r} is none of {', '.join(kinds)}")
+    entries = [
+        entry for entry in described if (kind is None or entry["kind"] == kind) and (not proved or entry["proved"])
+    ]
+    rows = (
+        (one["name"], one["kind"], ", ".join(one["trust"]), _proved(one), one["claim"], one["source"])
+        for one in entries
+    )
+    headings = ("name", "kind", "trust", "proved", "claim", "source")
+    return Answer({"algorithms": entries}, [table(headings, rows, title="Algorithms")])
+
+
+def _proved(entry: dict[str, Any]) -> str:
+    if entry["proved"]:
+        return str(entry["proved"])
+    counterpart = f"; sound: {entry['sound_counterpart']}" if entry["sound_counterpart"] else ""
+    return f"[red]none[/]{counterpart}"

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from rich.console import RenderableType
 from rich.table import Table
 
-from deployments.cli.answers import table
-from dpalgos.rounding import rounded_up
+from deployments.cli.common import table
+from dpalgos.validation import rounded_up
 
 if TYPE_CHECKING:
     from tasks.tracking.results import Proved, RunResult

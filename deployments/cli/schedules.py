@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from deployments.cli.answers import Answer, answered, table
-from deployments.cli.app import app
-from deployments.cli.common import require_readable
+from deployments.cli.common import Answer, answered, require_readable, table
+from deployments.cli.entry_point import app
 from deployments.cli.options import options_of
 from dpalgos.errors import ParameterError
 from tasks.planning.configuration import TrainingConfig

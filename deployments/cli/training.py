@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from deployments.cli.answers import Answer, answered
-from deployments.cli.app import app
-from deployments.cli.common import DaskOption, progress, require_readable
+from deployments.cli.common import Answer, DaskOption, answered, progress, require_readable
+from deployments.cli.entry_point import app
 from deployments.cli.options import options_of
 from deployments.cli.run_results import shown_results
 from dpalgos.errors import ParameterError
@@ -59,8 +58,7 @@ def train(
 
 def _ingest(name: str, path: Path, format: str | None, public: bool) -> None:
     from storage.refs import Visibility
-    from tasks.datasets.registration import ingest
-    from tasks.datasets.request import IngestRequest
+    from tasks.datasets.registration import IngestRequest, ingest
 
     visibility = Visibility.PUBLIC if public else Visibility.PRIVATE
     request = IngestRequest(name=name, path=require_readable(path, "--path"), format=format, visibility=visibility)

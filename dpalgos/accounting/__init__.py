@@ -9,11 +9,10 @@
 All functions take plain values and depend on public facts only.
 """
 
-from dpalgos.accounting.calibration import Allocation, allocate, calibrate
+from dpalgos.accounting.calibration import Allocation, allocate, calibrate, group_loss, losses_under
 from dpalgos.accounting.composition import compose
 from dpalgos.accounting.costs import PlanCost, price
 from dpalgos.accounting.profiles import PrivacyProfile
-from dpalgos.accounting.scaling import group_loss, losses_under
 from dpalgos.accounting.spending import (
     Admission,
     FilterCap,

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, singledispatch
+from typing import Any
+
+import numpy as np
 
 from dpalgos.accounting.conversions import (
+    mu_of_pure,
     require_delta,
     require_epsilon,
     rho_of_mu,
     rho_of_pure,
 )
-from dpalgos.accounting.library import library_profile
 from dpalgos.accounting.profiles import (
     AtomsProfile,
     ClassicalZeroConcentratedProfile,
@@ -24,9 +27,12 @@ from dpalgos.accounting.profiles import (
     UnboundedProfile,
     ZeroConcentratedProfile,
     atom_count,
+    gaussian_curve,
     product,
     pure_atoms,
+    smallest_epsilon,
     zcdp_atoms,
+    zcdp_grid,
 )
 from dpalgos.errors import ParameterError, UnknownNameError
 from dpalgos.guarantees import (
@@ -39,6 +45,98 @@ from dpalgos.guarantees import (
     SlackGaussian,
     ZeroConcentrated,
 )
+from dpalgos.mechanisms.gaussian import mu_from_epsilon_delta
+from dpalgos.rows import Floats
+
+_CELLS = 40_000
+_UNIT = 2.0**-53
+
+
+@dataclass(frozen=True, slots=True)
+class LibraryProfile:
+    """A composed distribution of the library, plus what its arithmetic may have lost.
+
+    Parameters
+    ----------
+    distribution
+        A ``dp_accounting`` privacy-loss distribution, pessimistic.
+    lost : float
+        Charged to delta beside the distribution's own.
+    reach : float
+        An epsilon beyond which no finite loss lies, a Gaussian's farthest tail apart.
+    """
+
+    distribution: Any
+    lost: float
+    reach: float
+
+    def delta(self, epsilon: float) -> float:
+        """Return the distribution's delta plus what its arithmetic may have lost."""
+        require_epsilon(epsilon)
+        return min(1.0, float(self.distribution.get_delta_for_epsilon(epsilon)) + self.lost)
+
+    def epsilon(self, delta: float) -> float:
+        """Return the smallest epsilon at which :meth:`delta` is at most delta; infinite where there is none."""
+        require_delta(delta)
+        return smallest_epsilon(self.delta, delta, self.reach) if self.delta(self.reach) <= delta else math.inf
+
+
+def library_profile(pure: Mapping[float, int], mu: float, rho: float, infinity: float) -> LibraryProfile:
+    """Compose by dp-accounting, distribution by distribution.
+
+    The library's events are not used: its event accountant ignores how often a randomised response is repeated, and the
+    multiplier of its Gaussian event counts in norm bounds, so that under replace-one it stands for twice the noise.
+
+    Guarantee
+    ---------
+    Never low. Every loss is put on the grid pessimistically (pure epsilons rounded up; Gaussian and zCDP by "connect
+    the dots"), the tails that the library cuts off it moves to infinity. It convolves by fast Fourier transforms, whose
+    error is charged here: with N points and unit round-off u, the computed transform is off by at most ``7 u log2 N``
+    of its l2 norm (Higham, "Accuracy and stability of numerical algorithms", 2002, Theorem 24.2). Two forward
+    transforms, a product and one backward transform of vectors whose l1 norms (and so l2 norms) are at most 1 leave an
+    l2 error of at most ``21 u log2 N``, hence an l1 error of at most that times sqrt N, and delta is a sum over the
+    result with weights from 0 to 1.
+    """
+    from dp_accounting.pld import pld_pmf, privacy_loss_distribution
+
+    total = math.fsum(epsilon * count for epsilon, count in pure.items())
+    gaussian_reach = mu * (mu / 2 + 9) if mu > 0 else 0.0
+    zcdp_reach = rho + 2 * math.sqrt(40 * rho)
+    reach = total + gaussian_reach + zcdp_reach
+    interval = max(reach, 1e-9) / _CELLS
+    parts = []
+    for epsilon, count in pure.items():
+        rounded: dict[int, float] = defaultdict(float)
+        atoms = pure_atoms(epsilon, count)
+        for loss, probability in zip(atoms.losses.tolist(), atoms.probabilities.tolist(), strict=True):
+            rounded[math.ceil(loss / interval)] += probability
+        parts.append(
+            privacy_loss_distribution.PrivacyLossDistribution.create_from_rounded_probability(
+                dict(rounded), 0.0, interval
+            )
+        )
+    if mu > 0:
+        parts.append(privacy_loss_distribution.from_gaussian_mechanism(1 / mu, value_discretization_interval=interval))
+    if rho > 0:
+        cells = math.ceil(zcdp_reach / interval)
+        grid = np.arange(-cells, cells + 1)
+        parts.append(
+            privacy_loss_distribution.PrivacyLossDistribution(
+                pld_pmf.create_pmf_pessimistic_connect_dots(
+                    interval, grid, zcdp_grid(rho, np.asarray(grid * interval, dtype=np.float64))
+                )
+            )
+        )
+    composed = privacy_loss_distribution.PrivacyLossDistribution.create_from_rounded_probability(
+        {0: 1.0 - infinity}, infinity, interval
+    )
+    for part in parts:
+        composed = composed.compose(part)
+    points = 2.0 ** math.ceil(math.log2(4 * _CELLS * (len(parts) + 1)))
+    lost = len(parts) * 21 * _UNIT * math.log2(points) * math.sqrt(points)
+    # Rounding up moves each part's largest loss by less than a cell.
+    return LibraryProfile(composed, lost + 1e-12, reach + (len(parts) + sum(pure.values()) + 1) * interval)
+
 
 # Above this many values of the summed loss (16 distinct pure epsilons, say) it is put on a grid.
 _MOST_ATOMS = 2**17
@@ -301,3 +399,195 @@ def compose(losses: Sequence[Loss], method: str = "tight") -> PrivacyProfile:
         raise UnknownNameError(f"no composition is called {method!r}; known: {', '.join(_METHODS)}")
     components(losses)  # Raises for what is no loss, also where it could not be hashed.
     return _composed(tuple(losses), method)
+
+
+_SAMPLED_CELLS = 10_000
+_SAMPLED_UNIT = 2.0**-53
+_SAMPLED_RESOLUTION = 3e-3
+
+
+def gaussian_part(epsilon: float, delta: float, slack: float) -> float:
+    """Return the largest μ for which revealing everything with probability s, beside μ-GDP, is (ε, δ)-DP.
+
+    ``s + (1 − s) δ_μ(ε) ≤ δ``; rounded down.
+
+    Raises
+    ------
+    ParameterError
+        If s is not between 0 and δ.
+    """
+    if not 0.0 < slack < delta:
+        raise ParameterError(f"the slack is {slack!r}; it must lie between 0 and delta, which is {delta!r}")
+    return mu_from_epsilon_delta(epsilon, math.nextafter((delta - slack) / (1.0 - slack) * (1.0 - 1e-14), 0.0))
+
+
+def sampled_curve(rate: float, multiplier: float, steps: int, reach: float) -> tuple[Floats, Floats]:
+    """Return epsilons from 0 to ``reach`` and upper bounds on δ there, of both orders of the pair.
+
+    Parameters
+    ----------
+    rate : float
+        q, in (0, 1].
+    multiplier : float
+        z: the noise's standard deviation over the largest norm of a record's part.
+    steps : int
+        T.
+    reach : float
+
+    Notes
+    -----
+    Guarantee. Never low: dp-accounting puts each step's loss on a grid by "connect the dots", which dominates, and
+    moves the tails that it cuts off to infinity. Its T-fold convolution is one fast Fourier transform of length N, a
+    power and an inverse transform. With unit round-off u, transforms err by at most ``7 u log2 N`` of their l2 norm
+    (Higham 2002, Theorem 24.2); entries are at most 1 in absolute value, so the T-th power multiplies the error by T at
+    most, and its own rounding adds less than ``8 T u``. In l1 that is at most ``16 (T + 4) u log2 N sqrt N``, charged.
+    """
+    from dp_accounting.pld import privacy_loss_distribution
+
+    interval = reach / _SAMPLED_CELLS
+    one = privacy_loss_distribution.from_gaussian_mechanism(
+        multiplier, value_discretization_interval=interval, sampling_prob=rate
+    )
+    composed = one.self_compose(steps, 1e-15)
+    epsilons = np.linspace(0.0, reach, 257)
+    points = 2.0 ** math.ceil(math.log2(4 * _SAMPLED_CELLS + 2 * steps))
+    lost = 16 * (steps + 4) * _SAMPLED_UNIT * math.log2(points) * math.sqrt(points) + 1e-15
+    return epsilons, np.minimum(np.asarray(composed.get_delta_for_epsilon(epsilons)) * (1 + 1e-9) + lost, 1.0)
+
+
+@lru_cache(maxsize=64)
+def noise_multiplier(rate: float, steps: int, slack: float, mu: float) -> float:
+    """Return a noise multiplier z for which T sampled steps are (s, μ) in the sense of this module, nearly the least.
+
+    Parameters
+    ----------
+    rate : float
+        q, in (0, 1].
+    steps : int
+        T.
+    slack : float
+        s, in (0, 1).
+    mu : float
+
+    Returns
+    -------
+    float
+        At most √T/μ, which is enough without sampling, and is what remains where float64 proves no less (a huge ε, or
+        a tiny s); below it proved by :class:`~dpalgos.accounting.composition.Curve`, within about 0.3 % of the least.
+    """
+    if rate == 1.0:
+        return math.sqrt(steps) / mu * (1.0 + 1e-15)
+    # Beyond, a Gaussian of this mu has less than s left; the curve must have come down to s as well.
+    reach = 1.3 * mu * (mu / 2.0 + math.sqrt(-2.0 * math.log(slack)))
+
+    def holds(multiplier: float) -> bool:
+        return Curve(*sampled_curve(rate, multiplier, steps, reach), slack).excess(mu) <= 0.0
+
+    # Without sampling it is √T/μ, which holds with it too: hockey-stick divergences are jointly convex.
+    high = math.sqrt(steps) / mu * (1.0 + 1e-15)
+    low = high * max(rate, 1e-3) / 2.0
+    while high > low * (1.0 + _SAMPLED_RESOLUTION):
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if holds(middle) else (middle, high)
+    return high
+
+
+_DOMINATION_CELLS = 256
+# Beyond this many products of atoms and nodes the closed form is taken.
+_MOST_TERMS = 2**22
+_RESOLUTION = 1e-4
+
+
+def least_mu(pure: Mapping[float, int], mu: float, slack: float) -> float:
+    """Return a mu for which pure epsilons and a Gaussian together are ``(slack, mu)`` in the sense of this module.
+
+    Parameters
+    ----------
+    pure : mapping of float to int
+        How often each epsilon occurs.
+    mu : float
+        Of the Gaussian beside them; 0 for none.
+    slack : float
+        s, in [0, 1). It is needed where a Gaussian is present (its tail shifted by the pure losses is above every
+        Gaussian's with nearly the same mu far out) and may be tiny: the least mu is decided where H is large.
+
+    Returns
+    -------
+    float
+        At most the root of ``mu^2 + sum of mu_of_pure(epsilon)^2``; never below the least, and relatively within about
+        1e-4 of it.
+
+    Notes
+    -----
+    Guarantee. The condition is proved for all t >= 1, not at the nodes alone. H and G are convex in t. On a cell from
+    ``t`` to ``t e^h`` H lies below its chord, and G above its chord less ``(t (e^h - 1))^2 / 8`` times the largest G''
+    on the cell; ``G'' = phi(mu/2 + ln(t)/mu) / (mu t)`` falls for t >= 1, so it is largest at the left end. Hence the
+    condition with that gap taken off G, at both ends of each cell, implies it on the cell. To the right of the last
+    node H is at most its value there, which is at most s. H is rounded up and G down.
+    """
+    return _least_mu(tuple(sorted(pure.items())), mu, slack)
+
+
+@lru_cache(maxsize=4096)
+def _least_mu(pure: tuple[tuple[float, int], ...], mu: float, slack: float) -> float:
+    counts = dict(pure)
+    # Squares, sum and root are each rounded once.
+    alone = math.sqrt(math.fsum([mu * mu, *(n * mu_of_pure(epsilon) ** 2 for epsilon, n in pure)])) * (1 + 1e-15)
+    several = sum(counts.values()) + (mu > 0) > 1
+    if several and (mu == 0 or slack > 0) and counts and atom_count(counts, 0.0) * _DOMINATION_CELLS <= _MOST_TERMS:
+        curve = Curve.of(counts, mu, slack)
+        # The Kullback-Leibler divergence of a dominated pair is no larger, slack apart.
+        divergence = math.fsum([rho_of_mu(mu), *(n * rho_of_pure(epsilon) for epsilon, n in pure)])
+        return curve.least(math.sqrt(2 * divergence), alone)
+    return alone
+
+
+class Curve:
+    """H at evenly spaced nodes from t = 1 on, rounded up, and how far a Gaussian's curve is from lying above it.
+
+    Parameters
+    ----------
+    nodes : array
+        Values of ln t, the first 0.
+    values : array
+        The larger of both orders' H at the nodes, rounded up.
+    slack : float
+        s.
+    """
+
+    def __init__(self, nodes: Floats, values: Floats, slack: float) -> None:
+        self._nodes, self._values, self._slack = nodes, values, slack
+
+    @classmethod
+    def of(cls, pure: Mapping[float, int], mu: float, slack: float) -> Curve:
+        """Return the curve of pure epsilons and a Gaussian."""
+        atoms = product(pure_atoms(epsilon, count) for epsilon, count in pure.items())
+        # Phi(mu/2 - x/mu) <= exp(-(x/mu - mu/2)^2 / 2) / 2 bounds a Gaussian's H at e^x.
+        tail = mu * (mu / 2 + math.sqrt(-2 * math.log(slack))) if mu > 0 else 0.0
+        reach = (float(atoms.losses.max()) + tail) * (1 + 1e-9)
+        nodes: Floats = np.linspace(0.0, reach, _DOMINATION_CELLS + 1)
+        return cls(nodes, AtomsProfile(atoms, mu=mu).deltas(nodes), slack)
+
+    def excess(self, mu: float) -> float:
+        """Return by how much ``s + (1 - s) G_t`` is too low for some t >= 1; it dominates where this is at most 0."""
+        nodes, slack = self._nodes, self._slack
+        if self._values[-1] > slack:
+            return math.inf
+        # The curve's error is relative in its tail and absolute where two terms of like size are subtracted.
+        cancelled = np.where(nodes <= mu * mu / 2, 1e-13, 0.0)
+        lower = np.maximum(gaussian_curve(mu, nodes) * (1 - 1e-9) - cancelled, 0.0)
+        left = nodes[:-1]
+        with np.errstate(over="ignore", under="ignore"):
+            # t^2 G'' in one exponent, so that neither factor overflows.
+            bend = np.exp(left - (mu / 2 + left / mu) ** 2 / 2) / (math.sqrt(2 * math.pi) * mu)
+        gap = math.expm1(nodes[1] - nodes[0]) ** 2 / 8 * bend * (1 + 1e-9)
+        ends = np.stack([lower[:-1], lower[1:]]) - gap
+        values = np.stack([self._values[:-1], self._values[1:]])
+        return float(np.max(values - slack - (1 - slack) * np.maximum(ends, 0.0)))
+
+    def least(self, low: float, high: float) -> float:
+        """Return nearly the least mu that is found to dominate between two bounds; the upper one is known to."""
+        while high - low > _RESOLUTION * high:
+            middle = (low + high) / 2
+            low, high = (low, middle) if self.excess(middle) <= 0 else (middle, high)
+        return high

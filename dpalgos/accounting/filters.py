@@ -1,92 +1,17 @@
-"""Filters: how much may still be charged when every plan is chosen in view of what earlier plans released.
-
-Setting
--------
-A row is replaced; call the laws of everything released P and Q. The analyst picks plan k (its algorithms and so its
-cost) as any function of the outputs of plans 1 … k-1; a filter looks at the costs alone and stops the process when
-they add up to too much. A plan is fixed when it is charged and enters by bounds on its whole curve, that of all its
-releases together (:mod:`~dpalgos.accounting.domination`). ``H = H_{e^E}(P || Q)`` is the least delta at epsilon E (see
-:mod:`~dpalgos.accounting.profiles`). What a plan costs the row is at most what it costs the row's party
-(:mod:`~dpalgos.accounting.spending`); all sums below are of such costs and hold on every path.
-
-Composing privacy-loss distributions of parameters that were chosen in view of outputs and stopping at the cap is *not*
-among the filters: it is no valid one ("f-differential privacy filters: validity and approximate solutions", arXiv
-2602.06756).
-
-gdp: ``sum mu_k^2 <= B^2`` implies B-Gaussian-DP
-------------------------------------------------
-(Smith, Thakurta, "Fully adaptive composition for Gaussian differential privacy", 2022; Koskela, Tobaben, Honkela,
-"Individual privacy accounting with Gaussian differential privacy", ICLR 2023.) Proof. Let W be Brownian motion with
-drift s, s = 1 under P and 0 under Q. Given the past, plan k's pair of outputs is a post-processing of N(mu_k, 1)
-against N(0, 1) (Blackwell's theorem), and such a draw is read off W's increment over the next ``mu_k^2`` units of
-time, divided by mu_k: N(s mu_k, 1), independent of the past, since the interval's end is known at its start. So the
-transcript is a post-processing of W up to time B^2, and W's likelihood ratio there depends on ``W(B^2) ~ N(s B^2,
-B^2)`` alone: a pair that is N(B, 1) against N(0, 1).
-
-zcdp: ``sum rho_k <= B`` implies B-zCDP
----------------------------------------
-(Feldman, Zrnic, "Individual privacy accounting via a Rényi filter", NeurIPS 2021; Whitehouse, Ramdas, Rogers, Wu,
-"Fully-adaptive composition in differential privacy", ICML 2023, also with slack.) Proof. Let Λ_k be the likelihood
-ratio after k plans. For every alpha > 1, ``Λ_k^alpha exp(-(alpha-1) alpha sum_{j<=k} rho_j)`` is a supermartingale
-under Q, because plan k's divergence given the past is at most ``alpha rho_k`` and rho_k is known before it. So
-``E_Q[Λ^alpha] <= exp((alpha-1) alpha B)``.
-
-basic: ``sum epsilon_k <= E`` and ``sum delta_k <= D`` implies (E, D)-DP
------------------------------------------------------------------------
-(Rogers, Roth, Ullman, Vadhan, "Privacy odometers and filters", NeurIPS 2016.) Proof: with the slack argument below for
-delta_k, and ``Λ <= exp(sum epsilon_k)`` outside.
-
-Slack
------
-An (epsilon, delta)-DP pair is, with probability ``1 - delta``, an epsilon-DP pair, and anything else otherwise
-(Murtagh, Vadhan 2016, Lemma 3.2). A plan whose curve lies below ``s + (1 - s) H_t(G_mu)`` is a post-processing of the
-pair that is mu-Gaussian-DP with probability ``1 - s`` and tells everything otherwise, so it is of the same form. Let
-slack_k be these probabilities, ``sum slack_k <= S`` on every path. Let P', Q'
-be the laws of the process in which the pure pair is always drawn. On transcripts on which it was always drawn, P and Q
-have densities ``w dP'`` and ``w dQ'`` with the same ``w = prod (1 - slack_k) <= 1``, so these contribute at most ``∫ w
-max(0, dP' - e^E dQ') <= H'``; the rest has P-probability at most S. Hence ``H <= S + H'``, with H' from the filter.
-
-The best that applies
----------------------
-The analyst may let outputs decide which filter serves best, so delta is divided: filter f gets ``D_f``, sum D_f <= D,
-and a plan is admitted if afterwards *some* f finds the whole history within (E, D_f). Proof. Costs are non-negative,
-so if f holds at the end it held all the time. Sort transcripts by the first f that holds at their end, into T_f. On
-T_f the process coincides with the one that f alone stops, with laws P_f, Q_f, so ``P(A ∩ T_f) = P_f(A ∩ T_f)``, alike
-for Q, and for any event A ``P(A) - e^E Q(A) = sum_f [P_f(A ∩ T_f) - e^E Q_f(A ∩ T_f)] <= sum_f D_f <= D``. (Without
-the division this is false: a test shows a process that exceeds D.) Basic sums of pure epsilons hold with ``D_f = 0``,
-so they need no part of delta.
-
-The parts may be any function of the account's first plan, since nothing was released when it was chosen. :func:`shares`
-gives 7/8 to the filter that would find the least epsilon after ten such plans and 1/16 to each other, which costs the
-favourite less than 2 % of its mu^2 at epsilon 1 and delta 1e-5, instead of 12 % with thirds.
-
-A single plan
--------------
-If all that touches a row is one plan, its releases were fixed before any of them, and its tight composition at the full
-D counts. Proof that this goes with the filters. Plans before the first one that touches the row have the same law under
-P and Q; condition on them. That first plan is then a fixed one. Either some filter holds it: then all transcripts are
-covered by the argument above, the single plan's included. Or none does, and none will after more plans, so nothing
-that touches the row follows it: the transcript is that plan's, and H <= D is its tight composition's statement.
-
-Two plans at once
------------------
-Plans whose releases interleave are covered too: an interactive mechanism is an interactive post-processing of the pair
-that its whole trade-off function allows (Vadhan, Zhang, "Concurrent composition theorems for differential privacy",
-STOC 2023, Theorem 1.4), so concurrent composition costs no more than sequential, and every filter for (epsilon,
-delta)-DP, f-DP or Rényi-DP extends to it (Haney, Shoemate, Tian, Vadhan, Vyrros, Xu, Zhang, "Concurrent composition for
-interactive differential privacy with adaptive privacy-loss parameters", CCS 2023).
-"""
+"""Filters: how much may still be charged when every plan is chosen in view of what earlier plans released."""
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from dpalgos.accounting.conversions import rho_from_epsilon_delta, zcdp_delta, zcdp_epsilon
 from dpalgos.accounting.costs import PlanCost
 from dpalgos.accounting.profiles import GaussianProfile, gaussian_epsilon
+from dpalgos.errors import ParameterError
 from dpalgos.mechanisms.gaussian import mu_from_epsilon_delta
 
 _SMALLEST_DELTA = 1e-300
@@ -247,3 +172,100 @@ def _least_epsilon(totals: Totals, delta: float, parts: tuple[tuple[str, float],
 def within_any(totals: Totals, epsilon: float, delta: float, parts: Mapping[str, float]) -> bool:
     """Whether some filter finds the sums within epsilon and its part of delta."""
     return any(FILTERS[name].holds(totals, epsilon, part * delta) for name, part in parts.items())
+
+
+RESERVED = 1 / 16
+"""Of an account's delta, what is kept for the filters that raises open: half for the first, half of the rest each."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Earlier:
+    """A filter that a raise has closed: it stays within (``epsilon``, ``delta``).
+
+    Parameters
+    ----------
+    epsilon, delta : float
+        Its own.
+    changes : int
+        How many changes of the cap preceded it.
+    """
+
+    epsilon: float
+    delta: float
+    changes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilterInForce:
+    """Where an account stands in its series of filters.
+
+    Parameters
+    ----------
+    promised : float
+        The highest cap so far: the epsilon of the theorem, at the account's delta.
+    earlier_epsilon : float
+        The part of it that earlier filters hold, spent or not.
+    delta : float
+        What this filter may spend; for the first one the account's whole delta, of which ``reserved`` is for raises.
+    reserved : float
+        Share of ``delta`` that a plan may use only while it is the only one that touches a row.
+    changes : int
+        How many changes of the cap preceded this filter: plans charged after them belong to it.
+    earlier : tuple of Earlier
+    """
+
+    promised: float
+    earlier_epsilon: float
+    delta: float
+    reserved: float
+    changes: int
+    earlier: tuple[Earlier, ...]
+
+
+def filter_in_force(caps: Sequence[float], delta: float, reserved: float = RESERVED) -> FilterInForce:
+    """Return the filter that an account's caps have led to.
+
+    Parameters
+    ----------
+    caps : sequence of float
+        Epsilon of the cap at opening and after each change, in order.
+    delta : float
+        The account's, at opening.
+    reserved : float
+        Share of it that the account kept for raises at opening, in (0, 1): the series is 1 - reserved, reserved / 2,
+        reserved / 4, …
+
+    Raises
+    ------
+    ParameterError
+        Without a cap, or for a share outside (0, 1).
+    """
+    if not 0 < reserved < 1:
+        raise ParameterError(f"the share of delta that is kept for raises is {reserved!r}; it must be between 0 and 1")
+    if not caps:
+        raise ParameterError("an account without a cap has no filter; give the epsilon of its cap at opening")
+    earlier: list[Earlier] = []
+    promised, below, changes = caps[0], 0.0, 0
+    for index, cap in enumerate(caps[1:], start=1):
+        if cap > promised:
+            # What a filter may hold is rounded down: its end less its beginning.
+            share = _share(len(earlier), reserved) * delta
+            earlier.append(Earlier(epsilon=_difference(promised, below), delta=share, changes=changes))
+            promised, below, changes = cap, promised, index
+    first = not earlier
+    return FilterInForce(
+        promised=promised,
+        earlier_epsilon=below,
+        delta=delta if first else _share(len(earlier), reserved) * delta,
+        reserved=reserved if first else 0.0,
+        changes=changes,
+        earlier=tuple(earlier),
+    )
+
+
+def _share(number: int, reserved: float) -> float:
+    return 1 - reserved if number == 0 else reserved * 2.0**-number
+
+
+def _difference(high: float, low: float) -> float:
+    return high if low == 0 else max(math.nextafter(high - low, 0.0), 0.0)

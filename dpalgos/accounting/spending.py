@@ -31,7 +31,7 @@ from dpalgos.accounting.conversions import require_delta, require_epsilon, rho_o
 from dpalgos.accounting.costs import PlanCost, unproved
 from dpalgos.accounting.filters import Totals, least_epsilon, shares, within_any
 from dpalgos.guarantees import Loss
-from dpalgos.rounding import rounded_down, rounded_up
+from dpalgos.validation import rounded_down, rounded_up
 
 History = Sequence[tuple[str, Mapping[str, PlanCost]]]
 """Charged plans in order: the partition of each, and what it costs every party it touches."""
@@ -53,7 +53,7 @@ class FilterCap:
     delta : float
         What the filter in force may spend.
     earlier : float
-        The part of epsilon that earlier filters hold (:mod:`dpalgos.accounting.successive`).
+        The part of epsilon that earlier filters hold (:mod:`dpalgos.accounting.filters`).
     reserved : float
         Share of delta that is kept for later filters: only a plan that is the only one of a row may use it.
 

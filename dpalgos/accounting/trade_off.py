@@ -33,8 +33,8 @@ import scipy
 from dpalgos.accounting.composition import components, compose
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Loss
-from dpalgos.rounding import rounded_down
 from dpalgos.rows import Floats
+from dpalgos.validation import rounded_down
 
 TYPE_I_ERRORS = (0.001, 0.01, 0.05, *(round(0.1 * tenth, 1) for tenth in range(1, 10)))
 """Where curves are stated: what a careful test allows itself, and tenths."""

@@ -8,7 +8,7 @@ from functools import partial
 
 import numpy as np
 
-from dpalgos.audit.clopper_pearson import epsilon_lower_bound
+from dpalgos.audit.bounds import epsilon_lower_bound
 from dpalgos.rows import Floats
 
 Outputs = Mapping[str, Floats]

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dpalgos.audit.clopper_pearson import probability_upper_bound
+from dpalgos.audit.bounds import gaussian_lower_bound, probability_upper_bound
 from dpalgos.audit.events import Event, Outputs, bound_of_event, fisher_score, learn_event, part_of
-from dpalgos.audit.gaussian import gaussian_lower_bound
 from dpalgos.rows import Floats
 
 RATIO = "log likelihood ratio of the sums"

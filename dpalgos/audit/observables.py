@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dpalgos.audit.clopper_pearson import epsilon_lower_bound
+from dpalgos.audit.bounds import epsilon_lower_bound
 from dpalgos.audit.events import bound_of_event, learn_event, part_of
 from dpalgos.errors import ParameterError
 from dpalgos.rows import Floats
@@ -64,7 +64,7 @@ def compare(
     ---------
     If the whole observation is (epsilon, delta)-indistinguishable on neighbours and runs are independent,
     ``lower_bound`` exceeds epsilon with probability at most 1 − confidence: one event, of any field, is learnt on the
-    first half of the runs and counted on the second (:func:`~dpalgos.audit.clopper_pearson.epsilon_lower_bound`), so
+    first half of the runs and counted on the second (:func:`~dpalgos.audit.bounds.epsilon_lower_bound`), so
     that nothing is to be corrected for the number of fields. Codes given to texts are an injective renaming, and a
     field that is left out, because the first half shows nothing in it, can only make the bound smaller.
 

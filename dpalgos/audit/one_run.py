@@ -46,7 +46,7 @@ from scipy.stats import binom
 
 from dpalgos.accounting.composition import components, compose
 from dpalgos.accounting.trade_off import gaussian_mu
-from dpalgos.audit.clopper_pearson import largest_refuted
+from dpalgos.audit.bounds import largest_refuted
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Loss
 from dpalgos.rows import Floats, Ints

@@ -15,14 +15,13 @@ from dpalgos.accounting.calibration import allocate
 from dpalgos.algorithms import AdditiveNoise, Algorithm, is_sum_algorithm
 from dpalgos.audit.events import Outputs
 from dpalgos.audit.experiment import GAUSSIAN_RATIO, RATIO, Effort, Experiment, one_by_one
-from dpalgos.audit.ratios import is_gaussian, log_ratio
 from dpalgos.audit.report import AuditReport, Stated, audit_experiments
-from dpalgos.audit.sums import observed_ratio, run_watched
+from dpalgos.audit.sums import is_gaussian, log_ratio, observed_ratio, run_watched
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Neighbours, Setting, Trust
 from dpalgos.keystream import KeyedNoise
 from dpalgos.mechanisms.discrete_gaussian import DiscreteGaussian
-from dpalgos.mechanisms.discrete_laplace import DiscreteLaplace
+from dpalgos.mechanisms.laplace import DiscreteLaplace
 from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
 from dpalgos.mechanisms.symmetric import pack
 from dpalgos.models import Artefact, Projection
@@ -32,7 +31,7 @@ from dpalgos.projections.covariance import gram_matrix
 from dpalgos.registry import construct, lookup
 from dpalgos.rows import NULL_LABEL, ArrayRows, Floats, Rows
 from dpalgos.summation import SumAlgorithm
-from dpalgos.trainers.descent import GradientSumTrainer
+from dpalgos.trainers.gradient_descent import GradientSumTrainer
 
 Noise = Callable[[bytes, str], NoiseSource]
 """Makes the noise of one run from a secret and an identity."""

@@ -1,20 +1,24 @@
-"""What evaluators share: sums of integers over rows, with integer noise on each number."""
+"""Charged evaluation on private hold-out rows: confusion matrix, score histogram, discordance, error sums."""
 
 from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
 from dpalgos.algorithms import OneSum, PrivateAlgorithm
+from dpalgos.errors import ParameterError
 from dpalgos.guarantees import RELATIONS, GaussianMu, Guarantee, Loss, Neighbours, Numerics, PureEpsilon, Setting
-from dpalgos.mechanisms.discrete_laplace import DiscreteLaplace
+from dpalgos.mechanisms.laplace import DiscreteLaplace
 from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
 from dpalgos.models import Statistic
-from dpalgos.rows import Floats, Ints, Rows
+from dpalgos.neighbouring import NeighbouringPair, one_row_apart
+from dpalgos.registry import register
+from dpalgos.rows import NULL_LABEL, Floats, Ints, Rows, null_records
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,3 +95,422 @@ class LaplaceSums(NoisySums):
         """Return sqrt(2 p) / (1 - p) with p = exp(-1 / scale), in units of the sums."""
         inverse = 1.0 / self.law(setting).scale
         return math.sqrt(2.0 * math.exp(-inverse)) / -math.expm1(-inverse) / self.unit
+
+
+def predicted_classes(scores: Floats) -> Ints:
+    """Return class indices (m,) from decision values (m, K), or (m, 1) where the sign decides; NaN is class 0."""
+    if scores.shape[1] == 0:
+        return np.zeros(len(scores), dtype=np.int64)
+    if scores.shape[1] == 1:
+        return (scores[:, 0] > 0).astype(np.int64)
+    return np.asarray(np.where(np.isfinite(scores), scores, -np.inf).argmax(axis=1), dtype=np.int64)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CountedPairs(NoisySums):
+    """Counts of (true class, predicted class) with integer noise; subclasses say which noise, in which norm."""
+
+    def sum_shape(self, setting: Setting) -> tuple[int, ...]:
+        """Return (K, K)."""
+        return (max(setting.classes, 2),) * 2
+
+    def contribution(self, state: Ints, rows: Rows, setting: Setting) -> Ints:
+        """Return the exact counts (K, K), true class by predicted class."""
+        classes, _ = self.sum_shape(setting)
+        counts = np.zeros(classes * classes, dtype=np.int64)
+        for block, labels in rows.blocks():
+            scores = np.asarray(block, dtype=np.float64)
+            kept = ~null_records(scores, labels, classes)
+            # A score too many is the last class's: whatever the model, a row is counted in one of the cells.
+            predicted = np.minimum(predicted_classes(scores[kept]), classes - 1)
+            cells = np.asarray(labels[kept], dtype=np.int64) * classes + predicted
+            counts += np.bincount(cells, minlength=classes * classes)
+        return counts.reshape(classes, classes)
+
+
+@register("evaluators", "confusion-matrix")
+@dataclass(frozen=True, kw_only=True)
+class ConfusionMatrix(CountedPairs, GaussianSums):
+    """Count (true class, predicted class) pairs over the hold-out rows and add integer noise to each count.
+
+    The rows' features are decision values of a released model. Accuracy, precision, recall, F1 and MCC of the noisy
+    matrix are post-processing.
+
+    Guarantee
+    ---------
+    mu-GDP, exact. Replace-one moves one unit from one cell to another, an l2 change of at most sqrt(2); a null record
+    is not counted, so replace-special changes one cell by one. The counts are integers, so rounded Gaussian noise of
+    scale ``sensitivity / mu`` costs exactly what the Gaussian mechanism does (see ``mechanisms.rounded_gaussian``).
+
+    Parameters
+    ----------
+    budget : GaussianMu
+
+    References
+    ----------
+    Dong, Roth, Su, "Gaussian differential privacy", JRSS B 84 (2022), Theorem 1.
+    """
+
+    measured: ClassVar[str] = "counts, l2"
+
+    def sensitivity(self, setting: Setting) -> float:
+        """Return the root of the number of cells that one record moves by one."""
+        return math.sqrt(setting.neighbours.records)
+
+
+@register("evaluators", "laplace-confusion-matrix")
+@dataclass(frozen=True, kw_only=True)
+class LaplaceConfusionMatrix(CountedPairs, LaplaceSums):
+    """Count (true class, predicted class) pairs over the hold-out rows and add discrete Laplace noise to each count.
+
+    For models whose training spends a pure epsilon: measuring them spends no delta either.
+
+    Guarantee
+    ---------
+    epsilon-DP, exact. Replace-one moves one unit from one cell to another, an l1 change of at most 2; a null record is
+    not counted, so replace-special changes one cell by one. Discrete Laplace noise of scale ``sensitivity / epsilon``
+    on each count (see ``mechanisms.discrete_laplace``).
+
+    Parameters
+    ----------
+    budget : PureEpsilon
+
+    References
+    ----------
+    Dwork, McSherry, Nissim, Smith, "Calibrating noise to sensitivity in private data analysis", TCC 2006, Theorem 1;
+    Ghosh, Roughgarden, Sundararajan, "Universally utility-maximizing privacy mechanisms", STOC 2009.
+    """
+
+    measured: ClassVar[str] = "counts, l1"
+
+    def sensitivity(self, setting: Setting) -> float:
+        """Return the number of cells that one record moves by one."""
+        return float(setting.neighbours.records)
+
+
+@register("evaluators", "score-histogram")
+@dataclass(frozen=True, kw_only=True)
+class ScoreHistogram(GaussianSums):
+    """Histogram each class's scores apart for rows of the class and rows of the others, with integer noise.
+
+    Scores are squashed by the logistic function first, so that bins on [0, 1] need no range learnt from the rows.
+
+    Guarantee
+    ---------
+    mu-GDP, exact. A row is counted once in each of the K histograms (one for a binary problem), so replace-one
+    moves the counts by at most sqrt(2 K) in l2 and replace-special by sqrt(K): a null record is not counted.
+
+    Parameters
+    ----------
+    budget : GaussianMu
+    bins : int
+        At least 2; the area is exact up to ties within a bin.
+
+    References
+    ----------
+    Dong, Roth, Su, "Gaussian differential privacy", JRSS B 84 (2022), Theorem 1.
+    """
+
+    bins: int = 32
+    measured: ClassVar[str] = "counts, l2"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.bins < 2:
+            raise ParameterError(f"bins is {self.bins}; it must be at least 2")
+
+    @staticmethod
+    def _histograms(setting: Setting) -> int:
+        return 1 if setting.classes <= 2 else setting.classes
+
+    def sensitivity(self, setting: Setting) -> float:
+        """Return the root of the number of bins that one record moves by one."""
+        return math.sqrt(setting.neighbours.records * self._histograms(setting))
+
+    def sum_shape(self, setting: Setting) -> tuple[int, ...]:
+        """Return (histograms, 2, bins)."""
+        return self._histograms(setting), 2, self.bins
+
+    def neighbouring_pair(self, setting: Setting) -> NeighbouringPair:
+        """Return a row with the largest score for every class against one with the smallest: all histograms move."""
+        scores = np.ones(setting.dimension)
+        return one_row_apart(setting, scores, -scores)
+
+    def contribution(self, state: Ints, rows: Rows, setting: Setting) -> Ints:
+        """Return the exact counts (histograms, 2, bins): rows of the other classes, rows of the class."""
+        histograms = self._histograms(setting)
+        counts = np.zeros(self.sum_shape(setting), dtype=np.int64)
+        for block, labels in rows.blocks():
+            scores = np.asarray(block, dtype=np.float64)
+            kept = ~null_records(scores, labels, max(setting.classes, 2))
+            truth = np.asarray(labels[kept], dtype=np.int64)
+            # A score that the model does not have is zero.
+            known = np.pad(scores[kept], ((0, 0), (0, max(histograms - scores.shape[1], 0))))
+            squashed = 1.0 / (1.0 + np.exp(-np.clip(known, -50.0, 50.0)))
+            bins = np.minimum((squashed * self.bins).astype(np.int64), self.bins - 1)
+            for index in range(histograms):
+                positive = truth == (1 if histograms == 1 else index)
+                for side, chosen in enumerate((~positive, positive)):
+                    counts[index, side] += np.bincount(bins[chosen, index], minlength=self.bins)
+        return counts
+
+
+def area_under_curve(histograms: Floats) -> float:
+    """Return the area under the ROC curve from (noisy) histograms (K, 2, bins), averaged over the classes.
+
+    Post-processing: negative counts are cut to zero; ties within a bin count half; 0.5 where a side is empty.
+    """
+    areas = []
+    for negative, positive in np.maximum(histograms, 0.0):
+        below = np.cumsum(negative) - negative
+        pairs = positive.sum() * negative.sum()
+        areas.append(0.5 if pairs == 0 else float(positive @ (below + 0.5 * negative) / pairs))
+    return float(np.mean(areas))
+
+
+def curves_of(histograms: Floats) -> list[Floats]:
+    """Return a ROC curve for each of the (noisy) histograms (K, 2, bins): (false, true positive rate) from (0, 0).
+
+    Post-processing: negative counts are cut to zero, so that curves rise; one whose side is empty is the diagonal.
+    """
+    curves = []
+    for sides in np.maximum(histograms, 0.0)[:, :, ::-1]:
+        totals = sides.sum(axis=1, keepdims=True)
+        rates = np.cumsum(sides, axis=1) / np.where(totals > 0, totals, 1.0)
+        rates = rates if (totals > 0).all() else np.linspace([0.0, 0.0], [1.0, 1.0], sides.shape[1] + 1).T[:, 1:]
+        curves.append(np.concatenate([np.zeros((1, 2)), rates.T]))
+    return curves
+
+
+QUANTILE = 1.6448536269514722
+"""Of the normal distribution: one-sided, 95 %."""
+
+
+@register("evaluators", "discordance")
+@dataclass(frozen=True, kw_only=True)
+class Discordance(ConfusionMatrix):
+    """Count the hold-out rows that one of two models alone gets right (McNemar's discordant pairs), with integer noise.
+
+    The rows' features are the decision values of the first model, and beside them those of the second: ``dimension //
+    2`` columns, and the rest. A model without columns says class 0.
+
+    The difference of the two counts is that of the models' correct answers. Under replace-one it has the noise that
+    this difference would need by itself: a row adds -1, 0 or 1 to it, so that its sensitivity is 2 and its noise 2 /
+    mu; here each count has sqrt(2) / mu, and the difference sqrt(2) times that. What is gained is their sum, which says
+    how much of a difference the draw of the rows explains. Under replace-special, where the difference alone would need
+    1 / mu, the price of that is a factor of sqrt(2).
+
+    Guarantee
+    ---------
+    mu-GDP, exact. Replace-one takes one from one of two counts at most and adds one to one at most, an l2 change of at
+    most sqrt(2); a null record is not counted, so replace-special changes one count by one. Rounded Gaussian noise of
+    scale ``sensitivity / mu`` on each count, as for :class:`~dpalgos.evaluators.noisy_sums.ConfusionMatrix`.
+
+    Parameters
+    ----------
+    budget : GaussianMu
+
+    References
+    ----------
+    Dong, Roth, Su, "Gaussian differential privacy", JRSS B 84 (2022), Theorem 1; McNemar, "Note on the sampling error
+    of the difference between correlated proportions or percentages", Psychometrika 12 (1947).
+    """
+
+    def sum_shape(self, setting: Setting) -> tuple[int, ...]:
+        """Return (2,): rows that the first model alone gets right, rows that the second alone does."""
+        return (2,)
+
+    def neighbouring_pair(self, setting: Setting) -> NeighbouringPair:
+        """Return a row of class 1, which the second model alone gets right, against one of class 0, the first's."""
+        width = setting.dimension // 2
+        scores = np.concatenate([_says(0, width), _says(1, setting.dimension - width)]) / 2
+        return one_row_apart(setting, scores, scores, labels=(1, 0))
+
+    def contribution(self, state: Ints, rows: Rows, setting: Setting) -> Ints:
+        """Return the exact counts (2,)."""
+        width = setting.dimension // 2
+        counts = np.zeros(2, dtype=np.int64)
+        for block, labels in rows.blocks():
+            scores = np.asarray(block, dtype=np.float64)
+            kept = ~null_records(scores, labels, max(setting.classes, 2))
+            truth = np.asarray(labels[kept], dtype=np.int64)
+            first, second = (predicted_classes(part) == truth for part in (scores[kept, :width], scores[kept, width:]))
+            counts += [int((first & ~second).sum()), int((second & ~first).sum())]
+        return counts
+
+
+def _says(index: int, columns: int) -> Floats:
+    """Return decision values of so many columns that say class 0 or 1."""
+    return np.full(1, 2.0 * index - 1.0) if columns == 1 else np.eye(1, columns, index)[0]
+
+
+def accuracy_gain(counts: Floats, rows: int, deviation: float) -> tuple[float, float]:
+    """Return by how much the second model is more accurate than the first, and the 95 % margin of that.
+
+    Post-processing. The margin is one-sided: with the normal approximation, a second model that is no better has a gain
+    above it with a probability of at most 1/20, over the noise and the draw of the rows. The variance of a row's
+    difference is at most the share of discordant rows, which is taken at its own upper 95 % limit.
+
+    Parameters
+    ----------
+    counts : array (2,)
+        Noisy or exact.
+    rows : int
+        That were counted, public.
+    deviation : float
+        Standard deviation of the noise of each count; 0 for exact ones.
+
+    Returns
+    -------
+    (float, float)
+    """
+    noise = math.sqrt(2.0) * deviation
+    discordant = min(max(float(counts.sum()) + QUANTILE * noise, 0.0), float(rows))
+    return float(counts[1] - counts[0]) / rows, QUANTILE * math.sqrt(noise**2 + discordant) / rows
+
+
+_GRID = 1 << 10
+_UNIT = _GRID * _GRID
+SQUARES_WEIGHT = 2
+"""The squared errors' sum is the smallest in a good model, and gets twice the precision."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ErrorSums(NoisySums):
+    """Five sums over the hold-out rows, with integer noise; subclasses say which noise, in which norm.
+
+    The rows' features are the predictions p of a released model, their labels the targets. Both are clipped to the
+    declared range [low, high]; with t the target mapped to [-1, 1] and a = |p - t| / (high - low) in [0, 1], a row adds
+
+        s = (1, 2 a^2, a, t, t^2),
+
+    and a null record nothing. Mean squared error, mean absolute error and R^2 of the clipped predictions follow from
+    the sums. All is in integers from the row on: A = round(G a) and T = round(G t) with G = 1024, and the row adds
+    (G^2, 2 A^2, G A, G T, T^2), which is s exactly at a = A / G and t = T / G, both still in their ranges.
+
+    Sensitivity
+    -----------
+    Let d = |t - t'| and m = |t + t'|, so that d + m <= 2.
+
+    *l2, replace-one*, both records real: (2 a^2 - 2 a'^2)^2 + (a - a')^2 <= 5, and
+    (t - t')^2 + (t^2 - t'^2)^2 = d^2 (1 + m^2) <= d^2 (1 + (2 - d)^2), which rises in d (its derivative is
+    2 d (2 d^2 - 6 d + 5) > 0) to 4. Together at most 9, attained by a = 1, t = 1 against a = 0, t = -1: **3**.
+    One record null: |s|^2 <= 1 + 4 + 1 + 1 + 1 = 8, less. *Replace-special*: **sqrt(8)**, attained by a = t = 1.
+
+    *l1*: real against real at most 2 + 1 + d (1 + m) <= 3 + d (3 - d) <= 5.25; real against null at most 6, attained
+    by a = t = 1. So **6** under both relations, since null records occur under replace-one too.
+
+    Parameters
+    ----------
+    budget : Loss
+    label_range : (float, float)
+        Declared, low below high, in the unit of the target.
+    """
+
+    label_range: Sequence[float] = (0.0, 1.0)
+    unit: ClassVar[int] = _UNIT
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if len(self.label_range) != 2 or not -math.inf < self.label_range[0] < self.label_range[1] < math.inf:
+            raise ParameterError(f"label_range is {list(self.label_range)}; it must be two finite numbers, low < high")
+        object.__setattr__(self, "label_range", tuple(float(end) for end in self.label_range))
+
+    def sum_shape(self, setting: Setting) -> tuple[int, ...]:
+        """Return (5,)."""
+        return (5,)
+
+    def contribution(self, state: Ints, rows: Rows, setting: Setting) -> Ints:
+        """Return the exact sums (5,) in integers."""
+        low, high = self.label_range
+        total = np.zeros(5, dtype=np.int64)
+        for block, labels in rows.blocks():
+            predictions = np.asarray(block, dtype=np.float64)
+            targets = np.asarray(labels, dtype=np.float64)
+            kept = ~null_records(predictions, targets, setting.classes)
+            # Fractions of the range, clipped before anything can overflow; a product with its reciprocal could.
+            target = (np.clip(targets[kept], low, high) - low) / (high - low)
+            predicted = (np.clip(predictions[kept, :1].sum(axis=1), low, high) - low) / (high - low)
+            error = np.rint(_GRID * np.abs(predicted - target)).astype(np.int64)
+            centred = np.rint(_GRID * (2.0 * target - 1.0)).astype(np.int64)
+            total += [
+                _UNIT * len(error),
+                SQUARES_WEIGHT * int((error * error).sum()),
+                _GRID * int(error.sum()),
+                _GRID * int(centred.sum()),
+                int((centred * centred).sum()),
+            ]
+        return total
+
+    def _worst(self, setting: Setting, *, against_null: bool) -> NeighbouringPair:
+        low, high = self.label_range
+        null = NULL_LABEL if setting.classes > 1 else math.nan
+        row = np.full(setting.dimension, low)
+        return one_row_apart(setting, row, row, labels=(high, null if against_null else low))
+
+
+@register("evaluators", "error-sums")
+@dataclass(frozen=True, kw_only=True)
+class GaussianErrorSums(ErrorSums, GaussianSums):
+    """Sum the errors of a regression over the hold-out rows, with rounded Gaussian noise.
+
+    Guarantee
+    ---------
+    mu-GDP, exact: integer sums of (1, 2 a^2, a, t, t^2) over the rows, a in [0, 1] the error and t in [-1, 1] the
+    target in units of the declared range, have the l2 sensitivity 3, attained by (1, 2, 1, 1, 1) against
+    (1, 0, 0, -1, 1), and sqrt(8) under replace-special, against nothing. Rounded Gaussian noise of scale
+    ``sensitivity / mu`` (see ``mechanisms.rounded_gaussian``).
+
+    Parameters
+    ----------
+    budget : GaussianMu
+    label_range : (float, float)
+
+    References
+    ----------
+    Dong, Roth, Su, "Gaussian differential privacy", JRSS B 84 (2022), Theorem 1.
+    """
+
+    measured: ClassVar[str] = "sums of errors, l2"
+
+    def sensitivity(self, setting: Setting) -> float:
+        """Return how far one record moves the sums."""
+        return 3.0 if setting.neighbours is Neighbours.REPLACE_ONE else math.sqrt(8.0)
+
+    def neighbouring_pair(self, setting: Setting) -> NeighbouringPair:
+        """Return the largest error at the upper end of the range against none at the lower, or a null record."""
+        return self._worst(setting, against_null=False)
+
+
+@register("evaluators", "laplace-error-sums")
+@dataclass(frozen=True, kw_only=True)
+class LaplaceErrorSums(ErrorSums, LaplaceSums):
+    """Sum the errors of a regression over the hold-out rows, with discrete Laplace noise.
+
+    For models whose training spends a pure epsilon: measuring them spends no delta either.
+
+    Guarantee
+    ---------
+    epsilon-DP, exact: integer sums of (1, 2 a^2, a, t, t^2) over the rows, a in [0, 1] the error and t in [-1, 1] the
+    target in units of the declared range, have the l1 sensitivity 6, attained by (1, 2, 1, 1, 1) against a null
+    record. Discrete Laplace noise of scale ``6 / epsilon``.
+
+    Parameters
+    ----------
+    budget : PureEpsilon
+    label_range : (float, float)
+
+    References
+    ----------
+    Dwork, McSherry, Nissim, Smith, "Calibrating noise to sensitivity in private data analysis", TCC 2006, Theorem 1.
+    """
+
+    measured: ClassVar[str] = "sums of errors, l1"
+
+    def sensitivity(self, setting: Setting) -> float:
+        """Return how far one record moves the sums: most against a null record, which occurs under both relations."""
+        return 6.0
+
+    def neighbouring_pair(self, setting: Setting) -> NeighbouringPair:
+        """Return the largest error at the upper end of the range against a null record."""
+        return self._worst(setting, against_null=True)

@@ -15,9 +15,9 @@ from dpalgos.features.random_images import drawn_pairs
 from dpalgos.guarantees import Setting
 from dpalgos.noise import NoiseSource
 from dpalgos.registry import lookup, register
+from dpalgos.resources import Work
 from dpalgos.rows import Floats, Rows
 from dpalgos.validation import require_count, require_positive
-from dpalgos.work import Work
 
 _PATCHES, _STEPS, _BATCH = 40, 80, 8192
 # Added to the eigenvalues of the patches' covariance, and to a patch's norm, where patches have variance 1 a pixel and

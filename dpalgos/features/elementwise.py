@@ -8,14 +8,13 @@ from typing import ClassVar
 
 import numpy as np
 
-from dpalgos.arrays import Array
 from dpalgos.errors import ParameterError
 from dpalgos.features.public_map import PublicMap, RowFeatures
 from dpalgos.guarantees import Setting
 from dpalgos.models import released_kind
 from dpalgos.noise import NoiseSource
 from dpalgos.registry import register
-from dpalgos.rows import Floats, Ints, Rows
+from dpalgos.rows import Array, Floats, Ints, Rows
 from dpalgos.validation import require_positive
 
 

@@ -20,15 +20,14 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dpalgos.arrays import Array
 from dpalgos.errors import ParameterError
 from dpalgos.features import _onnx_process
 from dpalgos.features._onnx_process import FAILED, MEMORY, TYPES, read_frame, write_frame
 from dpalgos.features.public_map import FileMap, RowFeatures
-from dpalgos.memory import memory_limit
 from dpalgos.models import released_kind
 from dpalgos.registry import register
-from dpalgos.rows import Floats, Ints
+from dpalgos.resources import memory_limit
+from dpalgos.rows import Array, Floats, Ints
 
 _MOST_FEATURES = 2**16
 _LEAST_MEMORY = 2**28

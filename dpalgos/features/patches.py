@@ -8,7 +8,6 @@ from typing import ClassVar
 
 import numpy as np
 
-from dpalgos.arrays import Array
 from dpalgos.errors import ParameterError
 from dpalgos.features.public_map import PublicMap, RowFeatures, image_shape
 from dpalgos.guarantees import Setting
@@ -16,7 +15,7 @@ from dpalgos.models import released_kind
 from dpalgos.noise import NoiseSource
 from dpalgos.parallel import for_each, pieces
 from dpalgos.registry import register
-from dpalgos.rows import Floats, Ints, Rows
+from dpalgos.rows import Array, Floats, Ints, Rows
 from dpalgos.validation import require_count
 
 # Images of one piece of work.

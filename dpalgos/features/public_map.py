@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from dpalgos.algorithms import ProjectionAlgorithm
-from dpalgos.arrays import Array
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import RELATIONS, Guarantee, Neighbours, Setting
-from dpalgos.rows import Floats
-from dpalgos.work import Work
+from dpalgos.resources import Work
+from dpalgos.rows import Array, Floats
 
 if TYPE_CHECKING:
     from dpalgos.registry import AlgorithmSpec

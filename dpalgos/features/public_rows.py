@@ -9,11 +9,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from dpalgos.arrays import Array
 from dpalgos.errors import ParameterError
 from dpalgos.features.public_map import RowFeatures
 from dpalgos.models import released_kind
-from dpalgos.rows import Floats, null_records
+from dpalgos.rows import Array, Floats, null_records
 from dpalgos.validation import require_between, require_count, require_positive
 
 _MOST_COMPONENTS = 200

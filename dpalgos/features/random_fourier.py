@@ -9,13 +9,12 @@ from typing import ClassVar
 
 import numpy as np
 
-from dpalgos.arrays import Array
 from dpalgos.features.public_map import PublicMap, RowFeatures
 from dpalgos.guarantees import Setting
 from dpalgos.models import released_kind
 from dpalgos.noise import NoiseSource
 from dpalgos.registry import register
-from dpalgos.rows import Floats, Rows
+from dpalgos.rows import Array, Floats, Rows
 from dpalgos.validation import require_count, require_positive
 
 

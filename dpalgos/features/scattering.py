@@ -14,14 +14,13 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from dpalgos.arrays import Array
 from dpalgos.errors import ParameterError
 from dpalgos.features.public_map import PublicMap, RowFeatures, image_shape
 from dpalgos.guarantees import Setting
 from dpalgos.models import released_kind
 from dpalgos.noise import NoiseSource
 from dpalgos.registry import register
-from dpalgos.rows import Floats, Ints, Rows
+from dpalgos.rows import Array, Floats, Ints, Rows
 from dpalgos.validation import require_count, require_positive
 
 # Images of one pass: about 4 MB of work space a thread, which caches hold. Fixed, so that a row's features do not

@@ -9,15 +9,14 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dpalgos.arrays import Array
 from dpalgos.errors import ParameterError
 from dpalgos.features.public_map import PublicMap, RowFeatures
 from dpalgos.guarantees import Setting
 from dpalgos.models import decode, released_kind
 from dpalgos.noise import NoiseSource
 from dpalgos.registry import AlgorithmSpec, register
-from dpalgos.rows import Floats, Rows
-from dpalgos.work import Work
+from dpalgos.resources import Work
+from dpalgos.rows import Array, Floats, Rows
 
 
 @released_kind

@@ -12,7 +12,6 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from dpalgos.arrays import Array
 from dpalgos.errors import ParameterError
 from dpalgos.features.public_map import PublicMap, RowFeatures, image_shape
 from dpalgos.features.random_images import drawn_pairs
@@ -20,9 +19,9 @@ from dpalgos.guarantees import Setting
 from dpalgos.models import decode, released_kind
 from dpalgos.noise import NoiseSource, RandomStream
 from dpalgos.registry import AlgorithmSpec, lookup, register
-from dpalgos.rows import Floats, Rows
+from dpalgos.resources import Work
+from dpalgos.rows import Array, Floats, Rows
 from dpalgos.validation import require_components, require_count, require_positive
-from dpalgos.work import Work
 
 
 @released_kind

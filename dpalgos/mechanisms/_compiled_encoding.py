@@ -11,8 +11,8 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from dpalgos.arrays import Features, Floats, Ints
 from dpalgos.compiling import compiled, compiled_in_order
+from dpalgos.rows import Features, Floats, Ints
 
 # Rows whose numbers stay in the nearest cache while a step of theirs is done to all of them.
 _TILE = 256

@@ -10,8 +10,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from dpalgos.arrays import Floats
 from dpalgos.compiling import compiled
+from dpalgos.rows import Floats
 
 
 @compiled

@@ -1,8 +1,9 @@
-"""The discrete Gaussian: integers with probability proportional to exp(-k^2 / (2 sigma^2))."""
+"""The discrete Gaussian, and samplers of integers by tables of 127-bit thresholds."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar
@@ -13,10 +14,43 @@ from numpy.typing import NDArray
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Numerics
 from dpalgos.mechanisms import _precise
-from dpalgos.mechanisms._tables import exceeded, thresholds
 from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian, require_sigma
 from dpalgos.noise import RandomStream
 from dpalgos.rows import Ints
+
+_BITS = 127
+
+
+def thresholds(weights: Sequence[int]) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+    """Return floor(2^127 P(K > i)), i descending, as upper 63 and lower 64 bits, for P(K = i) as the weights.
+
+    Thresholds that are zero are left out.
+    """
+    total = sum(weights)
+    heads, tails = [], []
+    tail = 0
+    for weight in reversed(weights[1:]):
+        tail += weight
+        threshold = (tail << _BITS) // total
+        if threshold:
+            heads.append(threshold >> 64)
+            tails.append(threshold & (2**64 - 1))
+    # A law concentrated at zero still needs one entry to search in.
+    return np.array(heads or [0], dtype=np.uint64), np.array(tails or [0], dtype=np.uint64)
+
+
+def exceeded(
+    firsts: NDArray[np.uint64], seconds: NDArray[np.uint64], heads: NDArray[np.uint64], tails: NDArray[np.uint64]
+) -> Ints:
+    """Return the number of thresholds above each uniform 127-bit integer, of which 63 bits come first and 64 second."""
+    # Thresholds whose upper bits exceed the draw's; where upper bits are equal the lower ones decide.
+    above = len(heads) - np.searchsorted(heads, firsts, side="right")
+    equal = np.flatnonzero(heads[len(heads) - above - 1] == firsts)
+    for index in equal:
+        low, high = np.searchsorted(heads, firsts[index], side="left"), len(heads) - above[index]
+        above[index] += int((tails[low:high] > seconds[index]).sum())
+    return np.asarray(above, dtype=np.int64)
+
 
 # Up to this sigma the law is tabulated; above it, rounded Gaussians are corrected by a rare rejection.
 _TABLE_SIGMA = 2.0**10

@@ -67,8 +67,8 @@ from functools import cache
 
 import numpy as np
 
-from dpalgos.arrays import Floats
 from dpalgos.errors import ParameterError
+from dpalgos.rows import Floats
 from dpalgos.validation import require_count
 
 GRID = 64

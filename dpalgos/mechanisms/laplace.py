@@ -1,16 +1,47 @@
-"""Continuous Laplace noise, coordinate by coordinate: pure differential privacy for an l1 sensitivity."""
+"""Laplace noise: continuous, on integers, and radial; pure differential privacy."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import numpy as np
+import scipy
 
+from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Numerics
-from dpalgos.mechanisms.pure_scale import PureScale
+from dpalgos.mechanisms import _precise
 from dpalgos.noise import RandomStream, uniforms
-from dpalgos.rows import Floats
+from dpalgos.rows import Floats, Ints
+
+
+@dataclass(frozen=True, slots=True)
+class PureScale:
+    """Noise that makes a vector epsilon-DP for epsilon = sensitivity / scale, in the norm that a subclass names.
+
+    Parameters
+    ----------
+    scale : float
+        Above 0, in the unit of what noise is added to.
+    """
+
+    scale: float
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.scale) and self.scale > 0):
+            raise ParameterError(f"scale is {self.scale!r}; it must be a finite number above 0: sensitivity / epsilon")
+
+    @classmethod
+    def calibrated(cls, epsilon: float, sensitivity: float) -> Self:
+        """Return the law that gives epsilon-DP for a sensitivity, its scale rounded up."""
+        if not (math.isfinite(epsilon) and epsilon > 0):
+            raise ParameterError(f"epsilon is {epsilon!r}; it must be a finite number above 0")
+        return cls(math.nextafter(sensitivity / epsilon, math.inf))
+
+    def epsilon(self, sensitivity: float) -> float:
+        """Return epsilon for a sensitivity, rounded up."""
+        return math.nextafter(sensitivity / self.scale, math.inf) if sensitivity > 0 else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,8 +52,8 @@ class Laplace(PureScale):
     ---------
     Added to a vector of **l1** sensitivity Delta (units of the vector, either neighbouring relation): epsilon-DP with
     epsilon = Delta / scale. An l2 sensitivity is not enough: a vector of d coordinates that moves by Delta in l2 can
-    move by sqrt(d) Delta in l1; use :class:`~dpalgos.mechanisms.radial.RadialLaplace` there. Numerics are
-    ``idealised``; integers take :class:`~dpalgos.mechanisms.discrete_laplace.DiscreteLaplace`, which is exact.
+    move by sqrt(d) Delta in l1; use :class:`~dpalgos.mechanisms.laplace.RadialLaplace` there. Numerics are
+    ``idealised``; integers take :class:`~dpalgos.mechanisms.laplace.DiscreteLaplace`, which is exact.
 
     Parameters
     ----------
@@ -41,3 +72,110 @@ class Laplace(PureScale):
         """Return ``count`` independent draws."""
         centred = uniforms(stream, count) - 0.5
         return np.asarray(-self.scale * np.sign(centred) * np.log1p(-2.0 * np.abs(centred)))
+
+
+_MINIMUM_SCALE = 2.0**-10
+_MAXIMUM_SCALE = 2.0**32
+# Error granted to a float64 logarithm of the tail, relative to 1 + the logarithm; numpy's is below 2^-50.
+_LOGARITHM_ERROR = 2.0**-44
+
+
+@dataclass(frozen=True, slots=True)
+class DiscreteLaplace(PureScale):
+    """Independent integers k with probability proportional to ``exp(-|k| / scale)``.
+
+    Guarantee
+    ---------
+    Added to an integer vector of l1 sensitivity Delta (grid units, either neighbouring relation): epsilon-DP with
+    epsilon = Delta / scale, because the probabilities at any z for neighbours u, v have the ratio
+    exp((|z - v|_1 - |z - u|_1) / scale) <= exp(Delta / scale).
+
+    Numerics are ``exact`` without any remainder: a draw that its bits leave open reads more bits until it is decided,
+    so the law is the stated one and delta is zero.
+
+    Parameters
+    ----------
+    scale : float
+        Delta / epsilon in grid units, from 2^-10 to 2^32.
+
+    Notes
+    -----
+    The low bit of a draw's first word is the sign; its other 63 bits and the second word's 64 (and further words, with
+    probability below 2^-60 a draw) expand q, uniform in (0, 1). With p = exp(-1/scale),
+    ``P(|k| > i) = 2 p^(i+1) / (1 + p)``, so |k| = #{i >= 0 : q <= P(|k| > i)} = floor(scale * E) where
+    ``E = -ln q - ln((1 + p) / 2)``. float64 decides where its error cannot matter; elsewhere both ends of q's interval
+    are evaluated with directed margins in high precision until they agree.
+
+    References
+    ----------
+    Ghosh, Roughgarden, Sundararajan, "Universally utility-maximizing privacy mechanisms", STOC 2009.
+    """
+
+    numerics: ClassVar[Numerics] = Numerics.EXACT
+
+    def __post_init__(self) -> None:
+        if not _MINIMUM_SCALE <= self.scale <= _MAXIMUM_SCALE:
+            raise ParameterError(
+                f"scale is {self.scale!r} grid units; it must lie between 2^-10 and 2^32: "
+                "choose a finer grid for a smaller and a coarser grid for a larger one"
+            )
+
+    def sample(self, count: int, stream: RandomStream) -> Ints:
+        """Return ``count`` independent draws."""
+        words = stream.words(2 * count).reshape(count, 2)
+        firsts = words[:, 0] >> np.uint64(1)
+        centre = math.log1p(math.expm1(-1.0 / self.scale) / 2.0)
+        exponent = -np.log((firsts.astype(np.float64) + 0.5) * 2.0**-63) - centre
+        scaled = self.scale * exponent
+        margin = self.scale * (1.0 + exponent) * _LOGARITHM_ERROR
+        # The width of the first word's cell is within the margin where the word is large.
+        doubtful = (np.abs(scaled - np.rint(scaled)) <= margin) | (firsts < np.uint64(1 << 50))
+        magnitudes = np.floor(scaled).astype(np.int64)
+        for index in np.flatnonzero(doubtful):
+            magnitudes[index] = self._decide((int(firsts[index]) << 64) | int(words[index, 1]), stream)
+        return np.where((words[:, 0] & np.uint64(1)).astype(bool), -magnitudes, magnitudes)
+
+    def _decide(self, numerator: int, stream: RandomStream) -> int:
+        """Return |k| for a q in [numerator, numerator + 1] / 2^127, reading on where that leaves it open."""
+        bits = 127
+        while True:
+            if numerator:
+                least = _precise.laplace_magnitude(numerator + 1, bits, self.scale, up=False)
+                if least == _precise.laplace_magnitude(numerator, bits, self.scale, up=True):
+                    return least
+            numerator, bits = (numerator << 64) | int(stream.words(1)[0]), bits + 64
+
+
+@dataclass(frozen=True, slots=True)
+class RadialLaplace(PureScale):
+    """One vector with density proportional to ``exp(-|eta|_2 / scale)``.
+
+    Guarantee
+    ---------
+    Added to a vector of l2 sensitivity Delta (units of the vector, either neighbouring relation): epsilon-DP with
+    epsilon = Delta / scale. Proof: the densities at any output z for neighbouring vectors u, v have the ratio
+    exp((|z - v| - |z - u|) / scale) <= exp(|u - v| / scale) <= exp(Delta / scale). The vector is the whole release:
+    a matrix is flattened into one vector, not noised row by row. Numerics are ``idealised``.
+
+    The length follows the Gamma law with shape d (the dimension; the surface of a sphere of radius r grows as r^(d-1))
+    and this scale; the direction is uniform and independent of it. The mean length is d * scale.
+
+    Parameters
+    ----------
+    scale : float
+        Delta / epsilon, in units of the vector.
+
+    References
+    ----------
+    Hardt, Talwar, "On the geometry of differential privacy", STOC 2010 (K-norm mechanism);
+    Chaudhuri, Monteleoni, Sarwate, JMLR 12 (2011), Algorithm 1.
+    """
+
+    numerics: ClassVar[Numerics] = Numerics.IDEALISED
+
+    def sample(self, count: int, stream: RandomStream) -> Floats:
+        """Return one draw: a vector of ``count`` coordinates, which are not independent of each other."""
+        uniform = uniforms(stream, count + 1)
+        direction = scipy.special.ndtri(uniform[1:])
+        length = self.scale * float(scipy.special.gammaincinv(count, uniform[0])) if count else 0.0
+        return np.asarray(direction * (length / max(float(np.linalg.norm(direction)), np.finfo(np.float64).tiny)))

@@ -55,7 +55,7 @@ def log_expected_excess(count: int, shift: float, level: float) -> float:
     (iii) The sum is convolved by fast Fourier transforms of the law tilted by e^(tilt y), so that the part above the
     level is the bulk. An error of the tilted law in l1 is multiplied by at most ``exp(-tilt level) / (tilt e)``, the
     largest value of ``exp(-tilt s) (s - level)+``; with N points and unit round-off u it is at most ``21 u log2(N)
-    sqrt(N)`` a summand (:func:`~dpalgos.accounting.library.library_profile`).
+    sqrt(N)`` a summand (:func:`~dpalgos.accounting.composition.library_profile`).
     """
     tilt = 0.1
     if _log_moment(tilt, shift)[1] * count < level:

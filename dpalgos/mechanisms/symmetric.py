@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Loss, Numerics
 from dpalgos.mechanisms.discrete_gaussian import DiscreteGaussian
-from dpalgos.mechanisms.radial import RadialLaplace
+from dpalgos.mechanisms.laplace import RadialLaplace
 from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
 from dpalgos.noise import RandomStream
 from dpalgos.rows import Floats, Ints

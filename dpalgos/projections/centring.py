@@ -8,16 +8,15 @@ from typing import ClassVar
 import numpy as np
 
 from dpalgos.algorithms import OneSum, PrivateAlgorithm, ProjectionAlgorithm
-from dpalgos.arrays import Array
 from dpalgos.features.public_map import RowFeatures
-from dpalgos.gaussian_sums import GAUSSIAN_BUDGETS, gaussian_guarantee, grid
 from dpalgos.guarantees import RELATIONS, Guarantee, Loss, Neighbours, Setting, Trust
 from dpalgos.mechanisms.fixed_point import encode_rows, encoded_radius, sum_sensitivity
 from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
 from dpalgos.models import LinearModel, released_kind
 from dpalgos.neighbouring import NeighbouringPair, antipodal_pair
 from dpalgos.registry import register
-from dpalgos.rows import Floats, Ints, Rows, clip_to_unit_ball, sanitise
+from dpalgos.rows import Array, Floats, Ints, Rows, clip_to_unit_ball, sanitise
+from dpalgos.summation import GAUSSIAN_BUDGETS, gaussian_guarantee, grid
 
 
 @released_kind

@@ -1,7 +1,8 @@
-"""What the covariance-based projections share: their fields, the exact matrix, and the basis of a (noisy) one."""
+"""Principal components of noisy covariances: Analyze Gauss, MOD-SULQ, and what they share."""
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,16 +11,21 @@ from typing import ClassVar
 import numpy as np
 import scipy
 
-from dpalgos.algorithms import OneSum, ProjectionAlgorithm
-from dpalgos.gram_sums import packed_gram
-from dpalgos.guarantees import RELATIONS, Neighbours, Setting
-from dpalgos.mechanisms.fixed_point import gram_sensitivity
-from dpalgos.mechanisms.symmetric import packed_size, to_vector, unpack
+from dpalgos.algorithms import ApproximateAlgorithm, OneSum, PrivateAlgorithm, ProjectionAlgorithm, Unproved
+from dpalgos.guarantees import RELATIONS, Claim, GaussianMu, Guarantee, Loss, Neighbours, Numerics, Setting
+from dpalgos.integer_sums import packed_gram
+from dpalgos.mechanisms.fixed_point import encoded_radius, gram_sensitivity
+from dpalgos.mechanisms.gaussian import sigma_classical
+from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
+from dpalgos.mechanisms.symmetric import SymmetricRoundedGaussian, pack, packed_size, to_vector, unpack
 from dpalgos.models import Projection
 from dpalgos.neighbouring import NeighbouringPair, orthogonal_pair
+from dpalgos.noise import NoiseSource, normals
+from dpalgos.registry import register
+from dpalgos.resources import Work, covariance_work
 from dpalgos.rows import Array, Features, Floats, Ints, Rows, null_labels, sanitise
+from dpalgos.summation import GAUSSIAN_BUDGETS, gaussian_guarantee, grid
 from dpalgos.validation import require_between, require_components, require_count
-from dpalgos.work import Work, covariance_work
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,3 +177,159 @@ def _directions_for(values: Floats, trace: float, variance_share: float) -> int:
         return 1
     reached = np.flatnonzero(np.cumsum(values) >= variance_share * trace * (1.0 - 1e-12))
     return int(reached[0]) + 1 if reached.size else len(values)
+
+
+@register("projections", "analyze-gauss")
+@dataclass(frozen=True, kw_only=True)
+class AnalyzeGauss(PrivateAlgorithm, CovarianceSum):
+    """The top eigenvectors of XᵀX plus symmetric Gaussian noise, on integers from the row on.
+
+    Guarantee
+    ---------
+    The budget, whatever the rows. For rows of norm at most R the exact sum XᵀX moves in the Frobenius norm by at most
+    √2 R² when a row is replaced (‖xxᵀ − zzᵀ‖² = ‖x‖⁴ + ‖z‖⁴ − 2(xᵀz)² ≤ 2R⁴, reached by orthogonal rows) and by
+    R² against a null record. The noise is calibrated to that through the isometry that scales off-diagonals
+    by √2, so off-diagonal noise is √2 smaller than in the textbook. Rows are encoded on an integer grid and
+    clipped again there, R being the norm no encoded row exceeds, and summed exactly; numerics are exact. The
+    eigenvectors and the choice of k by the noisy spectrum are post-processing.
+
+    Parameters
+    ----------
+    budget : GaussianMu or ZeroConcentrated
+    components : int
+        Number of directions k.
+    variance_share : float, optional
+        Keep only as many of them as hold this share of the noisy trace; the rest are zero columns. Costs nothing more.
+
+    References
+    ----------
+    Dwork, Talwar, Thakurta, Zhang, "Analyze Gauss", STOC 2014; Wang et al. 2024, Algorithm 2 (corrected: sensitivity
+    √2 instead of 1, analytic instead of classical σ).
+    """
+
+    source: ClassVar[str] = "Dwork et al. 2014, Algorithm 1; Wang et al. 2024, Algorithm 2, corrected"
+    claim: ClassVar[Claim | None] = Claim("(epsilon, delta)-DP", "Dwork et al. 2014, Theorem 4")
+    budgets: ClassVar[tuple[type[Loss], ...]] = GAUSSIAN_BUDGETS
+
+    def guarantee(self, setting: Setting) -> Guarantee:
+        """Return the budget."""
+        self.check(setting)
+        return gaussian_guarantee(self.budget, setting)
+
+    def law(self, setting: Setting) -> SymmetricRoundedGaussian:
+        """Return the noise of the packed upper triangle."""
+        sensitivity = gram_sensitivity(encoded_radius(1.0, self._scale(setting)), setting.neighbours)
+        return SymmetricRoundedGaussian.calibrated(self.budget, sensitivity, setting.dimension)
+
+    def _scale(self, setting: Setting) -> float:
+        return grid(self.budget, gram_sensitivity(1.0, setting.neighbours), 1, setting)
+
+
+@register("projections", "analyze-gauss-published")
+@dataclass(frozen=True, kw_only=True)
+class PublishedAnalyzeGauss(Unproved, ApproximateAlgorithm, PrincipalDirections):
+    """Wang et al.'s Algorithm 2 as printed: σ = √(2 ln(1.25/δ))·1/ε on the upper triangle of XᵀX, copied below.
+
+    Guarantee
+    ---------
+    None stated: see the flaw. (Below ε ≈ 0.73 at δ = 10⁻⁴, or 0.37 at 10⁻⁵, the noise happens to be enough under
+    replace-one, because the classical σ is wasteful there; at ε = 4 and δ = 10⁻⁴ the true ε is 5.2.)
+
+    Parameters
+    ----------
+    budget : ApproximateDP
+        The paper's (ε₁, δ).
+    components : int
+        Number of directions k.
+
+    References
+    ----------
+    Wang et al., "Differentially private support vector machines with knowledge aggregation", CMC 78 (2024),
+    Algorithm 2, Lemma 4.1, Theorem 4.1.
+    """
+
+    source: ClassVar[str] = "Wang et al. 2024, Algorithm 2"
+    claim: ClassVar[Claim | None] = Claim(
+        "(epsilon_1, delta)-DP",
+        "Wang et al. 2024, Theorem 4.1",
+        "Lemma 4.1 bounds the change of the covariance by 1, but replacing a row moves it by up to sqrt(2), and "
+        "sigma = sqrt(2 ln(1.25/delta))/epsilon_1 is proved for epsilon_1 < 1 only.",
+    )
+    flaw_shows_at: ClassVar[tuple[float, float] | None] = (4.0, 1e-4)
+    sound_counterpart: ClassVar[str | None] = "analyze-gauss"
+
+    def fit(self, parties: Sequence[Rows], setting: Setting, noise: NoiseSource) -> Projection:
+        """Return the basis of the noisy covariance; its spectrum is that of the noisy XᵀX/n."""
+        self.check(setting)
+        noisy = unpack(self.noisy(parties, setting, noise, 1)[0])
+        return leading_basis(noisy / max(setting.rows, 1), self.components)
+
+    def noisy(self, parties: Sequence[Rows], setting: Setting, noise: NoiseSource, count: int) -> Floats:
+        """Return the upper triangle of XᵀX plus ``count`` draws of the noise, (count, d (d + 1)/2)."""
+        covariance = pack(gram_matrix(parties, setting))
+        sigma = sigma_classical(self.budget.epsilon, self.budget.delta, 1.0)
+        draws = normals(noise.stream("covariance", covariance), count * len(covariance)).reshape(count, -1)
+        return np.asarray(covariance + sigma * draws)
+
+
+@register("projections", "mod-sulq")
+@dataclass(frozen=True, kw_only=True)
+class ModSulq(ApproximateAlgorithm, CovarianceSum):
+    """The top eigenvectors of XᵀX/n plus N(0, β²) on each entry of the upper triangle, copied below.
+
+    β = (d + 1)/(nε) √(2 ln((d² + d)/(2√(2π) δ))) + 1/(n√ε).
+
+    Guarantee
+    ---------
+    μ-GDP with μ = √2/(nβ) under replace-one, 1/(nβ) under replace-special: the upper triangle of XᵀX/n moves in l2 by
+    no more than XᵀX/n in the Frobenius norm, √2/n (reached by e₁ and e₂) or 1/n. That is at most about √2 ε/(d + 1),
+    far below the paper's claim: the noise is some d times more than (ε, δ) needs. Rows are encoded and clipped on an
+    integer grid, sums and noise are integers: numerics exact.
+
+    Parameters
+    ----------
+    budget : ApproximateDP
+        The paper's (ε, δ).
+    components : int
+        Number of directions k.
+    variance_share : float, optional
+        Keep only as many of them as hold this share of the noisy trace; the rest are zero columns.
+
+    References
+    ----------
+    Chaudhuri, Sarwate, Sinha, "A near-optimal algorithm for differentially-private principal components", JMLR 14
+    (2013), Algorithm 1, Theorem 1.
+    """
+
+    source: ClassVar[str] = "Chaudhuri, Sarwate, Sinha 2013, Algorithm 1"
+    claim: ClassVar[Claim | None] = Claim("(epsilon, delta)-DP", "Chaudhuri, Sarwate, Sinha 2013, Theorem 1")
+
+    measured: ClassVar[str] = "upper triangle of XᵀX, l2"
+
+    def statistic(self, rows: Rows, setting: Setting) -> Floats:
+        """Return the upper triangle of the party's exact XᵀX."""
+        return self._upper_triangle(rows, setting)
+
+    def guarantee(self, setting: Setting) -> Guarantee:
+        """Return what the paper's noise is proved to cost."""
+        self.check(setting)
+        mu = self.law(setting).mu(gram_sensitivity(encoded_radius(1.0, self._scale(setting)), setting.neighbours))
+        return Guarantee(losses=(GaussianMu(mu),), neighbours=setting.neighbours, numerics=Numerics.EXACT)
+
+    def deviation(self, setting: Setting) -> float:
+        """Return β."""
+        epsilon, delta = self.budget.epsilon, self.budget.delta
+        d, rows = setting.dimension, max(setting.rows, 1)
+        inside = max((d * d + d) / (2.0 * math.sqrt(2.0 * math.pi) * delta), 1.0)
+        return (d + 1) / (rows * epsilon) * math.sqrt(2.0 * math.log(inside)) + 1.0 / (rows * math.sqrt(epsilon))
+
+    def law(self, setting: Setting) -> RoundedGaussian:
+        """Return the noise of each entry of XᵀX, nβ in grid units."""
+        return RoundedGaussian(self._noise(setting) * self._scale(setting) ** 2)
+
+    def _noise(self, setting: Setting) -> float:
+        return self.deviation(setting) * max(setting.rows, 1)
+
+    def _scale(self, setting: Setting) -> float:
+        sensitivity = gram_sensitivity(1.0, setting.neighbours)
+        return grid(GaussianMu(sensitivity / self._noise(setting)), sensitivity, 1, setting)

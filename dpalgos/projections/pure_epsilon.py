@@ -10,11 +10,9 @@ from typing import ClassVar
 import numpy as np
 
 from dpalgos.algorithms import PureAlgorithm
-from dpalgos.gaussian_sums import grid
 from dpalgos.guarantees import RELATIONS, Claim, GaussianMu, Guarantee, Neighbours, Numerics, Setting
-from dpalgos.mechanisms.discrete_laplace import DiscreteLaplace
 from dpalgos.mechanisms.fixed_point import encoded_radius, gram_sensitivity
-from dpalgos.mechanisms.laplace import Laplace
+from dpalgos.mechanisms.laplace import DiscreteLaplace, Laplace
 from dpalgos.mechanisms.symmetric import SymmetricRoundedRadial, pack, packed_size, unpack
 from dpalgos.models import Projection
 from dpalgos.neighbouring import NeighbouringPair, one_row_apart
@@ -27,6 +25,7 @@ from dpalgos.projections.covariance import (
 )
 from dpalgos.registry import register
 from dpalgos.rows import Floats, Rows
+from dpalgos.summation import grid
 
 # Discrete Laplace noise goes up to 2^32 grid units; below 2^4 units rows would be too coarse to mean anything.
 _NOISE_ROOM = 2.0**31

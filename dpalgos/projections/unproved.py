@@ -1,4 +1,4 @@
-"""Published private projections whose proofs fail: DPSVD and the Wishart mechanism."""
+"""Principal components without privacy, and published private projections whose proofs fail: DPSVD and Wishart."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from dpalgos.algorithms import ApproximateAlgorithm, PureAlgorithm, Unproved
 from dpalgos.guarantees import (
     Claim,
     Setting,
+    Trust,
 )
 from dpalgos.mechanisms.gaussian import sigma_classical
 from dpalgos.models import Projection
@@ -19,6 +20,34 @@ from dpalgos.noise import NoiseSource, normals
 from dpalgos.projections.covariance import TruncatedDirections, gram_matrix, leading_basis
 from dpalgos.registry import register
 from dpalgos.rows import Rows, sanitise
+
+
+@register("projections", "pca")
+@dataclass(frozen=True, kw_only=True)
+class PrincipalComponents(Unproved, TruncatedDirections):
+    """The top eigenvectors of the uncentred covariance XᵀX/n, without noise.
+
+    Guarantee
+    ---------
+    None: the basis is a function of the rows.
+
+    Parameters
+    ----------
+    components : int
+        Number of directions k.
+    variance_share : float, optional
+        Keep only as many of them as hold this share of the total variance; the rest are zero columns.
+    """
+
+    source: ClassVar[str] = "principal component analysis, uncentred"
+    sound_counterpart: ClassVar[str | None] = "analyze-gauss"
+    trusts: ClassVar[tuple[Trust, ...]] = (Trust.CENTRAL, Trust.LOCAL)
+
+    def fit(self, parties: Sequence[Rows], setting: Setting, noise: NoiseSource) -> Projection:
+        """Return the exact basis of all parties' rows together; its spectrum is that of XᵀX/n."""
+        self.check(setting)
+        covariance = gram_matrix(parties, setting) / max(setting.rows, 1)
+        return leading_basis(covariance, self.components, self.variance_share)
 
 
 @register("projections", "dpsvd")

@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpalgos.errors import ParameterError
-from dpalgos.secure.keys import context
-from dpalgos.secure.masking import keystream
+from dpalgos.secure.primitives import context, keystream
 from dpalgos.secure.tolerance import Tolerance
 from dpalgos.secure.wire import Wire
 

@@ -8,10 +8,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from dpalgos.errors import ParameterError
-from dpalgos.secure.errors import MessageError
 from dpalgos.secure.graph import SparseGraph
-from dpalgos.secure.keys import KEY
-from dpalgos.secure.secret_sharing import ELEMENT
+from dpalgos.secure.primitives import ELEMENT, KEY, MessageError
 from dpalgos.secure.tolerance import Tolerance
 from dpalgos.secure.wire import Wire
 

@@ -1,76 +1,21 @@
-"""Noise in shares: what each party adds so that the sum of those the adversary does not know is private enough.
-
-Why discrete Gaussians, and what is proved
-------------------------------------------
-Sums of discrete Gaussians are not discrete Gaussian, and a discrete Gaussian is not as private as a continuous one of
-the same variance. Both differences vanish exponentially with the variance in grid units, *uniformly over all
-integers*, and that is enough for an exact statement in the terms of the continuous Gaussian:
-
-**Theorem.** Let m parties add independent discrete Gaussians of parameter sigma to every coordinate of integer
-vectors of dimension d whose sum has l2 sensitivity Delta. For every s with 0 < s^2 < m sigma^2 the sum is
-mu-Gaussian-DP with
-
-    mu    = Delta / sqrt(m sigma^2 - s^2) + 2 sqrt(2 pi) d kappa,
-    kappa = 2 [ sum_{j=1}^{m-1} artanh e(sigma^2 j/(j+1)) + artanh e(s^2) ],
-    e(h)  = 2 sum_{k>=1} exp(-2 pi^2 h k^2).
-
-More shares than m only add independent noise, which is post-processing. For s^2 = 18 and sigma >= 6 grid units, kappa
-is below 10^-150 m; on the grids in use sigma is thousands, and mu is Delta / (sqrt(m) sigma) to nine digits, though
-nothing is neglected.
-
-*Proof.* By Poisson summation, for real c and h > 0,
-``sum_k exp(-(k-c)^2 / 2h) = sqrt(2 pi h) (1 + 2 sum_{k>=1} exp(-2 pi^2 h k^2) cos(2 pi k c))``, a number between
-``sqrt(2 pi h) (1 - e(h))`` and ``sqrt(2 pi h) (1 + e(h))``. (P)
-
-1. *The sum of j shares has weights ``exp(-z^2 / (2 j sigma^2)) W_j(z)``, W_j between constants whose ratio is
-   ``prod_{i<j} (1 + e(h_i)) / (1 - e(h_i))``, h_i = sigma^2 i/(i+1).* For j = 1, W = 1. Convolving with one more share
-   gives ``sum_k exp(-(z-k)^2 / (2 j sigma^2)) exp(-k^2 / (2 sigma^2)) W_j(z-k)``; completing the square, the exponents
-   are ``-z^2 / (2 (j+1) sigma^2) - (k - z/(j+1))^2 / (2 h_j)``, and (P) bounds the sum over k.
-2. *A rounding of the continuous Gaussian has such weights up to the ratio ``(1 + e(s^2)) / (1 - e(s^2))``.* Let
-   v = m sigma^2, g ~ N(0, v - s^2), and, given g, let k = R(g) with probability proportional to
-   ``exp(-(k-g)^2 / (2 s^2))``. The normalising sum is bounded by (P), and integrating g out leaves
-   ``exp(-k^2 / (2 v))`` times a constant. R commutes with integer shifts, so x + R(g) has the law of R(x + g): a
-   post-processing of the Gaussian mechanism, hence ``Delta / sqrt(v - s^2)``-Gaussian-DP in any dimension.
-3. Both laws are normalised, so their ratio lies between exp(-kappa) and exp(kappa), where kappa is the logarithm of
-   the product of the ratios in 1 and 2; in d independent coordinates, between exp(-d kappa) and exp(d kappa).
-4. *What is within exp(±k) of mu'-Gaussian-DP is (mu' + 2 sqrt(2 pi) k)-Gaussian-DP.* Any test's probability p, and p'
-   under the close law, satisfy ``p <= e^k p'`` and ``1 - p >= e^-k (1 - p')``. Let u > u' be their normal quantiles.
-   Below zero, d ln Phi/du = phi/Phi >= sqrt(2/pi); above zero, the same holds of -ln(1 - Phi). So where u and u' are on
-   one side, u - u' <= k sqrt(pi/2), and where u' < 0 < u, the two inequalities bound |u'| and u by k sqrt(pi/2) each.
-   Hence u - u' <= k sqrt(2 pi). This holds of the test's size and of its power, with the laws' roles exchanged, so
-   mu' moves by at most twice as much.
-
-Others: Kairouz, Liu, Steinke (2021, Corollary 12 and Proposition 14) prove 1 with ``10 sum_j exp(-2 pi^2 sigma^2
-j/(j+1))`` for the logarithm of the ratio and conclude concentrated DP, whose epsilon at a delta is larger than that of
-the exact Gaussian profile which central noise gets; step 4 keeps Gaussian-DP. Skellam noise is closed under sums, but
-its Rényi bound (Agarwal, Kairouz, Liu 2021) has an l1 term and holds for whole orders only. Rounded Gaussians, the
-noise of central sums, are Gaussian-DP one by one, but their sums are close to that in total variation only, not in
-ratio.
-
-References
-----------
-Kairouz, Liu, Steinke, "The distributed discrete Gaussian mechanism for federated learning with secure aggregation",
-ICML 2021; Canonne, Kamath, Steinke, "The discrete Gaussian for differential privacy", NeurIPS 2020; Dong, Roth, Su,
-"Gaussian differential privacy", JRSS B 84 (2022); Micciancio, Regev, "Worst-case to average-case reductions based on
-Gaussian measures", SIAM J. Comput. 37 (2007), for the smoothing argument of steps 1 and 2.
-"""
+"""Noise in shares: what each party adds so that the sum of those the adversary does not know is private enough."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 from functools import lru_cache, singledispatch
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 import scipy
 from numpy.typing import NDArray
 
 from dpalgos.errors import ParameterError
-from dpalgos.guarantees import GaussianMu, Loss, PureEpsilon, ZeroConcentrated
-from dpalgos.mechanisms.discrete_gaussian import DiscreteGaussian
-from dpalgos.mechanisms.discrete_laplace import DiscreteLaplace
-from dpalgos.mechanisms.radial import RadialLaplace
+from dpalgos.guarantees import GaussianMu, Loss, Numerics, PureEpsilon, ZeroConcentrated
+from dpalgos.mechanisms import _precise
+from dpalgos.mechanisms.discrete_gaussian import DiscreteGaussian, exceeded, thresholds
+from dpalgos.mechanisms.laplace import DiscreteLaplace, RadialLaplace
 from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
 from dpalgos.mechanisms.symmetric import (
     SymmetricDiscreteGaussian,
@@ -80,7 +25,6 @@ from dpalgos.mechanisms.symmetric import (
 )
 from dpalgos.noise import RandomStream, uniforms
 from dpalgos.rows import Ints
-from dpalgos.secure.laplace_share import LaplaceShare
 
 # Larger than the relative error of the few float64 operations between inputs and results.
 _MARGIN = 1.0 + 2.0**-40
@@ -535,7 +479,7 @@ def share_law(law: object, shares: int, dimension: int) -> NoiseShare:
         The law of the noise of the sum, as an algorithm states it: RoundedGaussian, DiscreteGaussian (each shared as
         :func:`share_sigma` proves), SymmetricRoundedGaussian (:class:`SymmetricShare`), :class:`RoundedRadial`,
         SymmetricRoundedRadial (:class:`SymmetricRadialShare`),
-        DiscreteLaplace (:class:`~dpalgos.secure.laplace_share.LaplaceShare`) or :class:`TruexGaussian`.
+        DiscreteLaplace (:class:`~dpalgos.secure.noise_shares.LaplaceShare`) or :class:`TruexGaussian`.
     shares : int
         :attr:`Tolerance.unknown_shares`.
     dimension : int
@@ -595,3 +539,140 @@ def _(law: TruexGaussian, shares: int, dimension: int) -> NoiseShare:
             "adversary are certain to be in the sum; tolerate fewer losses or colluders, or assume fewer honest parties"
         )
     return law.share
+
+
+# An octave is six bits of a word.
+_OCTAVES = 64
+# Jumps of more than this many scales have together a probability below 2^-127 a coordinate.
+_REACH = 90.0
+# More than the error of a float64 acceptance probability and of a coin's first word.
+_DOUBT = 2.0**-40
+# Weights of the number of candidates, relative to that of none.
+_GUARD = 320
+# Coordinates drawn at a time, so that memory does not grow with the dimension.
+_BLOCK = 2**12
+
+
+@dataclass(frozen=True, slots=True)
+class LaplaceShare:
+    """One party's share of discrete Laplace noise: independent differences of two Pólya (negative binomial) variables.
+
+    Guarantee
+    ---------
+    **Theorem.** Let q = exp(-1/scale) and let each of m = ``shares`` parties add ``X - Y`` to every coordinate of
+    integer vectors, X and Y independent with P(X = k) = Gamma(k + 1/m) / (k! Gamma(1/m)) (1 - q)^(1/m) q^k. The sum of
+    the m shares is exactly discrete Laplace, P(z) proportional to exp(-|z| / scale), independently in each coordinate;
+    so for sums of l1 sensitivity Delta (grid units) it is epsilon-DP with epsilon = Delta / scale. More shares than m,
+    or shares that the adversary knows, change nothing: they only add what is independent of the rows.
+
+    *Proof.* X has the generating function E t^X = ((1 - q) / (1 - q t))^(1/m) for |t| <= 1 (the binomial series), so
+    the m variables X add up to one with (1 - q) / (1 - q t): a geometric variable, P(k) = (1 - q) q^k. So do the
+    variables Y, and the difference of two independent geometric variables is z >= 0 with probability
+    ``sum_y (1 - q)^2 q^(z + 2 y) = (1 - q)^2 / (1 - q^2) q^z``, and -z as often: the law of
+    :class:`~dpalgos.mechanisms.laplace.DiscreteLaplace`, where the ratio of probabilities is bounded. Further
+    shares are post-processing.
+
+    The law is infinitely divisible, so no share is wasted and nothing is lost to discreteness, for any number of
+    parties. The sensitivity must be one in l1: an l2 bound is no l1 bound.
+
+    Numerics are ``exact`` up to :meth:`total_variation` a coordinate (below 2^-116).
+
+    Parameters
+    ----------
+    scale : float
+        Delta / epsilon in grid units, from 2^-10 to 2^32.
+    shares : int
+        m, how many shares carry the whole law.
+
+    Notes
+    -----
+    ``-ln(1 - q t) = sum_k q^k t^k / k``, so X is a sum of jumps: Poisson(q^k / (k m)) many of each length k >= 1,
+    independently, and X - Y is one of jumps k and -k. Since q^k / k <= 2^-j for the 2^j lengths k of octave j
+    (2^j <= k < 2^(j+1)), candidates are drawn at the rate 2^-j / m for either sign, 1/m an octave, and each is kept
+    with probability 2^j / k q^k, which leaves a Poisson number of every length at its own rate. So a coordinate has
+    Poisson(2 * 64 / m) candidates, counted by a table of 127-bit thresholds; a candidate's octave, sign and length are
+    bits of one word, and its coin has 128 bits, compared with the probability in float64 where that decides and in 320
+    bits elsewhere. Octaves from the first with 2^j >= 90 scale are left out.
+
+    The table's weights come from integers, w_0 = 2^320 and w_(i+1) = floor(128 w_i / (m (i+1))). Where w_i >= 2^160
+    each floor changes it by less than 2^-160 of itself, and what lies beyond adds less than 2^-150 of the total, so
+    each threshold is right to less than two units of 2^-127.
+
+    References
+    ----------
+    Goryczka, Xiong, "A comprehensive comparison of multiparty secure additions with differential privacy", IEEE TDSC 14
+    (2017), for geometric noise in Pólya shares; Ghosh, Roughgarden, Sundararajan, STOC 2009, for the whole law; Feller,
+    "An introduction to probability theory and its applications" I, chapter XII, for infinite divisibility.
+    """
+
+    scale: float
+    shares: int
+    numerics: ClassVar[Numerics] = Numerics.EXACT
+
+    def __post_init__(self) -> None:
+        DiscreteLaplace(self.scale)
+        if self.shares < 1:
+            raise ParameterError(f"shares is {self.shares!r}; at least 1 share has to carry the noise")
+
+    @property
+    def _end(self) -> int:
+        """The first octave that is left out."""
+        return max(0, math.ceil(math.log2(_REACH * self.scale)))
+
+    @property
+    def largest(self) -> int:
+        """As many jumps as the table has, each as long as the last octave has."""
+        return len(_table(self.shares)[0]) * ((1 << self._end) - 1)
+
+    def total_variation(self) -> float:
+        """Return an upper bound on the distance of one coordinate's share from its law.
+
+        Two units of 2^-127 for every threshold, 2^-128 a coin, and the probability of a jump that is left out: from
+        K = 2^j >= 90 scale on at most 2 sum_{k>=K} q^k / k <= 2 q^K (1 + scale) / K < 2^-127.
+        """
+        return (len(_table(self.shares)[0]) + 1.0) * 2.0**-126 + 2.0 * _OCTAVES / self.shares * 2.0**-128 + 2.0**-127
+
+    def loss(self, sensitivity: float) -> PureEpsilon:
+        """Return what a sum with ``shares`` such shares costs, for an l1 sensitivity in grid units."""
+        return PureEpsilon(DiscreteLaplace(self.scale).epsilon(sensitivity))
+
+    def sample(self, count: int, stream: RandomStream) -> Ints:
+        """Return ``count`` independent shares of one coordinate each."""
+        blocks = [self._block(min(_BLOCK, count - start), stream) for start in range(0, count, _BLOCK)]
+        return np.concatenate(blocks) if blocks else np.zeros(0, dtype=np.int64)
+
+    def _block(self, count: int, stream: RandomStream) -> Ints:
+        words = stream.words(2 * count).reshape(count, 2)
+        candidates = exceeded(words[:, 0] >> np.uint64(1), words[:, 1], *_table(self.shares))
+        owners = np.repeat(np.arange(count), candidates)
+        words = stream.words(len(owners))
+        octaves = words >> np.uint64(58)
+        possible = octaves < np.uint64(self._end)
+        owners, words, octaves = owners[possible], words[possible], octaves[possible]
+        powers = np.uint64(1) << octaves
+        lengths = (powers | (words & (powers - np.uint64(1)))).astype(np.int64)
+        kept = self._kept(octaves.astype(np.int64), lengths, stream.words(2 * len(owners)).reshape(-1, 2))
+        signs = np.where((words & np.uint64(1 << 57)).astype(bool), np.int64(-1), np.int64(1))
+        total = np.zeros(count, dtype=np.int64)
+        np.add.at(total, owners[kept], (signs * lengths)[kept])
+        return total
+
+    def _kept(self, octaves: Ints, lengths: Ints, coins: NDArray[np.uint64]) -> NDArray[np.bool_]:
+        chances = np.ldexp(1.0, octaves) / lengths * np.exp(-(lengths / self.scale))
+        gaps = chances - coins[:, 0].astype(np.float64) * 2.0**-64
+        kept = gaps > 0.0
+        for index in np.flatnonzero(np.abs(gaps) <= _DOUBT):
+            coin = _precise.dyadic((int(coins[index, 0]) << 64) | int(coins[index, 1]), -128)
+            chance = _precise.damped(int(octaves[index]), int(lengths[index]), self.scale)
+            kept[index] = _precise.less(coin, chance)
+        return np.asarray(kept)
+
+
+@lru_cache(maxsize=64)
+def _table(shares: int) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+    """Return the thresholds of the number of candidates, Poisson(128 / shares)."""
+    weight, weights = 1 << _GUARD, []
+    while weight:
+        weights.append(weight)
+        weight = 2 * _OCTAVES * weight // (shares * len(weights))
+    return thresholds(weights)

@@ -48,10 +48,7 @@ from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
 from dpalgos.errors import ParameterError
 from dpalgos.rows import Ints
-from dpalgos.secure import keys
-from dpalgos.secure.errors import RepeatedUseError, TooFewPartiesError, ViolationError
-from dpalgos.secure.keys import KEY
-from dpalgos.secure.masking import MODULUS_BITS, add_stream, keystream, subtract_stream, to_words
+from dpalgos.secure import primitives as keys
 from dpalgos.secure.messages import (
     ESCROW,
     KINDS,
@@ -69,7 +66,20 @@ from dpalgos.secure.messages import (
     numbers_digest,
     point,
 )
-from dpalgos.secure.secret_sharing import ELEMENT, split, to_bytes
+from dpalgos.secure.primitives import (
+    ELEMENT,
+    KEY,
+    MODULUS_BITS,
+    RepeatedUseError,
+    TooFewPartiesError,
+    ViolationError,
+    add_stream,
+    keystream,
+    split,
+    subtract_stream,
+    to_bytes,
+    to_words,
+)
 from dpalgos.secure.wire import Wire
 
 _LABELS = {SELF: "self-mask", ESCROW: "escrow"}

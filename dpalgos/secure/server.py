@@ -3,7 +3,7 @@
 Every function is pure. What has to be stored between two of them is their result: :class:`Roster`, :class:`Agreement`,
 :class:`MaskedBlock`, and before anything is unmasked the :class:`SurvivorSet`.
 
-A message that breaks the protocol raises a :class:`~dpalgos.secure.errors.ViolationError` that names its sender. The
+A message that breaks the protocol raises a :class:`~dpalgos.secure.primitives.ViolationError` naming its sender. The
 caller may leave that message out and call again: the sender then counts as lost.
 """
 
@@ -21,11 +21,8 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
 from dpalgos.rows import Ints
-from dpalgos.secure import keys
-from dpalgos.secure.errors import MessageError, RepeatedUseError, TooFewPartiesError, ViolationError
+from dpalgos.secure import primitives as keys
 from dpalgos.secure.graph import Neighbourhoods, order_seed
-from dpalgos.secure.keys import KEY
-from dpalgos.secure.masking import MODULUS_BITS, Words, add_stream, subtract_stream, to_integers
 from dpalgos.secure.messages import (
     ESCROW,
     KINDS,
@@ -45,7 +42,22 @@ from dpalgos.secure.messages import (
     point,
 )
 from dpalgos.secure.party import escrow_data, escrow_nonce
-from dpalgos.secure.secret_sharing import ELEMENT, PRIME, reconstruct, to_bytes
+from dpalgos.secure.primitives import (
+    ELEMENT,
+    KEY,
+    MODULUS_BITS,
+    PRIME,
+    MessageError,
+    RepeatedUseError,
+    TooFewPartiesError,
+    ViolationError,
+    Words,
+    add_stream,
+    reconstruct,
+    subtract_stream,
+    to_bytes,
+    to_integers,
+)
 from dpalgos.secure.wire import Wire
 
 _KIND_NAMES = {SELF: "self-mask", ESCROW: "escrow"}

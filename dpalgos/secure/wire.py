@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, Self
 
 from dpalgos.errors import ParameterError
-from dpalgos.secure.errors import MessageError
+from dpalgos.secure.primitives import MessageError
 
 _MAGIC = b"usa1"
 _LIMIT = 2**63

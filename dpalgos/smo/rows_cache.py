@@ -40,7 +40,7 @@ class KernelRows:
     features : array or sparse matrix (n, d)
     cache_bytes : int
         What the remembered rows may take; two rows are always kept. The door counts them in what SMO holds
-        (:func:`dpalgos.work.machine_work`).
+        (:func:`dpalgos.resources.machine_work`).
     """
 
     held: Features

@@ -215,7 +215,7 @@ class PrivateSelection:
 
     Guarantee
     ---------
-    None; see :class:`dpalgos.trainers.dpwss.DpWss`. Δq = 1 − σ bounds how far two admitted scores of *one* data set
+    None; see :class:`dpalgos.trainers.smo.DpWss`. Δq = 1 − σ bounds how far two admitted scores of *one* data set
     lie apart. A neighbouring data set has other candidates altogether: a pair that names a replaced record has
     probability zero in one of them.
 

@@ -1,12 +1,4 @@
-"""``unitball``, the recommended system: map, trainer and their parameters by written rules from public facts alone.
-
-The rules were found on training rows of MNIST, digits, USPS, CIFAR-10 (20,000 of them) and Adult (the numbers stand in
-``docs/accuracy.md``).
-What they go by is the **signal** s = n μ r / (f K): rows a class, in units of the noise that the largest row would
-need to be hidden among them (μ of Gaussian-DP that the budget buys; r = 1 under replace-one and 2 under
-replace-special, where sums move half as far; f the factor by which the noise of a sum over the parties is more than a
-curator's: √N where each party adds all of its own, 1 to 1.2 or so under secure aggregation).
-"""
+"""``unitball``, the recommended system: map, trainer and parameters by written rules from public facts alone."""
 
 from __future__ import annotations
 
@@ -18,7 +10,7 @@ from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Neighbours, Trust
 from dpalgos.mechanisms.gaussian import mu_from_epsilon_delta
 from dpalgos.registry import AlgorithmSpec, register
-from dpalgos.systems.arranging import joint, summed
+from dpalgos.systems.papers import joint, summed
 from dpalgos.systems.system import Choice, PublicFacts, System
 from dpalgos.trainers.discriminant_descent import schedule_of
 
@@ -346,5 +338,75 @@ register("systems", "unitball-without-noise")(
         sound_counterpart="unitball",
         arrangements=joint(AlgorithmSpec("trainers", "erm", _EXACT), AlgorithmSpec("projections", "public-whitening")),
         choose=without_noise,
+    )
+)
+
+
+_DESCENT = AlgorithmSpec("trainers", "noisy-gd")
+_WHITENED = AlgorithmSpec("projections", "public-whitening")
+_STATISTICS = AlgorithmSpec("trainers", "sufficient-statistics")
+
+register("systems", "noisy-gd")(
+    System(
+        summary="Softmax regression on all rows together by full-batch gradient descent on noisy sums.",
+        source="ours; trainers.gradient_descent",
+        arrangements=summed(_DESCENT),
+    )
+)
+
+register("systems", "hog-noisy-gd")(
+    System(
+        summary="Histograms of oriented gradients, which cost nothing, then noisy-gd: for images.",
+        source="ours; features.hog, trainers.gradient_descent",
+        arrangements=summed(_DESCENT, AlgorithmSpec("projections", "hog")),
+    )
+)
+
+register("systems", "whitened-class-means")(
+    System(
+        summary="Scattering, whitened by made-up images at no cost, then class means from one noisy sum: for images.",
+        source="ours; features.whitening, trainers.class_means",
+        arrangements=summed(AlgorithmSpec("trainers", "class-means"), _WHITENED),
+    )
+)
+
+register("systems", "whitened-discriminant-gd")(
+    System(
+        summary="The same features, then softmax regression that starts from the noisy class means: for images.",
+        source="ours; features.whitening, trainers.discriminant_descent",
+        arrangements=summed(AlgorithmSpec("trainers", "discriminant-gd"), _WHITENED),
+    )
+)
+
+register("systems", "dpdr-noisy-gd")(
+    System(
+        summary="Covariances summed with noise once, one decomposition, then noisy-gd in k dimensions.",
+        source="ours; projections.analyze_gauss, trainers.gradient_descent",
+        arrangements=summed(_DESCENT.with_parameters(mean_weight=1.0), AlgorithmSpec("projections", "analyze-gauss")),
+    )
+)
+
+register("systems", "sufficient-statistics")(
+    System(
+        summary="Ridge regression of classes or real labels from one noisy sum of second moments.",
+        source="ours; trainers.sufficient_statistics",
+        arrangements=summed(_STATISTICS),
+    )
+)
+
+register("systems", "ridge")(
+    System(
+        summary="Ridge regression of classes or real labels on all rows together, without noise.",
+        source="regularised least squares",
+        sound_counterpart="sufficient-statistics",
+        arrangements=joint(AlgorithmSpec("trainers", "erm", {"loss": "squared", "regularisation": 1e-3})),
+    )
+)
+
+register("systems", "ridge-noisy-gd")(
+    System(
+        summary="Ridge regression of classes or real labels by full-batch gradient descent on noisy sums.",
+        source="ours; trainers.gradient_descent",
+        arrangements=summed(_DESCENT.with_parameters(loss="squared", mean_weight=1.0)),
     )
 )

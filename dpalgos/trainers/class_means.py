@@ -9,15 +9,15 @@ from typing import ClassVar
 import numpy as np
 
 from dpalgos.algorithms import OneSum, PrivateAlgorithm
-from dpalgos.class_sums import ClassSums
 from dpalgos.errors import ParameterError
-from dpalgos.gaussian_sums import GAUSSIAN_BUDGETS, gaussian_guarantee, grid
 from dpalgos.guarantees import Guarantee, Loss, Neighbours, Setting
+from dpalgos.integer_sums import ClassSums
 from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
 from dpalgos.models import LinearModel
 from dpalgos.neighbouring import NeighbouringPair, antipodal_pair
 from dpalgos.registry import register
 from dpalgos.rows import Floats, Ints, Rows
+from dpalgos.summation import GAUSSIAN_BUDGETS, gaussian_guarantee, grid
 from dpalgos.validation import require_between
 
 
@@ -94,7 +94,7 @@ class ClassMeansDiscriminant(ClassSumTrainer, OneSum):
     Guarantee
     ---------
     The budget: one Gaussian mechanism on an exact sum of integers whose sensitivity is
-    :meth:`~dpalgos.class_sums.ClassSums.sensitivity`: 2 under replace-one (two rows of one class may be antipodal), and
+    :meth:`~dpalgos.integer_sums.ClassSums.sensitivity`: 2 under replace-one (two rows of a class may be antipodal), and
     √(1 + a²) under replace-special. Everything after the sum is post-processing.
 
     Parameters

@@ -11,20 +11,20 @@ import numpy as np
 
 from dpalgos.algorithms import PrivateAlgorithm, PureAlgorithm, Unproved
 from dpalgos.errors import ParameterError
-from dpalgos.gaussian_sums import GAUSSIAN_BUDGETS, gaussian_guarantee
 from dpalgos.guarantees import RELATIONS, Claim, Guarantee, Loss, Neighbours, Setting, Trust
 from dpalgos.losses import outputs
-from dpalgos.mechanisms.radial import RadialLaplace
+from dpalgos.mechanisms.laplace import RadialLaplace
 from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
 from dpalgos.models import LinearModel
 from dpalgos.noise import NoiseSource
 from dpalgos.registry import register
+from dpalgos.resources import Work, gathering_work
 from dpalgos.rows import Floats, Rows
 from dpalgos.solvers import Problem, certified_minimiser, rounding_bound
+from dpalgos.summation import GAUSSIAN_BUDGETS, gaussian_guarantee
 from dpalgos.trainers.linear import LinearClassifierTrainer
 from dpalgos.trainers.output_perturbation import SOLVER_ASSUMPTION
 from dpalgos.validation import require_count, require_positive
-from dpalgos.work import Work, gathering_work
 
 # Grid units per sensitivity: rounding thousands of weights then adds about 10⁻⁴ of it.
 _FINENESS = 20

@@ -10,20 +10,19 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dpalgos.arrays import Array, Features
-from dpalgos.class_sums import ClassSums
-from dpalgos.gaussian_sums import gaussian_guarantee, grid
 from dpalgos.gradient_sums import EncodedRows, GradientSums
 from dpalgos.guarantees import GaussianMu, Guarantee, Neighbours, Setting
+from dpalgos.integer_sums import ClassSums
 from dpalgos.linear import LinearTask
 from dpalgos.losses import make_loss
 from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian, total_mu
 from dpalgos.models import LinearModel
 from dpalgos.registry import register
-from dpalgos.rows import Floats, Ints, Rows, sanitise
+from dpalgos.resources import Work
+from dpalgos.rows import Array, Features, Floats, Ints, Rows, sanitise
+from dpalgos.summation import gaussian_guarantee, grid
 from dpalgos.trainers.class_means import ClassSumTrainer, linear_model
 from dpalgos.validation import require_between, require_count, require_positive
-from dpalgos.work import Work
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +86,7 @@ class DiscriminantDescent(ClassSumTrainer):
     Guarantee
     ---------
     The budget. All T + 1 sums get noise of one σ; the class sums are multiplied by a public integer, so that their
-    sensitivity Δ₀ (:meth:`~dpalgos.class_sums.ClassSums.sensitivity`) stands to that of a gradient sum, Δ
+    sensitivity Δ₀ (:meth:`~dpalgos.integer_sums.ClassSums.sensitivity`) stands to that of a gradient sum, Δ
     (:class:`~dpalgos.gradient_sums.GradientSums`), as the shares of μ² ask. Each sum is a Gaussian mechanism on an
     integer vector, and their adaptive composition is exactly √(Δ₀² + TΔ²)/σ-GDP (Dong, Roth, Su 2022, Corollary 2);
     σ makes that μ. Everything after the sums is post-processing. Numerics are exact.

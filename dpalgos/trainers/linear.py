@@ -1,15 +1,22 @@
-"""What trainers of linear models share: the fields that make their task."""
+"""What trainers of linear models share, and exact minimisers of the risk without privacy."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
-from dpalgos.algorithms import Algorithm
+from dpalgos.algorithms import Algorithm, Unproved
 from dpalgos.guarantees import Setting
 from dpalgos.linear import LinearTask
 from dpalgos.losses import make_loss
+from dpalgos.models import LinearModel
 from dpalgos.neighbouring import NeighbouringPair
+from dpalgos.noise import NoiseSource
+from dpalgos.registry import register
+from dpalgos.rows import Rows
+from dpalgos.solvers import Problem, minimise
+from dpalgos.validation import require_positive
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,3 +76,54 @@ class LinearTrainer(LinearClassifierTrainer):
             intercept_scaling=self.intercept_scaling,
             label_range=self.label_range,
         )
+
+
+@register("trainers", "erm")
+@dataclass(frozen=True, kw_only=True)
+class EmpiricalRisk(Unproved, LinearTrainer):
+    """Minimise mean loss + (λ/2)‖W‖² exactly, one-vs-rest unless the loss is joint, without noise.
+
+    Guarantee
+    ---------
+    None: the model is a function of the rows.
+
+    Parameters
+    ----------
+    regularisation : float
+        λ.
+    loss : str
+        Name of a loss; ``squared`` for real labels.
+    width, intercept_scaling, label_range
+        See :class:`~dpalgos.trainers.linear.LinearTrainer`.
+    tolerance : float
+        Norm of the gradient at which the solver stops.
+    """
+
+    regularisation: float = 0.01
+    tolerance: float = 1e-8
+
+    source: ClassVar[str] = "regularised empirical risk minimisation; Wang et al. 2024, eq. (4)"
+    sound_counterpart: ClassVar[str | None] = "objective-perturbation"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_positive("regularisation", self.regularisation)
+        require_positive("tolerance", self.tolerance)
+
+    def problem(self, parties: Sequence[Rows], setting: Setting) -> Problem:
+        """Return the risk over all parties' rows together."""
+        features, targets = self.task.gather(parties, setting)
+        return Problem(features=features, targets=targets, loss=self.task.loss, regularisation=self.regularisation)
+
+    def fit(self, parties: Sequence[Rows], setting: Setting, noise: NoiseSource) -> LinearModel:
+        """Return the minimiser over all parties' rows together."""
+        return self.diagnostics(parties, setting, noise)[0]
+
+    def diagnostics(
+        self, parties: Sequence[Rows], setting: Setting, noise: NoiseSource
+    ) -> tuple[LinearModel, dict[str, float]]:
+        """Return the minimiser and its ``objective``, J at the minimum."""
+        self.check(setting)
+        problem = self.problem(parties, setting)
+        weights = minimise(problem, self.tolerance).weights
+        return self.task.model(weights, setting), {"objective": problem.value(weights)}

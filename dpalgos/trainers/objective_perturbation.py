@@ -1,22 +1,26 @@
-"""Objective perturbation: minimise the risk plus a random linear term, sound and as published."""
+"""Objective perturbation: minimise the risk plus a random linear term, Laplace or Gaussian, sound and as published."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import ClassVar
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
 
-from dpalgos.algorithms import PureAlgorithm, Unproved
+from dpalgos.algorithms import ApproximateAlgorithm, PureAlgorithm, Unproved
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import RELATIONS, Claim, Guarantee, Neighbours, PureEpsilon, Setting, Trust
 from dpalgos.linear import LinearTask
 from dpalgos.losses import HuberHinge, make_loss, outputs
 from dpalgos.mechanisms.fixed_point import sum_sensitivity
-from dpalgos.mechanisms.radial import RadialLaplace
+from dpalgos.mechanisms.gaussian import GaussianNoise, mu_from_epsilon_delta, sigma_analytic
+from dpalgos.mechanisms.laplace import RadialLaplace
+from dpalgos.mechanisms.positive_parts import log_expected_excess
 from dpalgos.models import LinearModel
 from dpalgos.noise import NoiseSource
 from dpalgos.registry import register
@@ -279,3 +283,239 @@ class PublishedObjectivePerturbation(Unproved, PureAlgorithm):
         """Return the perturbed minimisers over all given rows."""
         task = LinearTask(loss=HuberHinge(width=self.width))
         return _with_radial_noise(parties, setting, noise, task, self.calibration(setting))
+
+
+# Of epsilon and of delta, what approximate minima perturbation pays for its coarse solver.
+_COARSE_SHARE = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GaussianCalibration:
+    """What (epsilon, delta) buys.
+
+    Parameters
+    ----------
+    regularisation : float
+        Λ, the one asked for or the larger one that the Jacobian needs.
+    sigma : float
+        Standard deviation of each entry of the linear term.
+    tolerance_scale : float
+        Scale (radial) or standard deviation (Gaussian) of the noise that hides the solver's tolerance.
+    """
+
+    regularisation: float
+    sigma: float
+    tolerance_scale: float
+
+
+def _calibrate(
+    task: LinearTask, setting: Setting, least_regularisation: float, epsilon: float, delta: float
+) -> tuple[float, float]:
+    """Return Λ and σ for exact minimisers; see :class:`GaussianObjectivePerturbation` for the proof."""
+    classes, rows = outputs(setting.classes), max(setting.rows, 1)
+    curvature = task.loss.curvature_bound
+    enough = curvature / (rows * exp_minus_one(epsilon / (2.0 * classes)))
+    regularisation = max(least_regularisation, enough)
+    remaining = epsilon - classes * math.log1p(curvature / (rows * regularisation))
+    return regularisation, _least_sigma(classes, setting.neighbours.records, remaining, delta)
+
+
+@lru_cache(maxsize=4096)
+def _least_sigma(classes: int, records: int, epsilon: float, delta: float) -> float:
+    """Return the least σ with E[(r Σ (g/σ + r/(2σ²))₊ − epsilon)₊] ≤ delta, r = ``records``, rounded up."""
+
+    def excess(log_sigma: float) -> float:
+        sigma = math.exp(log_sigma)
+        bound = log_expected_excess(classes, records / (2.0 * sigma), epsilon * sigma / records)
+        return math.log(records / sigma) + bound - math.log(delta)
+
+    # One class needs at least the noise of a Gaussian mechanism whose sensitivity is r.
+    low = math.log(records / mu_from_epsilon_delta(epsilon, delta)) - 1e-6
+    high = low + 0.1
+    while excess(high) > 0:
+        low, high = high, 2.0 * high - low
+    log_sigma, step = (float(scipy.optimize.brentq(excess, low, high, xtol=1e-12)) if excess(low) > 0 else low), 1e-11
+    while excess(log_sigma) > 0:
+        log_sigma, step = log_sigma + step, 2.0 * step
+    return math.exp(log_sigma) * (1.0 + 1e-12)
+
+
+def _gaussian_linear(
+    parties: Sequence[Rows], setting: Setting, noise: NoiseSource, task: LinearTask, sigma: float
+) -> Floats:
+    shape = task.shape(setting)
+    stream = noise.stream("objective", rows_fingerprint(parties))
+    return GaussianNoise(sigma).sample(shape[0] * shape[1], stream).reshape(shape)
+
+
+@register("trainers", "objective-perturbation-gaussian")
+@dataclass(frozen=True, kw_only=True)
+class GaussianObjectivePerturbation(ApproximateAlgorithm, OneVsRestTrainer):
+    """Minimise the risk plus ⟨R, W⟩/n with Gaussian R over all classes at once.
+
+    Guarantee
+    ---------
+    (epsilon, delta)-DP under either relation, jointly for all m one-vs-rest classifiers; numerics idealised.
+    1 % of epsilon, x = epsilon/200 twice, pays for the solver's tolerance: radial noise of scale b = ρ/x hides the
+    distance ρ = √m γ/Λ between W and what the solver returns, so with d for delta below
+    P[A ∈ S] ≤ e^x P[M ∈ S] ≤ e^x (e^e P[M′ ∈ S] + d) ≤ e^{2x + e} P[A′ ∈ S] + e^x d; d = e^{−x} delta, e is the rest.
+
+    *Proof.* For fixed rows D the exact minimiser W and the noise R_D(W) determine each other (with kinks as there). Let
+    D′ have the record z where D has x (under replace-special one of the two is null), W be drawn from D, and
+    R = R_D(W), whose m rows are independent N(0, σ²I). The privacy loss at W is L = (‖R_D′‖² − ‖R_D‖²)/(2σ²) plus the
+    logarithm of the Jacobians' ratio. With f(u) = (1 − e^{ε−u})₊, H_{e^ε} = E f(L).
+
+    (i) The Jacobian is block diagonal over the classes and each block costs at most ln(1 + c/(nΛ)): j in total.
+
+    (ii) R_D′ = R + V, and row k of V is sₖ x − s′ₖ z. A loss of the margin has a slope in [−1, 0], so sₖ and s′ₖ are
+    one-sided: sₖ ∈ [0, 1]·σₖ and s′ₖ ∈ [0, 1]·σ′ₖ with signs that depend on the labels alone. They depend on W, so take
+    the worst. L − j is at most Σₖ uₖ, uₖ the largest of ⟨gₖ, v⟩/σ + ‖v‖²/(2σ²) over v = sₖ x − s′ₖ z, gₖ = Rₖ/σ: a
+    convex function of (sₖ, s′ₖ), largest at a corner, where v is 0, p, q or p + q with p = σₖ x, q = −σ′ₖ z. Since
+    ‖p + q‖² ≤ 4 and ‖p‖², ‖q‖² ≤ 1, uₖ ≤ (⟨gₖ, p⟩/σ + 1/σ²)₊ + (⟨gₖ, q⟩/σ + 1/σ²)₊. So L ≤ j + A + B, A the sum of
+    the first terms over the classes and B of the second: m independent numbers each, whatever the labels are.
+
+    (iii) f(u) ≤ (u − ε)₊, which is convex and increasing, and so (A + B − e′)₊ ≤ ½(2A − e′)₊ + ½(2B − e′)₊ with
+    e′ = ε − j, however A and B depend on each other. (2A − e′)₊ is convex in the Gaussian numbers ⟨gₖ, p⟩, whose
+    deviation is ‖p‖ ≤ 1, so by Jensen its expectation is largest at ‖p‖ = 1; alike for B. Hence
+
+        δ(ε) ≤ E[(2 Σₖ (gₖ/σ + 1/σ²)₊ − e′)₊], gₖ independent N(0, 1), k = 1 … m.
+
+    For a null z there is no q, and δ(ε) ≤ E[(Σₖ (gₖ/σ + 1/(2σ²))₊ − e′)₊]. σ is the least with δ(e) ≤ d. Nothing
+    depends on the number of features. Λ is the regularisation asked for or, where that is larger, the one that leaves
+    e′ ≥ e/2. The price of (iii) is small: above e′ the loss exceeds it by little, so f(u) and u − ε nearly agree. For
+    one class δ is the Gaussian mechanism's of sensitivity 2, up to that; for m the positive parts add their means.
+
+    *What is attained.* Two antipodal rows of one class have all slopes of a hinge at their ends at margin 0, so that
+    ‖V‖ = 2√m: no smaller bound on ‖V‖ holds for the hinges, whatever m. Rows of two classes move less,
+    ‖V‖² ≤ max(4m − 6, m + 6) for m ≥ 2.
+
+    Parameters
+    ----------
+    budget : ApproximateDP
+        For all classes together.
+    regularisation : float
+        λ, the least regularisation.
+    loss : str
+        A one-vs-rest loss of bounded slope.
+    width, intercept_scaling
+        See :class:`~dpalgos.trainers.linear.LinearClassifierTrainer`.
+
+    References
+    ----------
+    Kifer, Smith, Thakurta, "Private convex empirical risk minimization and high-dimensional regression", COLT 2012,
+    Algorithm 1 (Gaussian version); Redberg, Koskela, Wang, "Improving the privacy and practicality of objective
+    perturbation for differentially private linear learners", NeurIPS 2023, for the hockey-stick divergence along the
+    row (scalar models, add-remove-one; Theorem 3.1 does not carry over to several classes).
+    """
+
+    source: ClassVar[str] = "Kifer, Smith, Thakurta 2012, Algorithm 1, Gaussian; constants derived anew"
+    relations: ClassVar[tuple[Neighbours, ...]] = RELATIONS
+    claim: ClassVar[Claim | None] = Claim("(epsilon, delta)-DP for the exact minimiser", "Kifer et al. 2012, Theorem 2")
+
+    def guarantee(self, setting: Setting) -> Guarantee:
+        """Return the budget."""
+        self.check(setting)
+        return Guarantee(losses=(self.budget,), neighbours=setting.neighbours)
+
+    def calibration(self, setting: Setting) -> GaussianCalibration:
+        """Return regularisation and noise, from public facts."""
+        for_tolerance = TOLERANCE_SHARE * self.budget.epsilon
+        objective_delta = self.budget.delta * math.exp(-min(for_tolerance / 2.0, 700.0))
+        regularisation, sigma = _calibrate(
+            self.task, setting, self.regularisation, self.budget.epsilon - for_tolerance, objective_delta
+        )
+        distance = math.sqrt(outputs(setting.classes)) * TOLERANCE / regularisation
+        return GaussianCalibration(
+            regularisation=regularisation, sigma=sigma, tolerance_scale=2.0 * distance / for_tolerance
+        )
+
+    def fit(self, parties: Sequence[Rows], setting: Setting, noise: NoiseSource) -> LinearModel:
+        """Return the perturbed minimisers over all given rows."""
+        task, calibration = self.task, self.calibration(setting)
+        linear = _gaussian_linear(parties, setting, noise, task, calibration.sigma)
+        weights = perturbed_minimiser(parties, setting, task, linear=linear, regularisation=calibration.regularisation)
+        hiding = RadialLaplace(calibration.tolerance_scale).sample(weights.size, noise.stream("tolerance", weights))
+        return task.model(weights + hiding.reshape(weights.shape), setting)
+
+
+@register("trainers", "approximate-minima-perturbation")
+@dataclass(frozen=True, kw_only=True)
+class ApproximateMinimaPerturbation(ApproximateAlgorithm, OneVsRestTrainer):
+    """Objective perturbation with a solver that may stop early: its distance from the minimum is covered by noise.
+
+    Guarantee
+    ---------
+    (epsilon, delta)-DP under either relation for all classes jointly; numerics idealised. The exact perturbed minimiser
+    W is (e, d)-DP by the proof of ``objective-perturbation-gaussian``. The solver's W̃ is within ρ = √m γ/Λ of it, and
+    Gaussian noise N hides a shift of ρ with (ε_t, δ_t). With M = W + N and A = W̃ + N for neighbours D, D′:
+    P[A ∈ S] ≤ e^{ε_t} P[M ∈ S] + δ_t ≤ e^{ε_t}(e^e P[M′ ∈ S] + d) + δ_t
+    ≤ e^{2ε_t + e} P[A′ ∈ S] + e^{ε_t + e} δ_t + e^{ε_t} d + δ_t,
+    so epsilon = e + 2ε_t and delta = e^{ε_t} d + (1 + e^{ε_t + e}) δ_t. A tenth of either pays for the solver.
+
+    Parameters
+    ----------
+    budget : ApproximateDP
+        For all classes together.
+    tolerance : float, optional
+        γ, the gradient norm at which the solver stops; 1/n² by default.
+    regularisation : float
+        λ, the least regularisation.
+    loss : str
+        A one-vs-rest loss of bounded slope.
+    width, intercept_scaling
+        See :class:`~dpalgos.trainers.linear.LinearClassifierTrainer`.
+
+    References
+    ----------
+    Iyengar, Near, Song, Thakkar, Thakurta, Wang, "Towards practical differentially private convex optimization",
+    S&P 2019, Algorithm 1; constants derived anew.
+    """
+
+    tolerance: float | None = None
+
+    source: ClassVar[str] = "Iyengar et al. 2019, Algorithm 1; constants derived anew"
+    relations: ClassVar[tuple[Neighbours, ...]] = RELATIONS
+    claim: ClassVar[Claim | None] = Claim("(epsilon, delta)-DP", "Iyengar et al. 2019, Theorem 1")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.tolerance is not None:
+            require_positive("tolerance", self.tolerance)
+
+    def guarantee(self, setting: Setting) -> Guarantee:
+        """Return the budget."""
+        self.check(setting)
+        return Guarantee(losses=(self.budget,), neighbours=setting.neighbours)
+
+    def calibration(self, setting: Setting) -> GaussianCalibration:
+        """Return regularisation and noise, from public facts."""
+        epsilon, delta = self.budget.epsilon, self.budget.delta
+        each = _COARSE_SHARE * epsilon / 2.0
+        objective_epsilon = epsilon - 2.0 * each
+        tolerance_delta = _COARSE_SHARE * delta / (1.0 + math.exp(min(each + objective_epsilon, 700.0)))
+        objective_delta = (1.0 - _COARSE_SHARE) * delta / math.exp(min(each, 700.0))
+        regularisation, sigma = _calibrate(self.task, setting, self.regularisation, objective_epsilon, objective_delta)
+        distance = math.sqrt(outputs(setting.classes)) * self._tolerance(setting) / regularisation
+        return GaussianCalibration(
+            regularisation=regularisation,
+            sigma=sigma,
+            tolerance_scale=sigma_analytic(each, tolerance_delta, distance),
+        )
+
+    def fit(self, parties: Sequence[Rows], setting: Setting, noise: NoiseSource) -> LinearModel:
+        """Return the approximate perturbed minimisers over all given rows, with noise for the approximation."""
+        task, calibration = self.task, self.calibration(setting)
+        linear = _gaussian_linear(parties, setting, noise, task, calibration.sigma)
+        weights = perturbed_minimiser(
+            parties,
+            setting,
+            task,
+            linear=linear,
+            regularisation=calibration.regularisation,
+            tolerance=self._tolerance(setting),
+        )
+        hiding = GaussianNoise(calibration.tolerance_scale).sample(weights.size, noise.stream("tolerance", weights))
+        return task.model(np.asarray(weights + hiding.reshape(weights.shape)), setting)
+
+    def _tolerance(self, setting: Setting) -> float:
+        return self.tolerance if self.tolerance is not None else 1.0 / max(setting.rows, 1) ** 2

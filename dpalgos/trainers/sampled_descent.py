@@ -10,20 +10,20 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dpalgos.accounting.sampling import gaussian_part, noise_multiplier
+from dpalgos.accounting.composition import gaussian_part, noise_multiplier
 from dpalgos.algorithms import ApproximateAlgorithm
 from dpalgos.errors import ParameterError
-from dpalgos.gaussian_sums import grid
 from dpalgos.gradient_sums import EncodedRows, GradientSums
 from dpalgos.guarantees import GaussianMu, Guarantee, Neighbours, Numerics, Setting, SlackGaussian
 from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
 from dpalgos.models import LinearModel
 from dpalgos.noise import NoiseSource
 from dpalgos.registry import register
+from dpalgos.resources import Work
 from dpalgos.rows import ChosenRows, Floats, Rows
+from dpalgos.summation import grid
 from dpalgos.trainers.linear import LinearTrainer
 from dpalgos.validation import require_between, require_count, require_positive
-from dpalgos.work import Work
 
 _RATE_BITS = 32
 # As for noisy-gd: how far the noise may walk in all steps, and the largest step.
@@ -42,13 +42,13 @@ class SampledDescent(ApproximateAlgorithm, LinearTrainer):
     Guarantee
     ---------
     The budget, under ``replace-special`` alone. The T sampled steps are dominated by the (s, μ) of
-    :mod:`dpalgos.accounting.sampling`, s = ``slack_share``·δ, and the loss is stated as that: everything revealed with
+    :mod:`dpalgos.accounting.composition`, s = ``slack_share``·δ, and the loss is stated as it: everything revealed with
     probability s, beside μ-Gaussian-DP, which together are (ε, δ)-DP. Later plans add s to s and μ² to μ². Noise is
     integer noise on integer sums (:class:`~dpalgos.gradient_sums.GradientSums`), draws are 32-bit integers below
     ⌊q 2³²⌋, so numerics are exact, given that the stream is indistinguishable from random bits.
 
     Refused under ``replace-one``: doubling the sensitivity proves nothing there (Lebeda et al. 2024), and an (s, μ) of
-    one step of a chain says nothing of two (:func:`~dpalgos.accounting.scaling.group_loss`). An account that keeps
+    one step of a chain says nothing of two (:func:`~dpalgos.accounting.calibration.group_loss`). An account that keeps
     replace-one, or counts several rows a person, admits no such release.
 
     The sampling protects a row from whoever does not know its draws. They come from the secret of whoever holds it:

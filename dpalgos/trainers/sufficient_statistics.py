@@ -10,9 +10,8 @@ from typing import ClassVar
 import numpy as np
 
 from dpalgos.algorithms import OneSum, PrivateAlgorithm
-from dpalgos.gaussian_sums import GAUSSIAN_BUDGETS, gaussian_guarantee, grid
-from dpalgos.gram_sums import packed_gram
 from dpalgos.guarantees import RELATIONS, Guarantee, Loss, Neighbours, Setting
+from dpalgos.integer_sums import packed_gram
 from dpalgos.linear import LinearTask
 from dpalgos.losses import Squared, outputs
 from dpalgos.mechanisms.fixed_point import encoded_radius, gram_sensitivity
@@ -21,6 +20,7 @@ from dpalgos.models import LinearModel
 from dpalgos.neighbouring import NeighbouringPair, one_row_apart
 from dpalgos.registry import register
 from dpalgos.rows import Array, Features, Floats, Ints, Rows
+from dpalgos.summation import GAUSSIAN_BUDGETS, gaussian_guarantee, grid
 from dpalgos.validation import require_between, require_positive
 
 

@@ -16,7 +16,6 @@ from dpalgos.accounting.composition import components, compose
 from dpalgos.accounting.profiles import GaussianProfile
 from dpalgos.accounting.selection import candidate_mu, selection_delta
 from dpalgos.algorithms import Algorithm, ApproximateAlgorithm, fit
-from dpalgos.arrays import Array
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import (
     GaussianMu,
@@ -30,13 +29,12 @@ from dpalgos.guarantees import (
 )
 from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
 from dpalgos.models import KernelModel, LinearModel
-from dpalgos.neighbouring import NeighbouringPair
+from dpalgos.neighbouring import Calibrated, NeighbouringPair
 from dpalgos.noise import NoiseSource, RandomStream
 from dpalgos.registry import construct, lookup, names, register
-from dpalgos.rows import ArrayRows, ChosenRows, Floats, Rows, sanitise
-from dpalgos.sensitivities import Calibrated
+from dpalgos.resources import Work
+from dpalgos.rows import Array, ArrayRows, ChosenRows, Floats, Rows, sanitise
 from dpalgos.validation import require_between
-from dpalgos.work import Work
 
 # Fractions of the golden ratio's multiples spread evenly, whatever the order of the rows, and begin at 0.
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)

@@ -13,7 +13,7 @@ from dpalgos.guarantees import Setting, Trust
 from dpalgos.noise import NoiseSource
 from dpalgos.registry import register
 from dpalgos.rows import Ints
-from dpalgos.secure.record import SumRecord
+from dpalgos.secure.rounds import SumRecord
 from dpalgos.summation import IntegerNoise, SumAlgorithm, Summation, TrustedSummation
 from dpalgos.systems.system import Arrangement, Scope, sums_only
 from dpalgos.trust.model import EVERYONE, TrustModel

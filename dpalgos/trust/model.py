@@ -9,7 +9,7 @@ from typing import ClassVar
 from dpalgos.algorithms import Algorithm
 from dpalgos.guarantees import Guarantee, Setting
 from dpalgos.noise import NoiseSource
-from dpalgos.secure.record import SumRecord
+from dpalgos.secure.rounds import SumRecord
 from dpalgos.summation import SumAlgorithm, Summation, TrustedSummation
 from dpalgos.systems.system import Arrangement, Scope
 

@@ -13,9 +13,15 @@ from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Guarantee, Setting, Trust
 from dpalgos.noise import NoiseSource
 from dpalgos.registry import register
-from dpalgos.secure.record import SumRecord
-from dpalgos.secure.stepwise import require_shareable
-from dpalgos.secure.summation import Absences, SecureSummation, graph_for, secagg_guarantee, weights_of
+from dpalgos.secure.rounds import SumRecord
+from dpalgos.secure.summation import (
+    Absences,
+    SecureSummation,
+    graph_for,
+    require_shareable,
+    secagg_guarantee,
+    weights_of,
+)
 from dpalgos.secure.tolerance import Tolerance
 from dpalgos.summation import SumAlgorithm, Summation
 from dpalgos.systems.system import Arrangement, sums_only

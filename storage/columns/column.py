@@ -1,4 +1,4 @@
-"""What every type of column can do, and the register of types."""
+"""What every type of column can do, the register of types, and the column that is not looked at."""
 
 from __future__ import annotations
 
@@ -308,3 +308,39 @@ def one_hot(codes: NDArray[np.int64], width: int) -> Floats:
 def shown(values: Sequence[str]) -> str:
     """Return declared values for a message, the first dozen."""
     return ", ".join(values[:12]) + (", …" if len(values) > 12 else "")
+
+
+@column_type("ignore")
+@dataclass(frozen=True, slots=True)
+class Ignored(Column):
+    """A column that is not looked at."""
+
+    used: ClassVar[bool] = False
+
+    name: str
+    missing: MissingRows | None = None
+
+    @classmethod
+    def parse(cls, name: str, missing: MissingRows | None, given: Mapping[str, Any], place: str) -> Ignored:
+        """Return the declared column."""
+        return cls(name)
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """None."""
+        return ()
+
+    @property
+    def numbers(self) -> int:
+        """None."""
+        return 0
+
+    @property
+    def bound(self) -> str:
+        """Anything."""
+        return "anything"
+
+    def encode(self, cells: Sequence[Any]) -> Encoded:
+        """Nothing."""
+        none = np.zeros(len(cells), dtype=bool)
+        return Encoded(np.zeros((len(cells), 0)), none, none)

@@ -1,10 +1,4 @@
-"""The database behind the ledger and the catalogue: where it is, how it is made, and its transactions.
-
-SQLite with a rollback journal and ``synchronous=EXTRA``: a committed charge survives SIGKILL and power loss, the ledger
-is one file that can be copied, and a killed writer is rolled back by whoever opens it next. PostgreSQL by URL where
-several machines write. Every writing transaction holds the one write lock from its first statement, because all entries
-form one chain.
-"""
+"""The database behind the ledger and the catalogue: tables, formats, transactions."""
 
 from __future__ import annotations
 
@@ -13,14 +7,35 @@ import importlib.util
 import os
 import secrets
 import sqlite3
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from sqlalchemy import Connection, Engine, create_engine, event, insert, inspect, select, text, update
+from sqlalchemy import (
+    DDL,
+    BigInteger,
+    Column,
+    Connection,
+    Engine,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    Text,
+    create_engine,
+    event,
+    insert,
+    inspect,
+    select,
+    text,
+    update,
+)
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.pool import NullPool
@@ -28,10 +43,107 @@ from sqlalchemy.pool import NullPool
 from storage.atomic import locked_directory
 from storage.errors import FormatVersionError, InputError, SecretError, StorageError
 from storage.layout import FINGERPRINTS
-from storage.ledger.chain import Chain
-from storage.ledger.migrations import MIGRATIONS
-from storage.ledger.tables import meta, metadata
+from storage.ledger import marks
+from storage.ledger.chain import Chain, Link, canonical
 from storage.secrets import Secret, ledger_key
+
+metadata = MetaData()
+
+meta = Table(
+    "ledger_meta",
+    metadata,
+    Column("name", String(40), primary_key=True),
+    Column("value", Text, nullable=False),
+)
+
+entries = Table(
+    "ledger_entries",
+    metadata,
+    Column("sequence", BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=False),
+    Column("kind", String(20), nullable=False),
+    Column("account", String(200), nullable=False),
+    Column("subject", String(200), nullable=False),
+    Column("recorded_at", String(40), nullable=False),
+    Column("content", Text, nullable=False),
+    Column("previous", String(64), nullable=False),
+    Column("digest", String(64), nullable=False),
+)
+
+Index("ledger_by_account", entries.c.account, entries.c.kind, entries.c.sequence)
+Index("ledger_by_subject", entries.c.kind, entries.c.subject, entries.c.sequence)
+_once = {
+    "ledger_account_once": entries.c.kind == "account",
+    "ledger_charge_once": entries.c.kind == "charge",
+}
+for _name, _where in _once.items():
+    Index(_name, entries.c.account, entries.c.subject, unique=True, sqlite_where=_where, postgresql_where=_where)
+
+# INSERT OR REPLACE deletes without firing a delete trigger, so the insert is guarded as well.
+_SQLITE_TRIGGERS = (
+    "CREATE TRIGGER ledger_no_update BEFORE UPDATE ON ledger_entries "
+    "BEGIN SELECT RAISE(ABORT, 'the ledger is append-only'); END",
+    "CREATE TRIGGER ledger_no_delete BEFORE DELETE ON ledger_entries "
+    "BEGIN SELECT RAISE(ABORT, 'the ledger is append-only'); END",
+    "CREATE TRIGGER ledger_in_order BEFORE INSERT ON ledger_entries "
+    "WHEN NEW.sequence IS NOT (SELECT coalesce(max(sequence), 0) + 1 FROM ledger_entries) "
+    "BEGIN SELECT RAISE(ABORT, 'the ledger is append-only'); END",
+)
+_POSTGRESQL_TRIGGERS = (
+    "CREATE FUNCTION ledger_append_only() RETURNS trigger LANGUAGE plpgsql AS "
+    "$$ BEGIN RAISE EXCEPTION 'the ledger is append-only'; END $$",
+    "CREATE TRIGGER ledger_no_change BEFORE UPDATE OR DELETE OR TRUNCATE ON ledger_entries "
+    "FOR EACH STATEMENT EXECUTE FUNCTION ledger_append_only()",
+    "CREATE FUNCTION ledger_at_the_end() RETURNS trigger LANGUAGE plpgsql AS "
+    "$$ BEGIN IF NEW.sequence IS DISTINCT FROM (SELECT coalesce(max(sequence), 0) + 1 FROM ledger_entries) "
+    "THEN RAISE EXCEPTION 'the ledger is append-only'; END IF; RETURN NEW; END $$",
+    "CREATE TRIGGER ledger_in_order BEFORE INSERT ON ledger_entries FOR EACH ROW EXECUTE FUNCTION ledger_at_the_end()",
+)
+for _dialect, _triggers in (("sqlite", _SQLITE_TRIGGERS), ("postgresql", _POSTGRESQL_TRIGGERS)):
+    for _trigger in _triggers:
+        _ddl = DDL(_trigger)  # type: ignore[no-untyped-call]  # SQLAlchemy's DDL has no types
+        event.listen(entries, "after_create", _ddl.execute_if(dialect=_dialect))
+
+
+def _to_keyed_entries(connection: Connection, secret: Secret, head: Path | None) -> None:
+    """Format 2: digests are keyed. The entries so far stay as they are; a first keyed one seals them.
+
+    An older ledger that does not agree with its own digests or its high-water mark is refused: sealing it would make
+    an edit look sound.
+    """
+    ledger_id = connection.execute(select(meta.c.value).where(meta.c.name == "ledger_id")).scalar_one()
+    rows = connection.execute(select(entries).order_by(entries.c.sequence)).mappings().all()
+    unkeyed = Chain(ledger_id, secret, keyed_from=sys.maxsize)
+    before = Link(ledger_id, rows[-1]["sequence"], rows[-1]["digest"]) if rows else unkeyed.origin()
+    problems = [*unkeyed.problems(rows, unkeyed.origin())]
+    if head is not None:
+        digests = {row["sequence"]: row["digest"] for row in rows}
+        problem = marks.behind(before, digests.get, marks.read(head, unkeyed))
+        problems += [] if problem is None else [problem]
+    if problems:
+        raise StorageError(
+            f"the ledger is of an older format and not in order ({problems[0]}); put back the newest back-up. "
+            "Nothing was charged"
+        )
+    chain = Chain(ledger_id, secret, keyed_from=before.sequence + 1)
+    seal = {
+        "sequence": chain.keyed_from,
+        "kind": "seal",
+        "account": "",
+        "subject": "entries before",
+        "recorded_at": datetime.now(UTC).isoformat(timespec="milliseconds"),
+        "content": canonical({"keyed_from": chain.keyed_from}),
+        "previous": before.digest,
+    }
+    connection.execute(insert(entries).values(**seal, digest=chain.digest(seal)))
+    connection.execute(
+        insert(meta),
+        [{"name": "keyed_from", "value": str(chain.keyed_from)}, {"name": "key_id", "value": chain.key_id()}],
+    )
+
+
+MIGRATIONS: dict[int, Callable[[Connection, Secret, Path | None], None]] = {1: _to_keyed_entries}
+"""From a version to the next: each takes an open transaction, in which the version is raised as well."""
+
 
 FORMAT_VERSION = 2
 """The version of the schema that this code reads and writes."""

@@ -30,9 +30,8 @@ from sqlalchemy import Connection, Row, bindparam, func, insert, select
 from storage.errors import InputError, StorageError
 from storage.ledger import marks
 from storage.ledger.chain import Chain, Link, canonical
-from storage.ledger.database import Database
+from storage.ledger.database import Database, entries
 from storage.ledger.marks import Mark
-from storage.ledger.tables import entries
 
 _in_order: dict[str, Link] = {}
 """Up to where this process has found the chain of a ledger (by its place) in order."""
@@ -75,7 +74,7 @@ class Kind(StrEnum):
     STORED = "stored"
     """Which copy in an object store is the release: its digest; the last one stands."""
     RESERVATION = "reservation"
-    """A plan counts as spent before it is charged, see :mod:`storage.ledger.reservations`."""
+    """A plan counts as spent before it is charged, see :mod:`storage.ledger.charges`."""
     COMMITMENT = "commitment"
     """A reservation ended: its plan was charged."""
     RETURN = "return"

@@ -31,16 +31,14 @@ from storage.ledger.charges import (
     PlanRecord,
     PlanRequest,
     ReleaseCharge,
-)
-from storage.ledger.database import Database
-from storage.ledger.entries import Entries, Entry, Kind, check_chain, lacking, reading, require_name, writing
-from storage.ledger.reservations import (
     Reservation,
     find_reservation,
     open_reservations,
     require_open,
     reserve_plan,
 )
+from storage.ledger.database import Database
+from storage.ledger.entries import Entries, Entry, Kind, check_chain, lacking, reading, require_name, writing
 
 
 @runtime_checkable

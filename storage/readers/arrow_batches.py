@@ -12,9 +12,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from storage.confined import confined
+from storage.confined import admitted_memory, confined
 from storage.errors import InputError
-from storage.memory import admitted_memory
 
 _MOST_PIECE = 1 << 26
 _SECONDS = 120
@@ -65,7 +64,7 @@ def open_parquet(path: Path, rows: int, columns: Sequence[str] | None = None) ->
     ------
     InputError
         If it is no Parquet file, is damaged, nests lists or structures in columns that are asked for, or takes more
-        memory than is admitted (:func:`storage.memory.admitted_memory`).
+        memory than is admitted (:func:`storage.confined.admitted_memory`).
     """
     pieces = confined(
         f"{__name__}:pieces",

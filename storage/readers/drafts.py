@@ -1,21 +1,78 @@
-"""A table whose schema is a draft: cells as numbers that need no declaration, for finding out what the columns hold."""
+"""A table whose schema is a draft: cells as numbers, bins or bytes, before anything is declared."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from storage.columns.column import as_numbers
 from storage.errors import InputError
-from storage.readers.bins import encode_bins
 from storage.readers.files import require_file
-from storage.readers.keys import WIDTH, encode_keys
 from storage.readers.raw import raw_rows
 from storage.readers.registry import register_reader
 from storage.schema import Schema, parse_schema, read_declaration
-from storage.source import Block, ReadOptions, Source
+from storage.source import Block, ReadOptions, Source, canonical_label
+
+_SMALLEST, _LARGEST = -10, 40
+_ZERO = _LARGEST - _SMALLEST + 1
+BINS = 2 * _ZERO + 1
+"""Bins of a number: powers of two from 2^-10 to 2^40 of either sign, and one for what is nearer to 0."""
+
+
+def bins_of(numbers: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the bin of each number, ascending with it; -1 for what is no number."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        steps = np.clip(np.floor(np.log2(np.abs(numbers))), _SMALLEST - 1, _LARGEST) - _SMALLEST + 1
+    return np.where(np.isnan(numbers), -1.0, _ZERO + np.sign(numbers) * np.nan_to_num(steps))
+
+
+def range_of_bins(first: int, last: int) -> tuple[float, float]:
+    """Return the ends of some bins in a row; the bin around 0 ends at 0 where it is the first or the last."""
+    low = 0.0 if first == _ZERO else _edge(first, outer=first < _ZERO)
+    high = 0.0 if last == _ZERO > first else _edge(last, outer=last > _ZERO) if last != _ZERO else 2.0**_SMALLEST
+    return low, high
+
+
+def _edge(place: int, *, outer: bool) -> float:
+    """Return the end of a bin that is further from 0, or the nearer one."""
+    exponent = abs(place - _ZERO) - 1 + _SMALLEST
+    return float(np.sign(place - _ZERO)) * 2.0 ** (exponent + outer)
+
+
+def encode_bins(column: Any, layout: Schema) -> NDArray[np.float64]:
+    """Return the bin of each cell, (m, 1); -1 for what is no number."""
+    cells = column.to_pylist() if hasattr(column, "to_pylist") else column
+    if layout.decimal != ".":
+        exchanged = str.maketrans(".,", ",.")
+        cells = [cell.translate(exchanged) if isinstance(cell, str) else cell for cell in cells]
+    return bins_of(as_numbers(cells))[:, None]
+
+
+WIDTH = 32
+"""Bytes of a text that count, in UTF-8; longer ones that begin alike are one."""
+
+
+def text_of(key: NDArray[np.float64]) -> str:
+    """Return the text of a key's bytes; what was cut within a character loses it."""
+    return bytes(key.astype(np.uint8)).rstrip(b"\0").decode("utf-8", errors="ignore")
+
+
+def encode_keys(column: Any, layout: Schema) -> NDArray[np.float64]:
+    """Return the bytes of each cell's text as 255ths, (m, WIDTH); zeros where a cell is missing."""
+    cells = column.to_pylist() if hasattr(column, "to_pylist") else column
+    keys = np.zeros((len(cells), WIDTH), dtype=np.uint8)
+    for row, cell in enumerate(cells):
+        text = "" if cell is None or cell != cell else canonical_label(cell)
+        if text not in layout.missing:
+            data = text.encode()[:WIDTH]
+            keys[row, : len(data)] = np.frombuffer(data, dtype=np.uint8)
+    return keys / 255.0
+
 
 _ROWS = 4096
 # Nothing is to be predicted: all rows are of one class.

@@ -16,11 +16,8 @@ from typing import IO, Any
 
 import numpy as np
 
-from storage.columns.category import Category
-from storage.columns.column import Column, MissingRows
-from storage.columns.ignored import Ignored
-from storage.columns.label import Label
-from storage.columns.numeric import Numeric
+from storage.columns.column import Column, Ignored, MissingRows
+from storage.columns.types import Category, Label, Numeric
 from storage.documents import parse_json
 from storage.errors import InputError, StorageError
 from storage.readers.files import bounded, bounded_lines, open_binary, reading

@@ -8,9 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TypedDict
 
+from dpalgos.accounting.calibration import losses_under
 from dpalgos.accounting.composition import as_selected
 from dpalgos.accounting.costs import PlanCost, price
-from dpalgos.accounting.scaling import losses_under
+from dpalgos.accounting.filters import RESERVED, filter_in_force
 from dpalgos.accounting.spending import (
     Admission,
     FilterCap,
@@ -21,7 +22,6 @@ from dpalgos.accounting.spending import (
     standing,
     worst_totals,
 )
-from dpalgos.accounting.successive import RESERVED, filter_in_force
 from dpalgos.guarantees import (
     ApproximateDP,
     GaussianMu,
@@ -78,7 +78,7 @@ class AccountingPolicy:
         """Price the new releases and compare with the cap; public data (no cap) are priced and admitted.
 
         A release proved under another relation than the account's is converted at its price or refused
-        (:func:`dpalgos.accounting.scaling.losses_under`). What may be booked in two ways (:meth:`prices`) is booked in
+        (:func:`dpalgos.accounting.calibration.losses_under`). What has two prices (:meth:`prices`) is recorded with
         the one that leaves more: that admits the plan, and then that after which one more Gaussian plan may be largest.
         Costs and history alone decide on it, before anything is released, as they decide on the plan itself; so what is
         added up is chosen in view of earlier outputs at most, which is what filters allow. The charge records the price
@@ -520,7 +520,7 @@ def low_budget(account: str) -> dict[str, str | float | None]:
 def change_cap(dataset: str, epsilon: float, reason: str) -> None:
     """Raise or lower the epsilon of the cap of a data set's account, on record.
 
-    A raised cap is the old one and a new filter beside it (:mod:`dpalgos.accounting.successive`); delta is fixed when
+    A raised cap is the old one and a new filter beside it (:mod:`dpalgos.accounting.filters`); delta is fixed when
     the account is opened, because the filters of all raises share it.
 
     Raises

@@ -1,20 +1,30 @@
-"""The audit of one system by many runs on two neighbours: synthetic ones, or public rows that differ in a canary."""
+"""Systems under audit: the catalogue of what is audited, and each as a function of neighbours."""
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import time
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, replace
+from multiprocessing import get_context
+from pathlib import Path
+
+from threadpoolctl import threadpool_limits
 
 from dpalgos.algorithms import Algorithm
-from dpalgos.audit.experiment import Effort, Experiment
-from dpalgos.audit.releases import USUAL_BUDGET, audit_parameters, experiments_on, shape_of
+from dpalgos.audit.experiment import QUICK, Effort, Experiment
+from dpalgos.audit.releases import USUAL_BUDGET, audit_parameters, audit_release, audited, experiments_on, shape_of
 from dpalgos.audit.report import AuditReport, audit_experiments
-from dpalgos.errors import ParameterError
+from dpalgos.errors import ParameterError, UnknownNameError
 from dpalgos.guarantees import Neighbours
-from dpalgos.registry import lookup
-from tasks.auditing.public_rows import canary_pairs, public_sample
+from dpalgos.registry import lookup, names
+from storage.atomic import write_bytes
+from tasks.auditing.membership import canary_pairs, public_sample
 from tasks.auditing.synthetic import ONE_COORDINATE, SyntheticRun, neighbouring_rows
+from tasks.planning.fields import Json
+from tasks.planning.identity import identity, package_digest
 from tasks.planning.plans import PlannedRelease
 
 _ROWS = 8
@@ -111,7 +121,7 @@ def audit_on_public_rows(
 ) -> AuditReport:
     """Run a registered system on public rows with and without a canary, and bound its epsilon from below.
 
-    Which canary shows most is chosen on runs of its own; see :func:`~tasks.auditing.public_rows.canary_pairs`. It is
+    Which canary shows most is chosen on runs of its own; see :func:`~tasks.auditing.membership.canary_pairs`. It is
     mostly a weaker test than the worst pairs of :func:`audit_system`: what it tells is how much
     of a row such as there are leaks.
 
@@ -220,3 +230,147 @@ def _alone(run: SyntheticRun) -> Iterable[PlannedRelease]:
     """Return the releases that read rows as they are, one of each kind."""
     first = {release.name: release for release in reversed(run.plan.releases) if not release.upstream}
     return [one for one in reversed(first.values()) if one.reads_rows and one.budget is not None]
+
+
+KINDS = ("systems", "projections", "trainers", "evaluators")
+"""The kinds of what can be audited; of a name that several have, the first is meant."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What is audited.
+
+    Parameters
+    ----------
+    kind, name : str
+    """
+
+    kind: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arguments:
+    """How audits are made; see :func:`~tasks.auditing.systems.audit_system`."""
+
+    epsilon: float | None = None
+    delta: float | None = None
+    trials: int | None = None
+    confidence: float = 0.99
+    neighbours: Neighbours | None = None
+    seed: int = 0
+    quick: bool = False
+
+
+def subjects() -> list[Subject]:
+    """Return all that draws noise: systems first, then the releases that they are made of.
+
+    Aggregators are not among them: they read releases, not rows, and cost nothing whatever they do; what they make is
+    an observable of each system's audit.
+    """
+    releases = [Subject(kind, name) for kind in KINDS[1:] for name in names(kind) if audited(kind, name)]
+    return [Subject("systems", name) for name in names("systems") if draws_noise(name)] + releases
+
+
+def find_subject(name: str, kind: str | None = None) -> Subject:
+    """Return what a name means: a system, or else a release.
+
+    Raises
+    ------
+    UnknownNameError
+        Naming what is registered.
+    ParameterError
+        For a kind, or a name, that cannot be audited.
+    """
+    if kind is not None and kind not in KINDS:
+        raise ParameterError(f"kind is {kind!r}; what can be audited are {', '.join(KINDS)}")
+    for one in [kind] if kind else KINDS:
+        if name in names(one):
+            return Subject(one, name)
+    if name in names("aggregators"):
+        raise ParameterError(
+            f"{name} is an aggregator: it reads releases, not rows, and costs nothing; audit a system that has it"
+        )
+    raise UnknownNameError(f"nothing that can be audited is called {name!r}; see unitball algorithms")
+
+
+def audit_subject(
+    subject: Subject, arguments: Arguments, progress: Callable[[int, int], None] | None = None
+) -> AuditReport:
+    """Audit one system or release.
+
+    Raises
+    ------
+    ParameterError
+        For numbers out of range, or where no noise is drawn.
+    """
+    started = time.monotonic()
+    given = {field.name: getattr(arguments, field.name) for field in dataclasses.fields(arguments)}
+    effort = QUICK if given.pop("quick") else Effort()
+    if subject.kind == "systems":
+        return audit_system(subject.name, effort=effort, progress=progress, **given)
+    report = audit_release(subject.kind, subject.name, effort=effort, progress=progress, **given)
+    return dataclasses.replace(report, seconds=round(time.monotonic() - started, 2))
+
+
+def audit_all(
+    wanted: Sequence[Subject], arguments: Arguments, folder: Path, *, processes: int
+) -> Iterator[tuple[Subject, Json]]:
+    """Audit many, some at a time, and yield each report in JSON as soon as it is there.
+
+    A report is kept in ``folder`` under a digest of what was audited, how, and of our whole source; where one is found
+    it is not made again, so that an audit of everything that was interrupted goes on where it stopped. An audit that
+    fails is yielded with the verdict ``not audited`` and the reason.
+
+    Parameters
+    ----------
+    wanted : sequence of Subject
+    arguments : Arguments
+    folder : Path
+        Made where there is none.
+    processes : int
+        How many at a time.
+    """
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    asked = {"code": package_digest("dpalgos", "tasks"), "arguments": dataclasses.asdict(arguments)}
+    places = {one: folder / f"{identity(subject=dataclasses.asdict(one), **asked)}.json" for one in wanted}
+    missing = []
+    for subject, place in places.items():
+        kept = _read(place)
+        if kept is None:
+            missing.append(subject)
+        else:
+            yield subject, kept
+    # The linear algebra of one process is not to slow the others down.
+    with ProcessPoolExecutor(processes, get_context("spawn"), initializer=threadpool_limits, initargs=(1,)) as pool:
+        waiting: Mapping[Future[AuditReport], Subject] = {
+            pool.submit(audit_subject, subject, arguments): subject for subject in missing
+        }
+        try:
+            for done in as_completed(waiting):
+                subject, failure = waiting[done], done.exception()
+                if failure is not None:
+                    # One that cannot be audited must not end the others; nothing is kept, so it is tried again.
+                    yield subject, _failed(subject, failure)
+                    continue
+                report = done.result().to_json()
+                write_bytes(places[subject], json.dumps(report).encode())
+                yield subject, json.loads(json.dumps(report))
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _failed(subject: Subject, failure: BaseException) -> Json:
+    reason = f"{type(failure).__name__}: {' '.join(str(failure).split())}"
+    numbers = ("delta", "claimed_epsilon", "proved_epsilon", "lower_bound", "gaussian_bound", "seconds")
+    verdict = {"kind": subject.kind, "algorithm": subject.name, "verdict": f"not audited ({reason})", "trials": 0}
+    return verdict | dict.fromkeys(numbers)
+
+
+def _read(place: Path) -> Json | None:
+    """Return a kept report; None where there is none that can be read."""
+    try:
+        found: Json = json.loads(place.read_bytes())
+    except (FileNotFoundError, ValueError):
+        return None
+    return found

@@ -1,14 +1,15 @@
-"""What there is to say of data sets: public text and public numbers only."""
+"""What there is to say of data sets: public text, public numbers, and SQL over public ones."""
 
 from __future__ import annotations
 
 from storage.catalog import Registration
+from storage.confined import kept_memory
 from storage.datasets import IngestionReport, ingestion_report
 from storage.readers.bundled import BUNDLED
 from storage.refs import DatasetRef, Visibility
-from tasks.datasets.registration import BUNDLED_FORMAT, ingest
-from tasks.datasets.request import IngestRequest
-from tasks.runtime.settings import current_layout
+from storage.results import query_dataset
+from tasks.datasets.registration import BUNDLED_FORMAT, IngestRequest, ingest
+from tasks.runtime.settings import current_layout, query_seconds
 from tasks.runtime.stores import open_catalog
 
 
@@ -74,3 +75,15 @@ def _not_yet(name: str) -> dict[str, object]:
 def report_of(reference: DatasetRef) -> IngestionReport:
     """Return what became of every row that ingestion read: for the owner's eyes."""
     return ingestion_report(current_layout(), reference)
+
+
+def query(name: str, sql: str) -> list[dict[str, object]]:
+    """Run DuckDB SQL over a public set's views ``train`` and ``test``.
+
+    Raises
+    ------
+    RefusedError
+        If the set is private.
+    """
+    table = query_dataset(current_layout(), find_dataset(name), sql, memory=kept_memory(), seconds=query_seconds())
+    return list(table.to_pylist())

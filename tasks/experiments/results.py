@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from storage.memory import kept_memory
+from storage.confined import kept_memory
 from storage.results import query
 from tasks.accounts.budget import open_ledger
 from tasks.runtime.settings import current_layout, query_seconds

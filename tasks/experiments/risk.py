@@ -13,10 +13,9 @@ from storage.errors import RefusedError
 from storage.refs import ReleaseRef
 from storage.shards import open_shard
 from tasks.datasets.description import find_dataset
-from tasks.normalisation import normalise
-from tasks.partitioning import partition
 from tasks.planning.configuration import TrainingConfig
 from tasks.release.storing import read_release
+from tasks.rows import normalise, partition
 from tasks.runtime.settings import current_layout
 
 _POINTS = 25

@@ -21,11 +21,10 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from storage.archives import UNREADABLE, open_archive
-from storage.documents import parse_json
+from storage.confined import admitted_memory
+from storage.documents import UNREADABLE, open_archive, parse_json
 from storage.errors import DamagedError, FormatVersionError, InputError
 from storage.manifests import canonical
-from storage.memory import admitted_memory
 from storage.secrets import Secret
 
 FORMAT_VERSION = 1
@@ -148,7 +147,7 @@ def read(path: Path) -> Archive:
     ------
     InputError
         If it is no such archive, or unfolds to more than one may hold, or a member to more than is admitted
-        (:func:`storage.memory.admitted_memory`).
+        (:func:`storage.confined.admitted_memory`).
     DamagedError
         If a member is not the one that was signed, or the signature is not the key's, naming which.
     FormatVersionError

@@ -15,10 +15,10 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from dpalgos.registry import lookup
+from storage.confined import kept_memory
 from storage.errors import InputError
-from storage.ledger.extracts import extract
+from storage.ledger.moving import extract
 from storage.manifests import canonical
-from storage.memory import kept_memory
 from storage.results import query
 from storage.secrets import root_secret
 from tasks.exports.archive import fingerprint, pack, signing_key

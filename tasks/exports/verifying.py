@@ -1,15 +1,10 @@
-"""An export checked where neither its rows nor its root are: everything that can be is derived here and compared.
-
-What is believed follows from what was planned, and that from the identities, which are digests of it: whether a release
-reads rows, what it is proved to cost and whose it is are never read from what is to be checked. Each field of a
-manifest is derived once more and must be the same, and no other field may stand there; numbers are finite.
-"""
+"""An export checked where neither its rows nor its root are, in a process with bounded memory and time."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -20,11 +15,12 @@ import numpy as np
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Trust
 from dpalgos.models import Artefact, decode
+from storage.confined import admitted_memory, confined
 from storage.documents import parse_json
 from storage.errors import InputError, RefusedError, StorageError
 from storage.ledger.charges import DEFAULT_RELATION, AccountTerms, Cap, ReleaseCharge
 from storage.ledger.entries import Kind
-from storage.ledger.extracts import FIELDS, linked, unlike
+from storage.ledger.moving import FIELDS, linked, unlike
 from storage.manifests import canonical
 from storage.releases import ReleaseStore
 from tasks.accounts.budget import AccountingPolicy
@@ -642,3 +638,29 @@ _LOOKS: tuple[tuple[str, str, Callable[[_Contents], str]], ...] = (
     ("audit", _SIGNER, _audit),
     ("packages", _SIGNER, _environment),
 )
+
+
+_SECONDS = 900
+
+
+def verify_confined(path: Path, *, signer: str | None = None) -> Verified:
+    """Check an archive as :func:`~tasks.exports.verifying.verify` does, and raise as it does.
+
+    The process that does it takes at most what is admitted (``UNITBALL_MEMORY``) and a quarter of an hour of processor
+    time.
+
+    Raises
+    ------
+    InputError
+        If it takes more.
+    """
+    asked = (str(path.absolute()), signer)
+    (found,) = confined(f"{__name__}:verified", *asked, place=str(path), memory=admitted_memory(), seconds=_SECONDS)
+    said = json.loads(found)
+    del said["holds"]
+    return Verified(**{**said, "checks": tuple(Check(**check) for check in said["checks"])})
+
+
+def verified(path: str, signer: str | None) -> Iterator[bytes]:
+    """Yield the report as JSON: the other process's part."""
+    yield json.dumps(verify(Path(path), signer=signer).to_json()).encode()

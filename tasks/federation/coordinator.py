@@ -50,8 +50,7 @@ from tasks.release.metrics import Evaluation, measure_by_releases, measure_exact
 from tasks.release.rounds import ServerRounds, keep_sum, kept_sums, result_of, step_lengths
 from tasks.release.storing import is_stored, key_said_by, require_sent, store_release
 from tasks.runtime.settings import current_layout
-from tasks.tracking.keeping import keep_run
-from tasks.tracking.reporting import Columns
+from tasks.tracking.reporting import Columns, keep_run
 from tasks.tracking.results import RunResult, summarise
 
 
@@ -121,7 +120,7 @@ def federate(
         If a party refuses, naming it and why. What others had reserved is returned.
     StorageError
         If too few parties answer; a run that was committed goes on when it is asked again.
-    dpalgos.secure.errors.SecureAggregationError
+    dpalgos.secure.primitives.SecureAggregationError
         If a message breaks the protocol, or fewer parties are left than are tolerated.
     """
     changed: dict[str, object] = {} if config.trust else {"trust": str(Trust.SECAGG)}

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict
 
 from dpalgos.models import Artefact
 from dpalgos.rows import Ints
-from dpalgos.secure import stepwise
+from dpalgos.secure import summation as stepwise
 from dpalgos.summation import SumAlgorithm
 from dpalgos.trust.secagg import SecureAggregation
 from storage.errors import RefusedError

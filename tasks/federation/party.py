@@ -17,8 +17,8 @@ from types import MappingProxyType
 import numpy as np
 
 from dpalgos.errors import ParameterError
-from dpalgos.secure.errors import SecureAggregationError
 from dpalgos.secure.messages import Advertisement, Introduction, RoundParameters
+from dpalgos.secure.primitives import SecureAggregationError
 from dpalgos.secure.rounds import Stage
 from dpalgos.trust.secagg import SecureAggregation
 from storage.datasets import declared_table, origins

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dpalgos.guarantees import Neighbours, Trust
-from dpalgos.holdout import held_out_fraction
+from dpalgos.metrics import held_out_fraction
 from dpalgos.registry import names
 from storage.errors import RefusedError
 from storage.refs import DatasetRef, Labels, ShardRef, Visibility

@@ -22,7 +22,7 @@ from pydantic import (
 from pydantic_core import CoreSchema, core_schema
 
 from dpalgos.errors import ParameterError, UnknownNameError
-from tasks.planning.relations import RelationInForce
+from tasks.planning.fields import RelationInForce
 
 _MOST_NAMES = 6
 _PUBLIC_DELTA = 1e-5

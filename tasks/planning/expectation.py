@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from dpalgos.parallel import cores
+from dpalgos.resources import Work
 from dpalgos.trainers.tuned import Tuned
-from dpalgos.work import Work
 from storage.refs import DatasetRef
 from storage.rowfiles import RowFormat
 from tasks.planning.fields import Json

@@ -1,21 +1,249 @@
-"""Identities: digests of everything a result depends on, so that equal questions meet equal answers."""
+"""Identities: digests of everything that a result depends on, the code that computes it included."""
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import importlib.metadata
+import importlib.util
 import inspect
 import json
 import re
+import sys
 import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from pydantic import BaseModel
 
-from tasks.planning.code_version import code_version
+# Where the door makes noise and shows rows; what else it does changes no released number.
+_DOOR = ("tasks.release.door", "tasks.release.noise", "tasks.release.rows")
+_OWN = "dpalgos"
+# Our other packages, whose version is not that of the mathematics.
+_AROUND = frozenset({"deployments", "flows", "storage", "tasks", "unitball"})
+# Entering a name under which an algorithm is found changes none of its numbers.
+_LEFT_OUT = frozenset({"dpalgos.registry"})
+_DISTRIBUTIONS = {"sklearn": "scikit-learn", "skimage": "scikit-image"}
+# CPython 3.11 cannot parse in two threads at once.
+_PARSING = threading.RLock()
 
-__all__ = ["canonical", "code_version", "identity", "package_digest", "required_versions", "source_of"]
+
+def _is_text(node: ast.AST) -> bool:
+    """Whether a statement is a string alone: a docstring, which does nothing."""
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+
+
+def _joined(values: list[ast.expr]) -> list[ast.expr]:
+    """Return the parts of an f-string with neighbouring texts made one; parsers differ in where they cut."""
+    found: list[ast.expr] = []
+    for value in values:
+        last = found[-1] if found else None
+        if isinstance(value, ast.Constant) and isinstance(last, ast.Constant):
+            found[-1] = ast.Constant(f"{last.value!s}{value.value!s}")
+        elif not (isinstance(value, ast.Constant) and value.value == ""):
+            found.append(value)
+    return found
+
+
+def _write(value: object, out: list[str]) -> None:
+    """Append a normal form of a syntax tree."""
+    if isinstance(value, ast.Constant):
+        out.append(f"{type(value.value).__name__} {value.value!r};")
+    elif isinstance(value, ast.AST):
+        out.append(f"{type(value).__name__}(")
+        for name in value._fields:
+            field = getattr(value, name, None)
+            if field is None or field == [] or name in {"ctx", "type_comment"}:
+                continue
+            out.append(f"{name}=")
+            _write(_joined(field) if isinstance(value, ast.JoinedStr) else field, out)
+        out.append(")")
+    elif isinstance(value, list):
+        out.append("[")
+        for item in value:
+            if not _is_text(item):
+                _write(item, out)
+        out.append("]")
+    else:
+        out.append(f"{value!r};")
+
+
+def normalised_digest(source: str) -> str:
+    """Return the SHA-256 digest (hex) of a module's normalised syntax tree, equal under Python 3.11 to 3.13.
+
+    Raises
+    ------
+    SyntaxError
+        If the text is not Python.
+    """
+    with _PARSING:
+        return _digest(ast.parse(source))
+
+
+def _digest(tree: ast.Module) -> str:
+    out: list[str] = []
+    _write(tree, out)
+    return hashlib.sha256("".join(out).encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _imports(tree: ast.Module, package: str) -> Iterator[str]:
+    """Yield the names of the modules (or of what is in them) that a module imports anywhere but for type checkers."""
+    waiting: list[ast.AST] = [tree]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in {
+            getattr(node.test, "id", ""),
+            getattr(node.test, "attr", ""),
+        }:
+            waiting.extend(node.orelse)
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                above = package.split(".")[: len(package.split(".")) - node.level + 1]
+                base = ".".join([*above, *([base] if base else [])])
+            yield from (f"{base}.{alias.name}" for alias in node.names)
+        elif isinstance(node, (ast.stmt, ast.Module, ast.excepthandler, ast.match_case)):
+            waiting.extend(ast.iter_child_nodes(node))
+
+
+@dataclass(frozen=True, slots=True)
+class _Module:
+    """One module: the digest of its tree, and the dotted names it imports."""
+
+    digest: str
+    imported: tuple[str, ...]
+
+
+@cache
+def _folder(top: str) -> Path | None:
+    """Return the folder in which a top-level package or module lies, or None where there is no source."""
+    spec = importlib.util.find_spec(top)
+    if spec is None or spec.origin is None:
+        locations = list(spec.submodule_search_locations or ()) if spec is not None else []
+        return Path(locations[0]).parent if locations else None
+    origin = Path(spec.origin)
+    return origin.parent.parent if spec.submodule_search_locations is not None else origin.parent
+
+
+@cache
+def _source_of(name: str) -> Path | None:
+    """Return the file of a module of a followed package, or None where the name is no module."""
+    folder = _folder(name.split(".", maxsplit=1)[0])
+    if folder is None:
+        return None
+    path = folder.joinpath(*name.split("."))
+    candidates = (path / "__init__.py", path.with_name(f"{path.name}.py"))
+    return next((candidate for candidate in candidates if candidate.is_file()), None)
+
+
+@cache
+def _module(name: str) -> _Module | None:
+    source = _source_of(name)
+    if source is None:
+        return None
+    with _PARSING:
+        tree = ast.parse(source.read_bytes())
+        package = name if source.name == "__init__.py" else name.rpartition(".")[0]
+        return _Module(_digest(tree), tuple(dict.fromkeys(_imports(tree, package))))
+
+
+def _with_parents(name: str) -> Iterator[str]:
+    """Yield a dotted name and the packages above it, all of which are run when it is imported."""
+    while name:
+        yield name
+        name = name.rpartition(".")[0]
+
+
+def _closure(roots: tuple[str, ...], followed: frozenset[str]) -> tuple[dict[str, str], set[str]]:
+    """Return the digests of all modules that importing ``roots`` runs, and the other packages that they import."""
+    found: dict[str, str] = {}
+    others: set[str] = set()
+    waiting, seen = list(roots), set(_LEFT_OUT)
+    while waiting:
+        for name in _with_parents(waiting.pop()):
+            if name in seen:
+                continue
+            seen.add(name)
+            if not any(name == each or name.startswith(f"{each}.") for each in followed):
+                if "." not in name and name not in sys.stdlib_module_names | _AROUND:
+                    others.add(name)
+            elif (module := _module(name)) is not None:
+                found[name] = module.digest
+                waiting.extend(module.imported)
+    return found, others
+
+
+@cache
+def _data_files(folder: Path) -> dict[str, str]:
+    """Return the digests of the files in a folder, and in folders in it that are no packages, that are no code."""
+    found: dict[str, str] = {}
+    for path in sorted(folder.iterdir()):
+        if path.name.startswith((".", "__pycache__")) or path.suffix in {".py", ".pyc"} or path.name == "py.typed":
+            continue
+        if path.is_dir() and not (path / "__init__.py").exists():
+            found |= {f"{path.name}/{name}": digest for name, digest in _data_files(path).items()}
+        elif path.is_file():
+            found[path.name] = hashlib.sha256(path.read_bytes()).hexdigest()
+    return found
+
+
+@cache
+def _distribution(top: str) -> str:
+    """Return the name and version of the distribution that has a top-level package, or that there is none."""
+    name = _DISTRIBUTIONS.get(top, top)
+    try:
+        return f"{name} {importlib.metadata.version(name)}"
+    except importlib.metadata.PackageNotFoundError:
+        if importlib.util.find_spec(top) is None:
+            return "none"
+        # Reads every distribution's list of files: only where the names differ.
+        names = importlib.metadata.packages_distributions().get(top, [])
+        return ", ".join(f"{name} {importlib.metadata.version(name)}" for name in sorted(names)) or "none"
+
+
+@cache
+def code_version(*classes: type) -> str:
+    """Return the version of everything that computes a release, 16 hex digits.
+
+    Parameters
+    ----------
+    *classes : type
+        What the release is made by: its algorithm's class, and its trust model's. Without any, the version of all of
+        our mathematics, for whatever is no release.
+    """
+    roots = (*_DOOR, *(cls.__module__ for cls in classes), *(() if classes else _all_modules()))
+    plugins = {cls.__module__.split(".", maxsplit=1)[0] for cls in classes} - {_OWN}
+    modules, others = _closure(roots, frozenset({_OWN, *_DOOR, *plugins}))
+    folders = {name if _is_package(name) else name.rpartition(".")[0] for name in modules}
+    parts = {
+        "modules": modules,
+        "data": {name: found for name in folders if (found := _data_of(name))},
+        "distributions": {name: _distribution(name) for name in others | plugins},
+    }
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _is_package(name: str) -> bool:
+    source = _source_of(name)
+    return source is not None and source.name == "__init__.py"
+
+
+def _data_of(package: str) -> dict[str, str]:
+    """Return the data files beside a package's modules; a module without a package has none."""
+    source = _source_of(package) if package else None
+    return _data_files(source.parent) if source is not None else {}
+
+
+@cache
+def _all_modules() -> tuple[str, ...]:
+    folder = _folder(_OWN)
+    assert folder is not None
+    files = sorted((folder / _OWN).rglob("*.py"))
+    return tuple(".".join(file.relative_to(folder).with_suffix("").parts).removesuffix(".__init__") for file in files)
 
 
 def _plain(value: object) -> object:

@@ -8,9 +8,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Protocol, TypedDict, cast
 
-from dpalgos.accounting.calibration import Allocation, allocate
-from dpalgos.accounting.overruns import loss_of_overruns
-from dpalgos.accounting.tightening import tightened
+from dpalgos.accounting.calibration import Allocation, allocate, tightened
+from dpalgos.accounting.costs import loss_of_overruns
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import GaussianMu, Loss, Neighbours, PureEpsilon, Setting, SlackGaussian, Trust, loss_to_json
 from dpalgos.registry import AlgorithmSpec, lookup

@@ -9,8 +9,8 @@ from typing import TypeVar, cast
 import numpy as np
 from pydantic import BaseModel, ConfigDict, SerializeAsAny, model_validator
 
-from dpalgos.accounting.overruns import loss_of_overruns
-from dpalgos.aggregators.aggregator import Aggregator
+from dpalgos.accounting.costs import loss_of_overruns
+from dpalgos.aggregators import Aggregator
 from dpalgos.algorithms import Algorithm
 from dpalgos.continual import GaussianSum, NightSum, RunningSumModel, night_again, nightly_budget
 from dpalgos.errors import ParameterError

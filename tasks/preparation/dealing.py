@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpalgos.errors import ParameterError
-from dpalgos.holdout import held_out_fraction
+from dpalgos.metrics import held_out_fraction
 from dpalgos.registry import AlgorithmSpec, lookup
 from storage.datasets import open_dataset, origins
 from storage.errors import InputError, RefusedError, StorageError

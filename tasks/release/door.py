@@ -1,10 +1,12 @@
-"""The one door through which a release can be made: declare, charge, draw, store."""
+"""The one door through which a release can be made: declare, charge, draw, store, appear when due."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
+from pathlib import Path
 from typing import cast
 
 from threadpoolctl import threadpool_limits
@@ -12,27 +14,90 @@ from threadpoolctl import threadpool_limits
 from dpalgos.algorithms import Algorithm, Diagnosing, fit, is_sum_algorithm
 from dpalgos.features.public_map import PublicMap
 from dpalgos.keystream import KeyedNoise
-from dpalgos.memory import claim, set_memory_limit
 from dpalgos.models import Artefact
+from dpalgos.resources import claim, set_memory_limit
 from dpalgos.rows import Rows
 from dpalgos.summation import SumAlgorithm
+from storage.atomic import write_bytes
+from storage.confined import kept_memory
 from storage.errors import RefusedError
-from storage.memory import kept_memory
 from storage.refs import ReleaseRef, ShardRef
 from tasks.accounts.budget import open_ledger
 from tasks.planning.fields import Json
 from tasks.planning.plans import PlannedRelease, RunPlan
 from tasks.preparation.features import public_map
-from tasks.release import checkpoints
+from tasks.release import storing as checkpoints
 from tasks.release.admission import admit, require_upstream
-from tasks.release.deadlines import DeadlineClock, require_no_overrun
-from tasks.release.nights import NightRows
 from tasks.release.noise import noises_of
-from tasks.release.records import StoredRecord
-from tasks.release.redaction import redacted
-from tasks.release.rows import RowMaps, fitting_maps, rows_of
-from tasks.release.storing import store_release, stored_release
+from tasks.release.rows import NightRows, RowMaps, fitting_maps, redacted, rows_of
+from tasks.release.storing import StoredRecord, store_release, stored_release
 from tasks.runtime.progress import say
+from tasks.runtime.settings import current_layout
+
+
+class OverrunError(RefusedError):
+    """Work on private rows took longer than the declared deadline; nothing is released, and the charge stands."""
+
+
+def _error(planned: PlannedRelease) -> OverrunError:
+    assert planned.deadline is not None
+    return OverrunError(
+        f"{planned.label} was not made within the deadline of {planned.deadline.seconds:g} s and is not released; its "
+        "charge stands and everything else is kept. It is not tried again, since how long it takes may tell of the "
+        "rows: choose a larger --deadline, a new release with a charge of its own"
+    )
+
+
+def require_no_overrun(planned: PlannedRelease) -> None:
+    """Refuse to make a release whose deadline passed before: another attempt would be timed anew and uncharged.
+
+    Raises
+    ------
+    OverrunError
+    """
+    if planned.deadline is not None and _mark(planned).exists():
+        raise _error(planned)
+
+
+def _mark(planned: PlannedRelease) -> Path:
+    return current_layout().private / "overruns" / planned.key
+
+
+class DeadlineClock:
+    """The deadline of a release whose making begins now.
+
+    Guarantee
+    ---------
+    What happens after :meth:`wait` begins at ``begin + seconds`` whatever the rows, but for overruns, whose probability
+    is declared and charged (:func:`dpalgos.accounting.costs.loss_of_overruns`). Idealised: how soon a sleeping
+    process is woken does not depend on what it did before, and neither do the processor's caches and clock, the free
+    memory and the other processes that it left. What observes the processor or the memory meanwhile is not covered.
+
+    Parameters
+    ----------
+    planned : PlannedRelease
+    """
+
+    def __init__(self, planned: PlannedRelease) -> None:
+        self._planned, self._begin = planned, time.monotonic()
+
+    def wait(self) -> None:
+        """Wait for the deadline; nothing where none was declared.
+
+        Raises
+        ------
+        OverrunError
+            If it has passed.
+        """
+        deadline = self._planned.deadline
+        if deadline is None:
+            return
+        left = self._begin + deadline.seconds - time.monotonic()
+        if left < 0:
+            write_bytes(_mark(self._planned), b"", mode=0o600)
+            raise _error(self._planned)
+        time.sleep(left)
+
 
 # One thread a matrix product: the parties' tasks run side by side already, and results do not depend on the machine's
 # number of cores, so that a retry elsewhere meets the same bits and the same noise.

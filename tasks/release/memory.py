@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from storage.confined import MEMORY_VARIABLE, kept_memory
 from storage.errors import InputError
-from storage.memory import MEMORY_VARIABLE, kept_memory
 from tasks.planning.plans import PlannedRelease
 
 _MIB = 2**20

@@ -12,9 +12,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 from sklearn.metrics import roc_curve
 
-from dpalgos.evaluators.confusion_matrix import CountedPairs, predicted_classes
-from dpalgos.evaluators.error_sums import ErrorSums
-from dpalgos.evaluators.score_histogram import area_under_curve, curves_of
+from dpalgos.evaluators.noisy_sums import CountedPairs, ErrorSums, area_under_curve, curves_of, predicted_classes
 from dpalgos.metrics import (
     TWO_SIDED,
     classification_metrics,

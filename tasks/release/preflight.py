@@ -10,10 +10,10 @@ from dpalgos.errors import ParameterError
 from dpalgos.features.public_map import PublicMap
 from dpalgos.guarantees import ApproximateDP, GaussianMu, Loss, PureEpsilon, ZeroConcentrated
 from dpalgos.registry import AlgorithmSpec, lookup
-from dpalgos.rounding import rounded_down
-from dpalgos.secure.errors import SecureAggregationError
+from dpalgos.secure.primitives import SecureAggregationError
+from dpalgos.validation import rounded_down
+from storage.confined import kept_memory
 from storage.errors import InputError, OverspendError, RefusedError
-from storage.memory import kept_memory
 from storage.refs import DatasetRef, ShardRef
 from tasks.accounts.budget import relation_of, settled, tenth
 from tasks.datasets.description import default_normalisation, find_dataset
@@ -25,8 +25,7 @@ from tasks.planning.plans import FeatureStep, PlannedRelease, RunPlan, Shards
 from tasks.planning.resolution import Resolved, resolve, resolve_normalisation
 from tasks.preparation.dealing import planned_shards
 from tasks.preparation.features import featured_ref, find_public_map, plan_features
-from tasks.preparation.mapped_rows import are_kept
-from tasks.preparation.mapping import mapped_ref
+from tasks.preparation.mapping import are_kept, mapped_ref
 from tasks.preparation.nights import preview_nights
 from tasks.release.admission import require_admissible
 from tasks.runtime.engine import has_databases

@@ -8,18 +8,15 @@ from typing import cast
 
 import numpy as np
 
-from dpalgos.evaluators.bin_counts import BinCounts, occupied
+from dpalgos.evaluators.private_schema import BinCounts, occupied
 from dpalgos.guarantees import ApproximateDP, Loss, PureEpsilon, Setting, Trust
 from dpalgos.registry import AlgorithmSpec, lookup
 from dpalgos.rows import Floats
 from storage.errors import InputError
-from storage.readers.bins import BINS, range_of_bins
-from storage.readers.drafts import drafted_columns
-from storage.readers.keys import WIDTH, text_of
+from storage.readers.drafts import BINS, WIDTH, drafted_columns, range_of_bins, text_of
 from storage.refs import DatasetRef, ShardRef
 from tasks.accounts.budget import relation_of
-from tasks.datasets.registration import ingest
-from tasks.datasets.request import IngestRequest
+from tasks.datasets.registration import IngestRequest, ingest
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.identity import code_version
 from tasks.planning.plans import PlannedRelease
@@ -63,9 +60,9 @@ def private_contents(request: IngestRequest, epsilon: float, delta: float | None
 
     The rows are registered as the numbers of public bins and the bytes of texts, under a name of their own and the
     account that the rows will belong to, which is charged once for everything before anything is drawn. *Ranges*: how
-    many rows lie in each bin, with discrete Laplace noise (:class:`dpalgos.evaluators.bin_counts.BinCounts`), from the
-    first to the last bin that stands out of it. *Values*: by optimal partition selection
-    (:class:`dpalgos.evaluators.key_selection.KeySelection`). Where both are drawn, each has half of epsilon. Asked
+    many rows lie in each bin, with discrete Laplace noise (:class:`dpalgos.evaluators.private_schema.BinCounts`), from
+    the first to the last bin that stands out of it. *Values*: by optimal partition selection
+    (:class:`dpalgos.evaluators.private_schema.KeySelection`). Where both are drawn, each has half of epsilon. Asked
     again for the same rows it is the same release, and costs nothing.
 
     Parameters

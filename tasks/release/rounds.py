@@ -18,12 +18,11 @@ import numpy as np
 
 from dpalgos.models import Artefact
 from dpalgos.rows import Ints
-from dpalgos.secure import stepwise
-from dpalgos.secure.errors import ViolationError
+from dpalgos.secure import summation as stepwise
 from dpalgos.secure.messages import MaskRequest, RoundParameters, UnmaskRequest
 from dpalgos.secure.party import PartyState
-from dpalgos.secure.record import RecordedSum
-from dpalgos.secure.rounds import AGREEMENT, ANSWERS, REQUESTS, SUM, Party, Server, Stage
+from dpalgos.secure.primitives import ViolationError
+from dpalgos.secure.rounds import AGREEMENT, ANSWERS, REQUESTS, SUM, Party, RecordedSum, Server, Stage
 from dpalgos.secure.server import Agreement
 from dpalgos.secure.wire import Wire
 from dpalgos.summation import SumAlgorithm
@@ -32,11 +31,10 @@ from storage.errors import RefusedError
 from storage.refs import ReleaseRef, ShardRef
 from storage.rounds import MessageRef, PrivateNotes, RoundStore
 from tasks.planning.plans import PlannedRelease
-from tasks.release import checkpoints
+from tasks.release import storing as checkpoints
 from tasks.release.admission import admit
 from tasks.release.door import open_release
-from tasks.release.records import StoredRecord
-from tasks.release.storing import is_stored
+from tasks.release.storing import StoredRecord, is_stored
 from tasks.runtime.settings import current_layout
 
 _W = TypeVar("_W", bound=Wire)
@@ -118,7 +116,7 @@ class PartyRounds:
     number : int
         The party's place among :attr:`PlannedRelease.parties`.
     block : int
-        Which of its blocks of steps (:func:`dpalgos.secure.stepwise.blocks_of`).
+        Which of its blocks of steps (:func:`dpalgos.secure.summation.blocks_of`).
     """
 
     def __init__(self, planned: PlannedRelease, number: int, block: int = 0) -> None:
@@ -230,7 +228,7 @@ class ServerRounds:
     planned : PlannedRelease
         Of which :attr:`~tasks.planning.plans.PlannedRelease.travels` holds.
     block, step : int
-        Which of its blocks of steps (:func:`dpalgos.secure.stepwise.blocks_of`), and which step of that.
+        Which of its blocks of steps (:func:`dpalgos.secure.summation.blocks_of`), and which step of that.
     """
 
     def __init__(self, planned: PlannedRelease, block: int = 0, step: int = 0) -> None:

@@ -1,8 +1,9 @@
-"""Releases on disk: their manifests, the first stored copy, and how an artefact is read back."""
+"""Releases on disk: manifests, the first stored copy, how an artefact is read back."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -11,16 +12,57 @@ from pydantic import ValidationError
 
 from dpalgos.accounting.trade_off import whole_promise
 from dpalgos.algorithms import planned_artefact
-from dpalgos.arrays import Array
 from dpalgos.errors import ParameterError
 from dpalgos.models import Artefact, opened, require_planned
+from dpalgos.rows import Array
 from storage.errors import RefusedError
+from storage.journal import Journal
 from storage.refs import ReleaseRef
 from tasks.accounts.budget import open_ledger
 from tasks.planning.fields import Json
 from tasks.planning.plans import PlannedCombination, PlannedRelease
-from tasks.release import checkpoints
+from tasks.runtime.settings import current_layout
 from tasks.runtime.stores import open_releases
+
+_NAME = "sums"
+
+
+class StoredRecord:
+    """The record of one release (a :class:`dpalgos.secure.rounds.SumRecord`).
+
+    Parameters
+    ----------
+    key : str
+        The release's identity.
+    parties : sequence of str
+        All its parties, in order; each keeps a file of its own in its private store.
+    """
+
+    def __init__(self, key: str, parties: Sequence[str]) -> None:
+        layout = current_layout()
+        self._server = Journal(layout.round(key) / _NAME)
+        self._parties = [Journal(layout.party_round(party, key) / _NAME) for party in parties]
+
+    def fix(self, step: str, survivors: tuple[int, ...]) -> tuple[int, ...]:
+        """Store whose vectors a sum holds, and return whose were stored first, by whichever run."""
+        return tuple(json.loads(self._server.add(step, json.dumps(survivors).encode())))
+
+    def opened(self, party: int, step: str) -> bytes | None:
+        """Return what a party has stored of a sum."""
+        return self._parties[party].get(step)
+
+    def open(self, party: int, step: str, entry: bytes) -> bytes:
+        """Store what a party lets be unmasked, and return what it stored first."""
+        return self._parties[party].add(step, entry)
+
+
+def _nothing(step: str) -> None:
+    del step
+
+
+reached: Callable[[str], None] = _nothing
+"""Called at each step of the door and of the rounds; replaced by the crash tests, which kill the process there."""
+
 
 _NOTHING_SAID: Mapping[str, float] = MappingProxyType({})
 
@@ -119,15 +161,15 @@ def diagnostics_of(reference: ReleaseRef) -> dict[str, float]:
 
 def store_release(release: PlannedRelease, artefact: Artefact, diagnostics: Mapping[str, float]) -> ReleaseRef:
     """Record a drawn release in the ledger and store it: the door's last step."""
-    checkpoints.reached("drawn")
+    reached("drawn")
     store, key = open_releases(), release.key
     manifest = manifest_of(release, artefact.kind, diagnostics)
     arrays = artefact.arrays()
     if release.reads_rows:
         open_ledger().record_output(key, store.digest_of(manifest, arrays))
-        checkpoints.reached("recorded")
+        reached("recorded")
     store.write(key, manifest, arrays)
-    checkpoints.reached("stored")
+    reached("stored")
     return ReleaseRef(key=key, kind=artefact.kind, party=release.owner)
 
 

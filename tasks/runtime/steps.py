@@ -1,11 +1,9 @@
-"""Steps of the chain: Prefect tasks that are made again where what they made is gone, and that can run without Prefect.
-
-Inside ``with inline():`` a step is a plain call in the caller's own thread, with the same arguments and results: what a
-point of a sweep is made of, where a task run of the engine each would cost more than the work.
-"""
+"""Steps of the chain: Prefect tasks with one cache policy and one policy of retries, which can run without Prefect."""
 
 from __future__ import annotations
 
+import hashlib
+import inspect
 import threading
 import time
 from collections import defaultdict
@@ -16,11 +14,59 @@ from dataclasses import dataclass
 from typing import Any, Generic, ParamSpec, TypeVar
 
 from prefect import Task
+from prefect.cache_policies import CachePolicy
+from prefect.client.schemas.objects import State, TaskRun
+from prefect.context import TaskRunContext
 from prefect.futures import PrefectFuture
 
-from tasks.planning.identity import identity
-from tasks.runtime.caching import BY_CONTENT
+from storage.errors import FormatVersionError, SecretError, StorageError
+from tasks.planning.identity import canonical, identity, package_digest, required_versions
 from tasks.runtime.interrupted import unmarked
+from tasks.runtime.settings import current_root
+
+
+@dataclass
+class ByContent(CachePolicy):
+    """Key a task by everything its answer depends on.
+
+    Prefect's own policies see neither a changed helper nor another data root, and its default includes the run's
+    identity, so that nothing would be reused from run to run. Inputs must be references or plain values.
+    """
+
+    def compute_key(
+        self, task_ctx: TaskRunContext, inputs: dict[str, Any], flow_parameters: dict[str, Any], **kwargs: Any
+    ) -> str | None:
+        """Return the key."""
+        source = inspect.getsource(task_ctx.task.fn)
+        text = canonical(
+            {
+                "task": task_ctx.task.task_key,
+                "source": source,
+                "inputs": inputs,
+                "code": package_digest("dpalgos", "storage", "tasks", "flows"),
+                "packages": required_versions(),
+                "root": str(current_root()),
+            }
+        )
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+BY_CONTENT = ByContent()
+
+
+def is_transient(task: Task[..., Any], task_run: TaskRun, state: State[Any]) -> bool:
+    """Whether a task failed for want of a file system or a database.
+
+    Such a retry is safe, since a release made twice is the same release and is charged once. Refusals for privacy, bad
+    input and lost secrets stay failures.
+    """
+    error = state.result(raise_on_failure=False)
+    return isinstance(error, (OSError, StorageError)) and not isinstance(error, (FormatVersionError, SecretError))
+
+
+RETRIES: dict[str, Any] = {"retries": 2, "retry_delay_seconds": 1, "retry_condition_fn": is_transient}
+"""Options of tasks that may be tried again."""
+
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -8,7 +8,7 @@ import math
 import shlex
 
 from dpalgos.accounting.composition import compose
-from dpalgos.rounding import rounded_up
+from dpalgos.validation import rounded_up
 from storage.refs import DatasetRef
 from tasks.accounts.budget import budget_report, epsilon_of_person
 from tasks.planning.configuration import SecureSettings, TrainingConfig

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from dpalgos.accounting.calibration import allocate
 from dpalgos.errors import ParameterError
-from dpalgos.evaluators.discordance import QUANTILE, Discordance, accuracy_gain
+from dpalgos.evaluators.noisy_sums import QUANTILE, Discordance, accuracy_gain
 from dpalgos.guarantees import GaussianMu, Setting, Trust
 from dpalgos.registry import AlgorithmSpec, lookup
 from storage.errors import InputError
@@ -23,8 +23,7 @@ from tasks.release.rows import maps_of, rows_of
 from tasks.release.storing import read_release
 from tasks.runtime.stores import open_model_records
 from tasks.tracking.client import tracking_client
-from tasks.tracking.lineage import Lineage, read_lineage
-from tasks.tracking.models import CHAMPION, RegisteredModel, find_model, record_of
+from tasks.tracking.models import CHAMPION, Lineage, RegisteredModel, find_model, read_lineage, record_of
 from tasks.tracking.promotion import COMPARISON_TAG
 
 
@@ -67,7 +66,7 @@ class Comparison(BaseModel):
     gain : float
         By how much the version is more accurate than the champion.
     margin : float
-        One-sided, 95 %; see :func:`dpalgos.evaluators.discordance.accuracy_gain`.
+        One-sided, 95 %; see :func:`dpalgos.evaluators.noisy_sums.accuracy_gain`.
     how : str
     epsilon : float or None
         What the comparison was charged; None where nothing was.
@@ -144,7 +143,7 @@ def compare_models(
     """Compare a version with the champion on the same held-out rows.
 
     On public rows exactly. On private ones by a charged release of their discordant pairs where an epsilon is given
-    (:class:`dpalgos.evaluators.discordance.Discordance`); otherwise by the charged evaluations of both, where these
+    (:class:`dpalgos.evaluators.noisy_sums.Discordance`); otherwise by the charged evaluations of both, where these
     have measured the same rows, which costs nothing more.
 
     Parameters

@@ -1,4 +1,4 @@
-"""What a released model says of the rows of a file, row by row; nothing of it leaves the file that is written."""
+"""What a released model says of the rows of a file; nothing of it leaves the file that is written."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pydantic import BaseModel, Field
 
 from dpalgos.rows import Floats
 from storage.atomic import PREFIX
@@ -20,9 +21,48 @@ from storage.errors import InputError, StorageError
 from storage.readers.raw import PARQUET, RawRows, expected_rows, raw_rows
 from tasks.runtime.progress import say
 from tasks.tracking.flavor import scores_of
+from tasks.tracking.models import CHAMPION, find_model
 
 if TYPE_CHECKING:
     from sklearn.pipeline import Pipeline
+
+
+class ScoringRequest(BaseModel, frozen=True, extra="forbid"):
+    """A file of rows and the registered model that predicts them.
+
+    Predictions are written below ``private/predictions`` of the root, readable by its owner alone.
+    """
+
+    model: Annotated[
+        str,
+        Field(
+            min_length=1,
+            description="NAME, NAME@ALIAS or NAME/VERSION; a name alone is its newest version.",
+            examples=["clinic.noisy-gd@champion"],
+        ),
+    ]
+    input: Annotated[
+        str,
+        Field(
+            min_length=1,
+            description="CSV or Parquet on the machine that serves, with the columns of the model's table.",
+            examples=["/srv/clinic/new-rows.csv"],
+        ),
+    ]
+    id_column: Annotated[str | None, Field(description="A column of the input that is kept.", examples=["patient"])] = (
+        None
+    )
+    prefer_champion: Annotated[bool, Field(description=f"Score with NAME@{CHAMPION} instead, where there is one.")] = (
+        False
+    )
+
+
+def chosen_model(root: Path, request: ScoringRequest) -> str:
+    """Return the name of the model that a request means."""
+    if not request.prefer_champion:
+        return request.model
+    found = find_model(root, request.model)
+    return request.model if found.champion is None else f"{found.name}@{CHAMPION}"
 
 
 _ROWS = 4096

@@ -1,4 +1,4 @@
-"""A training run as MLflow shows it: parameters, metrics, a child a party, the released model."""
+"""A finished run as MLflow shows it and as watchers are told of it."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from tasks.planning.plans import RunPlan
 from tasks.preparation.features import stored_map
 from tasks.preparation.mapping import row_map
 from tasks.release.storing import read_release
-from tasks.runtime.settings import current_layout, flow_run_page
+from tasks.runtime.events import Event, announce, dataset_resource
+from tasks.runtime.settings import current_layout, current_root, flow_run_page
 from tasks.tracking.cards import model_card
 from tasks.tracking.figures import figure_files
-from tasks.tracking.lineage import LINEAGE, lineage_of
-from tasks.tracking.results import RunResult, epsilon_by_party
-from tasks.tracking.runs import DatasetInput, Entries, ModelReport, RunReport
+from tasks.tracking.models import LINEAGE, lineage_of, registered_by
+from tasks.tracking.results import RunResult, append_result, epsilon_by_party
+from tasks.tracking.runs import DatasetInput, Entries, ModelReport, RunReport, track_run
 from tasks.tracking.sklearn_export import NotExportableError, to_sklearn
 
 # A child run takes a tenth of a second; thousands of small parties share one.
@@ -187,4 +188,45 @@ def _model_report(
         classes=dataset.classes,
         registered_name=f"{dataset.name}.{result.algorithm}",
         packages=tuple(dict.fromkeys(package for each in features for package in each.packages)),
+    )
+
+
+def keep_run(
+    config: TrainingConfig,
+    dataset: DatasetRef,
+    plan: RunPlan,
+    result: RunResult,
+    models: dict[str, list[ReleaseRef]],
+    columns: Columns | None = None,
+) -> RunResult:
+    """Log a run to MLflow and append it to the results; a run that was logged before is found again.
+
+    Parameters
+    ----------
+    models : dict
+        For each released model what rows pass through, the model last.
+    columns : Columns, optional
+        Of rows that are registered elsewhere.
+    """
+    run_id = track_run(current_root(), run_report(config, dataset, plan, result, models, columns))
+    logged = result.model_copy(update={"mlflow_run_id": run_id})
+    append_result(config, logged)
+    return logged
+
+
+CHAMPION_LABEL = "unitball.champion"
+"""Label of the event's resource: ``"true"`` where another version of the model is champion."""
+
+
+def announce_trained(result: RunResult) -> None:
+    """Announce a recorded run's model; a run that registered none has nothing to score with."""
+    found = registered_by(current_root(), result.mlflow_run_id)
+    if found is None:
+        return
+    others = found.champion is not None and found.champion != found.version
+    announce(
+        Event.TRAINED,
+        dataset_resource(result.dataset),
+        {"dataset": result.dataset, "model": f"{found.name}/{found.version}"},
+        labels={CHAMPION_LABEL: str(others).lower()},
     )

@@ -11,7 +11,7 @@ from pydantic import BaseModel, SerializeAsAny
 from dpalgos.accounting.composition import compose
 from dpalgos.accounting.trade_off import TYPE_I_ERRORS, gaussian_mu, trade_off
 from dpalgos.guarantees import PureEpsilon
-from dpalgos.rounding import rounded_up
+from dpalgos.validation import rounded_up
 from storage.refs import DatasetRef, ReleaseRef
 from storage.results import append, is_recorded
 from tasks.planning.configuration import TrainingConfig

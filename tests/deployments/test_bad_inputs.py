@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from deployments.cli.app import app
-from deployments.cli.commands import import_all
+from deployments.cli.entry_point import app, import_all
 from tests.conftest import SEED
 from tests.support.bad_inputs import bad_inputs
 from tests.support.command_line import CommandLine, Outcome

@@ -15,8 +15,7 @@ import pytest
 
 from deployments.cli import training
 from deployments.cli.accounts import _lines
-from deployments.cli.app import app
-from deployments.cli.commands import import_all
+from deployments.cli.entry_point import app, import_all
 from storage.layout import Layout
 from storage.secrets import environment_name
 from tasks.accounts.budget import PartyBudget, open_ledger

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from deployments.cli.audit import audit
-from deployments.cli.catalogue import algorithms
+from deployments.cli.results import algorithms
 from dpalgos.registry import names
 from dpalgos.secure.rounds import Stage
 from dpalgos.trust.secagg import SecureAggregation
 from storage.columns.column import _TYPES, parse_column
-from tasks.auditing.catalogue import KINDS
-from tasks.planning.algorithms import describe_all
+from tasks.auditing.systems import KINDS
+from tasks.experiments.registered import describe_all
 from tasks.planning.configuration import SecureSettings, TrainingConfig
 from tasks.runtime.end_states import EndState
 from tasks.runtime.events import Event

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from deployments.cli.app import app
-from deployments.cli.commands import import_all
+from deployments.cli.entry_point import app, import_all
 from tests.support.command_line import CommandLine
 
 REPOSITORY = Path(__file__).parents[2]

@@ -24,10 +24,18 @@ from deployments.mlflow_users import add_reader
 from dpalgos.models import LinearModel
 from tasks.runtime.credentials import credentials
 from tasks.runtime.tracking_server import own_database
-from tasks.tracking.runs import FACTS, DatasetInput, Entries, ModelReport, RunReport, track_run
+from tasks.tracking.client import VIEW_NAME
+from tasks.tracking.runs import (
+    FACTS,
+    DatasetInput,
+    Entries,
+    ModelReport,
+    RunReport,
+    SweepTracker,
+    TrackedPoint,
+    track_run,
+)
 from tasks.tracking.sklearn_export import to_sklearn
-from tasks.tracking.sweeps import SweepTracker, TrackedPoint
-from tasks.tracking.views import VIEW_NAME
 from tests.support.browser import chromium, needs_browser
 from tests.support.engines import Engine
 from tests.support.tracking import comparison_path

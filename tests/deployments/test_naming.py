@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
 
-from deployments.naming import name_waiting_runs, run_name
+from deployments.runner import name_waiting_runs, run_name
 from flows.batch_scoring import batch_scoring
 from flows.federated_training import train
 from flows.privacy_audit import privacy_audit

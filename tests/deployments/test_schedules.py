@@ -23,7 +23,7 @@ def clinic(unitball: CommandLine, tmp_path: Path) -> CommandLine:
 def test_what_is_served_by_default_spends_nothing_by_itself() -> None:
     """Unasked run the report of budgets, which makes no release, and a comparison that charges what owners have set."""
     for deployment in read_deployments(DEPLOYMENTS):
-        assert not deployment["triggers"] or deployment["entrypoint"] == "flows.champion.champion_comparison"
+        assert not deployment["triggers"] or deployment["entrypoint"] == "flows.comparison.champion_comparison"
         unasked = [schedule for schedule in deployment["schedules"] if schedule.active is not False]
         assert not unasked or deployment["entrypoint"] == "flows.budget_report.budget_report"
 

@@ -8,7 +8,7 @@ from uuid import UUID, uuid4
 
 from prefect.client.orchestration import PrefectClient
 
-from deployments.settling import settle
+from deployments.runner import settle
 
 
 class Client:

@@ -54,7 +54,7 @@ def test_the_table_of_commands_is_what_their_modules_register() -> None:
     program = """
 import json, typer.main
 from deployments.cli import commands
-from deployments.cli.app import app
+from deployments.cli.entry_point import app
 told = commands.command_group(["--help"]).commands
 commands.import_all()
 shown = lambda found: [[name, type(one).__name__, one.get_short_help_str(1000)] for name, one in found.items()]
@@ -69,7 +69,7 @@ print(json.dumps([shown(told), shown(typer.main.get_group(app).commands)]))
 
 
 def test_only_the_module_of_the_command_is_imported(tmp_path: Path) -> None:
-    program = "import sys; from deployments.cli.commands import command_group; command_group([sys.argv[1]]); "
+    program = "import sys; from deployments.cli.entry_point import command_group; command_group([sys.argv[1]]); "
     program += "print(*sorted(name for name in sys.modules if name.startswith('deployments.cli.')))"
     done = subprocess.run(
         [sys.executable, "-c", program, "algorithms"],
@@ -80,5 +80,5 @@ def test_only_the_module_of_the_command_is_imported(tmp_path: Path) -> None:
         check=True,
     )
     found = {name.rpartition(".")[2] for name in done.stdout.split()}
-    assert "catalogue" in found
+    assert "results" in found
     assert not found & {"training", "data", "options", "experiments"}

@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from deployments.serving import Serving
-from deployments.systemd import unit_of
+from deployments.serving import Serving, unit_of
 from deployments.tidying import remove_deleted_runs, remove_old_results
 from storage.layout import Layout
 from tasks.runtime import processes

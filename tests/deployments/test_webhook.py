@@ -18,9 +18,8 @@ import pytest
 from deployments import webhook
 from storage.errors import InputError
 from storage.layout import Layout
-from tasks.runtime import event_log
-from tasks.runtime.event_log import LogLine, events_file, log_event
-from tasks.runtime.events import Event, announce, dataset_resource
+from tasks.runtime import events as event_log
+from tasks.runtime.events import Event, LogLine, announce, dataset_resource, events_file, log_event
 from tasks.runtime.settings import WEBHOOK_VARIABLE, webhook_address
 from tests.support.serving import receiving
 

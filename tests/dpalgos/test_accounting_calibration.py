@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpalgos.accounting import allocate, calibrate, compose, group_loss, losses_under
-from dpalgos.accounting.scaling import scaled
+from dpalgos.accounting.calibration import scaled
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import (
     ApproximateDP,

@@ -12,7 +12,7 @@ from scipy.stats import norm
 from dpalgos.accounting.trade_off import TYPE_I_ERRORS, gaussian_mu, trade_off, whole_promise
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import ApproximateDP, GaussianMu, Loss, NoGuarantee, PureEpsilon, ZeroConcentrated
-from dpalgos.rounding import rounded_down, rounded_up
+from dpalgos.validation import rounded_down, rounded_up
 
 ALPHAS = np.array(TYPE_I_ERRORS)
 

@@ -6,8 +6,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from dpalgos.aggregators.subspaces import Procrustes, ProjectorMean, SumOfCovariances
-from dpalgos.aggregators.weighted_mean import PublishedBasisAverage, PublishedModelAverage, WeightedMean
+from dpalgos.aggregators import (
+    Procrustes,
+    ProjectorMean,
+    PublishedBasisAverage,
+    PublishedModelAverage,
+    SumOfCovariances,
+    WeightedMean,
+)
 from dpalgos.models import LinearModel, Projection
 from dpalgos.projections.covariance import leading_basis
 

@@ -15,16 +15,15 @@ from dpalgos.algorithms import Algorithm, PrivateAlgorithm
 from dpalgos.audit.experiment import Effort
 from dpalgos.audit.releases import audit_algorithm
 from dpalgos.audit.report import AuditReport, Verdict
-from dpalgos.gaussian_sums import gaussian_guarantee
 from dpalgos.guarantees import GaussianMu, Guarantee, Loss, Neighbours, Setting, Trust
 from dpalgos.keystream import KeyedNoise, KeyStream
 from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
 from dpalgos.mechanisms.symmetric import SymmetricRoundedGaussian
 from dpalgos.models import LinearModel
 from dpalgos.noise import NoiseSource, normals
-from dpalgos.projections.analyze_gauss import AnalyzeGauss
-from dpalgos.projections.covariance import gram_matrix, leading_basis
+from dpalgos.projections.covariance import AnalyzeGauss, gram_matrix, leading_basis
 from dpalgos.rows import Floats, Ints, Rows
+from dpalgos.summation import gaussian_guarantee
 from dpalgos.trainers.class_means import ClassMeansDiscriminant
 from dpalgos.trainers.gradient_descent import DescentState, NoisyGradientDescent
 

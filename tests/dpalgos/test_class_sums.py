@@ -8,8 +8,8 @@ from itertools import product
 import numpy as np
 import pytest
 
-from dpalgos.class_sums import ClassMeans, ClassSums
 from dpalgos.guarantees import GaussianMu, Neighbours, Setting, Trust
+from dpalgos.integer_sums import ClassMeans, ClassSums
 from dpalgos.mechanisms.fixed_point import encoded_radius
 from dpalgos.rows import ArrayRows
 from dpalgos.trainers.class_means import ClassMeansDiscriminant, linear_model

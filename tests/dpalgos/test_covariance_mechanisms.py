@@ -14,18 +14,17 @@ from numpy.typing import NDArray
 from scipy.stats import gamma, norm
 
 from dpalgos.guarantees import ApproximateDP, GaussianMu, Neighbours, Numerics, PureEpsilon, Setting
-from dpalgos.mechanisms.discrete_laplace import DiscreteLaplace
 from dpalgos.mechanisms.gaussian import delta_of_mu
+from dpalgos.mechanisms.laplace import DiscreteLaplace
 from dpalgos.mechanisms.symmetric import unpack
-from dpalgos.projections.mod_sulq import ModSulq
-from dpalgos.projections.pca import PrincipalComponents
+from dpalgos.projections.covariance import ModSulq
 from dpalgos.projections.pure_epsilon import (
     LaplaceCovariance,
     PublishedLaplaceCovariance,
     RadialCovariance,
     triangle_sensitivity,
 )
-from dpalgos.projections.unproved import PublishedSvd, PublishedWishart
+from dpalgos.projections.unproved import PrincipalComponents, PublishedSvd, PublishedWishart
 from dpalgos.rows import ArrayRows
 from tests.support.statistics import rejects_law
 from tests.support.training import blobs, fitted, parties_of, setting_of

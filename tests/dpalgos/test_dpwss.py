@@ -9,15 +9,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from dpalgos.audit.clopper_pearson import probability_lower_bound, probability_upper_bound
+from dpalgos.audit.bounds import probability_lower_bound, probability_upper_bound
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import GaussianMu, Guarantee, PureEpsilon, Setting
 from dpalgos.kernels import LinearKernel
 from dpalgos.rows import ArrayRows
 from dpalgos.smo.solver import solve
 from dpalgos.smo.working_sets import Extremes, PrivateSelection, SecondOrder, Selector
-from dpalgos.trainers.dpwss import DpWss
-from dpalgos.trainers.smo import Smo
+from dpalgos.trainers.smo import DpWss, Smo
 from tests.support.statistics import ERROR, rejects_law
 from tests.support.streams import seeded
 from tests.support.training import noise

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dpalgos.errors import ParameterError
-from dpalgos.evaluators.error_sums import ErrorSums, GaussianErrorSums, LaplaceErrorSums
+from dpalgos.evaluators.noisy_sums import ErrorSums, GaussianErrorSums, LaplaceErrorSums
 from dpalgos.guarantees import RELATIONS, GaussianMu, Neighbours, PureEpsilon, Setting
 from dpalgos.metrics import metrics_of_noisy_errors, regression_metrics
 from dpalgos.rows import ArrayRows, Floats

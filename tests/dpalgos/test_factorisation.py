@@ -10,7 +10,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from dpalgos.audit.gaussian import gaussian_lower_bound
+from dpalgos.audit.bounds import gaussian_lower_bound
 from dpalgos.audit.report import Verdict
 from dpalgos.continual import NightSum, decode_running_sum, model_of, night_again, nightly_budget, require_gaussian_sum
 from dpalgos.errors import ParameterError
@@ -20,9 +20,9 @@ from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
 from dpalgos.registry import AlgorithmSpec
 from dpalgos.rows import ArrayRows, Floats, Ints, Rows
 from dpalgos.trainers.class_means import ClassMeansDiscriminant
-from dpalgos.trainers.continual_class_means import ContinualClassMeans
+from dpalgos.trainers.continual import ContinualClassMeans
 from dpalgos.trainers.sufficient_statistics import SufficientStatistics
-from tasks.auditing.catalogue import Arguments, Subject, audit_subject
+from tasks.auditing.systems import Arguments, Subject, audit_subject
 from tests.support.training import blobs, fit, noise, setting_of
 
 MU = GaussianMu(1.0)

@@ -19,8 +19,8 @@ from dpalgos.losses import make_loss
 from dpalgos.mechanisms.gaussian import delta_of_mu, mu_from_epsilon_delta
 from dpalgos.mechanisms.positive_parts import log_expected_excess
 from dpalgos.rows import ArrayRows
-from dpalgos.trainers.empirical_risk import EmpiricalRisk
-from dpalgos.trainers.gaussian_objective_perturbation import (
+from dpalgos.trainers.linear import EmpiricalRisk
+from dpalgos.trainers.objective_perturbation import (
     ApproximateMinimaPerturbation,
     GaussianCalibration,
     GaussianObjectivePerturbation,

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpalgos import gram_sums, parallel
-from dpalgos.gram_sums import packed_gram
-from dpalgos.mechanisms.fixed_point import encode_rows, encoded_radius
-from dpalgos.mechanisms.integer_products import inner_products, on_weight_grid, outer_products
+from dpalgos import integer_sums as gram_sums
+from dpalgos import parallel
+from dpalgos.integer_sums import packed_gram
+from dpalgos.mechanisms.fixed_point import encode_rows, encoded_radius, inner_products, on_weight_grid, outer_products
 from dpalgos.mechanisms.symmetric import pack
 
 
@@ -64,7 +64,7 @@ def test_a_gram_matrix_does_not_depend_on_blocks_or_cores(
 
 def test_sums_beyond_float64_move_on_to_integers() -> None:
     """600 rows of squared norm 2^44 add up to more than 2^53: the mutant that never moves on would lose bits."""
-    from dpalgos import gram_sums
+    from dpalgos import integer_sums as gram_sums
 
     rows = np.full((600, 2), 2.0**21 - 1)
     gram = gram_sums._Gram(2, encoded_radius(1.0, 2.0**22))

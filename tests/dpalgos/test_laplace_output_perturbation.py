@@ -19,13 +19,12 @@ from sklearn.datasets import load_breast_cancer, load_digits
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Neighbours, Numerics, PureEpsilon, Setting, Trust
 from dpalgos.keystream import KeyedNoise, public_secret
-from dpalgos.mechanisms.discrete_laplace import DiscreteLaplace
+from dpalgos.mechanisms.laplace import DiscreteLaplace
 from dpalgos.rows import ArrayRows, Ints
 from dpalgos.secure.noise_shares import share_law
-from dpalgos.secure.stepwise import require_shareable
-from dpalgos.secure.summation import Absences, SecureSummation, secagg_guarantee, weights_of
+from dpalgos.secure.summation import Absences, SecureSummation, require_shareable, secagg_guarantee, weights_of
 from dpalgos.secure.tolerance import Tolerance
-from dpalgos.trainers.laplace_output_perturbation import Pathak, PublishedMultiPartyOutputPerturbation
+from dpalgos.trainers.output_perturbation import Pathak, PublishedMultiPartyOutputPerturbation
 from tests.support.statistics import rejects_law
 from tests.support.training import blobs, fit, noise, parties_of
 

@@ -16,11 +16,10 @@ from scipy import stats
 
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Numerics
-from dpalgos.mechanisms.discrete_laplace import DiscreteLaplace
+from dpalgos.mechanisms.laplace import DiscreteLaplace
 from dpalgos.rows import Floats, Ints
-from dpalgos.secure import laplace_share
-from dpalgos.secure.laplace_share import LaplaceShare, _table
-from dpalgos.secure.noise_shares import share_law
+from dpalgos.secure import noise_shares as laplace_share
+from dpalgos.secure.noise_shares import LaplaceShare, _table, share_law
 from dpalgos.secure.summation import allotments
 from dpalgos.secure.tolerance import Tolerance
 from tests.support.statistics import fits, rejects_law

@@ -15,7 +15,7 @@ from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Numerics
 from dpalgos.mechanisms import _precise
 from dpalgos.mechanisms.discrete_gaussian import DiscreteGaussian, _table
-from dpalgos.mechanisms.discrete_laplace import DiscreteLaplace
+from dpalgos.mechanisms.laplace import DiscreteLaplace
 from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
 from tests.support.statistics import differs, rejects_independence, rejects_law, rejects_probability
 from tests.support.streams import ChosenWords, CountedWords, seeded

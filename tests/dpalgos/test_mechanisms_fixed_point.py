@@ -16,7 +16,7 @@ from dpalgos.errors import ParameterError
 from dpalgos.gradient_sums import GradientSums
 from dpalgos.guarantees import Neighbours, Setting
 from dpalgos.linear import LinearTask
-from dpalgos.losses import Softmax
+from dpalgos.losses import Softmax, write_slopes
 from dpalgos.mechanisms.fixed_point import (
     decode,
     encode_into,
@@ -29,7 +29,6 @@ from dpalgos.mechanisms.fixed_point import (
     sum_sensitivity,
 )
 from dpalgos.rows import clip_to_unit_ball
-from dpalgos.slopes import write_slopes
 
 ANY_FLOATS = st.floats(allow_nan=True, allow_infinity=True, width=64)
 GRIDS = st.sampled_from([(1.0, 1.0), (1.0, 7.0), (1.0, 1000.0), (0.3, 2.0**16), (2.5, 2.0**20), (1.0, 2.0**26 - 1)])

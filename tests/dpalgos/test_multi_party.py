@@ -18,14 +18,13 @@ from dpalgos.mechanisms.gaussian import delta_of_mu
 from dpalgos.registry import AlgorithmSpec, lookup
 from dpalgos.rows import ArrayRows
 from dpalgos.solvers import minimise
-from dpalgos.trainers.empirical_risk import EmpiricalRisk
-from dpalgos.trainers.laplace_output_perturbation import Pathak, PublishedMultiPartyOutputPerturbation
-from dpalgos.trainers.mean_gradient_descent import (
+from dpalgos.trainers.gradient_descent import (
     GradientPerturbation,
     LocalGradient,
     PublishedGradientPerturbation,
 )
-from dpalgos.trainers.output_perturbation import RadialOutputPerturbation
+from dpalgos.trainers.linear import EmpiricalRisk
+from dpalgos.trainers.output_perturbation import Pathak, PublishedMultiPartyOutputPerturbation, RadialOutputPerturbation
 from tests.support.training import blobs, fit, noise
 
 Array = NDArray[np.float64]

@@ -17,7 +17,7 @@ from dpalgos.losses import Softmax
 from dpalgos.mechanisms.fixed_point import encode_rows
 from dpalgos.mechanisms.gaussian import mu_from_epsilon_delta
 from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
-from dpalgos.memory import memory_limit, set_memory_limit
+from dpalgos.resources import memory_limit, set_memory_limit
 from dpalgos.rows import ArrayRows
 from dpalgos.solvers import Problem, minimise
 from dpalgos.trainers.gradient_descent import DescentState, NoisyGradientDescent

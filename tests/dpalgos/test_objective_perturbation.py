@@ -16,7 +16,7 @@ from dpalgos.errors import ParameterError
 from dpalgos.guarantees import GaussianMu, Neighbours, PureEpsilon, Setting
 from dpalgos.losses import make_loss
 from dpalgos.rows import ArrayRows
-from dpalgos.trainers.empirical_risk import EmpiricalRisk
+from dpalgos.trainers.linear import EmpiricalRisk
 from dpalgos.trainers.objective_perturbation import (
     Calibration,
     ObjectivePerturbation,

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from dpalgos.errors import ParameterError
-from dpalgos.evaluators.key_selection import KeySelection
+from dpalgos.evaluators.private_schema import KeySelection
 from dpalgos.guarantees import RELATIONS, ApproximateDP, Neighbours, Setting, Trust
 from dpalgos.keystream import KeyedNoise, public_secret
 from dpalgos.mechanisms.partition_selection import PartitionSelection

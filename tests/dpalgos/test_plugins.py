@@ -19,8 +19,8 @@ from dpalgos.registry import construct, lookup, names
 from dpalgos.testing import audit, check_algorithm
 from storage.releases import ReleaseStore
 from tasks.accounts.budget import open_ledger
-from tasks.planning import code_version as code
-from tasks.planning.code_version import code_version
+from tasks.planning import identity as code
+from tasks.planning.identity import code_version
 from tasks.runtime.settings import current_layout
 from tests.support.chains import followed
 

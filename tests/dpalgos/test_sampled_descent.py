@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from dpalgos.accounting.sampling import noise_multiplier
+from dpalgos.accounting.composition import noise_multiplier
 from dpalgos.algorithms import fit
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import ApproximateDP, GaussianMu, Neighbours, Setting, SlackGaussian, Trust

@@ -12,9 +12,9 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from dpalgos.errors import ParameterError
-from dpalgos.secure import keys, masking
-from dpalgos.secure.errors import ViolationError
-from dpalgos.secure.secret_sharing import PRIME, lagrange_weights, reconstruct, split, to_bytes
+from dpalgos.secure import primitives as keys
+from dpalgos.secure import primitives as masking
+from dpalgos.secure.primitives import PRIME, ViolationError, lagrange_weights, reconstruct, split, to_bytes
 
 SESSION = bytes(range(32))
 

@@ -17,12 +17,12 @@ from dpalgos.errors import ParameterError
 from dpalgos.guarantees import ApproximateDP, GaussianMu, Guarantee, Setting, Trust, nothing_proved
 from dpalgos.keystream import KeyedNoise, public_secret
 from dpalgos.mechanisms.discrete_gaussian import DiscreteGaussian
-from dpalgos.mechanisms.discrete_laplace import DiscreteLaplace
+from dpalgos.mechanisms.laplace import DiscreteLaplace
 from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
 from dpalgos.rows import ArrayRows, Floats, Ints
 from dpalgos.secure import summation as summation_module
-from dpalgos.secure.errors import TooFewPartiesError
 from dpalgos.secure.noise_shares import GaussianShare, RadialShare, RoundedRadial, TruexGaussian, share_law, share_sigma
+from dpalgos.secure.primitives import TooFewPartiesError
 from dpalgos.secure.rounds import Party
 from dpalgos.secure.summation import (
     Absences,

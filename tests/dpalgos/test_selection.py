@@ -10,14 +10,13 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
+from dpalgos.accounting.calibration import group_loss
 from dpalgos.accounting.composition import compose
 from dpalgos.accounting.costs import PlanCost
 from dpalgos.accounting.profiles import GaussianProfile
-from dpalgos.accounting.scaling import group_loss
 from dpalgos.accounting.selection import candidate_mu, entry_epsilon, selection_delta
 from dpalgos.accounting.spending import FilterCap, admit
 from dpalgos.algorithms import fit
-from dpalgos.arrays import Array
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import (
     ApproximateDP,
@@ -34,11 +33,12 @@ from dpalgos.mechanisms.gaussian import mu_from_epsilon_delta
 from dpalgos.models import LinearModel
 from dpalgos.noise import NoiseSource, RandomStream
 from dpalgos.registry import AlgorithmSpec
+from dpalgos.rows import Array
 from dpalgos.testing import blobs
 from dpalgos.trainers import tuned
 from dpalgos.trainers.class_means import ClassMeansDiscriminant
 from dpalgos.trainers.tuned import Tuned, best_entered
-from tasks.planning.code_version import code_version
+from tasks.planning.identity import code_version
 
 BUDGET = ApproximateDP(1.0, 1e-5)
 SETTING = Setting(sizes=(400, 200), dimension=6, classes=3, trust=Trust.CENTRAL)

@@ -32,12 +32,10 @@ from dpalgos.guarantees import (
 )
 from dpalgos.losses import outputs
 from dpalgos.mechanisms.symmetric import SymmetricRoundedGaussian, SymmetricRoundedRadial, to_vector, unpack
-from dpalgos.neighbouring import one_row_apart
+from dpalgos.neighbouring import Calibrated, attained, moved, one_row_apart
 from dpalgos.registry import AlgorithmSpec, lookup, names
 from dpalgos.rows import NULL_LABEL, ArrayRows, Floats
-from dpalgos.sensitivities import Calibrated, attained, moved
-from dpalgos.trainers.descent import GradientSumTrainer
-from dpalgos.trainers.gradient_descent import DescentState, NoisyGradientDescent
+from dpalgos.trainers.gradient_descent import DescentState, GradientSumTrainer, NoisyGradientDescent
 from dpalgos.trainers.objective_perturbation import ObjectivePerturbation
 from tests.dpalgos.parameters import PARAMETERS
 

@@ -20,7 +20,7 @@ from dpalgos.guarantees import Setting
 from dpalgos.kernels import GaussianKernel, Kernel, LinearKernel, squared_norms
 from dpalgos.models import KernelModel, LinearModel, decode
 from dpalgos.rows import ArrayRows
-from dpalgos.smo.raw_rows import gather_raw
+from dpalgos.smo.machine import gather_raw
 from dpalgos.smo.rows_cache import KernelRows
 from dpalgos.smo.solver import Solution, _State, solve
 from dpalgos.smo.working_sets import (

@@ -14,8 +14,7 @@ from sklearn.datasets import load_svmlight_file
 
 from dpalgos.guarantees import PureEpsilon, Setting
 from dpalgos.rows import ArrayRows
-from dpalgos.trainers.dpwss import DpWss
-from dpalgos.trainers.smo import Smo
+from dpalgos.trainers.smo import DpWss, Smo
 from tests.support.training import noise
 
 

@@ -10,18 +10,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpalgos import gradient_sums, gram_sums
+from dpalgos import gradient_sums
+from dpalgos import integer_sums as gram_sums
 from dpalgos.algorithms import fit, is_sum_algorithm
 from dpalgos.guarantees import GaussianMu, Setting, Trust
 from dpalgos.keystream import KeyedNoise
 from dpalgos.models import LinearModel, Projection, RowMap
-from dpalgos.projections.analyze_gauss import AnalyzeGauss
+from dpalgos.parallel import SpreadRows
+from dpalgos.projections.covariance import AnalyzeGauss
 from dpalgos.registry import AlgorithmSpec, lookup
 from dpalgos.rows import ArrayRows, Ints, Rows
-from dpalgos.spreading import SpreadRows
 from dpalgos.summation import TrustedSummation
-from dpalgos.trainers.gradient_descent import NoisyGradientDescent
-from dpalgos.trainers.mean_gradient_descent import GradientPerturbation
+from dpalgos.trainers.gradient_descent import GradientPerturbation, NoisyGradientDescent
 from storage import rowfiles
 from storage.refs import Labels
 from storage.rowfiles import RowFormat, RowWriter, StoredRows

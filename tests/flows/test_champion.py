@@ -9,14 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpalgos.evaluators.confusion_matrix import predicted_classes
-from dpalgos.evaluators.discordance import accuracy_gain
-from flows.champion import champion_comparison
+from dpalgos.evaluators.noisy_sums import accuracy_gain, predicted_classes
+from flows.comparison import champion_comparison
 from flows.federated_training import chain_inline
 from storage.errors import InputError, OverspendError, RefusedError
 from storage.refs import ReleaseRef, Visibility
-from tasks.datasets.registration import ingest
-from tasks.datasets.request import IngestRequest
+from tasks.datasets.registration import IngestRequest, ingest
 from tasks.release.rows import maps_of, rows_of
 from tasks.tracking.comparison import Comparison, ComparisonRequest, compare_models, open_contest
 from tasks.tracking.models import find_model

@@ -21,7 +21,7 @@ from dpalgos.mechanisms.factorisation import ToeplitzFactor
 from dpalgos.models import Statistic
 from dpalgos.normalisation import UnitNorm
 from dpalgos.rows import Features, Floats, Ints, Rows
-from dpalgos.trainers.ftrl import FollowTheRegularisedLeader
+from dpalgos.trainers.continual import FollowTheRegularisedLeader
 from flows.federated_training import chain_inline
 from storage.errors import InputError, OverspendError, RefusedError, StorageError
 from storage.ledger.ledger import OutputOutcome
@@ -30,11 +30,10 @@ from storage.releases import ReleaseStore
 from storage.rounds import PrivateNotes
 from tasks.accounts.budget import budget_report, check_releases, open_ledger
 from tasks.datasets import horizons
-from tasks.datasets.registration import ingest
-from tasks.datasets.request import IngestRequest
+from tasks.datasets.registration import IngestRequest, ingest
 from tasks.planning import nights
 from tasks.planning.plans import PlannedRelease
-from tasks.release import checkpoints
+from tasks.release import storing as checkpoints
 from tasks.release.preflight import require_feasible
 from tasks.release.rows import maps_of, rows_of
 from tasks.runtime.settings import current_layout

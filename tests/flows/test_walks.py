@@ -25,7 +25,7 @@ STARTING = {"deployments/cli/entry_point"}
 HOLDING = {"tasks/planning/configuration", "tasks/planning/plans"}
 EPSILON = {
     "deployments/cli/options",
-    "deployments/cli/answers",
+    "deployments/cli/common",
     "deployments/cli/training",
     "tasks/planning/configuration",
     "flows/federated_training",
@@ -33,11 +33,11 @@ EPSILON = {
     "dpalgos/accounting/calibration",
     "tasks/planning/plans",
     "tasks/runtime/steps",
-    "tasks/training",
+    "tasks/releasing",
     "tasks/release/door",
     "dpalgos/algorithms",
     "dpalgos/summation",
-    "dpalgos/trainers/descent",
+    "dpalgos/trainers/gradient_descent",
     "dpalgos/mechanisms/rounded_gaussian",
 }
 

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tasks.datasets.registration import ingest
-from tasks.datasets.request import IngestRequest
+from tasks.datasets.registration import IngestRequest, ingest
 
 ROWS, COLUMNS = 400, 8
 

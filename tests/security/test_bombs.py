@@ -28,10 +28,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from dpalgos.errors import ParameterError
 from dpalgos.features import onnx as encoders
 from dpalgos.features.onnx import OnnxEncoder
-from dpalgos.memory import memory_limit, set_memory_limit
+from dpalgos.resources import memory_limit, set_memory_limit
 from storage import manifests
-from storage.archives import pack_arrays, unpack_arrays
-from storage.documents import parse_json, parse_yaml
+from storage.documents import pack_arrays, parse_json, parse_yaml, unpack_arrays
 from storage.errors import DamagedError, InputError
 from storage.readers.files import limited
 from storage.readers.registry import read_source
@@ -394,7 +393,7 @@ def test_an_export_is_read_within_bounds(tmp_path: Path, signed: bool, stated: i
 def test_verify_ends_within_its_bounds(tmp_path: Path) -> None:
     """140 MB of one member are admitted; as a document they are refused, in a process of their own."""
     path = _export(tmp_path / "run.zip", 140, signed=True)
-    body = "from tasks.exports.confinement import verify_confined\nverify_confined(path)"
+    body = "from tasks.exports.verifying import verify_confined\nverify_confined(path)"
     told = _told(body, path, megabytes=900)
     assert told.startswith("InputError")
     assert "longer than 134,217,728 bytes" in told or "UNITBALL_MEMORY" in told
@@ -495,7 +494,7 @@ def _filling(size: int | None) -> bytes:
 
 def test_an_encoder_that_asks_for_gigabytes_is_refused(tmp_path: Path) -> None:
     (tmp_path / "encoder.onnx").write_bytes(_filling(1 << 32))
-    body = "from dpalgos.features.onnx import OnnxEncoder\nfrom dpalgos.memory import set_memory_limit\n"
+    body = "from dpalgos.features.onnx import OnnxEncoder\nfrom dpalgos.resources import set_memory_limit\n"
     body += "set_memory_limit(1 << 28)\nOnnxEncoder().read(path.read_bytes(), 2)"
     told = _told(body, tmp_path / "encoder.onnx")
     assert told.startswith("ParameterError")

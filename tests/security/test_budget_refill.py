@@ -13,15 +13,13 @@ import pyarrow.parquet as pq
 import pytest
 from numpy.typing import NDArray
 
-from storage.column_sketches import ColumnSketches, load_sketches
 from storage.errors import RefusedError, StorageError
-from storage.fingerprints import row_patterns
+from storage.fingerprints import ColumnSketches, load_sketches, row_patterns
 from storage.layout import COLUMNS, FINGERPRINTS
 from storage.ledger.charges import Cap
 from storage.ledger.entries import Kind, reading
 from tasks.accounts.budget import budget_report
-from tasks.datasets.registration import ingest
-from tasks.datasets.request import IngestRequest
+from tasks.datasets.registration import IngestRequest, ingest
 from tasks.runtime.settings import current_layout
 from tasks.runtime.stores import open_catalog, open_ledger_database
 from tests.security.conftest import request_for, schema_for, write_csv

@@ -10,8 +10,8 @@ import pytest
 from sqlalchemy import text
 
 from storage.errors import FormatVersionError, InputError, SecretError, StorageError
+from storage.ledger import database as migrations
 from storage.ledger import database as module
-from storage.ledger import migrations
 from storage.ledger.chain import Chain
 from storage.ledger.charges import Cap
 from storage.ledger.database import open_database

@@ -14,10 +14,9 @@ import pytest
 from storage.errors import OverspendError, StorageError
 from storage.ledger import entries as entries_module
 from storage.ledger import ledger as ledgers
-from storage.ledger.charges import Cap, Decision, PlanRecord
+from storage.ledger.charges import Cap, Decision, PlanRecord, open_reservations, reserve_plan
 from storage.ledger.entries import Entries, Kind, writing
 from storage.ledger.ledger import Ledger
-from storage.ledger.reservations import open_reservations, reserve_plan
 from tests.support.ledgers import SumOfEpsilons, database_of, open_ledger, opened, release, request, spent
 
 

@@ -22,7 +22,7 @@ from storage.datasets import ingestion_report, open_dataset, origins
 from storage.errors import InputError, RefusedError, StorageError
 from storage.layout import Layout
 from storage.readers import OnViolation, ReadOptions, concatenate, openml, read_source
-from storage.readers.cifar10 import CLASSES
+from storage.readers.images import CLASSES
 from storage.refs import Labels
 from tests.support.data import flip, gathered, made_up, source_of, stored, temporaries
 

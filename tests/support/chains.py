@@ -11,17 +11,15 @@ from flows.federated_training import chain_inline
 from storage.refs import DatasetRef, ReleaseRef, Visibility
 from storage.releases import ReleaseStore
 from tasks.accounts.budget import open_ledger, relation_of
-from tasks.aggregation import aggregate
 from tasks.datasets.description import default_normalisation, find_dataset
-from tasks.datasets.registration import ingest
-from tasks.datasets.request import IngestRequest
-from tasks.normalisation import normalise
-from tasks.partitioning import partition
+from tasks.datasets.registration import IngestRequest, ingest
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.planner import plan_run
 from tasks.planning.plans import Node, PlannedCombination, RunPlan, Shards, carry_out
 from tasks.planning.resolution import resolve_normalisation
 from tasks.release.door import charge_plan, make_release
+from tasks.releasing import aggregate
+from tasks.rows import normalise, partition
 from tasks.runtime.settings import current_layout
 from tasks.tracking.results import RunResult
 from tests.support.private_rows import CLASSES, DIMENSION, PrivateRows, write_rows

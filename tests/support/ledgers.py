@@ -13,9 +13,8 @@ from sqlalchemy import delete, select, text, update
 
 from storage.ledger.chain import Chain, Link
 from storage.ledger.charges import AccountTerms, Cap, Decision, PlanRecord, PlanRequest, ReleaseCharge
-from storage.ledger.database import Database, open_database
+from storage.ledger.database import Database, entries, meta, open_database
 from storage.ledger.ledger import Ledger
-from storage.ledger.tables import entries, meta
 from storage.secrets import Secret
 
 

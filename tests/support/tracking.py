@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tasks.tracking.client import tracking_client
-from tasks.tracking.views import view_path
+from tasks.tracking.client import tracking_client, view_path
 
 
 def comparison_path(root: Path, experiment: str) -> str | None:

@@ -15,8 +15,7 @@ from dpalgos.metrics import regression_metrics
 from storage.errors import OverspendError
 from storage.refs import ReleaseRef, Visibility
 from storage.shards import open_shard
-from tasks.datasets.registration import ingest
-from tasks.datasets.request import IngestRequest
+from tasks.datasets.registration import IngestRequest, ingest
 from tasks.evaluation import evaluate
 from tasks.release import door
 from tasks.release.storing import read_release

@@ -19,8 +19,7 @@ from storage.readers.bundled import BUNDLED
 from storage.refs import Visibility
 from storage.releases import ReleaseStore
 from tasks.datasets.description import find_dataset
-from tasks.datasets.registration import ingest
-from tasks.datasets.request import IngestRequest
+from tasks.datasets.registration import IngestRequest, ingest
 from tasks.planning.configuration import TrainingConfig
 from tasks.release.preflight import require_feasible
 from tasks.runtime.settings import current_layout

@@ -11,22 +11,20 @@ import pytest
 from pydantic import ValidationError
 
 from dpalgos.errors import ParameterError
-from dpalgos.holdout import held_out_fraction
 from dpalgos.mechanisms.gaussian import mu_from_epsilon_delta
+from dpalgos.metrics import held_out_fraction
 from storage.errors import InputError, RefusedError
 from storage.refs import DatasetRef, ShardRef
 from storage.shards import open_shard
 from tasks.datasets.description import default_normalisation, find_dataset
-from tasks.datasets.registration import ingest
-from tasks.datasets.request import IngestRequest
-from tasks.normalisation import normalise
-from tasks.partitioning import partition
+from tasks.datasets.registration import IngestRequest, ingest
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.plans import Shards
 from tasks.planning.resolution import resolve_normalisation
 from tasks.preparation.dealing import are_stored_whole
 from tasks.preparation.mapping import map_rows
 from tasks.preparation.nights import begin_nights, deal_night
+from tasks.rows import normalise, partition
 from tasks.runtime.settings import current_layout
 from tests.support.chains import ingest_private
 from tests.support.data import gathered, write_idx

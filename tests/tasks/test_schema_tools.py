@@ -14,8 +14,7 @@ from storage.documents import parse_yaml
 from storage.errors import InputError
 from storage.readers import files
 from storage.schema import parse_schema
-from tasks.datasets.checking import check_schema
-from tasks.datasets.drafting import draft_schema
+from tasks.datasets.schemas import check_schema, draft_schema
 
 MESSY = """\
 id;Größe;Ort;raucht;gesehen;Ergebnis

@@ -13,9 +13,9 @@ import pytest
 
 from dpalgos.errors import ParameterError
 from dpalgos.models import LinearModel
-from dpalgos.secure import stepwise
-from dpalgos.secure.errors import RepeatedUseError, TooFewPartiesError
+from dpalgos.secure import summation as stepwise
 from dpalgos.secure.party import PartyState
+from dpalgos.secure.primitives import RepeatedUseError, TooFewPartiesError
 from dpalgos.secure.rounds import AGREEMENT, Stage, carry_out
 from dpalgos.secure.server import SurvivorSet
 from dpalgos.secure.summation import Absences, scaled_to_all
@@ -26,9 +26,10 @@ from storage.refs import ReleaseRef, ShardRef
 from storage.rounds import MessageRef, PrivateNotes, RoundStore
 from tasks.accounts.budget import open_ledger
 from tasks.planning.plans import PlannedRelease
-from tasks.release import checkpoints, door
+from tasks.release import door
+from tasks.release import storing as checkpoints
+from tasks.releasing import answer, decide, open_rounds, open_sum
 from tasks.runtime.settings import current_layout
-from tasks.secure_rounds import answer, decide, open_rounds, open_sum
 from tests.support.chains import Prepared, digests, ingest_private, prepare
 from tests.support.forks import die, killed
 

@@ -19,13 +19,11 @@ import pytest
 from storage.errors import DamagedError, InputError, RefusedError, StorageError
 from storage.layout import Layout
 from storage.releases import ReleaseStore
-from tasks.datasets.description import find_dataset
-from tasks.datasets.queries import query
-from tasks.datasets.registration import ingest
-from tasks.datasets.request import IngestRequest
+from tasks.datasets.description import find_dataset, query
+from tasks.datasets.registration import IngestRequest, ingest
 from tasks.experiments.results import query_results
 from tasks.release import door
-from tasks.release.redaction import RedactedError
+from tasks.release.rows import RedactedError
 from tasks.runtime.settings import current_layout
 from tests.support.chains import charges, configured, digests, followed, ingest_private, prepare
 from tests.support.command_line import CommandLine

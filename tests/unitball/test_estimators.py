@@ -20,7 +20,7 @@ import unitball
 from dpalgos.errors import ParameterError
 from storage.errors import InputError
 from unitball import BudgetError, PrivateClassifier, PrivateRegressor
-from unitball.encoding import Bounds
+from unitball.estimators import Bounds
 
 # No check is expected to fail; these skip themselves, and why.
 SKIPPED = {

@@ -11,8 +11,14 @@ import pytest
 from storage.errors import OverspendError
 from tasks.accounts import history
 from tasks.accounts.budget import budget_report, change_cap, low_budget
-from tasks.accounts.drawing import budget_page, budget_table, draw_budgets
-from tasks.accounts.history import BudgetHistory, budget_histories, budget_history
+from tasks.accounts.history import (
+    BudgetHistory,
+    budget_histories,
+    budget_history,
+    budget_page,
+    budget_table,
+    draw_budgets,
+)
 from tests.support.chains import ingest_private, prepare
 from tests.support.command_line import CommandLine
 

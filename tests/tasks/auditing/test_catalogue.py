@@ -8,7 +8,7 @@ import pytest
 
 from dpalgos.errors import ParameterError, UnknownNameError
 from dpalgos.registry import names
-from tasks.auditing.catalogue import Arguments, Subject, audit_all, find_subject, subjects
+from tasks.auditing.systems import Arguments, Subject, audit_all, find_subject, subjects
 from tests.support.command_line import CommandLine
 
 

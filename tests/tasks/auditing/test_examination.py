@@ -13,8 +13,7 @@ from dpalgos.audit.report import AuditReport, Verdict
 from dpalgos.guarantees import Neighbours
 from flows.federated_training import chain_inline
 from tasks.auditing import examination
-from tasks.auditing.examination import AuditRequest, Examined, examine_system
-from tasks.auditing.recording import audit_report
+from tasks.auditing.examination import AuditRequest, Examined, audit_report, examine_system
 from tasks.auditing.systems import audit_system
 
 QUICK = AuditRequest(trials=60, canaries=60, chain_trials=0, seed=1)

@@ -12,7 +12,7 @@ from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Neighbours
 from dpalgos.rows import Ints
 from dpalgos.summation import TrustedSummation
-from tasks.auditing.one_run import audit_in_one_run
+from tasks.auditing.examination import audit_in_one_run
 from tests.support.command_line import CommandLine
 
 RELATIONS = list(Neighbours)[:2]

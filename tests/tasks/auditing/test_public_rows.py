@@ -12,9 +12,8 @@ from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Neighbours
 from dpalgos.rows import NULL_LABEL
 from storage.errors import InputError, RefusedError
-from tasks.auditing.drawing import draw_membership
-from tasks.auditing.membership import infer_membership
-from tasks.auditing.public_rows import canary_pairs, public_sample
+from tasks.auditing.examination import draw_membership
+from tasks.auditing.membership import canary_pairs, infer_membership, public_sample
 from tasks.auditing.systems import audit_on_public_rows
 from tests.support.chains import ingest_private
 from tests.support.command_line import CommandLine

@@ -14,11 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from tasks.experiments.figures import Drawing, _Style, _use_log_y, draw, draw_boundaries
-from tasks.experiments.pages import page
 from tasks.experiments.points import PointResult, Verdict, table_of
-from tasks.experiments.records import Experiment, _parquet
+from tasks.experiments.records import Experiment, Table, _parquet, page
 from tasks.experiments.specification import Plot
-from tasks.experiments.tables import Table
 
 
 def a_row(label: str, status: Any, accuracy: float, **axes: Any) -> PointResult:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from dpalgos.registry import names
-from tasks.experiments.guarantees_page import render
+from tasks.experiments.registered import render
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "guarantees.md"
 

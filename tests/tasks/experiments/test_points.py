@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from tasks.experiments.points import PointResult, Verdict, compare_with_paper, derive, verdicts
+from tasks.experiments.records import means_table
 from tasks.experiments.specification import Check, Derived, PaperValue
-from tasks.experiments.tables import means_table
 
 
 def a_row(label: str, accuracy: float, *, dataset: str = "d", status: Any = "proved", **axes: Any) -> PointResult:

@@ -17,9 +17,10 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from dpalgos.errors import ParameterError
-from dpalgos.secure import keys, stepwise
-from dpalgos.secure.errors import TooFewPartiesError
+from dpalgos.secure import primitives as keys
+from dpalgos.secure import summation as stepwise
 from dpalgos.secure.messages import Introduction, UnmaskRequest, numbers_digest
+from dpalgos.secure.primitives import TooFewPartiesError
 from flows.federated_training import chain_inline
 from storage.errors import InputError, RefusedError, StorageError
 from storage.layout import Layout
@@ -27,8 +28,7 @@ from storage.refs import Visibility
 from storage.releases import ReleaseStore
 from storage.secrets import party_secret, root_secret
 from tasks.accounts.budget import budget_report, check_releases, open_ledger, restore_ledger
-from tasks.datasets.registration import ingest
-from tasks.datasets.request import IngestRequest
+from tasks.datasets.registration import IngestRequest, ingest
 from tasks.exports.archive import Archive, read
 from tasks.exports.collecting import export_run
 from tasks.exports.verifying import verify_archive
@@ -53,8 +53,8 @@ from tasks.release.door import open_release
 from tasks.release.storing import read_release
 from tasks.runtime.settings import current_layout, current_root, isolated_root
 from tasks.tracking.client import tracking_client
-from tasks.tracking.keeping import keep_run
 from tasks.tracking.models import find_model, load_model
+from tasks.tracking.reporting import keep_run
 from tasks.tracking.results import append_result
 from tests.support.private_rows import CLASSES, DIMENSION, PrivateRows, write_rows
 

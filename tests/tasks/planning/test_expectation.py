@@ -10,8 +10,8 @@ import pytest
 from dpalgos.features.whitening import PublicWhitening
 from dpalgos.guarantees import Setting
 from dpalgos.registry import lookup, names
+from storage.confined import kept_memory
 from storage.errors import InputError
-from storage.memory import kept_memory
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.expectation import _NEW_ROOT, Expectation, Speeds, expect
 from tasks.release import preflight

@@ -26,7 +26,7 @@ _PINNED = (
     "tasks.planning.planner",
     "tasks.planning.nights",
     "tasks.preparation.features",
-    "tasks.preparation.mapped_rows",
+    "tasks.preparation.mapping",
     "tasks.release.ranges",
 )
 PLANS: dict[str, dict[str, Any]] = {

@@ -15,10 +15,10 @@ from dpalgos.guarantees import SlackGaussian
 from storage.errors import RefusedError
 from storage.refs import Visibility
 from tasks.accounts.budget import open_ledger
-from tasks.datasets.registration import ingest
-from tasks.datasets.request import IngestRequest
+from tasks.datasets.registration import IngestRequest, ingest
 from tasks.planning.plans import PlannedRelease
-from tasks.release import deadlines, door
+from tasks.release import door
+from tasks.release import door as deadlines
 from tests.support.chains import Prepared, charges, digests, ingest_private, prepare
 from tests.support.plans import planned
 from tests.support.private_rows import CLASSES, DIMENSION

@@ -20,7 +20,8 @@ from storage.refs import ReleaseRef, Visibility
 from storage.releases import ReleaseStore
 from tasks.accounts.budget import open_ledger
 from tasks.planning.plans import PlannedRelease
-from tasks.release import checkpoints, door, rows
+from tasks.release import door, rows
+from tasks.release import storing as checkpoints
 from tasks.release.storing import is_stored
 from tasks.runtime.settings import current_layout
 from tests.support.chains import Prepared, charges, digests, ingest_private, prepare

@@ -21,7 +21,8 @@ from storage.layout import Layout
 from storage.refs import ShardRef, Visibility
 from storage.shards import open_shard, write_shards
 from storage.source import Block, Source
-from tasks.preparation import features, mapped_rows
+from tasks.preparation import features
+from tasks.preparation import mapping as mapped_rows
 from tasks.release import rows as release_rows
 from tasks.release.rows import RowMaps, rows_of
 from tests.support.data import flip

@@ -9,17 +9,16 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from deployments.cli.app import app
-from deployments.cli.commands import import_all
-from dpalgos.evaluators.bin_counts import BinCounts, occupied
+from deployments.cli.entry_point import app, import_all
+from dpalgos.evaluators.private_schema import BinCounts, occupied
 from dpalgos.guarantees import ApproximateDP, Guarantee, Neighbours, PureEpsilon, Setting, Trust
-from dpalgos.mechanisms.discrete_laplace import DiscreteLaplace
+from dpalgos.mechanisms.laplace import DiscreteLaplace
 from dpalgos.rows import ArrayRows
 from storage.errors import InputError, RefusedError
-from storage.readers.bins import BINS, bins_of, range_of_bins
+from storage.readers.drafts import BINS, bins_of, range_of_bins
 from tasks.accounts.budget import open_ledger
-from tasks.datasets.drafting import draft_schema, fill_ranges, fill_values
-from tasks.datasets.request import IngestRequest
+from tasks.datasets.registration import IngestRequest
+from tasks.datasets.schemas import draft_schema, fill_ranges, fill_values
 from tasks.release.ranges import private_contents
 from tasks.runtime.settings import current_layout
 

@@ -13,12 +13,13 @@ import pytest
 from dpalgos.gradient_sums import GradientSums
 from dpalgos.secure import party as at_party
 from dpalgos.secure import summation
-from dpalgos.secure.errors import RepeatedUseError
+from dpalgos.secure.primitives import RepeatedUseError
 from storage.errors import DamagedError
 from storage.journal import Journal
 from tasks.accounts.budget import open_ledger
 from tasks.planning.plans import PlannedRelease
-from tasks.release import door, records
+from tasks.release import door
+from tasks.release import storing as records
 from tasks.runtime.settings import current_layout
 from tests.support.chains import Prepared, digests, ingest_private, prepare
 from tests.support.forks import die, killed

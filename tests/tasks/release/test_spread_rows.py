@@ -13,8 +13,8 @@ from distributed import Client, LocalCluster
 from dpalgos.algorithms import fit
 from dpalgos.guarantees import GaussianMu, Setting, Trust
 from dpalgos.keystream import KeyedNoise
-from dpalgos.projections.analyze_gauss import AnalyzeGauss
-from dpalgos.spreading import SpreadRows
+from dpalgos.parallel import SpreadRows
+from dpalgos.projections.covariance import AnalyzeGauss
 from dpalgos.summation import TrustedSummation
 from dpalgos.trainers.gradient_descent import NoisyGradientDescent
 from storage import rowfiles
@@ -24,8 +24,7 @@ from storage.objects import objects_of
 from storage.refs import ShardRef, Visibility
 from storage.shards import write_shards
 from storage.source import Block, Source
-from tasks.release.redaction import RedactedError
-from tasks.release.rows import rows_of
+from tasks.release.rows import RedactedError, rows_of
 from tasks.runtime.cluster import security
 from tests.support.object_store import running_object_store, use_object_store
 from tests.support.untraced import untraced

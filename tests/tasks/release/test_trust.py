@@ -22,7 +22,7 @@ from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
 from dpalgos.noise import NoiseSource
 from dpalgos.registry import lookup, names, register
 from dpalgos.rows import ArrayRows, Ints
-from dpalgos.secure.record import SumRecord
+from dpalgos.secure.rounds import SumRecord
 from dpalgos.summation import IntegerNoise, SumAlgorithm, Summation
 from dpalgos.systems.system import Arrangement
 from dpalgos.trust.model import TrustModel
@@ -30,7 +30,7 @@ from dpalgos.trust.secagg import SecureAggregation
 from storage.releases import ReleaseStore
 from tasks.accounts.budget import open_ledger
 from tasks.planning.configuration import SecureSettings, TrainingConfig
-from tasks.release.records import StoredRecord
+from tasks.release.storing import StoredRecord
 from tasks.runtime.settings import current_layout
 from tests.support.chains import followed, prepare
 from tests.support.plans import dataset_of, planned, shards_of

@@ -16,16 +16,12 @@ from prefect import Task, flow, task
 from storage.refs import ReleaseRef
 from tasks.charging import charge
 from tasks.evaluation import evaluate
-from tasks.ingestion import ingest
-from tasks.normalisation import normalise
-from tasks.partitioning import partition
 from tasks.planning.plans import PlannedRelease
 from tasks.recording import record
-from tasks.reduction import reduce_dimension
-from tasks.runtime import caching
-from tasks.runtime.caching import BY_CONTENT, ByContent
-from tasks.runtime.steps import Done, inline, observed_by, served_from_cache, step
-from tasks.training import train_model
+from tasks.releasing import reduce_dimension, train_model
+from tasks.rows import ingest, normalise, partition
+from tasks.runtime import steps as caching
+from tasks.runtime.steps import BY_CONTENT, ByContent, Done, inline, observed_by, served_from_cache, step
 from tests.support.engines import Engine
 from tests.support.plans import planned
 

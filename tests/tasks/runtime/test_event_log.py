@@ -8,9 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from tasks.runtime import event_log
-from tasks.runtime.event_log import FILES, LogLine, events_file, log_event
-from tasks.runtime.events import Event, account_resource, announce, dataset_resource
+from tasks.runtime import events as event_log
+from tasks.runtime.events import (
+    FILES,
+    Event,
+    LogLine,
+    account_resource,
+    announce,
+    dataset_resource,
+    events_file,
+    log_event,
+)
 from tests.support.forks import race
 
 

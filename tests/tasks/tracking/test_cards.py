@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from deployments.cli.app import app
+from deployments.cli.entry_point import app
 from dpalgos.accounting.profiles import gaussian_epsilon
 from dpalgos.mechanisms.gaussian import mu_from_epsilon_delta
 from flows.federated_training import chain_inline
@@ -88,7 +88,7 @@ def test_the_command_asks_for_the_same_run(config: dict[str, Any], monkeypatch: 
 
     monkeypatch.setattr(command, "_run", ran)
     monkeypatch.setattr(command, "shown_results", lambda results: [])
-    monkeypatch.setattr("deployments.cli.answers.use_root", lambda root: None)
+    monkeypatch.setattr("deployments.cli.common.use_root", lambda root: None)
     outcome = CliRunner().invoke(app, shlex.split(command_of(asked))[1:])
     assert outcome.exit_code == 0, outcome.output
     assert seen == [asked]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
-from dpalgos.evaluators.score_histogram import area_under_curve, curves_of
+from dpalgos.evaluators.noisy_sums import area_under_curve, curves_of
 from tasks.planning.plans import RunIdentity
 from tasks.tracking.figures import draw_measured, figure_files
 from tasks.tracking.results import RunResult

@@ -20,8 +20,7 @@ from tasks.runtime.stores import open_model_records
 from tasks.runtime.tracking_server import own_database
 from tasks.tracking import flavor
 from tasks.tracking.client import tracking_client
-from tasks.tracking.lineage import read_lineage
-from tasks.tracking.models import find_model, load_model, registered_by, unrecorded
+from tasks.tracking.models import find_model, load_model, read_lineage, registered_by, unrecorded
 from tasks.tracking.promotion import (
     AUDIT_TAG,
     COMPARISON_TAG,

@@ -16,7 +16,7 @@ import pytest
 from dpalgos.models import LinearModel, Projection
 from storage.layout import Layout
 from tasks.runtime.tracking_server import own_database
-from tasks.tracking.client import tracking_client
+from tasks.tracking.client import VIEW_NAME, VIEW_TAG, tracking_client
 from tasks.tracking.runs import (
     FACTS,
     RUN_KEY,
@@ -27,7 +27,6 @@ from tasks.tracking.runs import (
     track_run,
 )
 from tasks.tracking.sklearn_export import to_sklearn
-from tasks.tracking.views import VIEW_NAME, VIEW_TAG
 from tests.support import forks
 from tests.support.engines import Engine
 from tests.support.tracking import comparison_path

@@ -19,8 +19,7 @@ from storage.layout import Layout
 from tasks.runtime.engine import prepare_tracking
 from tasks.runtime.settings import isolated_root
 from tasks.runtime.tracking_server import TrackingError, own_database, server_address, use_tracking_uri
-from tasks.tracking.runs import track_run
-from tasks.tracking.sweeps import SweepTracker, TrackedPoint
+from tasks.tracking.runs import SweepTracker, TrackedPoint, track_run
 from tests.support.engines import Engine
 from tests.support.processes import clean_environment
 from tests.support.tracking import comparison_path

@@ -8,13 +8,13 @@ from typing import ClassVar
 import numpy as np
 
 from dpalgos.algorithms import OneSum, PrivateAlgorithm
-from dpalgos.gaussian_sums import GAUSSIAN_BUDGETS, gaussian_guarantee
 from dpalgos.guarantees import RELATIONS, Guarantee, Loss, Neighbours, Setting
 from dpalgos.mechanisms.fixed_point import encode_rows, encoded_radius
 from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
 from dpalgos.models import LinearModel
 from dpalgos.registry import register
 from dpalgos.rows import Floats, Ints, Rows, sanitise
+from dpalgos.summation import GAUSSIAN_BUDGETS, gaussian_guarantee
 from unitball_toy.grid import SCALE
 
 

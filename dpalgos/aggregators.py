@@ -1,0 +1,156 @@
+"""Aggregators: post-processing of the parties' released artefacts into one."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Generic, TypeVar
+
+import numpy as np
+
+from dpalgos.models import Artefact, LinearModel, Projection
+from dpalgos.projections.covariance import leading_basis
+from dpalgos.registry import register
+from dpalgos.rows import Floats
+
+Released = TypeVar("Released", bound=Artefact)
+
+
+class Aggregator(ABC, Generic[Released]):
+    """Combine what the parties released, with public weights; costs nothing."""
+
+    source: ClassVar[str]
+    """Paper and algorithm."""
+    combines: ClassVar[str]
+    """The kind of artefact it takes and returns."""
+
+    @abstractmethod
+    def combine(self, artefacts: Sequence[Released], weights: Floats) -> Released:
+        """Return one artefact.
+
+        Parameters
+        ----------
+        artefacts : sequence
+            One a party, all of kind ``combines``.
+        weights : array (parties,)
+            Not negative, of sum 1.
+        """
+
+
+@register("aggregators", "projector-mean")
+@dataclass(frozen=True, kw_only=True)
+class ProjectorMean(Aggregator[Projection]):
+    """The top k eigenvectors of Σ wᵢ ÛᵢÛᵢᵀ, the subspace nearest to the parties' on (weighted) average.
+
+    ÛÛᵀ does not change when eigenvectors change sign or turn within their span. Post-processing: costs nothing.
+    """
+
+    source: ClassVar[str] = "Fan, Wang, Wang, Zhu, Annals of Statistics 47 (2019), Algorithm 1, weighted"
+    combines: ClassVar[str] = Projection.kind
+
+    def combine(self, artefacts: Sequence[Projection], weights: Floats) -> Projection:
+        """Return the mean subspace."""
+        scaled = np.hstack([np.sqrt(w) * part.basis for part, w in zip(artefacts, weights, strict=True)])
+        return leading_basis(scaled @ scaled.T, artefacts[0].dimension)
+
+
+@register("aggregators", "procrustes")
+@dataclass(frozen=True, kw_only=True)
+class Procrustes(Aggregator[Projection]):
+    """Turn each basis onto that of the party with the largest weight, average, and orthonormalise.
+
+    The turn is the orthogonal matrix that brings the bases nearest. Post-processing: costs nothing.
+    """
+
+    source: ClassVar[str] = "Charisopoulos, Benson, Damle, SIAM J. Math. Data Sci. 3 (2021), Algorithm 1, weighted"
+    combines: ClassVar[str] = Projection.kind
+
+    def combine(self, artefacts: Sequence[Projection], weights: Floats) -> Projection:
+        """Return the aligned mean basis."""
+        reference = artefacts[int(np.argmax(weights))].basis
+        total = np.zeros_like(reference)
+        for part, weight in zip(artefacts, weights, strict=True):
+            left, _, right = np.linalg.svd(part.basis.T @ reference)
+            total += weight * part.basis @ (left @ right)
+        left, _, right = np.linalg.svd(total, full_matrices=False)
+        return Projection(basis=left @ right)
+
+
+@register("aggregators", "sum-of-covariances")
+@dataclass(frozen=True, kw_only=True)
+class SumOfCovariances(Aggregator[Projection]):
+    """The top k eigenvectors of Σ wᵢ Ûᵢ Λᵢ Ûᵢᵀ, the sum of the parties' released covariances.
+
+    Of each released covariance only the k directions of its basis are known. Post-processing: costs nothing.
+    """
+
+    source: ClassVar[str] = "the released covariances added up"
+    combines: ClassVar[str] = Projection.kind
+
+    def combine(self, artefacts: Sequence[Projection], weights: Floats) -> Projection:
+        """Return the basis of the summed covariances; bases without a spectrum count as projectors."""
+        total = np.zeros((artefacts[0].basis.shape[0],) * 2)
+        for part, weight in zip(artefacts, weights, strict=True):
+            values = part.spectrum[: part.dimension] if part.spectrum.size else np.ones(part.dimension)
+            total += weight * (part.basis * np.maximum(values, 0.0)) @ part.basis.T
+        return leading_basis(total, artefacts[0].dimension)
+
+
+def _mean(arrays: Sequence[Floats], weights: Floats) -> Floats:
+    return np.asarray(np.tensordot(weights, np.stack(arrays), axes=1))
+
+
+def _mean_model(models: Sequence[LinearModel], weights: Floats) -> LinearModel:
+    return LinearModel(
+        weights=_mean([model.weights for model in models], weights),
+        intercept=_mean([model.intercept for model in models], weights),
+    )
+
+
+@register("aggregators", "weighted-mean")
+@dataclass(frozen=True, kw_only=True)
+class WeightedMean(Aggregator[LinearModel]):
+    """Σ wᵢ βᵢ of released models, with public weights wᵢ = nᵢ/Σn.
+
+    Post-processing: costs nothing.
+    """
+
+    source: ClassVar[str] = "Wang et al. 2024, Algorithm 1, without its second division by N"
+    combines: ClassVar[str] = LinearModel.kind
+
+    def combine(self, artefacts: Sequence[LinearModel], weights: Floats) -> LinearModel:
+        """Return the weighted mean of the models."""
+        return _mean_model(artefacts, weights)
+
+
+@register("aggregators", "published-model-average")
+@dataclass(frozen=True, kw_only=True)
+class PublishedModelAverage(Aggregator[LinearModel]):
+    """(1/N) Σ wᵢ βᵢ as printed: the weights already sum to 1, so the model is N times too short.
+
+    The shortening changes no prediction that compares scores. Post-processing: costs nothing.
+    """
+
+    source: ClassVar[str] = "Wang et al. 2024, Algorithm 1, line 8"
+    combines: ClassVar[str] = LinearModel.kind
+
+    def combine(self, artefacts: Sequence[LinearModel], weights: Floats) -> LinearModel:
+        """Return the paper's average of the models."""
+        return _mean_model(artefacts, weights / len(artefacts))
+
+
+@register("aggregators", "published-basis-average")
+@dataclass(frozen=True, kw_only=True)
+class PublishedBasisAverage(Aggregator[Projection]):
+    """(1/N) Σ wᵢ Ûᵢ as printed, which has no meaning: eigenvectors have free signs and rotations.
+
+    The result is neither orthonormal nor near the span of its parts. Post-processing: costs nothing.
+    """
+
+    source: ClassVar[str] = "Wang et al. 2024, Algorithm 1, line 4"
+    combines: ClassVar[str] = Projection.kind
+
+    def combine(self, artefacts: Sequence[Projection], weights: Floats) -> Projection:
+        """Return the paper's average of the bases."""
+        return Projection(basis=_mean([projection.basis for projection in artefacts], weights) / len(artefacts))

@@ -1,1 +1,0 @@
-"""Post-processing of released bases and models into one."""

@@ -1,0 +1,448 @@
+"""The types of columns: boolean, category, date, label, number."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import date, datetime
+from functools import cached_property
+from types import MappingProxyType
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from storage.columns.column import (
+    Column,
+    Encoded,
+    Floats,
+    MissingRows,
+    as_codes,
+    as_numbers,
+    column_type,
+    declared_range,
+    declared_texts,
+    one_hot,
+    shown,
+    typed_codes,
+    typed_numbers,
+)
+from storage.errors import InputError
+from storage.source import canonical_label
+
+_USUAL = MappingProxyType({"false": 0, "true": 1, "no": 0, "yes": 1, "f": 0, "t": 1, "n": 0, "y": 1, "0": 0, "1": 1})
+
+
+@column_type("boolean")
+@dataclass(frozen=True)
+class Boolean(Column):
+    """Yes or no, one feature.
+
+    Parameters
+    ----------
+    values : (str, str) or None
+        How no and yes are written, in this order; true/false, yes/no, t/f, y/n and 1/0 in any case where None.
+    """
+
+    keys: ClassVar[tuple[str, ...]] = ("values",)
+
+    name: str
+    values: tuple[str, ...] | None = None
+    missing: MissingRows | None = None
+
+    @classmethod
+    def parse(cls, name: str, missing: MissingRows | None, given: Mapping[str, Any], place: str) -> Boolean:
+        """Return the declared column."""
+        if "values" not in given:
+            return cls(name, None, missing)
+        values = declared_texts(f"{place}: values", given["values"])
+        if len(values) != 2:
+            raise InputError(f"{place}: values are {list(values)}; declare two, what means no first")
+        return cls(name, values, missing)
+
+    @cached_property
+    def _places(self) -> Mapping[str, int]:
+        return _USUAL if self.values is None else {self.values[0]: 0, self.values[1]: 1}
+
+    @property
+    def bound(self) -> str:
+        """The two values."""
+        return "true or false, yes or no, 1 or 0" if self.values is None else f"{self.values[0]} or {self.values[1]}"
+
+    @property
+    def written(self) -> frozenset[str]:
+        """The two values, where declared."""
+        return frozenset(self.values or ())
+
+    def encode(self, cells: Sequence[Any]) -> Encoded:
+        """0 or 1; what is neither cannot be clipped."""
+        if self.values is None:
+            cells = [canonical_label(cell).lower() for cell in cells]
+        codes = as_codes(cells, self._places)
+        return Encoded(np.maximum(codes, 0).astype(np.float64)[:, None], codes < 0, codes < 0)
+
+    def typed(self, cells: Any, markers: frozenset[str]) -> NDArray[Any] | None:
+        """0 or 1, where every cell is one of the two values as declared, or in lower case."""
+        codes = typed_codes(cells, self._places, markers)
+        return None if codes is None else codes.astype(np.float64)[:, None]
+
+
+@column_type("category")
+@dataclass(frozen=True)
+class Category(Column):
+    """One of declared values, one feature each (one-hot)."""
+
+    keys: ClassVar[tuple[str, ...]] = ("values",)
+
+    name: str
+    values: tuple[str, ...]
+    missing: MissingRows | None = None
+
+    @classmethod
+    def parse(cls, name: str, missing: MissingRows | None, given: Mapping[str, Any], place: str) -> Category:
+        """Return the declared column."""
+        return cls(name, declared_texts(f"{place}: values", given.get("values")), missing)
+
+    @cached_property
+    def _places(self) -> dict[str, int]:
+        return {value: place for place, value in enumerate(self.values)}
+
+    @property
+    def bound(self) -> str:
+        """The values."""
+        return f"one of {shown(self.values)}"
+
+    @property
+    def written(self) -> frozenset[str]:
+        """The values."""
+        return frozenset(self.values)
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """One a value."""
+        return tuple(f"{self.name}={value}" for value in self.values)
+
+    @property
+    def numbers(self) -> int:
+        """None."""
+        return 0
+
+    @property
+    def groups(self) -> int:
+        """All features are one group."""
+        return 1
+
+    @property
+    def text(self) -> bool:
+        """Whether no value reads as a number, nor as a truth value."""
+        reads_as_flag = {value.lower() for value in self.values} & {"true", "false"}
+        return not reads_as_flag and bool(np.isnan(as_numbers(self.values)).all())
+
+    def encode(self, cells: Sequence[Any]) -> Encoded:
+        """One-hot; an unknown value becomes zeros."""
+        codes = as_codes(cells, self._places)
+        return Encoded(one_hot(codes, self.width), codes < 0, np.zeros(len(codes), dtype=bool))
+
+    def typed(self, cells: Any, markers: frozenset[str]) -> NDArray[Any] | None:
+        """One-hot, where all values are declared."""
+        codes = typed_codes(cells, self._places, markers)
+        return None if codes is None else one_hot(codes, self.width)
+
+
+# Numbers come first, then the one-hot groups.
+_PARTS = ("days", "year", "month", "weekday")
+_MONTHS = tuple(f"{month:02d}" for month in range(1, 13))
+_WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
+
+
+@column_type("date")
+@dataclass(frozen=True, slots=True)
+class Date(Column):
+    """Days in a declared range.
+
+    Parameters
+    ----------
+    range : (date, date)
+        The first and the last day.
+    parts : tuple of str
+        What of a day becomes features: ``days`` (since the first day of the range) and ``year``, numbers; ``month`` and
+        ``weekday``, one-hot.
+    format : str or None
+        As of :meth:`datetime.datetime.strptime`; ISO 8601 (2026-01-31, with a time or without) where None.
+    """
+
+    keys: ClassVar[tuple[str, ...]] = ("range", "parts", "format")
+
+    name: str
+    range: tuple[date, date]
+    parts: tuple[str, ...] = ("days",)
+    format: str | None = None
+    missing: MissingRows | None = None
+
+    @classmethod
+    def parse(cls, name: str, missing: MissingRows | None, given: Mapping[str, Any], place: str) -> Date:
+        """Return the declared column."""
+        bounds = given.get("range")
+        days = [_day(value, None) for value in bounds] if isinstance(bounds, list) else []
+        if len(days) != 2 or days[0] is None or days[1] is None or not days[0] < days[1]:
+            raise InputError(
+                f"{place}: range is {bounds!r}; it must be two days, the first one first: [2020-01-01, 2026-12-31]"
+            )
+        parts = given.get("parts", ["days"])
+        if not isinstance(parts, list) or not parts or not set(map(str, parts)) <= set(_PARTS):
+            raise InputError(f"{place}: parts are {parts!r}; they must be some of {', '.join(_PARTS)}")
+        form = given.get("format")
+        if form is not None and not isinstance(form, str):
+            raise InputError(f'{place}: format is {form!r}; it must be text such as "%d.%m.%Y"')
+        ordered = tuple(part for part in _PARTS if part in parts)
+        return cls(name, (days[0], days[1]), ordered, form, missing)
+
+    @property
+    def bound(self) -> str:
+        """The range and how days are written."""
+        return f"a day from {self.range[0]} to {self.range[1]}, written {self.format or '2026-01-31'}"
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """Those of its parts."""
+        several = {"month": _MONTHS, "weekday": _WEEKDAYS}
+        return tuple(
+            f"{self.name} {part}{end}"
+            for part in self.parts
+            for end in ([f"={value}" for value in several[part]] if part in several else [""])
+        )
+
+    @property
+    def numbers(self) -> int:
+        """Days and year."""
+        return len({"days", "year"} & set(self.parts))
+
+    @property
+    def groups(self) -> int:
+        """Month and weekday."""
+        return len(self.parts) - self.numbers
+
+    def encode(self, cells: Sequence[Any]) -> Encoded:
+        """Encode the parts, clipping to the ends of the range; what is no day cannot be clipped."""
+        first, last = self.range
+        days = [_day(cell, self.format) for cell in cells]
+        hopeless = np.array([day is None for day in days], dtype=bool)
+        outside = np.array([day is None or not first <= day <= last for day in days], dtype=bool)
+        within = [first if day is None else min(max(day, first), last) for day in days]
+        years = max(last.year - first.year, 1)
+        columns = {
+            "days": np.array([[(day - first).days / (last - first).days] for day in within]),
+            "year": np.array([[(day.year - first.year) / years] for day in within]),
+            "month": one_hot(np.array([day.month - 1 for day in within], dtype=np.int64), 12),
+            "weekday": one_hot(np.array([day.weekday() for day in within], dtype=np.int64), 7),
+        }
+        values = np.concatenate([columns[part].reshape(len(days), -1) for part in self.parts], axis=1)
+        values[hopeless] = 0.0
+        return Encoded(values, outside, hopeless)
+
+
+def _day(cell: Any, form: str | None) -> date | None:
+    """Return the day that a cell names; None where it names none."""
+    if isinstance(cell, datetime):
+        return cell.date()
+    if isinstance(cell, date):
+        return cell
+    try:
+        text = str(cell).strip()
+        return (datetime.fromisoformat(text) if form is None else datetime.strptime(text, form)).date()
+    except ValueError:
+        return None
+
+
+@column_type("label")
+@dataclass(frozen=True)
+class Label(Column):
+    """What is to be predicted: one of declared classes, or a number in a declared range.
+
+    Parameters
+    ----------
+    classes : tuple of str
+        Their names in index order; empty for a number.
+    range : (float, float) or None
+    suffix : str
+        What follows a class in the file and is cut off.
+    codes : mapping of str to str
+        How classes are written in the file where that is not their name.
+    """
+
+    keys: ClassVar[tuple[str, ...]] = ("classes", "range", "suffix")
+
+    name: str
+    classes: tuple[str, ...] = ()
+    range: tuple[float, float] | None = None
+    suffix: str = ""
+    missing: MissingRows | None = None
+    codes: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def parse(cls, name: str, missing: MissingRows | None, given: Mapping[str, Any], place: str) -> Label:
+        """Return the declared column."""
+        if missing is not None and missing.keeps:
+            raise InputError(f"{place}: missing is {missing}; a row without a label can only be refused or dropped")
+        if ("classes" in given) == ("range" in given):
+            raise InputError(f"{place} must have either classes or a range")
+        if "range" in given:
+            return cls(name, range=declared_range(f"{place}: range", given["range"]), missing=missing)
+        found = given["classes"]
+        written = declared_texts(f"{place}: classes", list(found) if isinstance(found, (list, dict)) else None)
+        classes = declared_texts(f"{place}: classes", list(found.values())) if isinstance(found, dict) else written
+        if len(classes) < 2:
+            raise InputError(f"{place}: classes are {list(classes)}; declare at least two")
+        codes = dict(zip(written, classes, strict=True)) if isinstance(found, dict) else {}
+        return cls(name, classes, suffix=str(given.get("suffix", "")), missing=missing, codes=codes)
+
+    @cached_property
+    def _places(self) -> dict[str, int]:
+        written = self.codes or dict.fromkeys(self.classes)
+        return {text: place for place, text in enumerate(written)}
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """None."""
+        return ()
+
+    @property
+    def numbers(self) -> int:
+        """None."""
+        return 0
+
+    @property
+    def bound(self) -> str:
+        """Classes or range."""
+        if self.range is not None:
+            return f"a number in [{self.range[0]:g}, {self.range[1]:g}]"
+        return f"one of {shown(tuple(self._places))}"
+
+    @property
+    def decimal(self) -> bool:
+        """Whether it is a number."""
+        return self.range is not None
+
+    @property
+    def written(self) -> frozenset[str]:
+        """How the classes are written."""
+        return frozenset(self._places)
+
+    def encode(self, cells: Sequence[Any]) -> Encoded:
+        """Return class names, or numbers clipped to the range; a label that is no class cannot be clipped."""
+        if self.range is not None:
+            numbers = as_numbers(cells)
+            low, high = self.range
+            outside = ~((numbers >= low) & (numbers <= high))
+            return Encoded(np.clip(numbers, low, high)[:, None], outside, np.isnan(numbers))
+        if self.suffix:
+            cells = [cell.removesuffix(self.suffix) if isinstance(cell, str) else cell for cell in cells]
+        codes = as_codes(cells, self._places)
+        return Encoded(np.array(self.classes)[codes][:, None], codes < 0, codes < 0)
+
+    def typed(self, cells: Any, markers: frozenset[str]) -> NDArray[Any] | None:
+        """Return class names or numbers, where all are declared or in the range."""
+        if self.range is not None:
+            numbers = typed_numbers(cells, self.range, markers)
+            return None if numbers is None else numbers[:, None]
+        codes = typed_codes(cells, self._places, markers, self.suffix)
+        return None if codes is None else np.array(self.classes)[codes][:, None]
+
+
+def _signed_log(numbers: Any) -> Any:
+    return np.sign(numbers) * np.log1p(np.abs(numbers))
+
+
+@column_type("numeric")
+@dataclass(frozen=True, slots=True)
+class Numeric(Column):
+    """Numbers in a declared range; without one (public sets only) they stay as they are.
+
+    Parameters
+    ----------
+    range : (float, float) or None
+    centre : float or None
+        What lies at 0; the middle of the range (on its scale) where None.
+    log : bool
+        Whether the scale is sign(x) log(1 + |x|), for numbers whose sizes differ by orders of magnitude.
+    """
+
+    keys: ClassVar[tuple[str, ...]] = ("range", "centre", "scale")
+
+    name: str
+    range: tuple[float, float] | None
+    missing: MissingRows | None = None
+    centre: float | None = None
+    log: bool = False
+
+    @classmethod
+    def parse(cls, name: str, missing: MissingRows | None, given: Mapping[str, Any], place: str) -> Numeric:
+        """Return the declared column."""
+        low, high = declared_range(f"{place}: range", given.get("range"))
+        scale, centre = given.get("scale", "linear"), given.get("centre")
+        if scale not in ("linear", "log"):
+            raise InputError(f"{place}: scale is {scale!r}; it must be linear or log")
+        if centre is not None:
+            if not low <= (value := float(as_numbers([centre])[0])) <= high:
+                raise InputError(f"{place}: centre is {centre!r}; it must be a number in the range [{low:g}, {high:g}]")
+            centre = value
+        return cls(name, (low, high), missing, centre, scale == "log")
+
+    @property
+    def bound(self) -> str:
+        """The range."""
+        return "a finite number" if self.range is None else f"a number in [{self.range[0]:g}, {self.range[1]:g}]"
+
+    @property
+    def decimal(self) -> bool:
+        """They are numbers."""
+        return True
+
+    def encode(self, cells: Sequence[Any]) -> Encoded:
+        """Scale to [0, 1], clipping to the ends of the range."""
+        numbers = as_numbers(cells)
+        if self.range is None:
+            hopeless = ~np.isfinite(numbers)
+            return Encoded(numbers[:, None], hopeless, hopeless)
+        low, high = self.range
+        hopeless = np.isnan(numbers)
+        outside = ~((numbers >= low) & (numbers <= high))
+        values = np.where(hopeless, 0.0, (np.clip(numbers, low, high) - low) / (high - low))
+        return Encoded(values[:, None], outside, hopeless)
+
+    def typed(self, cells: Any, markers: frozenset[str]) -> NDArray[Any] | None:
+        """Scale numbers that are all in the range."""
+        numbers = typed_numbers(cells, self.range, markers)
+        if numbers is not None and self.range is not None:
+            low, high = self.range
+            numbers = (numbers - low) / (high - low)
+        return None if numbers is None else numbers[:, None]
+
+    def _line(self) -> tuple[float, float]:
+        """Return what lies at 0 and what at a distance of 1 from it, on the column's scale."""
+        assert self.range is not None
+        low, high = _signed_log(np.array(self.range)) if self.log else np.array(self.range)
+        centre = (low + high) / 2.0
+        if self.centre is not None:
+            centre = _signed_log(self.centre) if self.log else self.centre
+        return float(centre), float(max(high - centre, centre - low))
+
+    def place(self, values: Floats) -> Floats:
+        """Return [0, 1] as [-1, 1]: the centre at 0, the end of the range that is further from it at -1 or 1."""
+        if self.range is None:
+            return values
+        low, high = self.range
+        centre, reach = self._line()
+        numbers = low + values * (high - low)
+        return np.asarray(((_signed_log(numbers) if self.log else numbers) - centre) / reach)
+
+    def unplace(self, placed: Floats) -> Floats:
+        """Return what :meth:`place` made its result from."""
+        if self.range is None:
+            return placed
+        low, high = self.range
+        centre, reach = self._line()
+        numbers = placed * reach + centre
+        if self.log:
+            numbers = np.sign(numbers) * np.expm1(np.abs(numbers))
+        return np.asarray((numbers - low) / (high - low))

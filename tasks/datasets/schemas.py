@@ -1,0 +1,363 @@
+"""Schemas of a table: drafted from its columns' names, and checked against its rows."""
+
+from __future__ import annotations
+
+import codecs
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+
+import numpy as np
+from numpy.typing import NDArray
+
+from storage.atomic import write_bytes
+from storage.columns.column import Column, named_twice
+from storage.columns.types import Category, Label
+from storage.errors import InputError
+from storage.fingerprints import Duplicates, Fingerprints
+from storage.readers.arrow_batches import open_parquet
+from storage.readers.files import LONGEST_LINE, open_binary, reading, require_file
+from storage.readers.raw import PARQUET, RawRows, expected_rows, header_of, raw_rows
+from storage.schema import Examined, Schema, Table, parse_schema, read_declaration, schema_faults
+from tasks.runtime.progress import say
+
+_DELIMITERS = (",", ";", "\t", "|")
+_MARKS = ((codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"), (codecs.BOM_UTF8, "utf-8"))
+
+_HEAD = """\
+# Schema of {file}, drafted from {source}: no value was read.
+# Write a type for every column instead of "todo", with what it needs, then see what is left:
+#     unitball schema check {output} --path {path}
+#
+#   numeric    range: [0, 100]           centre: 20 (what lies at 0), scale: log (sizes of different magnitude)
+#   category   values: [north, south]    quotes around yes, no, true, false and numbers
+#   boolean                              values: ["nein", "ja"] where it is not yes/no, true/false, 1/0
+#   date       range: [2020-01-01, 2026-12-31]    format: "%d.%m.%Y", parts: [days, year, month, weekday]
+#   ignore     names, identifiers, free text
+#   label      classes: [well, ill] or {{"0": well, "1": ill}} or range: [0, 10]: what is to be predicted, one column
+#
+# Ranges, values and classes are what can be, from a code book or from knowing the matter, and never what the rows hold:
+# they are public. Every key is explained in docs/your-data.md.
+format_version: 1
+"""
+_TEXT = """\
+header: {header}           # false: the file begins with a row, and columns are taken in this order
+delimiter: {delimiter}
+encoding: {encoding}
+decimal: {decimal}           # "," where 1,5 is one and a half
+"""
+_MISSING = """\
+# How a missing cell is written, and what becomes of its row: indicator (a feature says so), constant (the middle),
+# drop, or refuse. A column may have a rule of its own: missing: drop.
+missing: {{marker: {markers}, rows: indicator}}
+columns:
+"""
+
+_ARROW: Mapping[str, str] = MappingProxyType({"bool": "boolean", "date": "date", "timestamp": "date"})
+
+
+def draft_schema(
+    path: Path,
+    output: Path,
+    *,
+    header: bool = True,
+    decimal: str = ".",
+    missing: Sequence[str] = ("",),
+    numeric: Sequence[str] = (),
+    categories: Sequence[str] = (),
+) -> int:
+    """Write a commented schema from the names of a file's columns, and return how many there are.
+
+    Of text the first line is read, of Parquet the names and types; no value of a row is.
+
+    Parameters
+    ----------
+    path : Path
+        CSV (plain, .gz, .bz2) or Parquet.
+    output : Path
+        The YAML file to write.
+    header : bool
+        Whether the first line names the columns. If not, its cells are only counted.
+    decimal : {".", ","}
+        Of the file's numbers.
+    missing : sequence of str
+        How missing cells are written.
+    numeric, categories : sequence of str
+        Columns that are known to be numbers, or categories.
+
+    Raises
+    ------
+    InputError
+        If there is an output already, the first line cannot be one of names (a cell is a number, empty, or twice), or
+        there is no such column.
+    """
+    if decimal not in (".", ","):
+        raise InputError(f"decimal is {decimal!r}; it must be a point or a comma")
+    if output.exists():
+        raise InputError(f"{output} exists; name another output, or remove it first")
+    place = require_file(path)
+    known = {"file": path.name, "path": path, "output": output}
+    if path.suffix in PARQUET:
+        names = _parquet_names(place)
+        text = _HEAD.format(source="its names and types", **known)
+    else:
+        layout, names = _text_layout(place)
+        if header:
+            _require_names(place, names)
+        else:
+            names = [(f"column-{number}", "todo") for number in range(1, len(names) + 1)]
+        text = _HEAD.format(source="its first line" if header else "the number of its columns", **known) + _TEXT.format(
+            header=str(header).lower(),
+            delimiter=json.dumps(layout.delimiter),
+            encoding=layout.encoding,
+            decimal=json.dumps(decimal),
+        )
+    known_types = dict.fromkeys(numeric, "numeric") | dict.fromkeys(categories, "category")
+    unknown = [name for name in known_types if name not in dict(names)]
+    if unknown:
+        raise InputError(f"{path} has no column {unknown[0]!r}; it has: {', '.join(name for name, _ in names)}")
+    lines = [_line(name, known_types.get(name, kind)) for name, kind in names]
+    markers = json.dumps(missing[0] if len(missing) == 1 else [*missing], ensure_ascii=False)
+    output.write_text(text + _MISSING.format(markers=markers) + "".join(lines), "utf-8")
+    return len(lines)
+
+
+def _line(name: str, kind: str, more: str = "") -> str:
+    return f"  - {{name: {json.dumps(name, ensure_ascii=False)}, type: {kind}{more}}}\n"
+
+
+def fill_ranges(output: Path, ranges: Mapping[str, tuple[float, float] | None], fallback: tuple[float, float]) -> None:
+    """Write ranges into a draft's numeric columns, the fallback where there is none."""
+    text = output.read_text("utf-8")
+    for name, found in ranges.items():
+        low, high = (f"{end:.17g}" for end in found or fallback)
+        comment = "" if found else "  # no bin stood out of the noise: the declared fallback"
+        filled = _line(name, "numeric", f", range: [{low}, {high}]").rstrip("\n") + comment + "\n"
+        text = text.replace(_line(name, "numeric"), filled)
+    write_bytes(output, text.encode(), mode=0o644)
+
+
+def fill_values(output: Path, values: Mapping[str, Sequence[str]]) -> None:
+    """Write values into a draft's categories; those without any stay to be filled in."""
+    text = output.read_text("utf-8")
+    for name, found in values.items():
+        if found:
+            listed = f", values: {json.dumps(list(found), ensure_ascii=False)}"
+            text = text.replace(_line(name, "category"), _line(name, "category", listed))
+    write_bytes(output, text.encode(), mode=0o644)
+
+
+def _text_layout(path: Path) -> tuple[Schema, list[tuple[str, str]]]:
+    """Return how a text is laid out as far as its first line tells, and the cells of that line."""
+    with reading(path), open_binary(path) as file:
+        first = file.readline(LONGEST_LINE)
+    encoding = next((name for mark, name in _MARKS if first.startswith(mark)), "")
+    if not encoding:
+        try:
+            first.decode("utf-8")
+            encoding = "utf-8"
+        except UnicodeDecodeError:
+            encoding = "cp1252"
+    line = first.decode(encoding, errors="replace")
+    delimiter = max(_DELIMITERS, key=line.count)
+    blank: dict[str, object] = {
+        "columns": [{"name": "x", "type": "boolean"}, {"name": "y", "type": "label", "range": [0, 1]}]
+    }
+    layout = parse_schema({**blank, "delimiter": delimiter, "encoding": encoding}, str(path))
+    return layout, [(cell, "todo") for cell in header_of(path, layout)]
+
+
+def _require_names(path: Path, names: Sequence[tuple[str, str]]) -> None:
+    cells = [name for name, _ in names]
+    twice = named_twice(cells)
+    for number, cell in enumerate(cells, start=1):
+        if not cell:
+            raise InputError(f"{path}, line 1: column {number} has no name; give it one in the file")
+        if cell.replace(",", ".").lstrip("+-").replace(".", "", 1).isdigit():
+            raise InputError(
+                f"{path}, line 1: column {number} is a number, so that the line seems to be a row and not the columns' "
+                "names; if so, give --no-header"
+            )
+        if cell == twice:
+            raise InputError(f"{path}, line 1: column {cell!r} is named twice; rename one in the file")
+
+
+def _parquet_names(path: Path) -> list[tuple[str, str]]:
+    with open_parquet(path, 0) as file:
+        return [(field.name, _ARROW.get(str(field.type).split("[")[0].rstrip("3264"), "todo")) for field in file.schema]
+
+
+Flags = NDArray[np.bool_]
+
+_ROWS = 4096
+_MOST_EXAMPLES = 3
+
+
+@dataclass(slots=True)
+class ColumnReport:
+    """What was found in one column.
+
+    Attributes
+    ----------
+    name, bound : str
+        What it is called and what it admits.
+    missing, outside, hopeless : int
+        Cells that are missing; that the schema does not admit; and those of them that cannot be clipped either.
+    examples : dict of str to str
+        The first of them: line and cell.
+    unseen : list of str
+        Declared values or classes that do not occur.
+    """
+
+    name: str
+    bound: str
+    missing: int = 0
+    outside: int = 0
+    hopeless: int = 0
+    examples: dict[str, str] = field(default_factory=dict)
+    unseen: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class SchemaReport:
+    """What a schema makes of a file.
+
+    Attributes
+    ----------
+    rows : int
+    broken : dict of int to str
+        The first lines with another number of cells.
+    broken_rows, missing_rows, outside_rows, hopeless_rows : int
+        Rows with another number of cells, with a missing cell whose rule is to refuse or drop, with a cell outside the
+        schema, and with one that cannot be clipped.
+    columns : list of ColumnReport
+    duplicates : Duplicates
+        Among the rows that are in order.
+    """
+
+    rows: int = 0
+    broken: dict[int, str] = field(default_factory=dict)
+    broken_rows: int = 0
+    missing_rows: int = 0
+    outside_rows: int = 0
+    hopeless_rows: int = 0
+    columns: list[ColumnReport] = field(default_factory=list)
+    duplicates: Duplicates = field(default_factory=lambda: Duplicates(0, 1))
+
+
+def check_schema(path: Path, rows: Path) -> SchemaReport:
+    """Hold a file against a schema without storing anything: for the owner's own screen, never for a log.
+
+    Parameters
+    ----------
+    path : Path
+        The schema.
+    rows : Path
+        CSV or Parquet.
+
+    Raises
+    ------
+    InputError
+        If the schema is faulty, with all its faults; if the file's columns are not those declared, with all that are
+        missing or too many.
+    """
+    declaration = read_declaration(path)
+    faults = schema_faults(declaration, str(path))
+    if faults:
+        raise InputError(_listed(path, faults))
+    schema = parse_schema(declaration, str(path))
+    used = [column for column in schema.columns if column.used]
+    report = SchemaReport(
+        columns=[ColumnReport(column.name, column.bound, unseen=_declared(column)) for column in used]
+    )
+    prints = Fingerprints(b"", patterns=False)
+    expected = expected_rows(rows)
+    for block in raw_rows(rows, schema, _ROWS):
+        if not report.rows:
+            _require_columns(rows, schema, block)
+        _count(report, schema, block, prints)
+        say("checking", f"{report.rows:,} rows", report.rows / expected if expected else None)
+    if not report.rows:
+        raise InputError(f"{rows} holds no rows; it must hold at least one")
+    report.duplicates = prints.duplicates()
+    return report
+
+
+def _declared(column: Column) -> list[str]:
+    """Return the declared values of a column that has any."""
+    if isinstance(column, Category):
+        return list(column.values)
+    return list(column.classes) if isinstance(column, Label) else []
+
+
+def _occurring(found: Examined, good: Flags) -> set[str]:
+    """Return those of the declared values that occur."""
+    values = found.encoded.values[good & ~found.missing]
+    if isinstance(found.column, Category):
+        return {found.column.values[place] for place in np.flatnonzero(values.any(axis=0))}
+    return {str(name) for name in np.unique(values)} if _declared(found.column) else set()
+
+
+def _listed(path: Path, faults: list[str]) -> str:
+    """Return all faults in one line, columns of the same fault together."""
+    if len(faults) == 1:
+        return faults[0]
+    columns: dict[str, list[str]] = {}
+    for fault in faults:
+        _, _, rest = fault.partition(f"{path}, column ")
+        name, _, what = rest.partition(": ")
+        columns.setdefault(what or fault, []).append(name)
+    listed = [f"{what} ({', '.join(filter(None, names))})" for what, names in columns.items()]
+    return f"schema {path} has {len(faults)} faults: " + "; ".join(listed)
+
+
+def _require_columns(path: Path, schema: Schema, block: RawRows) -> None:
+    """Refuse a file whose columns are not those declared; of Parquet only those that are looked at are read."""
+    declared = [column.name for column in schema.columns]
+    needed, extra = (schema.needed, []) if block.unit == "row" else (declared, [*block.columns])
+    faults = [f"column {name!r} is missing" for name in needed if name not in block.columns]
+    faults += [
+        f"column {name!r} is not in the schema (type: ignore leaves it out)" for name in extra if name not in declared
+    ]
+    if faults:
+        raise InputError(f"{path}: {'; '.join(faults)}")
+
+
+def _count(report: SchemaReport, schema: Schema, block: RawRows, prints: Fingerprints) -> None:
+    lines = np.asarray(block.lines, dtype=np.int64)
+    cells = {
+        name: column.to_pylist() if hasattr(column, "to_pylist") else column for name, column in block.columns.items()
+    }
+    alive = np.array([fault is None for fault in block.faults])
+    used = [column for column in schema.columns if column.used]
+    examined = schema.examine(Table(cells, lines, "", unit=block.unit), used)
+    missing, outside, hopeless = (np.zeros(len(lines), dtype=bool) for _ in range(3))
+    for found, of_column in zip(examined, report.columns, strict=True):
+        _count_column(of_column, found, alive, block)
+        if not schema.rule(found.column).keeps:
+            missing |= found.missing & alive
+        outside |= found.encoded.outside & alive
+        hopeless |= found.encoded.hopeless & alive
+    report.rows += len(lines)
+    report.broken_rows += int((~alive).sum())
+    for line, fault in zip(block.lines, block.faults, strict=True):
+        if fault is not None and len(report.broken) < _MOST_EXAMPLES:
+            report.broken[line] = fault
+    report.missing_rows += int(missing.sum())
+    report.outside_rows += int(outside.sum())
+    report.hopeless_rows += int(hopeless.sum())
+    inputs = [found.encoded.values for found in examined if not isinstance(found.column, Label)]
+    prints.add(np.concatenate(inputs, axis=1)[alive & ~missing & ~outside])
+
+
+def _count_column(report: ColumnReport, found: Examined, alive: Flags, block: RawRows) -> None:
+    wrong = found.encoded.outside & alive
+    report.missing += int((found.missing & alive).sum())
+    report.outside += int(wrong.sum())
+    report.hopeless += int((found.encoded.hopeless & alive).sum())
+    occurring = _occurring(found, alive & ~wrong)
+    report.unseen = [name for name in report.unseen if name not in occurring]
+    for row in np.flatnonzero(wrong)[: _MOST_EXAMPLES - len(report.examples)].tolist():
+        report.examples[f"{block.unit} {block.lines[row]}"] = str(found.cells[row])[:40]

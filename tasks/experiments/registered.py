@@ -1,0 +1,310 @@
+"""What is registered, said in plain values, and the page of guarantees written from it."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from dpalgos.algorithms import is_sum_algorithm
+from dpalgos.guarantees import (
+    RELATIONS,
+    ApproximateDP,
+    Claim,
+    GaussianMu,
+    Guarantee,
+    Loss,
+    Neighbours,
+    PrivateSelection,
+    PureEpsilon,
+    Setting,
+    SlackGaussian,
+    Trust,
+    ZeroConcentrated,
+)
+from dpalgos.neighbouring import Calibrated, attained
+from dpalgos.registry import AlgorithmSpec, lookup, names
+from dpalgos.systems.system import Arrangement, System
+
+PARTS = ("projections", "trainers", "evaluators")
+_EXAMPLES: dict[type[Loss], Loss] = {
+    PureEpsilon: PureEpsilon(1.0),
+    GaussianMu: GaussianMu(0.25),
+    ZeroConcentrated: ZeroConcentrated(0.03),
+    ApproximateDP: ApproximateDP(1.0, 1e-5),
+}
+_WORDS: dict[type[Loss], str] = {
+    PureEpsilon: "ε-DP",
+    GaussianMu: "μ-GDP",
+    ZeroConcentrated: "ρ-zCDP",
+    ApproximateDP: "(ε, δ)-DP",
+    PrivateSelection: "(ε, δ)-DP; all candidates μ-GDP",
+    SlackGaussian: "(s, μ): μ-GDP but for s of δ",
+}
+
+
+def example_guarantee(kind: str, name: str, trust: str) -> Guarantee:
+    """Return what a part guarantees in an example setting: which kind of loss, under which assumptions."""
+    cls = lookup(kind, name)
+    budget = {"budget": _EXAMPLES[cls.budgets[0]]} if cls.budgets else {}
+    sizes = (1000,) if trust == Trust.LOCAL else (1000, 1000, 1000)
+    setting = Setting(sizes=sizes, dimension=64, classes=10, neighbours=cls.relations[0], trust=trust)
+    guarantee: Guarantee = AlgorithmSpec(kind, name, budget).build().guarantee(setting)
+    return guarantee
+
+
+def _statement(guarantee: Guarantee) -> str | None:
+    if not guarantee.proved:
+        return None
+    kinds = dict.fromkeys(_WORDS[type(loss)] for loss in guarantee.losses)
+    return " and ".join(kinds or ["costs nothing"]) + f", {guarantee.numerics}"
+
+
+def _claimed(claim: Claim | None) -> dict[str, str | None]:
+    if claim is None:
+        return {"claim": None, "theorem": None, "flaw": None}
+    return {"claim": claim.statement, "theorem": claim.theorem, "flaw": claim.flaw}
+
+
+def describe_part(kind: str, name: str) -> dict[str, Any]:
+    """Return what there is to say of a projection, trainer or evaluator."""
+    cls = lookup(kind, name)
+    guarantee = example_guarantee(kind, name, cls.trusts[0]) if cls.reads_rows else None
+    return {
+        "name": name,
+        "kind": kind,
+        "source": cls.source,
+        **_claimed(cls.claim),
+        "proved": _statement(guarantee) if guarantee else "free: does not look at rows",
+        "reason": guarantee.reason if guarantee else None,
+        "assumptions": list(guarantee.assumptions) if guarantee else [],
+        "trust": [str(trust) for trust in cls.trusts],
+        "sums_only": is_sum_algorithm(cls),
+        "sound_counterpart": cls.sound_counterpart,
+    }
+
+
+def _parts_of(arrangement: Arrangement) -> Iterator[AlgorithmSpec]:
+    if arrangement.projection is not None and lookup("projections", arrangement.projection.name).reads_rows:
+        yield arrangement.projection
+    yield arrangement.trainer
+
+
+def describe_system(name: str) -> dict[str, Any]:
+    """Return what there is to say of a system; it is proved if all its parts are, under its first trust model."""
+    system: System = lookup("systems", name)
+    trust, arrangement = next(iter(system.arrangements.items()))
+    guarantees = [example_guarantee(spec.kind, spec.name, trust) for spec in _parts_of(arrangement)]
+    proved = all(guarantee.proved for guarantee in guarantees)
+    statements = dict.fromkeys(str(_statement(guarantee)) for guarantee in guarantees)
+    return {
+        "name": name,
+        "kind": "systems",
+        "source": system.source,
+        "summary": system.summary,
+        "paper": system.paper or None,
+        **_claimed(system.claim),
+        "proved": "; ".join(statements) if proved else None,
+        "reason": next((guarantee.reason for guarantee in guarantees if not guarantee.proved), None),
+        "assumptions": sorted({text for guarantee in guarantees for text in guarantee.assumptions}),
+        "trust": [str(trust) for trust in system.supported()],
+        "parts": {
+            str(trust): [f"{spec.kind.removesuffix('s')} {spec.name}" for spec in _parts_of(arrangement)]
+            for trust, arrangement in system.arrangements.items()
+        },
+        "sound_counterpart": system.sound_counterpart,
+    }
+
+
+def describe_all() -> list[dict[str, Any]]:
+    """Return every system and part, systems first."""
+    systems = [describe_system(name) for name in names("systems")]
+    parts = [describe_part(kind, name) for kind in PARTS for name in names(kind)]
+    combined: list[dict[str, Any]] = [
+        {
+            "name": name,
+            "kind": "aggregators",
+            "source": str(getattr(lookup("aggregators", name), "source", "") or ""),
+            **_claimed(None),
+            "proved": "free: post-processing of releases",
+            "reason": None,
+            "assumptions": [],
+            "trust": [],
+            "sound_counterpart": None,
+        }
+        for name in names("aggregators")
+    ]
+    return systems + parts + combined
+
+
+_PREFACE = """\
+# Guarantees
+
+*This page is generated from the registry by `unitball algorithms --markdown`; a test compares the two.*
+
+Every algorithm says two things: what is **proved** about this code, and what its paper **claims**. Where the two differ
+the flaw is named, the published algorithm runs on public data only, and its sound counterpart is named beside it.
+
+## What holds for every release
+
+- **Relation.** Neighbouring data sets of n records differ in one of them; n and the parties' sizes are public (they are
+  the aggregation weights). Under `replace-one` a record is replaced by any other, under `replace-special` by the *null
+  record*, which is counted in n and contributes nothing (`dpalgos/rows.py`): then a signed sum moves by 1 instead of 2
+  and a covariance or a count by 1 instead of √2. Null records occur in private data (rows a schema drops), so suprema
+  under `replace-one` include them. An account keeps one relation; a release proved under `replace-special` enters an
+  account of `replace-one` as a group of two (μ → 2μ, ε → 2ε, ρ → 4ρ, δ → (1 + e^ε) δ), never the other way.
+  `add-remove-one` is refused: n shows in manifests, sizes of shards, grids and calibrations, and an audit told forty of
+  forty neighbouring pairs apart by it. Releases that were charged under it are accounted as groups of two. The unit of
+  privacy is the row; an owner who declares k rows a person (`--group-size`) is charged for groups.
+- **Who may see what.** `local`: the server sees each party's noisy release. `central`: one trusted curator sees the
+  rows and adds the noise once. `secagg`: the server sees only a masked sum to which the parties' noise shares were
+  added before.
+- **Composition.** A run's releases are one plan, known beforehand and composed tightly. A plan enters an account by a
+  bound on its whole trade-off curve (least mu, least rho, or its tight epsilon at the delta it states), never by one
+  (epsilon, delta) point; across plans only filters that hold under full adaptivity count
+  (`dpalgos/accounting/composition.py` and `filters.py` have the proofs, [accounting](accounting.md) the numbers). What
+  is guaranteed of an account is its cap; "spent" is a reading. A raised cap is the old cap and a new filter with its
+  own part of delta (`successive.py`). A party pays for what reads its rows; partitions of the same rows add up.
+- **Exactly once.** A release is charged before noise exists and keyed by its identity; see [design](design.md).
+- **Numerics.** `exact`: the noise is drawn in integers and the guarantee holds for the released bits, up to a total
+  variation below 2⁻¹⁰⁰ a draw. `idealised`: floating-point noise, the guarantee holds in real arithmetic; on private
+  data this needs the owner's word (`--allow-idealised`).
+- **Totality.** Behind the door nothing raises, stops or branches to another release because of what rows contain.
+- **Where a row goes** is decided by its position and by public facts, never by what any row holds, so that neighbours
+  differ in one row at one place. A null record keeps its place. A test changes one row (equal to another, null, first,
+  last, of another label) and finds every other one where it was (`tests/tasks/test_partitioning.py`); another finds
+  that what a row adds to an integer sum depends on that row alone, seen through a released basis or model too
+  (`tests/dpalgos/test_spreading.py`). Maps by products of real numbers (`random-fourier`, `public-whitening`, those
+  learnt on public rows) may round a row by its place, which is its own, never by what stands beside it.
+
+| what is split | by what |
+| --- | --- |
+| parties with files of their own (`--partition own`) | the file that the row came in |
+| simulated parties (`even`, `sized`) | its position among the rows that train, their number, a public seed |
+| simulated parties by label (`by-label`, `dirichlet`) | the labels: refused on private rows |
+| the held-out part of private rows | its position in its file, the party's name, a public seed |
+| the held-out part of public rows | its position, the number of rows, a public seed |
+| training and test files | the file |
+| nights of files of their own | the file, and the version that the row came with |
+| nights dealt to parties in turn | the version, and its position after the older rows ([when](nights.md#nights)) |
+| nights of `continual-class-means`, `continual-ftrl` | its position in its party, modulo the nights |
+| the rows that `tuned` scores by | its position in its party, the share that is held out |
+| batches of `dp-sgd` | a draw of its own from its holder's secret, for each step |
+| blocks, files, workers' parts | its position, the number of features; sums are exact, so the cut changes none |
+
+## Threat model
+
+Protected against: whoever sees all releases, manifests, models, metrics, logs, MLflow and Prefect databases and all
+other rows; for `local` and `secagg` also the server and, for `secagg`, as many colluding parties as declared.
+
+Not covered:
+- whoever can read a party's own store (rows, its secret) or the process's memory; on one machine the parties are
+  simulated and only file modes keep them apart;
+- time, without `--deadline`: durations of tasks on private rows are not published by Unitball, but an engine that runs
+  them knows when they started and ended. With it each release (and each party's part of a secure sum) appears a public
+  number of seconds after its rows could be read; longer work is refused and not tried again, and the declared
+  probability of that (`--overrun`, on any rows) is charged as a delta of at least twice its size
+  (`dpalgos/accounting/costs.py` has the proof). Not covered even then: the use of processor, caches, memory and
+  files before the deadline, how soon a sleeping process is woken, and an overrun declared rarer than it is. Choose the
+  deadline by runs on made-up or public rows of the same sizes;
+- a ledger file that is replaced together with its high-water mark by somebody who may write both;
+- people in several accounts whose owners declared the people disjoint;
+- whose rows an encoder of one's own (`--features onnx:FILE`) was trained on, and the rows of `--public-dataset`: such a
+  run names both among its assumptions, and protects the private rows alone;
+- what a model says about the population: differential privacy bounds what it says about one row.
+"""
+
+
+def _section(documentation: str, title: str) -> str | None:
+    found = re.search(rf"^{title}\n-+\n(.*?)(?=^\w[\w ]*\n-+\n|\Z)", documentation, flags=re.MULTILINE | re.DOTALL)
+    return found.group(1).strip() if found else None
+
+
+def _lines(entry: dict[str, Any], documentation: str) -> Iterator[str]:
+    yield f"### {entry['name']}"
+    yield ""
+    first = (entry.get("summary") or documentation.split("\n\n")[0]).replace("\n", " ").strip()
+    yield first
+    yield ""
+    facts = [
+        ("Source", entry["source"]),
+        ("Trust", ", ".join(entry["trust"])),
+        *((f"Made of** ({trust})", ", ".join(parts)) for trust, parts in entry.get("parts", {}).items()),
+        ("Claim", entry["claim"] and f"{entry['claim']} ({entry['theorem']})"),
+        ("Proved", entry["proved"] or "none"),
+        ("Why not", entry["reason"]),
+        ("Flaw", entry["flaw"]),
+        ("Sound counterpart", entry["sound_counterpart"]),
+        *(("Assumes", assumption) for assumption in entry["assumptions"]),
+    ]
+    yield from (f"- **{name}{':' if '**' in name else ':**'} {text}" for name, text in facts if text)
+    proof = _section(documentation, "Guarantee")
+    if proof:
+        yield ""
+        yield proof
+    yield ""
+
+
+_TABLE = """\
+## Sensitivities
+
+How far one record moves the statistic that the noise of each proved algorithm is calibrated to, at the algorithm's
+default parameters (an ε of 1, or a μ of 1), for {parties} parties of {rows} rows with {dimension} features and
+{classes} classes; solver tolerances are included, rounding to the grid is not. In brackets the share of it that the
+algorithm's own pair of neighbours (`neighbouring_pair`) attains at zero weights. `tests/dpalgos/test_sensitivities.py`
+searches for each supremum numerically.
+"""
+_REFERENCE = Setting(sizes=(200,) * 10, dimension=10, classes=3, trust=Trust.CENTRAL)
+_BUDGETS: tuple[Loss, ...] = (GaussianMu(1.0), PureEpsilon(1.0), ApproximateDP(1.0, 1e-5))
+
+
+def _built(kind: str, name: str) -> Any:
+    """Return an algorithm at its defaults with a budget of a type it takes; None where it draws no noise."""
+    cls = lookup(kind, name)
+    for budget in _BUDGETS:
+        if type(budget) in cls.budgets:
+            given = {"components": 5} if hasattr(cls, "components") else {}
+            return AlgorithmSpec(kind, name, {"budget": budget, **given}).build()
+    return None
+
+
+def _cell(algorithm: Calibrated, relation: Neighbours) -> str:
+    setting = replace(_REFERENCE, neighbours=relation)
+    return f"{algorithm.sensitivity(setting):.4g} ({attained(algorithm, setting):.2f})"
+
+
+def _sensitivities() -> Iterator[str]:
+    parties, rows = len(_REFERENCE.sizes), _REFERENCE.sizes[0]
+    yield _TABLE.format(parties=parties, rows=rows, dimension=_REFERENCE.dimension, classes=_REFERENCE.classes)
+    yield "| algorithm | statistic and norm | " + " | ".join(RELATIONS) + " |"
+    yield "| --- " * (2 + len(RELATIONS)) + "|"
+    for kind in PARTS:
+        for name in names(kind):
+            algorithm, derived = _built(kind, name), lookup(kind, name).relations
+            setting = replace(_REFERENCE, neighbours=derived[0])
+            if not isinstance(algorithm, Calibrated) or not _built(kind, name).guarantee(setting).proved:
+                continue
+            cells = [_cell(algorithm, each) if each in derived else "refused" for each in RELATIONS]
+            yield f"| `{name}` | {algorithm.measured} | " + " | ".join(cells) + " |"
+    yield ""
+
+
+def render() -> str:
+    """Return the whole page as Markdown."""
+    lines = [_PREFACE, *_sensitivities(), "## Systems", ""]
+    for name in names("systems"):
+        lines += _lines(describe_system(name), "")
+    titles = {
+        "projections": "Projections",
+        "trainers": "Trainers",
+        "evaluators": "Evaluations",
+    }
+    for kind in PARTS:
+        if not names(kind):
+            continue
+        lines += [f"## {titles[kind]}", ""]
+        for name in names(kind):
+            lines += _lines(describe_part(kind, name), inspect.getdoc(lookup(kind, name)) or "")
+    return "\n".join(lines).rstrip() + "\n"
