@@ -74,7 +74,8 @@ def measure(axis: str, point: int, keep: int) -> dict[str, float]:
                 pass
         parties: list[Rows] = [stored]
         if axis == "parties":
-            held, labels = map(np.concatenate, zip(*stored.blocks(), strict=True))
+            features_of, labels_of, _ = zip(*stored.blocks(), strict=True)
+            held, labels = np.concatenate(features_of), np.concatenate(labels_of)
             bounds = np.linspace(0, rows, point + 1).astype(int)
             parties = [ArrayRows(held[a:b], labels[a:b]) for a, b in pairwise(bounds)]
         with Stage() as covariance:

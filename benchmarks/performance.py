@@ -160,7 +160,7 @@ def _covariance(folder: Path) -> Beside:
     rows = stored_rows(folder / "rows", 70_000, 784)
     setting = Setting(sizes=(70_000,), dimension=784, classes=2, neighbours=Neighbours.REPLACE_ONE)
     algorithm = lookup("projections", "analyze-gauss")(budget=GaussianMu(1.0), components=20)
-    single = np.concatenate([features for features, _ in rows.blocks()])
+    single = np.concatenate([features for features, *_ in rows.blocks()])
     double = single.astype(np.float64)
     return Beside(
         lambda: algorithm.contribution(algorithm.initial(setting), rows, setting),

@@ -10,6 +10,7 @@ from typing import ClassVar, Protocol, cast, runtime_checkable
 
 import numpy as np
 
+from dpalgos.errors import ParameterError
 from dpalgos.guarantees import (
     RELATIONS,
     ApproximateDP,
@@ -30,6 +31,10 @@ from dpalgos.resources import Work, gathering_work
 from dpalgos.rows import Array, ArrayRows, Ints, Rows
 from dpalgos.summation import SumAlgorithm, Summation, TrustedSummation, run_sums
 from dpalgos.validation import require_budget, require_relation
+
+
+class Refused(str):
+    """Why an algorithm takes no people of several rows, in one sentence that follows a colon."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +64,9 @@ class Algorithm(ABC):
     """Rows of the party that an audit makes up: few, null but for those of the algorithm's neighbouring pair."""
     reads_rows: ClassVar[bool] = True
     """False for maps made from public parameters alone: those are no releases and cost nothing."""
+    people: ClassVar[str] = Refused("its sensitivity is derived for one row, and not for a person's rows")
+    """Why all rows of a person together, weighed, move it by no more than one row does; or a :class:`Refused`. Each
+    class says it for itself, since an argument need not hold for what a subclass changes."""
 
     def __post_init__(self) -> None:  # noqa: B027 - the end of the chain: nothing to validate here
         """Validate the parameters; subclasses call this first."""
@@ -72,6 +80,8 @@ class Algorithm(ABC):
             Naming what does not fit the setting; subclasses add their own conditions.
         """
         require_relation(setting, self.relations)
+        if setting.rows_per_person > 1:
+            require_people(type(self))
 
     @abstractmethod
     def guarantee(self, setting: Setting) -> Guarantee:
@@ -99,6 +109,30 @@ class Algorithm(ABC):
             If no party has a row.
         """
         return antipodal_pair(setting)
+
+
+def admission(cls: type[Algorithm]) -> str:
+    """Return why a class takes people of several rows, or a :class:`Refused`; what looks at no rows takes all."""
+    if not cls.reads_rows:
+        return "it looks at no rows"
+    # A refusal is inherited, an argument is not.
+    return cls.people if isinstance(cls.people, Refused) else vars(cls).get("people", Algorithm.people)
+
+
+def require_people(cls: type[Algorithm]) -> None:
+    """Raise where a class takes no people: for whoever plans on an account of people, whatever rows they have.
+
+    Raises
+    ------
+    ParameterError
+        With the class's own sentence.
+    """
+    said = admission(cls)
+    if isinstance(said, Refused):
+        raise ParameterError(
+            f"{cls.__name__} takes no people, whose rows count as one record: {said}; docs/guarantees.md says which "
+            "algorithms take them"
+        )
 
 
 class ProjectionAlgorithm(Algorithm):
@@ -158,6 +192,7 @@ class Unproved(Algorithm):
     """An algorithm about which nothing is proved: as published with a flaw, or without any noise."""
 
     relations: ClassVar[tuple[Neighbours, ...]] = RELATIONS
+    people: ClassVar[str] = Refused("nothing is proved of it")
 
     def guarantee(self, setting: Setting) -> Guarantee:
         """Return none: the claim's flaw, or that no noise is drawn."""
@@ -183,7 +218,7 @@ class OneSum(Algorithm):
     def work(self, setting: Setting) -> Work:
         """Return that of one pass, two operations for each row and entry of the sum."""
         entries = math.prod(self.sum_shape(setting))
-        return Work(operations=2.0 * setting.rows * entries, sums=2 * 8 * entries)
+        return Work(operations=2.0 * setting.most_rows * entries, sums=2 * 8 * entries)
 
     def initial(self, setting: Setting) -> Ints:
         """Return an empty sum."""

@@ -21,10 +21,11 @@ from dpalgos.mechanisms.fixed_point import (
     outer_products,
     outer_sensitivity,
     squared_limit,
+    weights_of,
 )
 from dpalgos.parallel import accumulate, pieces
 from dpalgos.resources import Reserved, Work, reserve
-from dpalgos.rows import Array, Features, Floats, Ints, Rows, clip_to_unit_ball, null_labels
+from dpalgos.rows import Block, Floats, Ints, Rows, clip_to_unit_ball, null_labels
 
 # From this many products a sum on, the compiled ones are worth the start of the compiler.
 _COMPILED_FROM = 2**23
@@ -40,15 +41,17 @@ _JOINED_ROWS = 4096
 
 @dataclass(frozen=True, slots=True)
 class EncodedBlock:
-    """Some rows: unit vectors x/‖x‖ as integers (b, p), norms, targets (b, m), and the party's weight in [0, 1].
+    """Some rows: unit vectors x/‖x‖ as integers (b, p), norms, targets (b, m), and what they weigh.
 
-    Targets lie column after column in memory, and so do narrow rows' units.
+    A weight (b, 1) is that of the party, in [0, 1], over k of a person; a limit (b,) the squared norm that an encoded
+    slope may have. Targets lie column after column in memory, and so do narrow rows' units.
     """
 
     units: NDArray[np.float32]
     norms: NDArray[np.float32]
     targets: NDArray[np.float32]
     weights: NDArray[np.float32]
+    limits: Floats
 
     @classmethod
     def joined(cls, blocks: Sequence[EncodedBlock]) -> EncodedBlock:
@@ -59,13 +62,15 @@ class EncodedBlock:
             norms=np.concatenate([block.norms for block in blocks]),
             targets=np.asfortranarray(np.concatenate([block.targets for block in blocks])),
             weights=np.concatenate([block.weights for block in blocks]),
+            limits=np.concatenate([block.limits for block in blocks]),
         )
 
     def where(self, chosen: NDArray[np.bool_]) -> EncodedBlock:
         """Return some of the rows: those marked among the first of ``chosen``."""
         own = chosen[: len(self.units)]
         units = np.asarray(self.units[own], order=_order(self.units.shape[1]))
-        return EncodedBlock(units, self.norms[own], np.asfortranarray(self.targets[own]), self.weights[own])
+        targets = np.asfortranarray(self.targets[own])
+        return EncodedBlock(units, self.norms[own], targets, self.weights[own], self.limits[own])
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +109,8 @@ class GradientSums:
     grid and clipped again in integers. The sum of the outer products is exact, so one row moves it by at most the
     product of the two encoded radii in the Frobenius norm, and a replaced row by twice that
     (:func:`~dpalgos.mechanisms.fixed_point.outer_sensitivity`), at any weights. A null record is a zero row: its part
-    is zero.
+    is zero. Of a person's k rows each has a first factor, which makes no score, of 1/k of that norm at most: a person
+    moves the sum by no more (:func:`~dpalgos.mechanisms.fixed_point.weights_of`).
 
     Parameters
     ----------
@@ -117,7 +123,7 @@ class GradientSums:
         Each row's own mean is shrunk by this factor first; 1 leaves rows as they are. :meth:`shrunk` is the symmetric
         linear map that does it.
     smallest_party : int, optional
-        Where given, a party of n rows scales its gradients by ``smallest_party / n`` ≤ 1, so that the sum is that of
+        Where given, a party of n records scales its gradients by ``smallest_party / n`` ≤ 1, so that the sum is that of
         the parties' means times ``smallest_party``.
     """
 
@@ -144,21 +150,21 @@ class GradientSums:
 
     def work(self, setting: Setting, sums: int) -> Work:
         """Return the work of some sums: scores and outer products, and the slopes' functions."""
-        scores = float(setting.rows) * self.task.shape(setting)[0]
+        scores = float(setting.most_rows) * self.task.shape(setting)[0]
         return Work(
             passes=sums,
             operations=4.0 * scores * self.task.shape(setting)[1] * sums,
             small_operations=scores * sums,
-            kept=self._kept(setting.rows, setting),
+            kept=self._kept(setting.most_rows, setting),
         )
 
     def _kept(self, rows: int, setting: Setting) -> int:
-        """Return the bytes of some rows encoded: units, targets, norm and weight in float32."""
-        return 4 * rows * (sum(self.task.shape(setting)) + 2)
+        """Return the bytes of some rows encoded: units, targets, norm and weight in float32, a limit in float64."""
+        return 4 * rows * (sum(self.task.shape(setting)) + 4)
 
     def prepare(self, rows: Rows, setting: Setting) -> Rows | EncodedRows:
         """Encode a party's rows once, unless too little memory is left to keep them."""
-        memory = reserve(self._kept(rows.count, setting))
+        memory = reserve(self._kept(rows.count * setting.rows_per_person, setting))
         if memory is None:
             return rows
         blocks = tuple(self._encoded(block, rows.count, setting) for block in rows.blocks())
@@ -189,10 +195,12 @@ class GradientSums:
                 part = slice(own.start + piece.start, min(own.start + piece.stop, own.stop))
                 scores = inner_products(scored, block.units, part, compiled=compiled)
                 scores *= (block.norms[part] / np.float64(self.scale * unit)).T
-                slopes = self.encoded_slopes(scores, block, part, compiled=compiled)
+                slopes = self.encoded_slopes(
+                    scores, block, part, weighed=setting.rows_per_person > 1, compiled=compiled
+                )
                 total += outer_products(slopes, block.units, part, compiled=compiled)
 
-        def read(total: Ints, block: tuple[Features, Array]) -> None:
+        def read(total: Ints, block: Block) -> None:
             encoded = self._encoded(block, rows.count, setting)
             add(total, (encoded, slice(0, len(encoded.units))))
 
@@ -204,7 +212,7 @@ class GradientSums:
         return np.asarray(sum(accumulate(zero, read, rows.blocks())))
 
     def encoded_slopes(
-        self, scores: Floats, block: EncodedBlock, part: slice[int, int, None], *, compiled: bool
+        self, scores: Floats, block: EncodedBlock, part: slice[int, int, None], *, weighed: bool, compiled: bool
     ) -> Floats:
         """Return the (r‖x‖) of some rows of a block, clipped and encoded, (m, b); their scores are overwritten.
 
@@ -212,28 +220,27 @@ class GradientSums:
         sums stay below 2⁵³ (for up to 2²¹ rows) and are exact in float64.
         """
         norms, targets, weights = block.norms[part], block.targets[part], block.weights[part]
+        limits = block.limits[part]
         grid = self.scale / self.clip
         if compiled:
             from dpalgos.mechanisms import _compiled_encoding
 
             write_slopes(self.task.loss, scores, block.targets.T, part.start)
-            limit = squared_limit(self.clip, grid)
-            _compiled_encoding.encode_columns(scores, norms[:, 0], weights[:, 0], self.clip, grid, limit)
+            _compiled_encoding.encode_columns(scores, norms[:, 0], weights[:, 0], self.clip, grid, limits)
             return scores
-        slopes = np.asarray(self.task.loss.slope(scores.T, targets.astype(np.float64)) * norms)
-        if self.smallest_party is not None:
-            slopes = clip_to_unit_ball(slopes, self.clip) * weights
         # A row's norm is rounded by the order in which its entries lie.
-        slopes = np.ascontiguousarray(slopes)
-        return encode_into(np.empty(slopes.shape), slopes, self.clip, grid).T
+        slopes = np.ascontiguousarray(self.task.loss.slope(scores.T, targets.astype(np.float64)) * norms)
+        if weighed or self.smallest_party is not None:
+            slopes = clip_to_unit_ball(slopes, self.clip) * weights
+        return encode_into(np.empty(slopes.shape), slopes, self.clip, grid, (np.ones(len(slopes)), limits)).T
 
     def _compiled(self, setting: Setting) -> bool:
         """Whether all parties' sum is worth the start of the compiler; public, as what is compiled rounds otherwise."""
         return setting.rows * math.prod(self.task.shape(setting)) >= _COMPILED_FROM
 
-    def _encoded(self, block: tuple[Features, Array], party: int, setting: Setting) -> EncodedBlock:
-        """Encode a block of a party of ``party`` rows."""
-        features, labels = block
+    def _encoded(self, block: Block, party: int, setting: Setting) -> EncodedBlock:
+        """Encode a block of a party of ``party`` records."""
+        features, labels, shares = block
         classes, width = self.task.shape(setting)
         count = len(labels)
         weight = 1.0 if self.smallest_party is None else min(1.0, self.smallest_party / max(party, 1))
@@ -242,8 +249,12 @@ class GradientSums:
             np.empty((count, width), np.float32, _order(width)),
             np.empty((count, classes), np.float32, "F"),
         )
-        encoded = EncodedBlock(units, np.empty((count, 1), np.float32), targets, np.empty((count, 1), np.float32))
-        encoded.weights[:] = weight
+        norms, weights = np.empty((2, count, 1), np.float32)
+        factors, limits = weights_of(
+            np.ones(count, np.int64) if shares is None else shares, squared_limit(self.clip, self.scale / self.clip)
+        )
+        weights[:, 0] = weight * factors
+        encoded = EncodedBlock(units, norms, targets, weights, limits)
         if features.dtype == np.float32 and self._compiled(setting):
             from dpalgos.mechanisms import _compiled_encoding
 
@@ -261,9 +272,9 @@ class GradientSums:
         for part in pieces(count, width):
             clean, encoded.targets[part] = self.task.block(features[part], labels[part], setting)
             clean = self.shrunk(clean)
-            norms = np.linalg.norm(clean, axis=1, keepdims=True)
-            encoded.norms[part] = norms
-            encode_into(encoded.units[part], clean / np.where(norms > 0, norms, 1.0), 1.0, self.scale)
+            lengths = np.linalg.norm(clean, axis=1, keepdims=True)
+            norms[part] = lengths
+            encode_into(units[part], clean / np.where(lengths > 0, lengths, 1.0), 1.0, self.scale)
         return encoded
 
 

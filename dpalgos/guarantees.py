@@ -260,8 +260,8 @@ class Setting:
     Parameters
     ----------
     sizes : tuple of int
-        Rows of each party that takes part in the release, null records included: one number under ``local``, all
-        parties' otherwise. Public.
+        Records of each party that takes part in the release, null ones included: one number under ``local``, all
+        parties' otherwise. Public. Rows, or people where the unit is a person, those without a row included.
     dimension : int
         Features a row has where the algorithm meets it (after projection, for a trainer).
     classes : int
@@ -273,11 +273,14 @@ class Setting:
     noise_factor : float
         How many times its law's standard deviation the noise of a sum has, at least 1: what a step size or a shrinkage
         that weighs signal against noise goes by. Guarantees do not depend on it.
+    rows_per_person : int
+        m: rows of one record at most, public. 1 where each row is a record of its own. No sensitivity depends on it
+        (:func:`dpalgos.mechanisms.fixed_point.weights_of`); memory, work and rounding errors are bounded by it.
 
     Raises
     ------
     ParameterError
-        For add-remove-one, which the public sizes refute.
+        For add-remove-one, which the public sizes refute, and for a number of rows that is none.
     """
 
     sizes: tuple[int, ...]
@@ -286,14 +289,26 @@ class Setting:
     neighbours: Neighbours = Neighbours.REPLACE_ONE
     trust: str = Trust.LOCAL
     noise_factor: float = 1.0
+    rows_per_person: int = 1
 
     def __post_init__(self) -> None:
         self.neighbours.in_force()
+        if isinstance(self.rows_per_person, bool) or not (
+            isinstance(self.rows_per_person, int) and self.rows_per_person >= 1
+        ):
+            raise ParameterError(
+                f"rows_per_person is {self.rows_per_person!r}; it must be a whole number of at least 1"
+            )
 
     @cached_property
     def rows(self) -> int:
-        """Rows of all parties together; added up once, for each of many parties asks."""
+        """Records of all parties together; added up once, for each of many parties asks."""
         return sum(self.sizes)
+
+    @property
+    def most_rows(self) -> int:
+        """Rows that all parties may hold together: public, where their number is not."""
+        return self.rows * self.rows_per_person
 
     @cached_property
     def smallest(self) -> int:

@@ -5,15 +5,26 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from fractions import Fraction
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpalgos.guarantees import Neighbours, Setting
-from dpalgos.mechanisms.fixed_point import encode_into, encode_rows, encoded_radius, exact_outer_sum
+from dpalgos.mechanisms.fixed_point import (
+    by_norm,
+    by_square,
+    encode_into,
+    encode_rows,
+    encoded_radius,
+    exact_outer_sum,
+    portions,
+    squared_limit,
+    weights_of,
+)
 from dpalgos.mechanisms.symmetric import pack
 from dpalgos.parallel import accumulate, pieces
-from dpalgos.rows import NULL_LABEL, Array, Features, Floats, Ints, Rows, sanitise
+from dpalgos.rows import NULL_LABEL, Array, Block, Features, Floats, Ints, Rows, Shares, sanitise
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +69,11 @@ class ClassSums:
     Under ``replace-one`` the largest of the three, which is 2R for every ã ≤ R: the counts are free. Under
     ``replace-special`` the last. (√2 R, which holds for rows of different classes, is not enough for replace-one.)
 
+    *People.* Of a person's k rows each adds (x̃, c) with c = ⌊ã/k⌋ and ‖x̃‖ ≤ R c/ã. That is the part c/ã of what a
+    single row may add, (x̃ ã/c, ã), and k c/ã ≤ 1: the sum is in the convex hull of zero and of those, whose diameter is
+    the largest of the three again (:func:`~dpalgos.mechanisms.fixed_point.weights_of`). With features up to R/k beside
+    a smaller c it would not be. Where ã = 0, ‖x̃‖ ≤ R/k.
+
     Parameters
     ----------
     scale : float
@@ -89,17 +105,20 @@ class ClassSums:
     def total(self, rows: Rows, setting: Setting) -> Ints:
         """Return a party's exact sums; null records add nothing."""
         total = np.zeros(self.shape(setting), dtype=np.int64)
-        for features, labels in rows.blocks():
-            total += self.of_block(*sanitise(features, labels, setting.classes), setting)
+        for features, labels, shares in rows.blocks():
+            total += self.of_block(*sanitise(features, labels, setting.classes), shares, setting)
         return total
 
-    def of_block(self, features: Floats, labels: Ints, setting: Setting) -> Ints:
-        """Return the sums of a sanitised block, features (m, d) and labels (m,)."""
+    def of_block(self, features: Floats, labels: Ints, shares: Shares | None, setting: Setting) -> Ints:
+        """Return the sums of a sanitised block, features (m, d), labels (m,) and shares (m,)."""
         real = labels != NULL_LABEL
         member: NDArray[np.int64] = np.eye(setting.classes, dtype=np.int64)[np.where(real, labels, 0)] * real[:, None]
-        encoded = encode_rows(features, 1.0, self.scale)
-        constants = np.full((len(encoded), 1), self.unit)
-        return exact_outer_sum(member, np.hstack([encoded, constants]))
+        weights = None if shares is None else weights_of(shares, squared_limit(1.0, self.scale), self._squared_weight)
+        encoded = encode_rows(features, 1.0, self.scale, weights)
+        return exact_outer_sum(member, np.hstack([encoded, portions(self.unit, shares, len(encoded))[:, None]]))
+
+    def _squared_weight(self, rows: int) -> Fraction:
+        return Fraction(self.unit // rows, self.unit) ** 2 if self.unit > 0 else by_norm(rows)
 
     def means(self, noisy_sums: Floats | Ints, sigma: float, setting: Setting) -> ClassMeans:
         """Return the means behind noisy sums whose noise has standard deviation ``sigma`` in grid units.
@@ -160,7 +179,7 @@ class _Gram:
 
 
 def packed_gram(
-    blocks: Iterable[tuple[Features, Array]],
+    blocks: Iterable[Block],
     clean: Callable[[Features, Array], Features],
     width: int,
     scale: float,
@@ -171,7 +190,8 @@ def packed_gram(
 
     Parameters
     ----------
-    blocks : iterable of (features, labels)
+    blocks : iterable of (features, labels, shares)
+        A person's rows weigh 1/k each (:func:`~dpalgos.mechanisms.fixed_point.by_square`), on both sides.
     clean : callable
         Takes features and labels of some rows and returns these as (m, width), null records zero; they are clipped to
         norm 1 and encoded here (:func:`~dpalgos.mechanisms.fixed_point.encode_rows`).
@@ -179,19 +199,21 @@ def packed_gram(
     scale : float
         Grid units per unit.
     count : int
-        Rows of all parties together: of many, those stored in float32 are encoded by compiled code.
+        Records of all parties together: of many, those stored in float32 are encoded by compiled code.
     """
     many = count * width >= _COMPILED_FROM
 
-    def add(gram: _Gram, part: tuple[Features, Array]) -> None:
-        rows = clean(*part)
+    def add(gram: _Gram, part: Block) -> None:
+        features, labels, shares = part
+        rows = clean(features, labels)
+        weights = None if shares is None else weights_of(shares, squared_limit(1.0, scale), by_square)
         compiled = many and rows.dtype == np.float32
-        gram.add(encode_into(gram.space(len(rows)), rows, 1.0, scale, compiled=compiled))
+        gram.add(encode_into(gram.space(len(rows)), rows, 1.0, scale, weights, compiled=compiled))
 
     # Parts, not blocks, wait for a core: few blocks are held at once.
     parts = (
-        (features[part], labels[part])
-        for features, labels in blocks
+        (features[part], labels[part], None if shares is None else shares[part])
+        for features, labels, shares in blocks
         for part in pieces(len(features), width, _PART_ENTRIES)
     )
     grams = accumulate(lambda: _Gram(width, encoded_radius(1.0, scale)), add, parts)

@@ -15,6 +15,7 @@ from dpalgos.losses import ScoreLoss, Squared, outputs
 from dpalgos.models import LinearModel
 from dpalgos.neighbouring import NeighbouringPair, one_row_apart
 from dpalgos.rows import NULL_LABEL, Array, Features, Floats, Rows, clip_to_unit_ball, sanitise
+from dpalgos.solvers import Problem
 from dpalgos.validation import require_between
 
 
@@ -73,16 +74,42 @@ class LinearTask:
             targets = self.loss.targets(known, setting.classes)
         return np.where(null[:, None], 0.0, targets)
 
-    def gather(self, parties: Sequence[Rows], setting: Setting) -> tuple[Floats, Floats]:
-        """Return the rows (n, p) and targets (n, m) of all parties together."""
-        (classes, width), count = self.shape(setting), sum(rows.count for rows in parties)
-        gathered, targets, filled = np.zeros((count, width)), np.zeros((count, classes)), 0
+    def problem(
+        self, parties: Sequence[Rows], setting: Setting, regularisation: float, linear: Floats | None = None
+    ) -> Problem:
+        """Return the regularised risk of all parties together: the mean over records, of a person over their rows."""
+        classes, width = self.shape(setting)
+        records = count = sum(rows.count for rows in parties)
+        if setting.rows_per_person > 1:
+            count = sum(len(labels) for rows in parties for _, labels, _ in rows.blocks())
+        gathered, targets, weights, filled = np.zeros((count, width)), np.zeros((count, classes)), np.ones(count), 0
         for rows in parties:
-            for block in rows.blocks():
-                part = slice(filled, filled + len(block[1]))
-                gathered[part], targets[part] = self.block(*block, setting)
+            for features, labels, shares in rows.blocks():
+                part = slice(filled, filled + len(labels))
+                gathered[part], targets[part] = self.block(features, labels, setting)
+                if shares is not None:
+                    weights[part] = np.where(shares >= 1, 1.0 / np.maximum(shares, 1), 0.0)
                 filled = part.stop
-        return gathered[:filled], targets[:filled]
+        return Problem(
+            features=gathered[:filled],
+            targets=targets[:filled],
+            loss=self.loss,
+            regularisation=regularisation,
+            linear=linear,
+            weights=weights[:filled] if setting.rows_per_person > 1 else None,
+            records=records,
+        )
+
+    def largest_problem(self, setting: Setting, regularisation: float) -> Problem:
+        """Return a problem of as many rows as the largest party may hold, all zero: for public bounds on rounding."""
+        (classes, width), rows = self.shape(setting), max(setting.sizes, default=0) * setting.rows_per_person
+        return Problem(
+            features=np.broadcast_to(0.0, (rows, width)),
+            targets=np.broadcast_to(0.0, (rows, classes)),
+            loss=self.loss,
+            regularisation=regularisation,
+            weights=np.broadcast_to(1.0, (rows,)) if setting.rows_per_person > 1 else None,
+        )
 
     def model(self, weights: Floats, setting: Setting) -> LinearModel:
         """Return the model of weights (m, p), in the coordinates of the rows and labels as they were given."""

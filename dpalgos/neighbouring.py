@@ -66,6 +66,17 @@ def one_row_apart(
     return NeighbouringPair(left=side(left, labels[0]), right=side(right, labels[1]), party=party)
 
 
+def of_people(pair: NeighbouringPair, rows: int) -> NeighbouringPair:
+    """Return neighbours that differ in one person, who has so many of the row in which they differed."""
+
+    def side(single: ArrayRows) -> ArrayRows:
+        times = np.where(np.arange(single.count) == 0, rows, 1)
+        features, labels = np.repeat(single.features, times, axis=0), np.repeat(single.labels, times)
+        return ArrayRows(features, labels, shares=np.repeat(times, times), people=single.count)
+
+    return NeighbouringPair(left=side(pair.left), right=side(pair.right), party=pair.party)
+
+
 def antipodal_pair(setting: Setting) -> NeighbouringPair:
     """Return e₁ against −e₁ in one class: ‖x − z‖ = 2, the most there is; against a null record, 1."""
     row = np.eye(1, setting.dimension)[0]

@@ -14,7 +14,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dpalgos.rows import Array, Features, Ints, Rows
+from dpalgos.rows import Block, Ints, Rows
 
 _PIECE_ENTRIES = 2**16
 _Item = TypeVar("_Item")
@@ -114,7 +114,7 @@ class SpreadRows:
         """Features a row."""
         return self.parts[0].dimension
 
-    def blocks(self) -> Iterator[tuple[Features, Array]]:
+    def blocks(self) -> Iterator[Block]:
         """Yield the blocks of all parts in order, here."""
         for part in self.parts:
             yield from part.blocks()

@@ -69,12 +69,15 @@ def gathering_work(setting: Setting, *, rows: int | None = None, times: int = 1)
         How often risks over all rows are minimised.
     """
     weights, looks = outputs(setting.classes), _SOLVER_LOOKS * times
-    products = float(setting.rows) * setting.dimension * weights
+    products = float(setting.most_rows) * setting.dimension * weights
     return Work(
         passes=looks,
         operations=4.0 * products * looks,
-        small_operations=float(setting.rows) * weights * looks,
-        held=8 * (setting.rows if rows is None else rows) * (setting.dimension + 1 + _SOLVER_COLUMNS * weights),
+        small_operations=float(setting.most_rows) * weights * looks,
+        held=8
+        * (setting.rows if rows is None else rows)
+        * setting.rows_per_person
+        * (setting.dimension + 1 + _SOLVER_COLUMNS * weights),
         sums=8 * _SQUARES * setting.dimension**2,
     )
 
@@ -83,7 +86,8 @@ def covariance_work(setting: Setting) -> Work:
     """Return the work of one pass that adds up a d × d matrix, and of its eigenvectors."""
     square = setting.dimension**2
     return Work(
-        operations=float(setting.rows) * (square + setting.dimension) + _DECOMPOSITION * float(setting.dimension) ** 3,
+        operations=float(setting.most_rows) * (square + setting.dimension)
+        + _DECOMPOSITION * float(setting.dimension) ** 3,
         sums=8 * _SQUARES * square,
     )
 

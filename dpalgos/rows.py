@@ -16,6 +16,11 @@ Floats = NDArray[np.float64]
 Features: TypeAlias = "NDArray[np.float64] | NDArray[np.float32]"
 """Rows as they are read: float32 where they are stored so."""
 Ints = NDArray[np.int64]
+Shares: TypeAlias = "NDArray[np.int32] | NDArray[np.int64]"
+"""Of each row, k: the number of rows of its person in what is summed, at least 1."""
+Block: TypeAlias = "tuple[Features, Array, Shares | None]"
+"""``(features, labels, shares)``: (m, d); (m,) class indices or real targets; (m,), or None where each row is a record
+of its own. Three on purpose: what unpacks two knows nothing of people, and fails."""
 
 
 # Rows of one product, and their numbers where they are wide.
@@ -31,7 +36,10 @@ class Rows(Protocol):
 
     @property
     def count(self) -> int:
-        """Number of rows, null records included; public under every relation."""
+        """Number of records, null ones included; public under every relation.
+
+        Rows, or people where the unit is a person: then there may be more rows or fewer, and nobody says how many.
+        """
         ...
 
     @property
@@ -39,8 +47,8 @@ class Rows(Protocol):
         """Features a row."""
         ...
 
-    def blocks(self) -> Iterator[tuple[Features, Array]]:
-        """Yield ``(features, labels)``: features (m, dimension); labels (m,) class indices or real targets.
+    def blocks(self) -> Iterator[Block]:
+        """Yield blocks of some rows, in order.
 
         Features are float64, or float32 where they are stored so (:func:`sanitise` widens them), and not to be written
         to. Null records are among the rows; see :func:`null_records`.
@@ -159,33 +167,38 @@ def sanitise(features: Features, labels: Array, classes: int) -> tuple[Floats, I
 
 @dataclass(frozen=True, slots=True)
 class ArrayRows:
-    """Rows held in memory: features (n, d), labels (n,)."""
+    """Rows held in memory: features (n, d), labels (n,); of people, shares (n,) too and how many people they are."""
 
     features: Floats
     labels: Array
     block: int = 8192
+    shares: Shares | None = None
+    people: int | None = None
 
     @property
     def count(self) -> int:
-        """Number of rows."""
-        return len(self.features)
+        """Number of records."""
+        return len(self.features) if self.people is None else self.people
 
     @property
     def dimension(self) -> int:
         """Features a row."""
         return int(self.features.shape[1])
 
-    def blocks(self) -> Iterator[tuple[Floats, Array]]:
-        """Yield ``(features, labels)`` in order."""
-        for start in range(0, self.count, self.block):
-            yield self.features[start : start + self.block], self.labels[start : start + self.block]
+    def blocks(self) -> Iterator[Block]:
+        """Yield blocks in order."""
+        for start in range(0, len(self.features), self.block):
+            part = slice(start, start + self.block)
+            yield self.features[part], self.labels[part], None if self.shares is None else self.shares[part]
 
     def fingerprint(self) -> NDArray[np.uint8]:
-        """Return the SHA-256 digest of the features and labels."""
+        """Return the SHA-256 digest of the features, labels and shares."""
         import hashlib
 
         digest = hashlib.sha256(np.ascontiguousarray(self.features).tobytes())
         digest.update(np.ascontiguousarray(self.labels).tobytes())
+        if self.shares is not None:
+            digest.update(np.ascontiguousarray(self.shares).tobytes())
         return np.frombuffer(digest.digest(), dtype=np.uint8)
 
 
@@ -211,12 +224,12 @@ class ChosenRows:
         """Features a row."""
         return self.rows.dimension
 
-    def blocks(self) -> Iterator[tuple[Features, Array]]:
-        """Yield ``(features, labels)`` of the chosen rows, in order."""
+    def blocks(self) -> Iterator[Block]:
+        """Yield blocks of the chosen rows, in order."""
         start = 0
-        for features, labels in self.rows.blocks():
+        for features, labels, shares in self.rows.blocks():
             kept = self.chosen(start, start + len(labels))
-            yield features[kept], labels[kept]
+            yield features[kept], labels[kept], None if shares is None else shares[kept]
             start += len(labels)
 
     def fingerprint(self) -> NDArray[np.uint8]:
@@ -267,13 +280,13 @@ class MappedRows:
     def _fitting(self) -> bool:
         return fits(self._maps, self._rows.dimension, self.dimension)
 
-    def blocks(self) -> Iterator[tuple[Features, Array]]:
-        """Yield ``(features, labels)`` of the mapped rows, in order."""
-        for features, labels in self._rows.blocks():
+    def blocks(self) -> Iterator[Block]:
+        """Yield blocks of the mapped rows, in order."""
+        for features, labels, shares in self._rows.blocks():
             if self._fitting:
-                yield _through(self._maps, features), labels
+                yield _through(self._maps, features), labels, shares
             else:
-                yield np.full((len(labels), self.dimension), np.nan), labels
+                yield np.full((len(labels), self.dimension), np.nan), labels, shares
 
     def fingerprint(self) -> NDArray[np.uint8]:
         """Return that of the rows before the maps, which are part of the release's identity already."""
@@ -281,9 +294,12 @@ class MappedRows:
 
 
 def gather(rows: Rows, classes: int) -> tuple[Floats, Ints]:
-    """Return all rows of a party as sanitised arrays, features (n, d) and labels (n,), null records included."""
+    """Return all rows of a party as sanitised arrays, features (n, d) and labels (n,), null records included.
+
+    For rows that are records of their own: whose they are is not said.
+    """
     gathered, known, filled = np.zeros((rows.count, rows.dimension)), np.zeros(rows.count, dtype=np.int64), 0
-    for features, labels in rows.blocks():
+    for features, labels, _ in rows.blocks():
         part = slice(filled, filled + len(labels))
         gathered[part], known[part] = sanitise(features, labels, classes)
         filled = part.stop

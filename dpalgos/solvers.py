@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import scipy
@@ -29,7 +29,7 @@ _MARGIN = 1.02
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """The risk J(W) = (1/n) Σᵢ ℓ(W xᵢ, tᵢ) + (Λ/2) ‖W‖² + ⟨B, W⟩.
+    """The risk J(W) = (1/n) Σᵢ vᵢ ℓ(W xᵢ, tᵢ) + (Λ/2) ‖W‖² + ⟨B, W⟩.
 
     Parameters
     ----------
@@ -39,6 +39,10 @@ class Problem:
     loss : ScoreLoss
     regularisation : float, Λ > 0
     linear : array (m, d), optional
+    weights : array (n,), optional
+        vᵢ: 1/k for each of a person's k rows, so that a person's losses count as their mean; 1 where left out.
+    records : int, optional
+        What the sum is divided by: people where rows weigh, at least Σ vᵢ; rows where left out.
     """
 
     features: Floats
@@ -46,6 +50,8 @@ class Problem:
     loss: ScoreLoss
     regularisation: float
     linear: Floats | None = None
+    weights: Floats | None = None
+    records: int | None = None
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -57,16 +63,28 @@ class Problem:
         """A Lipschitz constant of the gradient: the loss's curvature on the unit ball, plus Λ."""
         return self.loss.curvature_bound + self.regularisation
 
+    @property
+    def count(self) -> int:
+        """What sums over rows are divided by, at least 1."""
+        return max(len(self.features) if self.records is None else self.records, 1)
+
     def scores(self, weights: Floats) -> Floats:
         """Return X Wᵀ, (n, m)."""
         return np.asarray(self.features @ weights.T)
 
+    def weighed(self, rowwise: Floats, start: int = 0) -> Floats:
+        """Return numbers of some rows from ``start`` on, times what these weigh."""
+        if self.weights is None:
+            return rowwise
+        own = self.weights[start : start + len(rowwise)]
+        return rowwise * (own if rowwise.ndim == 1 else own[:, None])
+
     def _mean(self, rowwise: Floats) -> Floats:
-        return np.asarray((rowwise.T @ self.features) / max(len(self.features), 1))
+        return np.asarray((self.weighed(rowwise).T @ self.features) / self.count)
 
     def value(self, weights: Floats) -> float:
         """Return J(W)."""
-        rows = self.loss.value(self.scores(weights), self.targets).sum() / max(len(self.features), 1)
+        rows = self.weighed(self.loss.value(self.scores(weights), self.targets)).sum() / self.count
         linear = 0.0 if self.linear is None else float(np.sum(self.linear * weights))
         return float(rows + 0.5 * self.regularisation * np.sum(weights * weights) + linear)
 
@@ -92,13 +110,12 @@ class Problem:
         total = np.zeros(self.shape)
         for start in range(0, len(self.features), _BLOCK):
             rows, targets = self.features[start : start + _BLOCK], self.targets[start : start + _BLOCK]
-            slopes = self.loss.slope(np.asarray(rows @ weights.T), targets)
+            slopes = self.weighed(self.loss.slope(np.asarray(rows @ weights.T), targets), start)
             total += np.asarray(slopes.T @ rows)
             slopes_of += np.abs(slopes).sum(axis=0)
-        count = max(len(self.features), 1)
-        gradient = gradient + total / count
+        gradient = gradient + total / self.count
         joined = self.loss.separable
-        slope = slopes_of / count if joined else np.asarray([np.linalg.norm(slopes_of / count)])
+        slope = slopes_of / self.count if joined else np.asarray([np.linalg.norm(slopes_of / self.count)])
         linear = np.zeros(1) if self.linear is None else _norms(self, self.linear)
         return gradient, _norms(self, gradient) * (1.0 + 1e-12) + rounding_bound(
             self, slope=slope, weight=_norms(self, weights), linear=linear
@@ -106,13 +123,8 @@ class Problem:
 
     def only(self, rows: Ints) -> Problem:
         """Return the problem of some weight rows; for separable losses."""
-        return Problem(
-            features=self.features,
-            targets=self.targets[:, rows],
-            loss=self.loss,
-            regularisation=self.regularisation,
-            linear=None if self.linear is None else self.linear[rows],
-        )
+        linear = None if self.linear is None else self.linear[rows]
+        return replace(self, targets=self.targets[:, rows], linear=linear)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,9 +161,11 @@ def rounding_bound(problem: Problem, *, slope: Floats, weight: Floats, linear: F
     order of each sum, with unit round-off u: a score errs by ``(d + 2) u ‖w‖``, its slope by the loss's curvature c
     times that and by the elementary functions' error; a mean over n rows in q blocks of b errs by ``(b + q + 4) u``
     times the mean size of the slopes, because the rows' norms are at most 1; Λ w and the last additions err by a few u.
+    Where rows weigh, 1/k and the product with it err by u each, so by two times that mean more; n is the number of
+    rows, of which there may be ``rows_per_person`` times as many as records.
     """
     count, columns = problem.features.shape
-    blocks = min(count, _BLOCK) + math.ceil(count / _BLOCK) + 4
+    blocks = min(count, _BLOCK) + math.ceil(count / _BLOCK) + (4 if problem.weights is None else 6)
     elementary = (problem.shape[0] + 16) * 2.0**-50
     by_scores = problem.loss.curvature_bound * (columns + 6) * _UNIT * (weight + 1.0)
     by_sums = blocks * _UNIT * slope
@@ -281,7 +295,7 @@ def _direction(
     if problem.loss.separable or m == 1:
         curvature = product(np.ones_like(scores))
         if _is_cheaper_to_factorise(curvature, d):
-            return _factorised(problem, curvature / len(problem.features), gradient)
+            return _factorised(problem, problem.weighed(curvature) / problem.count, gradient)
     mean_curvature = float(np.mean(product(np.ones_like(scores)))) if problem.loss.separable else 0.1
 
     def hessian_product(vectors: Floats) -> Floats:
@@ -378,7 +392,6 @@ def _conjugate_gradients(
 
 def _search(problem: Problem, weights: Floats, scores: Floats, direction: Floats, along: Floats) -> Floats:
     """Return a step length a weight row, near the root of the (monotone) derivative along the direction."""
-    count = max(len(scores), 1)
     linear = np.zeros_like(direction) if problem.linear is None else problem.linear
     quadratic = problem.regularisation * np.einsum("ij,ij->i", direction, direction)
     constant = np.einsum("ij,ij->i", problem.regularisation * weights + linear, direction)
@@ -388,7 +401,9 @@ def _search(problem: Problem, weights: Floats, scores: Floats, direction: Floats
 
     def derivative(steps: Floats) -> Floats:
         slopes = problem.loss.slope(scores + steps[None, :] * along, problem.targets)
-        return joined(np.einsum("ij,ij->j", slopes, along) / count + steps * quadratic + constant)
+        return joined(
+            np.einsum("ij,ij->j", problem.weighed(slopes), along) / problem.count + steps * quadratic + constant
+        )
 
     steps = np.ones(len(weights))
     start = np.abs(derivative(np.zeros(len(weights))))

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import itertools
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -35,7 +36,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpalgos.accounting.composition import compose
-from dpalgos.algorithms import Algorithm, ProjectionAlgorithm, fit, is_sum_algorithm, planned_artefact
+from dpalgos.algorithms import (
+    Algorithm,
+    ProjectionAlgorithm,
+    Refused,
+    admission,
+    fit,
+    is_sum_algorithm,
+    planned_artefact,
+)
 from dpalgos.audit.experiment import Effort
 from dpalgos.audit.releases import audit_algorithm
 from dpalgos.audit.report import AuditReport, Verdict
@@ -59,7 +68,7 @@ from dpalgos.guarantees import (
 )
 from dpalgos.keystream import KeyedNoise, public_secret
 from dpalgos.models import Artefact, KernelModel, LinearModel, Projection, Statistic, decode
-from dpalgos.neighbouring import Calibrated, attained
+from dpalgos.neighbouring import Calibrated, NeighbouringPair, attained
 from dpalgos.registry import construct, lookup
 from dpalgos.rows import NULL_LABEL, ArrayRows, Floats, MappedRows, Rows, clip_to_unit_ball
 from dpalgos.secure.summation import lengths_of, state_after
@@ -80,6 +89,8 @@ BUDGETS: Mapping[type[Loss], Loss] = MappingProxyType(
 )
 """One budget of each type."""
 _ROWS, _NULLS = 40, 7
+# Rows of a person: where L/k is a whole number of grid units, and where it is none.
+_PEOPLE = (1, 3, 1000, 1024)
 _EFFORT = Effort(runs=1000, gaussian_runs=1000, numbers=1_000_000, most=100_000, pilot=40)
 
 
@@ -296,6 +307,49 @@ def _keeps_its_relations(case: _Case) -> None:
             _require(share > 0.0, "the pair of neighbours moves nothing")
 
 
+def hostile_people(pair: NeighbouringPair, dimension: int) -> Iterator[ArrayRows]:
+    """Yield what one person may hold: many equal rows, opposite ones, of several classes, some null, and none."""
+    random = np.random.default_rng(11)
+    drawn = random.normal(size=(3, dimension))
+    for count in _PEOPLE:
+        for row, label in (
+            (pair.left.features[0], pair.left.labels[0]),
+            (pair.right.features[0], pair.right.labels[0]),
+        ):
+            yield ArrayRows(np.tile(row, (count, 1)), np.full(count, label))
+        for row in drawn:
+            yield ArrayRows(np.tile(row, (count, 1)), np.full(count, pair.left.labels[0]))
+        signs = np.where(np.arange(count) % 2, -1.0, 1.0)[:, None]
+        yield ArrayRows(signs * drawn[0], np.arange(count) % CLASSES)
+        yield ArrayRows(np.where(signs < 0, np.nan, pair.left.features[0]), np.full(count, pair.left.labels[0]))
+    yield ArrayRows(np.zeros((0, dimension)), np.zeros(0))
+
+
+def _moves_by_people_as_by_records(case: _Case) -> None:
+    """Require that no person, beside others' rows, moves the statistic farther than is stated; or a refusal."""
+    algorithm = case.build()
+    if isinstance(admission(case.cls), Refused):
+        with _refused("a setting of people"):
+            algorithm.guarantee(dataclasses.replace(case.setting, rows_per_person=2))
+        return
+    others = blobs(_ROWS - 1, case.setting.dimension, CLASSES, 4)
+    for relation in case.cls.relations if isinstance(algorithm, Calibrated) else ():
+        setting = dataclasses.replace(case.setting, neighbours=relation, rows_per_person=max(_PEOPLE))
+        values = []
+        for person in hostile_people(algorithm.neighbouring_pair(setting), setting.dimension):
+            # Some of the person's rows come first and some last, over many blocks.
+            own, most = person.count, person.count + others.count
+            order = np.concatenate([np.arange(own // 2), np.arange(own, most), np.arange(own // 2, own)])
+            features, labels = np.vstack([person.features, others.features]), np.append(person.labels, others.labels)
+            shares = np.append(np.full(own, own), np.ones(others.count, np.int64))
+            rows = ArrayRows(features[order], labels[order], 16, shares[order], _ROWS)
+            values.append(algorithm.statistic(rows, setting).ravel())
+        pairs = itertools.combinations(values, 2) if relation.records == 2 else ((one, values[-1]) for one in values)
+        moved = max(float(np.linalg.norm(one - other, ord=algorithm.norm)) for one, other in pairs)
+        share = moved / algorithm.sensitivity(setting)
+        _require(share <= 1.0 + 1e-9, f"a person's rows move the statistic by {share} sensitivities")
+
+
 def _leaves_null_records_out(case: _Case) -> None:
     rows = with_null_records(blobs(_ROWS, case.setting.dimension, CLASSES, 3))
     made = {name: case.run(each, Trust.LOCAL) for name, each in rows.items()}
@@ -420,6 +474,7 @@ _CHECKS: Mapping[Callable[[_Case], None], Callable[[_Case], bool]] = MappingProx
         _names_neighbours: lambda _: True,
         _sums_nothing_of_null_records: lambda case: is_sum_algorithm(case.cls),
         _keeps_its_relations: lambda _: True,
+        _moves_by_people_as_by_records: lambda _: True,
         _leaves_null_records_out: lambda case: case.cls.reads_rows and case.build().guarantee(case.setting).proved,
         _validates_its_budget: lambda case: bool(case.cls.budgets),
         _is_total_and_repeatable: lambda _: True,

@@ -152,7 +152,7 @@ def _prints_of(layout: Layout, ref: DatasetRef) -> tuple[_Prints, NDArray[np.boo
     path = layout.arrivals / f"{ref.version}.npz"
     if not path.exists():
         key, prints, null = root_secret(layout), [], []
-        for features, labels in open_dataset(layout, ref).blocks():
+        for features, labels, _ in open_dataset(layout, ref).blocks():
             marked = np.hstack([features, np.asarray(labels, dtype=np.float32)[:, None] + np.float32(2.0)])
             prints.append(row_fingerprints(marked, key))
             null.append(np.asarray(labels == NULL_CLASS))

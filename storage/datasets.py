@@ -283,7 +283,7 @@ def remake_fingerprints(layout: Layout, version: str, *, exact: bool = True) -> 
         )
         for part in _PARTS:
             if part in body["parts"]:
-                for features, labels in _open_part(layout, version, body, part).blocks():
+                for features, labels, _ in _open_part(layout, version, body, part).blocks():
                     known = features[~(np.isnan(labels) if labels.dtype.kind == "f" else labels == NULL_CLASS)]
                     prints.add(known if schema is None else schema.plain(known))
     except StorageError:
@@ -625,7 +625,7 @@ def transform_dataset(
         for part in [part for part in _PARTS if part in body["parts"]]:
             writer = RowWriter(stage.path / part, row_format, row_objects(layout))
             try:
-                for features, labels in open_dataset(layout, ref, part).blocks():
+                for features, labels, _ in open_dataset(layout, ref, part).blocks():
                     mapped = _mapped(
                         row_map(features.astype(np.float64)), (len(labels), size), normalisation, unit_ball=unit_ball
                     )

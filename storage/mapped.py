@@ -99,7 +99,7 @@ def write_mapped(
     with staging(target.parent, durable=False) as stage, writing(target):
         writer = RowWriter(stage.path, kept)
         try:
-            for features, labels in rows.blocks():
+            for features, labels, _ in rows.blocks():
                 writer.write(kept.encode(mapped(features), labels))
             body = {"of": rows.content, "format": kept.to_json(), "rows": writer.close().to_json()}
             (stage.path / MANIFEST).write_bytes(manifests.dump(body, version=FORMAT_VERSION))

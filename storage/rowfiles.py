@@ -363,14 +363,17 @@ class StoredRows:
         if rows:
             yield _head(pending, rows)
 
-    def blocks(self) -> Iterator[tuple[NDArray[np.float32], NDArray[np.generic]]]:
-        """Yield ``(features, labels)``: features (m, dimension) float32, read-only; labels (m,) int64 or float64."""
+    def blocks(self) -> Iterator[tuple[NDArray[np.float32], NDArray[np.generic], None]]:
+        """Yield ``(features, labels, None)``: (m, dimension) float32, read-only; (m,) int64 or float64.
+
+        None: each row is a record of its own.
+        """
         kind = np.int64 if self.format.labels is Labels.CLASSES else np.float64
         for batch in self.batches():
             features, labels = self.format.decode(batch)
             if self.format.sparse:
                 features = features.toarray()
-            yield features, labels.astype(kind)
+            yield features, labels.astype(kind), None
 
     def scanned(self) -> Any:
         """Return an Arrow data set over the files, for whoever reads some columns of them."""

@@ -12,7 +12,7 @@ from typing import cast
 import numpy as np
 
 from dpalgos.accounting.calibration import allocate
-from dpalgos.algorithms import AdditiveNoise, Algorithm, is_sum_algorithm
+from dpalgos.algorithms import AdditiveNoise, Algorithm, Refused, admission, is_sum_algorithm
 from dpalgos.audit.events import Outputs
 from dpalgos.audit.experiment import GAUSSIAN_RATIO, RATIO, Effort, Experiment, one_by_one
 from dpalgos.audit.report import AuditReport, Stated, audit_experiments
@@ -25,7 +25,7 @@ from dpalgos.mechanisms.laplace import DiscreteLaplace
 from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
 from dpalgos.mechanisms.symmetric import pack
 from dpalgos.models import Artefact, Projection
-from dpalgos.neighbouring import NeighbouringPair
+from dpalgos.neighbouring import NeighbouringPair, of_people
 from dpalgos.noise import NoiseSource
 from dpalgos.projections.covariance import gram_matrix
 from dpalgos.registry import construct, lookup
@@ -46,6 +46,8 @@ _SHAPES = ((2, 2), (40, 2), (2, 10))
 USUAL_BUDGET = (1.0, 1e-5)
 """The (epsilon, delta) at which audits are made where nobody says otherwise."""
 _LONG = 1e3
+# Rows of a person, where people are taken.
+_HEAVY = 50
 # Laws whose draws are independent of each other, so that those of many runs are one long draw; others take so many
 # times as long.
 _INDEPENDENT = (RoundedGaussian, DiscreteGaussian, DiscreteLaplace)
@@ -214,14 +216,14 @@ def experiments_on(algorithm: Algorithm, setting: Setting, *, salt: str, noise: 
     noise : callable
     """
     found = []
-    for pair_name, pair, started in _pairs(algorithm, setting):
+    for pair_name, pair, started, place in _pairs(algorithm, setting):
         label = f"{pair_name}, {shape_of(setting.dimension, setting.classes)}"
         secret = hashlib.sha256(f"{salt}/{label}".encode()).digest()
 
         def noise_of(world: bool, trial: int, secret: bytes = secret) -> NoiseSource:
             return noise(secret, f"{trial}/{world}")
 
-        found.append(_experiment(label, started, setting, pair, noise_of))
+        found.append(_experiment(label, started, place, pair, noise_of))
     return found
 
 
@@ -233,20 +235,24 @@ def shape_of(dimension: int, classes: int) -> str:
 # ── neighbours ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _pairs(algorithm: Algorithm, setting: Setting) -> Iterator[tuple[str, NeighbouringPair, Algorithm]]:
-    """Yield neighbours by name, with the algorithm to run on them."""
+def _pairs(algorithm: Algorithm, setting: Setting) -> Iterator[tuple[str, NeighbouringPair, Algorithm, Setting]]:
+    """Yield neighbours by name, with the algorithm to run on them and its setting."""
     worst = algorithm.neighbouring_pair(setting)
-    yield "the worst pair of the proof", worst, algorithm
-    yield "the same, too long by far", _mapped(worst, lambda features: _LONG * features), algorithm
+    yield "the worst pair of the proof", worst, algorithm, setting
+    yield "the same, too long by far", _mapped(worst, lambda features: _LONG * features), algorithm, setting
     if setting.dimension > 1:
-        yield "the same, turned to move all features", _mapped(worst, _turned), algorithm
+        yield "the same, turned to move all features", _mapped(worst, _turned), algorithm, setting
+    if not isinstance(admission(type(algorithm)), Refused) and setting.rows_per_person == 1:
+        heavy = dataclasses.replace(setting, rows_per_person=_HEAVY)
+        yield f"the same, of a person with {_HEAVY} rows", of_people(worst, _HEAVY), algorithm, heavy
     if setting.classes > 1 and setting.neighbours is Neighbours.REPLACE_ONE:
         labels = worst.left.labels.copy()
         labels[0] = 1 - labels[0]
         flipped = NeighbouringPair(worst.left, ArrayRows(worst.left.features, labels), worst.party)
-        yield "its left row with either label", flipped, algorithm
+        yield "its left row with either label", flipped, algorithm, setting
     if isinstance(algorithm, GradientSumTrainer) and setting.classes == 2 and setting.dimension > 1:
-        yield "canary gradients of full length at steep weights", *_canary_gradients(algorithm, setting, worst.party)
+        canaries = _canary_gradients(algorithm, setting, worst.party)
+        yield "canary gradients of full length at steep weights", *canaries, setting
 
 
 def _mapped(pair: NeighbouringPair, turn: Callable[[Floats], Floats]) -> NeighbouringPair:

@@ -13,6 +13,7 @@ import numpy as np
 from dpalgos.algorithms import OneSum, PrivateAlgorithm
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import RELATIONS, GaussianMu, Guarantee, Loss, Neighbours, Numerics, PureEpsilon, Setting
+from dpalgos.mechanisms.fixed_point import portions
 from dpalgos.mechanisms.laplace import DiscreteLaplace
 from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
 from dpalgos.models import Statistic
@@ -25,10 +26,14 @@ from dpalgos.rows import NULL_LABEL, Floats, Ints, Rows, null_records
 class NoisySums(PrivateAlgorithm, OneSum):
     """Sums over rows, exact in integers, with noise; :class:`GaussianSums` and :class:`LaplaceSums` say which noise.
 
+    Where the unit is a person with k rows, each of these adds ⌊U/k⌋ times what a record's row adds, U the integer that
+    stands for one: together a point of the convex hull of zero and what single rows may add, so that sums move by no
+    more than one row moves them (:func:`~dpalgos.mechanisms.fixed_point.weights_of`).
+
     Attributes
     ----------
     unit : int
-        What one is in the integers that are summed.
+        What one is in the integers that are summed, of single rows.
     """
 
     relations: ClassVar[tuple[Neighbours, ...]] = RELATIONS
@@ -46,6 +51,12 @@ class NoisySums(PrivateAlgorithm, OneSum):
     def deviation(self, setting: Setting) -> float:
         """Return the standard deviation of the noise of each sum, public."""
 
+    def units(self, setting: Setting) -> int:
+        """Return U: for people so fine that ⌊U/k⌋ is U/k up to a thousandth."""
+        if self.unit > 1 or setting.rows_per_person == 1:
+            return self.unit
+        return 1 << (10 + (setting.rows_per_person - 1).bit_length())
+
     def guarantee(self, setting: Setting) -> Guarantee:
         """Return the budget, exact."""
         self.check(setting)
@@ -53,11 +64,11 @@ class NoisySums(PrivateAlgorithm, OneSum):
 
     def statistic(self, rows: Rows, setting: Setting) -> Floats:
         """Return the party's exact sums."""
-        return self.contribution(self.initial(setting), rows, setting).astype(np.float64) / self.unit
+        return self.contribution(self.initial(setting), rows, setting).astype(np.float64) / self.units(setting)
 
     def result(self, state: Ints, setting: Setting) -> Statistic:
         """Return the noisy sums; negative ones are left as they are, for unbiased totals."""
-        return Statistic(values=state.astype(np.float64) / self.unit)
+        return Statistic(values=state.astype(np.float64) / self.units(setting))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,11 +82,11 @@ class GaussianSums(NoisySums):
 
     def law(self, setting: Setting) -> RoundedGaussian:
         """Return the noise of each sum, in integers."""
-        return RoundedGaussian.calibrated(self.budget, self.unit * self.sensitivity(setting))
+        return RoundedGaussian.calibrated(self.budget, self.units(setting) * self.sensitivity(setting))
 
     def deviation(self, setting: Setting) -> float:
         """Return the root of sigma^2 and of 1/12, the variance of rounding, in units of the sums."""
-        return math.hypot(self.law(setting).sigma, 1 / math.sqrt(12)) / self.unit
+        return math.hypot(self.law(setting).sigma, 1 / math.sqrt(12)) / self.units(setting)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,12 +100,12 @@ class LaplaceSums(NoisySums):
 
     def law(self, setting: Setting) -> DiscreteLaplace:
         """Return the noise of each sum, in integers."""
-        return DiscreteLaplace.calibrated(self.budget.epsilon, self.unit * self.sensitivity(setting))
+        return DiscreteLaplace.calibrated(self.budget.epsilon, self.units(setting) * self.sensitivity(setting))
 
     def deviation(self, setting: Setting) -> float:
         """Return sqrt(2 p) / (1 - p) with p = exp(-1 / scale), in units of the sums."""
         inverse = 1.0 / self.law(setting).scale
-        return math.sqrt(2.0 * math.exp(-inverse)) / -math.expm1(-inverse) / self.unit
+        return math.sqrt(2.0 * math.exp(-inverse)) / -math.expm1(-inverse) / self.units(setting)
 
 
 def predicted_classes(scores: Floats) -> Ints:
@@ -118,13 +129,15 @@ class CountedPairs(NoisySums):
         """Return the exact counts (K, K), true class by predicted class."""
         classes, _ = self.sum_shape(setting)
         counts = np.zeros(classes * classes, dtype=np.int64)
-        for block, labels in rows.blocks():
+        for block, labels, shares in rows.blocks():
             scores = np.asarray(block, dtype=np.float64)
             kept = ~null_records(scores, labels, classes)
+            parts = portions(self.units(setting), shares, len(labels))[kept]
             # A score too many is the last class's: whatever the model, a row is counted in one of the cells.
             predicted = np.minimum(predicted_classes(scores[kept]), classes - 1)
             cells = np.asarray(labels[kept], dtype=np.int64) * classes + predicted
-            counts += np.bincount(cells, minlength=classes * classes)
+            # Sums of whole numbers, exact in float64 below 2^53.
+            counts += np.bincount(cells, parts, classes * classes).astype(np.int64)
         return counts.reshape(classes, classes)
 
 
@@ -151,6 +164,7 @@ class ConfusionMatrix(CountedPairs, GaussianSums):
     Dong, Roth, Su, "Gaussian differential privacy", JRSS B 84 (2022), Theorem 1.
     """
 
+    people: ClassVar[str] = "each of k rows adds ⌊U/k⌋ of the U units that one record adds"
     measured: ClassVar[str] = "counts, l2"
 
     def sensitivity(self, setting: Setting) -> float:
@@ -181,6 +195,7 @@ class LaplaceConfusionMatrix(CountedPairs, LaplaceSums):
     Ghosh, Roughgarden, Sundararajan, "Universally utility-maximizing privacy mechanisms", STOC 2009.
     """
 
+    people: ClassVar[str] = "each of k rows adds ⌊U/k⌋ of the U units that one record adds"
     measured: ClassVar[str] = "counts, l1"
 
     def sensitivity(self, setting: Setting) -> float:
@@ -212,6 +227,7 @@ class ScoreHistogram(GaussianSums):
     """
 
     bins: int = 32
+    people: ClassVar[str] = "each of k rows adds ⌊U/k⌋ of the U units that one record adds"
     measured: ClassVar[str] = "counts, l2"
 
     def __post_init__(self) -> None:
@@ -240,9 +256,10 @@ class ScoreHistogram(GaussianSums):
         """Return the exact counts (histograms, 2, bins): rows of the other classes, rows of the class."""
         histograms = self._histograms(setting)
         counts = np.zeros(self.sum_shape(setting), dtype=np.int64)
-        for block, labels in rows.blocks():
+        for block, labels, shares in rows.blocks():
             scores = np.asarray(block, dtype=np.float64)
             kept = ~null_records(scores, labels, max(setting.classes, 2))
+            parts = portions(self.units(setting), shares, len(labels))[kept]
             truth = np.asarray(labels[kept], dtype=np.int64)
             # A score that the model does not have is zero.
             known = np.pad(scores[kept], ((0, 0), (0, max(histograms - scores.shape[1], 0))))
@@ -251,7 +268,8 @@ class ScoreHistogram(GaussianSums):
             for index in range(histograms):
                 positive = truth == (1 if histograms == 1 else index)
                 for side, chosen in enumerate((~positive, positive)):
-                    counts[index, side] += np.bincount(bins[chosen, index], minlength=self.bins)
+                    own = np.bincount(bins[chosen, index], parts[chosen], self.bins)
+                    counts[index, side] += own.astype(np.int64)
         return counts
 
 
@@ -316,6 +334,8 @@ class Discordance(ConfusionMatrix):
     of the difference between correlated proportions or percentages", Psychometrika 12 (1947).
     """
 
+    people: ClassVar[str] = "each of k rows adds ⌊U/k⌋ of the U units that one record adds"
+
     def sum_shape(self, setting: Setting) -> tuple[int, ...]:
         """Return (2,): rows that the first model alone gets right, rows that the second alone does."""
         return (2,)
@@ -330,12 +350,13 @@ class Discordance(ConfusionMatrix):
         """Return the exact counts (2,)."""
         width = setting.dimension // 2
         counts = np.zeros(2, dtype=np.int64)
-        for block, labels in rows.blocks():
+        for block, labels, shares in rows.blocks():
             scores = np.asarray(block, dtype=np.float64)
             kept = ~null_records(scores, labels, max(setting.classes, 2))
+            parts = portions(self.units(setting), shares, len(labels))[kept]
             truth = np.asarray(labels[kept], dtype=np.int64)
             first, second = (predicted_classes(part) == truth for part in (scores[kept, :width], scores[kept, width:]))
-            counts += [int((first & ~second).sum()), int((second & ~first).sum())]
+            counts += [int(parts[first & ~second].sum()), int(parts[second & ~first].sum())]
         return counts
 
 
@@ -386,7 +407,9 @@ class ErrorSums(NoisySums):
 
     and a null record nothing. Mean squared error, mean absolute error and R^2 of the clipped predictions follow from
     the sums. All is in integers from the row on: A = round(G a) and T = round(G t) with G = 1024, and the row adds
-    (G^2, 2 A^2, G A, G T, T^2), which is s exactly at a = A / G and t = T / G, both still in their ranges.
+    (G^2, 2 A^2, G A, G T, T^2), which is s exactly at a = A / G and t = T / G, both still in their ranges. A person's
+    row has a coarser grid, B = floor(G / sqrt(k)) in the place of G: it adds the part B^2 / G^2 <= 1 / k of s at A / B
+    and T / B, so that a person's rows together stay in the convex hull.
 
     Sensitivity
     -----------
@@ -424,20 +447,22 @@ class ErrorSums(NoisySums):
         """Return the exact sums (5,) in integers."""
         low, high = self.label_range
         total = np.zeros(5, dtype=np.int64)
-        for block, labels in rows.blocks():
+        for block, labels, shares in rows.blocks():
             predictions = np.asarray(block, dtype=np.float64)
             targets = np.asarray(labels, dtype=np.float64)
             kept = ~null_records(predictions, targets, setting.classes)
             # Fractions of the range, clipped before anything can overflow; a product with its reciprocal could.
             target = (np.clip(targets[kept], low, high) - low) / (high - low)
             predicted = (np.clip(predictions[kept, :1].sum(axis=1), low, high) - low) / (high - low)
-            error = np.rint(_GRID * np.abs(predicted - target)).astype(np.int64)
-            centred = np.rint(_GRID * (2.0 * target - 1.0)).astype(np.int64)
+            # Roots of whole numbers below 2^21 are never rounded up to the next whole number.
+            grid = np.floor(np.sqrt(portions(_UNIT, shares, len(labels))[kept])).astype(np.int64)
+            error = np.rint(grid * np.abs(predicted - target)).astype(np.int64)
+            centred = np.rint(grid * (2.0 * target - 1.0)).astype(np.int64)
             total += [
-                _UNIT * len(error),
+                int((grid * grid).sum()),
                 SQUARES_WEIGHT * int((error * error).sum()),
-                _GRID * int(error.sum()),
-                _GRID * int(centred.sum()),
+                int((grid * error).sum()),
+                int((grid * centred).sum()),
                 int((centred * centred).sum()),
             ]
         return total
@@ -471,6 +496,7 @@ class GaussianErrorSums(ErrorSums, GaussianSums):
     Dong, Roth, Su, "Gaussian differential privacy", JRSS B 84 (2022), Theorem 1.
     """
 
+    people: ClassVar[str] = "each of k rows adds the part B²/G² ≤ 1/k of what one record may add"
     measured: ClassVar[str] = "sums of errors, l2"
 
     def sensitivity(self, setting: Setting) -> float:
@@ -505,6 +531,7 @@ class LaplaceErrorSums(ErrorSums, LaplaceSums):
     Dwork, McSherry, Nissim, Smith, "Calibrating noise to sensitivity in private data analysis", TCC 2006, Theorem 1.
     """
 
+    people: ClassVar[str] = "each of k rows adds the part B²/G² ≤ 1/k of what one record may add"
     measured: ClassVar[str] = "sums of errors, l1"
 
     def sensitivity(self, setting: Setting) -> float:

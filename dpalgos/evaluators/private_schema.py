@@ -10,10 +10,11 @@ from typing import ClassVar
 
 import numpy as np
 
-from dpalgos.algorithms import ApproximateAlgorithm
+from dpalgos.algorithms import ApproximateAlgorithm, Refused
 from dpalgos.errors import ParameterError
 from dpalgos.evaluators.noisy_sums import LaplaceSums
 from dpalgos.guarantees import RELATIONS, Guarantee, Neighbours, Numerics, Setting
+from dpalgos.mechanisms.fixed_point import portions
 from dpalgos.mechanisms.partition_selection import PartitionSelection
 from dpalgos.models import Statistic
 from dpalgos.neighbouring import NeighbouringPair, one_row_apart
@@ -51,6 +52,7 @@ class BinCounts(LaplaceSums):
 
     bins: int = 2
     columns: int | None = None
+    people: ClassVar[str] = "each of k rows adds ⌊U/k⌋ of the U units that one record adds"
     measured: ClassVar[str] = "counts, l1"
 
     def __post_init__(self) -> None:
@@ -82,14 +84,15 @@ class BinCounts(LaplaceSums):
     def contribution(self, state: Ints, rows: Rows, setting: Setting) -> Ints:
         """Return the exact counts (columns, bins)."""
         counts = np.zeros(self.sum_shape(setting), dtype=np.int64)
-        for block, labels in rows.blocks():
+        for block, labels, shares in rows.blocks():
             numbers = np.asarray(block, dtype=np.float64)
-            kept = numbers[~null_records(numbers, labels, setting.classes)]
+            real = ~null_records(numbers, labels, setting.classes)
+            kept, parts = numbers[real], portions(self.units(setting), shares, len(labels))[real]
             inside = (kept >= 0) & (kept < self.bins)
             places = np.where(inside, kept, 0).astype(np.int64)
             for column in range(self._columns(setting)):
-                found = places[inside[:, column], column]
-                counts[column] += np.bincount(found, minlength=self.bins)
+                own = inside[:, column]
+                counts[column] += np.bincount(places[own, column], parts[own], self.bins).astype(np.int64)
         return counts
 
 
@@ -156,6 +159,7 @@ class KeySelection(ApproximateAlgorithm):
     first: int = 0
     most: int = 256
     source: ClassVar[str] = "Desfontaines et al. 2022, Theorem 2"
+    people: ClassVar[str] = Refused("a person's rows may hold several keys of one column")
     relations: ClassVar[tuple[Neighbours, ...]] = RELATIONS
     audited_rows: ClassVar[int] = 64
     measured: ClassVar[str] = "counts, l1"
@@ -244,7 +248,7 @@ class KeySelection(ApproximateAlgorithm):
         held = slice(self.first, self.first + self.columns * width)
         counts: list[Counter[bytes]] = [Counter() for _ in range(self.columns)]
         for rows in parties:
-            for block, labels in rows.blocks():
+            for block, labels, _ in rows.blocks():
                 numbers = np.asarray(block, dtype=np.float64)
                 kept = numbers[~null_records(numbers, labels, setting.classes)][:, held]
                 keys = np.rint(255.0 * np.clip(kept, 0.0, 1.0)).astype(np.uint8).reshape(len(kept), self.columns, width)

@@ -87,15 +87,15 @@ def _write(row: Floats, limit: float, out: Numbers) -> None:
 
 
 @compiled_in_order
-def encode(features: Features, radius: float, scale: float, limit: float, out: Numbers) -> None:
-    """Write rows (m, d), clipped to the radius, in grid units to out (m, d)."""
+def encode(features: Features, radius: float, scales: Floats, limits: Floats, out: Numbers) -> None:
+    """Write rows (m, d), clipped to the radius, to out (m, d): each by its own scale, to its own squared norm, (m,)."""
     row = np.empty(features.shape[1])
     for r in range(len(features)):
         for j in range(row.size):
             row[j] = features[r, j]
         _clip(row, _norm(row), radius)
-        row *= scale
-        _write(row, limit, out[r])
+        row *= scales[r]
+        _write(row, limits[r], out[r])
 
 
 @compiled_in_order
@@ -147,13 +147,13 @@ def encode_columns(
     weights: NDArray[np.float32],
     radius: float,
     scale: float,
-    limit: float,
+    limits: Floats,
 ) -> None:
     """Replace columns (K, m), a row's K numbers below each other, by what :func:`encode` writes of the rows.
 
     Each row is multiplied by its entry of ``norms`` (m,), clipped to the radius and multiplied by its entry of
-    ``weights`` (m,), at most 1, before it is rounded. Every step runs over many rows at once, class after class, so
-    that it is vectorised and yet rounds in one order.
+    ``weights`` (m,), at most 1, before it is rounded to a squared norm of at most its entry of ``limits`` (m,). Every
+    step runs over many rows at once, class after class, so that it is vectorised and yet rounds in one order.
     """
     outputs, m = columns.shape
     held, row, whole = np.empty((outputs, _TILE)), np.empty(outputs), np.empty(outputs)
@@ -162,6 +162,7 @@ def encode_columns(
         size = min(_TILE, m - first)
         # Slices, whose places need no look at the sign: otherwise nothing is vectorised.
         own_norms, own_weights = norms[first : first + size], weights[first : first + size]
+        own_limits = limits[first : first + size]
         squares[:] = 0.0
         for k in range(outputs):
             numbers, column = held[k, :size], columns[k, first : first + size]
@@ -193,7 +194,7 @@ def encode_columns(
                 squares[i] += rounded * rounded
         over = 0
         for i in range(size):
-            over += 0 if squares[i] <= limit else 1
+            over += 0 if squares[i] <= own_limits[i] else 1
         if over:
             # Where rounding has left the ball, entries are truncated towards zero, as in encode.
             factors[:size] = squares[:size]
@@ -202,11 +203,11 @@ def encode_columns(
                 numbers, column = held[k, :size], columns[k, first : first + size]
                 for i in range(size):
                     truncated = np.trunc(numbers[i] * (1.0 - 2.0**-48))
-                    value = column[i] if factors[i] <= limit else truncated
+                    value = column[i] if factors[i] <= own_limits[i] else truncated
                     column[i] = value
                     squares[i] += value * value
             for i in range(size):
-                if not squares[i] <= limit:
+                if not squares[i] <= own_limits[i]:
                     row[:] = held[:, i]
-                    _write(row, limit, whole)
+                    _write(row, own_limits[i], whole)
                     columns[:, first + i] = whole

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from fractions import Fraction
 from functools import lru_cache
 from typing import TypeVar
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Neighbours
 from dpalgos.parallel import pieces
-from dpalgos.rows import Features, Floats, Ints, clip_to_unit_ball
+from dpalgos.rows import Features, Floats, Ints, Shares, clip_to_unit_ball
 
 EXACT = 2.0**53
 """float64 holds every whole number up to here."""
@@ -126,12 +127,69 @@ def squared_limit(radius: float, scale: float) -> float:
     return float(limit)
 
 
+def by_norm(rows: int) -> Fraction:
+    """Return 1/k²: the squared weight of each of k rows whose vectors are added up, or one factor of whose products."""
+    return Fraction(1, rows * rows)
+
+
+def by_square(rows: int) -> Fraction:
+    """Return 1/k: the squared weight of each of k rows whose squares xxᵀ are added up."""
+    return Fraction(1, rows)
+
+
+def weights_of(
+    shares: Shares, limit: float, squared_weight: Callable[[int], Fraction] = by_norm
+) -> tuple[Floats, Floats]:
+    """Return what rows of people weigh: each row's factor, and the squared norm that it may have, both (m,).
+
+    Guarantee
+    ---------
+    Let a record be a person with k rows in what is summed, each of whom says k. A row that contributes nothing (it is
+    null, or no number) only leaves a term out below, and a person without rows adds zero. Let L² be ``limit``, the
+    squared norm that no single record's row exceeds, and s(k) the squared weight. Every encoded row has a squared norm
+    of at most ⌊L² s(k)⌋, in whole numbers. Then whatever all k rows add lies in the convex hull of zero and what single
+    rows may add, and a convex function, such as the distance of two such sums in any norm, is nowhere larger on the
+    hull than on what spans it. So each sensitivity is that of single rows, under both relations (zero is what a null
+    record adds):
+
+    - *sums of vectors* (s = 1/k²): each of norm at most L/k, together at most L;
+    - *outer products* l ⊗ r, l of norm at most L/k (s = 1/k²) and r of at most R: together at most L R in the Frobenius
+      norm. The factor that is weighed must make no score, or scores would depend on k;
+    - *squares* xxᵀ (s = 1/k): together positive semidefinite of trace at most L². Two such matrices A, B are ‖A − B‖² =
+      ‖A‖² + ‖B‖² − 2 tr AB ≤ 2L⁴ apart. (A row weighed in one of its factors alone is not symmetric once it is rounded,
+      and may be farther away.) Any other norm: xxᵀ = (‖x‖²/L²) yyᵀ with ‖y‖ = L, and k ‖x‖²/L² ≤ 1;
+    - *sums with a count* (:class:`~dpalgos.integer_sums.ClassSums`, s = (c/a)², c = ⌊a/k⌋).
+
+    ⌊·⌋ is essential: k ⌈L/k⌉ exceeds L. So is that k is the same in all blocks, chunks and parts.
+
+    Parameters
+    ----------
+    shares : array (m,)
+        k of each row; a row whose k is below 1 weighs nothing.
+    limit : float
+        A whole number, see :func:`squared_limit`.
+    squared_weight : callable
+        Of k, at most 1/k² or as above.
+    """
+    values, places = np.unique(shares, return_inverse=True)
+    squared = [squared_weight(int(rows)) if rows >= 1 else Fraction(0) for rows in values]
+    limits = np.array([math.floor(Fraction(limit) * each) for each in squared], dtype=np.float64)
+    return np.sqrt(np.array(squared, dtype=np.float64))[places], limits[places]
+
+
+def portions(unit: int, shares: Shares | None, count: int) -> Ints:
+    """Return ⌊unit/k⌋ for each of ``count`` rows, (m,): a person's together are at most one unit."""
+    if shares is None:
+        return np.full(count, unit)
+    return np.where(shares >= 1, unit // np.maximum(shares, 1).astype(np.int64), 0)
+
+
 def encoded_radius(radius: float, scale: float) -> float:
     """Return the l2 norm in grid units that no encoded row exceeds: sqrt(floor((scale * radius)^2)), rounded up."""
     return math.nextafter(math.sqrt(squared_limit(radius, scale)), math.inf)
 
 
-def encode_rows(features: Features, radius: float, scale: float) -> Ints:
+def encode_rows(features: Features, radius: float, scale: float, weights: tuple[Floats, Floats] | None = None) -> Ints:
     """Encode rows on the integer grid so that each has integer norm at most ``scale * radius``.
 
     Guarantee
@@ -151,16 +209,25 @@ def encode_rows(features: Features, radius: float, scale: float) -> Ints:
         Bound on a row's l2 norm.
     scale : float
         Grid units per unit of the features; a power of two makes decoding exact.
+    weights : (array (m,), array (m,)), optional
+        What rows of people weigh (:func:`weights_of`): a row within the radius is multiplied by its factor, and its
+        integers' squared norm is at most its own limit.
 
     Returns
     -------
     array (m, d) of int64
     """
-    return encode_into(np.empty(features.shape, dtype=np.int64), features, radius, scale)
+    return encode_into(np.empty(features.shape, dtype=np.int64), features, radius, scale, weights)
 
 
 def encode_into(
-    out: NDArray[_Number], features: Features, radius: float, scale: float, *, compiled: bool = False
+    out: NDArray[_Number],
+    features: Features,
+    radius: float,
+    scale: float,
+    weights: tuple[Floats, Floats] | None = None,
+    *,
+    compiled: bool = False,
 ) -> NDArray[_Number]:
     """Write what :func:`encode_rows` returns to an array (m, d) of any type that holds it, and return that.
 
@@ -172,14 +239,17 @@ def encode_into(
         Whether the work is worth the compiler's start. A norm may then differ in its last bit, hence an entry by one
         unit, so public numbers alone are to decide.
     """
-    limit = squared_limit(radius, scale)
+    factors, limits = weights or (np.ones(len(features)), np.full(len(features), squared_limit(radius, scale)))
     if compiled:
         from dpalgos.mechanisms import _compiled_encoding
 
-        _compiled_encoding.encode(features, radius, scale, limit, out)
+        _compiled_encoding.encode(features, radius, scale * factors, limits, out)
         return out
     for piece in pieces(*features.shape):
-        clipped = clip_to_unit_ball(features[piece], radius) * scale
+        clipped = clip_to_unit_ball(features[piece], radius) * (
+            scale if weights is None else scale * factors[piece, None]
+        )
+        limit = limits[piece]
         encoded = np.rint(clipped)
         # Integers: sums of squares are exact in float64 below 2^53, and above it they exceed the limit all the same.
         outside = np.flatnonzero(np.einsum("ij,ij->i", encoded, encoded) > limit)
@@ -187,7 +257,7 @@ def encode_into(
         while outside.size:
             encoded[outside] = np.trunc(clipped[outside] * max(0.0, 1.0 - excess))
             excess *= 4.0
-            remaining = np.einsum("ij,ij->i", encoded[outside], encoded[outside]) > limit
+            remaining = np.einsum("ij,ij->i", encoded[outside], encoded[outside]) > limit[outside]
             outside = outside[remaining]
         out[piece] = encoded
     return out

@@ -10,7 +10,7 @@ import numpy as np
 from dpalgos.algorithms import OneSum, PrivateAlgorithm, ProjectionAlgorithm
 from dpalgos.features.public_map import RowFeatures
 from dpalgos.guarantees import RELATIONS, Guarantee, Loss, Neighbours, Setting, Trust
-from dpalgos.mechanisms.fixed_point import encode_rows, encoded_radius, sum_sensitivity
+from dpalgos.mechanisms.fixed_point import encode_rows, encoded_radius, squared_limit, sum_sensitivity, weights_of
 from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
 from dpalgos.models import LinearModel, released_kind
 from dpalgos.neighbouring import NeighbouringPair, antipodal_pair
@@ -82,6 +82,7 @@ class PrivateCentring(PrivateAlgorithm, OneSum, ProjectionAlgorithm):
     """
 
     source: ClassVar[str] = "Sun, Suresh, Menon 2023, section 4: features centred privately"
+    people: ClassVar[str] = "k rows of norm at most R/k each: their sum is no longer than R"
     # Of all parties' rows together, by a curator or by sums: no aggregation of parties' own means is registered.
     trusts: ClassVar[tuple[Trust, ...]] = (Trust.CENTRAL,)
     relations: ClassVar[tuple[Neighbours, ...]] = RELATIONS
@@ -122,9 +123,11 @@ class PrivateCentring(PrivateAlgorithm, OneSum, ProjectionAlgorithm):
     def contribution(self, state: Ints, rows: Rows, setting: Setting) -> Ints:
         """Return the party's exact sum of encoded rows; null records add nothing."""
         total = np.zeros(self.sum_shape(setting), dtype=np.int64)
-        for features, labels in rows.blocks():
+        limit = squared_limit(1.0, self._scale(setting))
+        for features, labels, shares in rows.blocks():
             clean, _ = sanitise(features, labels, setting.classes)
-            total += encode_rows(clean, 1.0, self._scale(setting)).sum(axis=0)
+            weights = None if shares is None else weights_of(shares, limit)
+            total += encode_rows(clean, 1.0, self._scale(setting), weights).sum(axis=0)
         return total
 
     def result(self, state: Ints, setting: Setting) -> CentredRows:

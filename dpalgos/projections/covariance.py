@@ -129,8 +129,11 @@ def gram_matrix(parties: Sequence[Rows], setting: Setting) -> Floats:
     """Return the uncentred XᵀX of all rows, clipped to the unit ball and null records zero, (d, d)."""
     total = np.zeros((setting.dimension, setting.dimension))
     for rows in parties:
-        for features, labels in rows.blocks():
+        for features, labels, shares in rows.blocks():
             clean, _ = sanitise(features, labels, setting.classes)
+            if shares is not None:
+                # As where squares are encoded: k rows of 1/√k, together of trace at most 1.
+                clean = clean * np.sqrt(np.where(shares >= 1, 1.0 / np.maximum(shares, 1), 0.0))[:, None]
             total += clean.T @ clean
     return total
 
@@ -208,6 +211,9 @@ class AnalyzeGauss(PrivateAlgorithm, CovarianceSum):
     """
 
     source: ClassVar[str] = "Dwork et al. 2014, Algorithm 1; Wang et al. 2024, Algorithm 2, corrected"
+    people: ClassVar[str] = (
+        "k rows of squared norm at most R²/k each: their Σ xxᵀ is positive semidefinite of trace at most R²"
+    )
     claim: ClassVar[Claim | None] = Claim("(epsilon, delta)-DP", "Dwork et al. 2014, Theorem 4")
     budgets: ClassVar[tuple[type[Loss], ...]] = GAUSSIAN_BUDGETS
 
@@ -302,6 +308,9 @@ class ModSulq(ApproximateAlgorithm, CovarianceSum):
     """
 
     source: ClassVar[str] = "Chaudhuri, Sarwate, Sinha 2013, Algorithm 1"
+    people: ClassVar[str] = (
+        "k rows of squared norm at most R²/k each: their Σ xxᵀ is positive semidefinite of trace at most R²"
+    )
     claim: ClassVar[Claim | None] = Claim("(epsilon, delta)-DP", "Chaudhuri, Sarwate, Sinha 2013, Theorem 1")
 
     measured: ClassVar[str] = "upper triangle of XᵀX, l2"

@@ -127,6 +127,9 @@ class Ppca(PureAlgorithm, PrincipalDirections):
     """
 
     source: ClassVar[str] = "Chaudhuri, Sarwate, Sinha 2013, Algorithm 2; Kapralov, Talwar 2013 for several directions"
+    people: ClassVar[str] = (
+        "k rows of squared norm at most R²/k each: their Σ xxᵀ is positive semidefinite of trace at most R²"
+    )
     relations: ClassVar[tuple[Neighbours, ...]] = RELATIONS
     measured: ClassVar[str] = "XᵀX, Frobenius"
     norm: ClassVar[int] = 2

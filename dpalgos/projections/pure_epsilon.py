@@ -86,6 +86,9 @@ class LaplaceCovariance(PureAlgorithm, CovarianceSum):
     """
 
     source: ClassVar[str] = "Huang et al. 2021, Algorithm 1, steps 1–5, with d/sqrt(2) + 1 instead of 2d"
+    people: ClassVar[str] = (
+        "k rows of squared norm at most R²/k each: their Σ xxᵀ is positive semidefinite of trace at most R²"
+    )
     measured: ClassVar[str] = "upper triangle of XᵀX, l1"
     norm: ClassVar[int] = 1
 
@@ -144,6 +147,9 @@ class PublishedLaplaceCovariance(PureAlgorithm, TruncatedDirections):
     """
 
     source: ClassVar[str] = "Huang et al. 2021, Algorithm 1, steps 1–5"
+    people: ClassVar[str] = (
+        "k rows of squared norm at most R²/k each: their Σ xxᵀ is positive semidefinite of trace at most R²"
+    )
     claim: ClassVar[Claim | None] = Claim("(epsilon, 0)-DP", "Huang et al. 2021, Theorem 1, of the covariance")
     relations: ClassVar[tuple[Neighbours, ...]] = RELATIONS
     measured: ClassVar[str] = "upper triangle of XᵀX/n, l1"
@@ -203,6 +209,9 @@ class RadialCovariance(PureAlgorithm, CovarianceSum):
     """
 
     source: ClassVar[str] = "Hardt, Talwar 2010 (K-norm mechanism), on symmetric matrices"
+    people: ClassVar[str] = (
+        "k rows of squared norm at most R²/k each: their Σ xxᵀ is positive semidefinite of trace at most R²"
+    )
 
     def guarantee(self, setting: Setting) -> Guarantee:
         """Return the budget."""

@@ -92,7 +92,7 @@ class PublishedSvd(Unproved, ApproximateAlgorithm, TruncatedDirections):
         total = np.zeros((setting.dimension, setting.dimension))
         for party, rows in enumerate(parties):
             stream = noise.stream(f"rows-{party}", rows.fingerprint())
-            for features, labels in rows.blocks():
+            for features, labels, _ in rows.blocks():
                 clean, _ = sanitise(features, labels, setting.classes)
                 noisy = clean + deviation * normals(stream, features.size).reshape(features.shape)
                 total += noisy.T @ noisy

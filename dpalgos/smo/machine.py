@@ -40,7 +40,7 @@ def gather_raw(parties: Sequence[Rows], classes: int, dimension: int) -> tuple[A
     labels: list[Ints] = []
     sparse: bool | None = None
     for rows in parties:
-        for block, block_labels in rows.blocks():
+        for block, block_labels, _ in rows.blocks():
             kept = ~null_records(block, block_labels, classes)
             readable = _readable(block[kept])
             if sparse is None:

@@ -110,6 +110,9 @@ class ClassMeansDiscriminant(ClassSumTrainer, OneSum):
     """
 
     source: ClassVar[str] = "ours; noisy class means, after Fisher 1936"
+    people: ClassVar[str] = (
+        "each of k rows adds c = ⌊a/k⌋ and at most R c/a: together a point of the hull of single rows"
+    )
 
     def guarantee(self, setting: Setting) -> Guarantee:
         """Return the budget."""

@@ -20,7 +20,7 @@ from dpalgos.noise import NoiseSource
 from dpalgos.registry import register
 from dpalgos.resources import Work, gathering_work
 from dpalgos.rows import Floats, Rows
-from dpalgos.solvers import Problem, certified_minimiser, rounding_bound
+from dpalgos.solvers import certified_minimiser, rounding_bound
 from dpalgos.summation import GAUSSIAN_BUDGETS, gaussian_guarantee
 from dpalgos.trainers.linear import LinearClassifierTrainer
 from dpalgos.trainers.output_perturbation import SOLVER_ASSUMPTION
@@ -89,28 +89,15 @@ class _Consensus(LinearClassifierTrainer):
         At least what :func:`~dpalgos.solvers.certified_minimiser` is proved to reach on any rows: ‖z − uᵢ‖ ≤ R, so that
         the linear term is at most ρR and the minimiser, within G/ρ of z − uᵢ, at most R + G/ρ.
         """
-        weights, width = self.task.shape(setting)
-        rows, slope, reach = max(setting.sizes, default=0), self.slope(setting), self.reach(setting)
-        problem = Problem(
-            features=np.broadcast_to(0.0, (rows, width)),
-            targets=np.broadcast_to(0.0, (rows, weights)),
-            loss=self.task.loss,
-            regularisation=self.penalty,
-        )
+        slope, reach = self.slope(setting), self.reach(setting)
+        problem = self.task.largest_problem(setting, self.penalty)
         longest = np.array([reach + slope / self.penalty])
         error = rounding_bound(problem, slope=np.array([slope]), weight=longest, linear=self.penalty * reach)
         return max(_TOLERANCE, 4.0 * (problem.smoothness / self.penalty + 1.0) * float(error[0]))
 
     def local_minimiser(self, rows: Rows, centre: Floats, setting: Setting) -> Floats:
         """Return a party's step from z − uᵢ, (m, p)."""
-        features, targets = self.task.gather([rows], setting)
-        problem = Problem(
-            features=features,
-            targets=targets,
-            loss=self.task.loss,
-            regularisation=self.penalty,
-            linear=-self.penalty * centre,
-        )
+        problem = self.task.problem([rows], setting, self.penalty, -self.penalty * centre)
         return certified_minimiser(problem, self.solver_tolerance(setting))
 
     def consensus(self, weights: Floats, duals: Floats, setting: Setting) -> Floats:
@@ -170,6 +157,9 @@ class ConsensusAdmm(PrivateAlgorithm, _Consensus):
     """
 
     source: ClassVar[str] = "Tavara, Schliep, Basu 2021, corrected: every exchanged iterate is a release"
+    people: ClassVar[str] = (
+        "the risk is the mean over people of the mean over their rows: each person's gradient is as short as one row's"
+    )
     budgets: ClassVar[tuple[type[Loss], ...]] = GAUSSIAN_BUDGETS
     relations: ClassVar[tuple[Neighbours, ...]] = RELATIONS
     measured: ClassVar[str] = "nᵢwᵢ of one step, l2"

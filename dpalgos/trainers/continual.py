@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from dpalgos.algorithms import OneSum
+from dpalgos.algorithms import OneSum, Refused
 from dpalgos.continual import model_of, nightly_budget, state_after
 from dpalgos.errors import ParameterError
 from dpalgos.gradient_sums import GradientSums
@@ -99,6 +99,7 @@ class FollowTheRegularisedLeader(LeaderTrainer, OneSum):
     """
 
     source: ClassVar[str] = "DP-FTRL, Kairouz et al. 2021"
+    people: ClassVar[str] = Refused("nights of people are not derived")
     adaptive: ClassVar[bool] = True
 
     def sums(self, setting: Setting) -> GradientSums:
@@ -171,6 +172,7 @@ class ContinualClassMeans(ClassSumTrainer):
     bands: int | None = None
 
     source: ClassVar[str] = "class means by factorisation of running sums, after Fichtenberger et al. 2023"
+    people: ClassVar[str] = Refused("nights of people are not derived")
     measured: ClassVar[str] = "the nights' sums of the rows of each class times the factor, in l2"
 
     def __post_init__(self) -> None:
@@ -222,11 +224,12 @@ class ContinualClassMeans(ClassSumTrainer):
         sums = self.class_sums(setting)
         nights = np.zeros((self.nights, *sums.shape(setting)), dtype=np.int64)
         first = 0
-        for features, labels in rows.blocks():
+        for features, labels, shares in rows.blocks():
             arrival = np.arange(first, first + len(labels)) % self.nights
             for night in np.unique(arrival):
                 block = sanitise(features[arrival == night], labels[arrival == night], setting.classes)
-                nights[night] += sums.of_block(*block, setting)
+                own = None if shares is None else shares[arrival == night]
+                nights[night] += sums.of_block(*block, own, setting)
             first += len(labels)
         return tuple(nights)
 
@@ -289,6 +292,7 @@ class ContinualLeader(LeaderTrainer):
     bands: int | None = None
 
     source: ClassVar[str] = "DP-FTRL by factorisation of running sums, Denisov et al. 2022"
+    people: ClassVar[str] = Refused("nights of people are not derived")
     measured: ClassVar[str] = "the nights' sums of clipped gradients times the factor, in l2"
 
     def __post_init__(self) -> None:

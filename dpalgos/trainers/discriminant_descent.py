@@ -19,7 +19,7 @@ from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian, total_mu
 from dpalgos.models import LinearModel
 from dpalgos.registry import register
 from dpalgos.resources import Work
-from dpalgos.rows import Array, Features, Floats, Ints, Rows, sanitise
+from dpalgos.rows import Block, Floats, Ints, Rows, sanitise
 from dpalgos.summation import gaussian_guarantee, grid
 from dpalgos.trainers.class_means import ClassSumTrainer, linear_model
 from dpalgos.validation import require_between, require_count, require_positive
@@ -126,6 +126,9 @@ class DiscriminantDescent(ClassSumTrainer):
     intercept_scaling: float = 0.25
 
     source: ClassVar[str] = "ours; noisy gradient descent from noisy class means"
+    people: ClassVar[str] = (
+        "as for class-means, then as for noisy-gd: the adaptive composition is of sums no one moves by more"
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -298,11 +301,11 @@ class _AddingUp:
     def dimension(self) -> int:
         return self._rows.dimension
 
-    def blocks(self) -> Iterator[tuple[Features, Array]]:
-        for features, labels in self._rows.blocks():
+    def blocks(self) -> Iterator[Block]:
+        for features, labels, shares in self._rows.blocks():
             clean, known = sanitise(features, labels, self._setting.classes)
-            self.total += self._sums.of_block(clean, known, self._setting)
-            yield features, labels
+            self.total += self._sums.of_block(clean, known, shares, self._setting)
+            yield features, labels, shares
 
     def fingerprint(self) -> NDArray[np.uint8]:
         return self._rows.fingerprint()

@@ -255,6 +255,10 @@ class NoisyGradientDescent(GradientSumTrainer[DescentState]):
     public_start: float = 0.0
 
     source: ClassVar[str] = "ours; full-batch DP gradient descent after Bassily, Smith, Thakurta 2014"
+    people: ClassVar[str] = (
+        "each of k rows' gradients is weighed 1/k in the factor that makes no score: their sum is no longer "
+        "than one row's"
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -373,6 +377,10 @@ class GradientPerturbation(MeanDescent):
     """
 
     source: ClassVar[str] = "Jayaraman et al. 2018, section 3.2"
+    people: ClassVar[str] = (
+        "each of k rows' gradients is weighed 1/k in the factor that makes no score: their sum is no longer "
+        "than one row's"
+    )
     claim: ClassVar[Claim | None] = Claim("(epsilon, delta)-DP by zCDP", "Jayaraman et al. 2018, Theorem 3.4")
     budgets: ClassVar[tuple[type[Loss], ...]] = GAUSSIAN_BUDGETS
 
@@ -414,6 +422,10 @@ class PublishedGradientPerturbation(ApproximateAlgorithm, MeanDescent):
     """
 
     source: ClassVar[str] = "Owusu-Agyemang et al. 2021, Theorem 7, Algorithm 1"
+    people: ClassVar[str] = (
+        "each of k rows' gradients is weighed 1/k in the factor that makes no score: their sum is no longer "
+        "than one row's"
+    )
     claim: ClassVar[Claim | None] = Claim("(epsilon, delta)-DP", "Owusu-Agyemang et al. 2021, Theorem 7")
 
     def guarantee(self, setting: Setting) -> Guarantee:
@@ -465,6 +477,10 @@ class LocalGradient(MeanDescent):
     """
 
     source: ClassVar[str] = "Owusu-Agyemang et al. 2021, section 5.1 (locally perturbed gradients)"
+    people: ClassVar[str] = (
+        "each of k rows' gradients is weighed 1/k in the factor that makes no score: their sum is no longer "
+        "than one row's"
+    )
     claim: ClassVar[Claim | None] = None
     trusts: ClassVar[tuple[Trust, ...]] = (Trust.CENTRAL,)
     budgets: ClassVar[tuple[type[Loss], ...]] = GAUSSIAN_BUDGETS

@@ -112,8 +112,7 @@ class EmpiricalRisk(Unproved, LinearTrainer):
 
     def problem(self, parties: Sequence[Rows], setting: Setting) -> Problem:
         """Return the risk over all parties' rows together."""
-        features, targets = self.task.gather(parties, setting)
-        return Problem(features=features, targets=targets, loss=self.task.loss, regularisation=self.regularisation)
+        return self.task.problem(parties, setting, self.regularisation)
 
     def fit(self, parties: Sequence[Rows], setting: Setting, noise: NoiseSource) -> LinearModel:
         """Return the minimiser over all parties' rows together."""

@@ -12,7 +12,7 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from dpalgos.algorithms import ApproximateAlgorithm, PureAlgorithm, Unproved
+from dpalgos.algorithms import ApproximateAlgorithm, PureAlgorithm, Refused, Unproved
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import RELATIONS, Claim, Guarantee, Neighbours, PureEpsilon, Setting, Trust
 from dpalgos.linear import LinearTask
@@ -25,7 +25,7 @@ from dpalgos.models import LinearModel
 from dpalgos.noise import NoiseSource
 from dpalgos.registry import register
 from dpalgos.rows import Floats, Rows
-from dpalgos.solvers import Problem, minimise
+from dpalgos.solvers import minimise
 from dpalgos.trainers.linear import LinearClassifierTrainer
 from dpalgos.validation import require_positive
 
@@ -96,7 +96,9 @@ class OneVsRestTrainer(LinearClassifierTrainer):
 
     def statistic(self, rows: Rows, setting: Setting) -> Floats:
         """Return the sum of gradients at zero weights, (m, p)."""
-        return sum((self.task.gradient(*block, setting) for block in rows.blocks()), np.zeros(self.task.shape(setting)))
+        return sum(
+            (self.task.gradient(*block[:2], setting) for block in rows.blocks()), np.zeros(self.task.shape(setting))
+        )
 
 
 def perturbed_minimiser(
@@ -109,14 +111,7 @@ def perturbed_minimiser(
     tolerance: float = TOLERANCE,
 ) -> Floats:
     """Return weights (m, p) with ‖∇‖ ≤ ``tolerance`` a weight row, of the risk plus ⟨linear, W⟩/n."""
-    features, targets = task.gather(parties, setting)
-    problem = Problem(
-        features=features,
-        targets=targets,
-        loss=task.loss,
-        regularisation=regularisation,
-        linear=linear / max(setting.rows, 1),
-    )
+    problem = task.problem(parties, setting, regularisation, linear / max(setting.rows, 1))
     return minimise(problem, tolerance).weights
 
 
@@ -193,6 +188,7 @@ class ObjectivePerturbation(PureAlgorithm, OneVsRestTrainer):
     """
 
     source: ClassVar[str] = "Chaudhuri, Monteleoni, Sarwate 2011, Algorithm 2; Wang et al. 2024, Algorithm 3, corrected"
+    people: ClassVar[str] = Refused("its Jacobian bound needs a Hessian of rank one, that of one row")
     claim: ClassVar[Claim | None] = Claim("epsilon-DP for the exact minimiser", "Chaudhuri et al. 2011, Theorem 9")
 
     relations: ClassVar[tuple[Neighbours, ...]] = RELATIONS
@@ -409,6 +405,7 @@ class GaussianObjectivePerturbation(ApproximateAlgorithm, OneVsRestTrainer):
     """
 
     source: ClassVar[str] = "Kifer, Smith, Thakurta 2012, Algorithm 1, Gaussian; constants derived anew"
+    people: ClassVar[str] = Refused("its Jacobian bound needs a Hessian of rank one, that of one row")
     relations: ClassVar[tuple[Neighbours, ...]] = RELATIONS
     claim: ClassVar[Claim | None] = Claim("(epsilon, delta)-DP for the exact minimiser", "Kifer et al. 2012, Theorem 2")
 
@@ -474,6 +471,7 @@ class ApproximateMinimaPerturbation(ApproximateAlgorithm, OneVsRestTrainer):
     tolerance: float | None = None
 
     source: ClassVar[str] = "Iyengar et al. 2019, Algorithm 1; constants derived anew"
+    people: ClassVar[str] = Refused("its Jacobian bound needs a Hessian of rank one, that of one row")
     relations: ClassVar[tuple[Neighbours, ...]] = RELATIONS
     claim: ClassVar[Claim | None] = Claim("(epsilon, delta)-DP", "Iyengar et al. 2019, Theorem 1")
 

@@ -18,7 +18,7 @@ from dpalgos.registry import register
 from dpalgos.resources import Work, gathering_work
 from dpalgos.rows import Floats, Ints, Rows
 from dpalgos.secure.noise_shares import RoundedRadial
-from dpalgos.solvers import Problem, certified_minimiser, rounding_bound
+from dpalgos.solvers import certified_minimiser, rounding_bound
 from dpalgos.summation import GAUSSIAN_BUDGETS, IntegerNoise, gaussian_guarantee
 from dpalgos.trainers.linear import LinearTrainer
 from dpalgos.validation import require_positive
@@ -69,8 +69,7 @@ class MinimiserSum(LinearTrainer, OneSum):
 
     def minimiser(self, rows: Rows, setting: Setting) -> Floats:
         """Return the weights (m, p) that minimise the party's own regularised risk."""
-        features, targets = self.task.gather([rows], setting)
-        problem = Problem(features=features, targets=targets, loss=self.task.loss, regularisation=self.regularisation)
+        problem = self.task.problem([rows], setting, self.regularisation)
         return certified_minimiser(problem, self.solver_tolerance(setting))
 
     def solver_tolerance(self, setting: Setting) -> float:
@@ -79,13 +78,8 @@ class MinimiserSum(LinearTrainer, OneSum):
         At least what :func:`~dpalgos.solvers.certified_minimiser` is proved to reach on any rows.
         """
         loss, rows = self.task.loss, max(setting.sizes, default=0)
-        weights, width = self.task.shape(setting)
-        problem = Problem(
-            features=np.broadcast_to(0.0, (rows, width)),
-            targets=np.broadcast_to(0.0, (rows, weights)),
-            loss=loss,
-            regularisation=self.regularisation,
-        )
+        weights, _ = self.task.shape(setting)
+        problem = self.task.largest_problem(setting, self.regularisation)
         slope = slope_at_minimum(loss, 2 if loss.separable else setting.classes, self.regularisation)
         # The risk at the minimiser is at most the risk at 0.
         label = loss.targets(np.zeros(1, dtype=np.int64), max(setting.classes, 2))
@@ -187,6 +181,9 @@ class OutputPerturbation(PrivateAlgorithm, _WeightedMinimiserSum):
     """
 
     source: ClassVar[str] = "Chaudhuri, Monteleoni, Sarwate 2011, Corollary 8, over parties and classes"
+    people: ClassVar[str] = (
+        "the risk is the mean over people of the mean over their rows: each person's gradient is as short as one row's"
+    )
     claim: ClassVar[Claim | None] = None
     budgets: ClassVar[tuple[type[Loss], ...]] = GAUSSIAN_BUDGETS
 
@@ -234,6 +231,9 @@ class RadialOutputPerturbation(PureAlgorithm, _WeightedMinimiserSum):
     """
 
     source: ClassVar[str] = "Chaudhuri, Monteleoni, Sarwate 2011, Algorithm 1, over parties and classes"
+    people: ClassVar[str] = (
+        "the risk is the mean over people of the mean over their rows: each person's gradient is as short as one row's"
+    )
     claim: ClassVar[Claim | None] = Claim("epsilon-DP for one party", "Chaudhuri et al. 2011, Theorem 6")
 
     def guarantee(self, setting: Setting) -> Guarantee:
@@ -409,6 +409,9 @@ class Pathak(_MinimiserMean):
     """
 
     source: ClassVar[str] = "Pathak, Rane, Raj 2010, Theorem 3"
+    people: ClassVar[str] = (
+        "the risk is the mean over people of the mean over their rows: each person's gradient is as short as one row's"
+    )
     claim: ClassVar[Claim | None] = Claim(
         "epsilon-DP",
         "Pathak, Rane, Raj 2010, Theorem 3",

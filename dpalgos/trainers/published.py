@@ -204,6 +204,10 @@ class TruexDescent(PlainDescent):
     honest: int | None = None
 
     source: ClassVar[str] = "Truex et al. 2019, section 4"
+    people: ClassVar[str] = (
+        "each of k rows' gradients is weighed 1/k in the factor that makes no score: their sum is no longer "
+        "than one row's"
+    )
     claim: ClassVar[Claim | None] = Claim("(epsilon, delta)-DP if t parties are honest", "Truex et al. 2019, section 4")
     trusts: ClassVar[tuple[Trust, ...]] = (Trust.CENTRAL,)
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpalgos.accounting.composition import gaussian_part, noise_multiplier
-from dpalgos.algorithms import ApproximateAlgorithm
+from dpalgos.algorithms import ApproximateAlgorithm, Refused
 from dpalgos.errors import ParameterError
 from dpalgos.gradient_sums import EncodedRows, GradientSums
 from dpalgos.guarantees import GaussianMu, Guarantee, Neighbours, Numerics, Setting, SlackGaussian
@@ -93,6 +93,7 @@ class SampledDescent(ApproximateAlgorithm, LinearTrainer):
     regularisation: float = 0.0
 
     source: ClassVar[str] = "Abadi et al. 2016; Zhu, Dong, Wang 2022"
+    people: ClassVar[str] = Refused("it draws rows, and a person with many is drawn more often")
     relations: ClassVar[tuple[Neighbours, ...]] = (Neighbours.REPLACE_SPECIAL,)
     measured: ClassVar[str] = "sum of clipped gradients, l2"
     norm: ClassVar[int] = 2

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from dpalgos.algorithms import Algorithm, PrivateAlgorithm, PureAlgorithm
+from dpalgos.algorithms import Algorithm, PrivateAlgorithm, PureAlgorithm, Refused
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import RELATIONS, Claim, Guarantee, Loss, Neighbours, Setting
 from dpalgos.keystream import KeyedNoise, public_secret
@@ -97,9 +97,9 @@ class HingeMinimisers(Algorithm):
         count = sum(rows.count for rows in parties)
         pooled, labels, filled = np.zeros((count, setting.dimension + 1)), np.zeros(count, dtype=np.int64), 0
         for rows in parties:
-            for block in rows.blocks():
-                part = slice(filled, filled + len(block[1]))
-                pooled[part, :-1], labels[part] = sanitise(*block, setting.classes)
+            for features, block_labels, _ in rows.blocks():
+                part = slice(filled, filled + len(block_labels))
+                pooled[part, :-1], labels[part] = sanitise(features, block_labels, setting.classes)
                 filled = part.stop
         # A null record has no constant feature either: a zero row moves no weight.
         pooled[:, -1] = np.where(labels == NULL_LABEL, 0.0, self.intercept_scaling)
@@ -159,6 +159,7 @@ class SmoOutputPerturbation(PrivateAlgorithm, HingeMinimisers):
     """
 
     source: ClassVar[str] = "Chaudhuri, Monteleoni, Sarwate 2011, Corollary 8, for the C-SVM and a certified solver"
+    people: ClassVar[str] = Refused("its solver's gap is certified for rows that weigh the same")
     budgets: ClassVar[tuple[type[Loss], ...]] = GAUSSIAN_BUDGETS
 
     def guarantee(self, setting: Setting) -> Guarantee:
@@ -225,6 +226,7 @@ class SmoLaplaceOutputPerturbation(PureAlgorithm, HingeMinimisers):
     intercept_scaling: float = 0.0
 
     source: ClassVar[str] = "Rubinstein, Bartlett, Huang, Taft 2012, Algorithm 1 (PrivateSVM-Finite)"
+    people: ClassVar[str] = Refused("its solver's gap is certified for rows that weigh the same")
     claim: ClassVar[Claim | None] = Claim("epsilon-DP", "Rubinstein et al. 2012, Theorem 10, for two classes")
 
     def guarantee(self, setting: Setting) -> Guarantee:

@@ -65,6 +65,9 @@ class SufficientStatistics(PrivateAlgorithm, OneSum):
     label_range: Sequence[float] = (-1.0, 1.0)
 
     source: ClassVar[str] = "sufficient statistics perturbation after Vu, Slavkovic 2009 and Wang 2018"
+    people: ClassVar[str] = (
+        "k rows of squared norm at most R²/k each: their Σ xxᵀ is positive semidefinite of trace at most R²"
+    )
     relations: ClassVar[tuple[Neighbours, ...]] = RELATIONS
     budgets: ClassVar[tuple[type[Loss], ...]] = GAUSSIAN_BUDGETS
     measured: ClassVar[str] = "Σ zzᵀ of z = (x, a t)/√(1 + a²), Frobenius"

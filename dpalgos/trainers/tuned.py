@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from dpalgos.accounting.composition import components, compose
 from dpalgos.accounting.profiles import GaussianProfile
 from dpalgos.accounting.selection import candidate_mu, selection_delta
-from dpalgos.algorithms import Algorithm, ApproximateAlgorithm, fit
+from dpalgos.algorithms import Algorithm, ApproximateAlgorithm, Refused, fit
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import (
     GaussianMu,
@@ -112,6 +112,7 @@ class Tuned(ApproximateAlgorithm):
     held_out: float = 0.2
 
     source: ClassVar[str] = "ours; private selection after Liu, Talwar 2019 and Koskela, Redberg, Wang 2024"
+    people: ClassVar[str] = Refused("it holds out rows, and not people, to score its candidates by")
     trusts: ClassVar[tuple[Trust, ...]] = (Trust.CENTRAL,)
     relations: ClassVar[tuple[Neighbours, ...]] = (Neighbours.REPLACE_ONE, Neighbours.REPLACE_SPECIAL)
     measured: ClassVar[str] = "that of the first candidate's trainer, of the rows that train"
@@ -317,7 +318,7 @@ def _scored(count: int, share: float) -> int:
 def _right(model: LinearModel | KernelModel, rows: Rows, classes: int) -> int:
     """Return how many rows a model classifies right; null records are never."""
     count = 0
-    for features, labels in rows.blocks():
+    for features, labels, _ in rows.blocks():
         known, wanted = sanitise(features, labels, classes)
         count += int((model.predict(known) == wanted).sum())
     return count

@@ -69,8 +69,8 @@ def public_sample(name: str, rows: int, seed: int) -> PublicSample:
     if len(dataset.classes) < 2:
         raise InputError(f"{name} has real labels; an audit needs a public set with classes")
     blocks = list(open_dataset(current_layout(), dataset).blocks())
-    features = np.concatenate([np.asarray(block, dtype=np.float64) for block, _ in blocks])
-    labels = np.concatenate([np.asarray(block, dtype=np.int64) for _, block in blocks])
+    features = np.concatenate([np.asarray(block, dtype=np.float64) for block, *_ in blocks])
+    labels = np.concatenate([np.asarray(block, dtype=np.int64) for _, block, _ in blocks])
     places = np.flatnonzero(labels < 2)
     if len(places) < 2 * rows:
         raise InputError(

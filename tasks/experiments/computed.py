@@ -152,7 +152,7 @@ def ingest_features(source: str, features: Sequence[int], name: str) -> None:
 
 
 def _rows(dataset: DatasetRef) -> tuple[Floats, Ints]:
-    features, labels = zip(*open_dataset(current_layout(), dataset).blocks(), strict=True)
+    features, labels, _ = zip(*open_dataset(current_layout(), dataset).blocks(), strict=True)
     return np.concatenate(features), np.concatenate(labels)
 
 

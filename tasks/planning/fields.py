@@ -74,7 +74,11 @@ def _setting(data: Json) -> Setting:
 
 
 def _setting_json(setting: Setting) -> Json:
-    return {**dataclasses.asdict(setting), "sizes": list(setting.sizes)}
+    given = {**dataclasses.asdict(setting), "sizes": list(setting.sizes)}
+    if setting.rows_per_person == 1:
+        # Plans of rows keep the identity that they had before people were known.
+        del given["rows_per_person"]
+    return given
 
 
 def _claim(data: Json) -> Claim:

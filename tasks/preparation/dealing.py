@@ -194,7 +194,7 @@ def _deal(dataset: DatasetRef, spec: AlgorithmSpec, kept: NDArray[np.int64]) -> 
     labels = None
     if rule.content_dependent:
         blocks = open_dataset(current_layout(), dataset).blocks()
-        labels = np.concatenate([block for _, block in blocks])[kept]
+        labels = np.concatenate([labels for _, labels, _ in blocks])[kept]
     dealt = rule.assign(len(kept), labels)
     return {str(party): kept[positions] for party, positions in dealt.items()}
 

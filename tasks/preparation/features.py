@@ -282,7 +282,7 @@ class _Mapped:
         self._rows, self._through = rows, through
 
     def __iter__(self) -> Iterator[tuple[Floats, Array]]:
-        for features, labels in open_dataset(current_layout(), self._rows).blocks():
+        for features, labels, _ in open_dataset(current_layout(), self._rows).blocks():
             yield self._through(np.asarray(features, dtype=np.float64)), labels
 
 

@@ -62,7 +62,7 @@ def row_map(dataset: DatasetRef, name: str) -> RowMap:
     learnt: RowMap = (
         AlgorithmSpec("normalisations", name)
         .build()
-        .learn(np.asarray(features, dtype=np.float64) for features, _ in stored.blocks())
+        .learn(np.asarray(features, dtype=np.float64) for features, *_ in stored.blocks())
     )
     return learnt
 

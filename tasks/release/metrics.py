@@ -69,7 +69,7 @@ class Measured:
 
 
 def _scored(rows: Rows) -> tuple[Floats, NDArray[np.generic]]:
-    scores, labels = zip(*rows.blocks(), strict=True)
+    scores, labels, _ = zip(*rows.blocks(), strict=True)
     return np.concatenate(scores), np.concatenate(labels)
 
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from dpalgos.features.public_map import RowFeatures
 from dpalgos.parallel import SpreadRows
-from dpalgos.rows import Array, Features, Ints, MappedRows, RowMap, Rows, fits
+from dpalgos.rows import Block, Features, Ints, MappedRows, RowMap, Rows, fits
 from dpalgos.secure.primitives import SecureAggregationError
 from storage.atomic import write_bytes
 from storage.errors import RefusedError, StorageError
@@ -217,7 +217,7 @@ class NightRows:
         """Features a row."""
         return self._dimension
 
-    def blocks(self) -> Iterator[tuple[Features, Array]]:
+    def blocks(self) -> Iterator[Block]:
         """Yield tonight's rows."""
         yield from self._rows.blocks()
 

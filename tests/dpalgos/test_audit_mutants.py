@@ -57,7 +57,7 @@ class ClippedAfterNoise(ClassMeansDiscriminant):
     def contribution(self, state: Ints, rows: Rows, setting: Setting) -> Ints:
         total = np.zeros(self.sum_shape(setting), dtype=np.int64)
         sums = self.class_sums(setting)
-        for features, labels in rows.blocks():
+        for features, labels, _ in rows.blocks():
             for row, label in zip(features, labels, strict=True):
                 if label >= 0:
                     total[label] += np.rint(np.append(row, 0.0) * sums.scale).astype(np.int64)
@@ -111,7 +111,7 @@ class LearntProjection(PrivateAlgorithm):
         basis = leading_basis(gram_matrix(parties, setting), 1).basis
         sums: Floats = np.zeros((2, 1))
         for rows in parties:
-            for features, labels in rows.blocks():
+            for features, labels, _ in rows.blocks():
                 for label in (0, 1):
                     sums[label] += (features[labels == label] @ basis).sum(axis=0)
         draws = normals(noise.stream("sums", sums), sums.size).reshape(sums.shape)

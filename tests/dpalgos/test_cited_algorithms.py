@@ -19,7 +19,7 @@ from dpalgos.keystream import KeyedNoise, public_secret
 from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
 from dpalgos.projections.ppca import Bingham, Ppca, PublishedPpca
 from dpalgos.rows import ArrayRows, Floats
-from dpalgos.solvers import Problem, minimise
+from dpalgos.solvers import minimise
 from dpalgos.testing import blobs
 from dpalgos.trainers.consensus_admm import ConsensusAdmm, PublishedConsensusAdmm
 from dpalgos.trainers.published import PublishedDualPerturbation
@@ -151,8 +151,7 @@ def test_admm_without_noise_comes_to_the_minimum_of_all_rows_together(classes: i
     parties, place = three_parties(classes)
     admm = ConsensusAdmm(budget=GaussianMu(1e6), iterations=200, penalty=0.1, regularisation=0.05)
     model = admm.fit(parties, place, keyed("admm"))
-    features, targets = admm.task.gather(parties, place)
-    problem = Problem(features=features, targets=targets, loss=admm.task.loss, regularisation=0.05)
+    problem = admm.task.problem(parties, place, 0.05)
     assert np.abs(model.weights - minimise(problem, 1e-10).weights).max() < 2e-4
 
 

@@ -111,7 +111,7 @@ def mutants() -> dict[str, type]:
         return Count.contribution(self, state, rows, setting)
 
     def telling(self: Count, state: Ints, rows: Rows, setting: Setting) -> Ints:
-        return np.zeros(1 + any(labels.any() for _, labels in rows.blocks()), dtype=np.int64)
+        return np.zeros(1 + any(labels.any() for _, labels, _ in rows.blocks()), dtype=np.int64)
 
     def unchecked(self: Count, setting: Setting) -> Guarantee:
         return Guarantee(losses=(self.budget,), neighbours=setting.neighbours, numerics=Numerics.EXACT)
@@ -121,15 +121,15 @@ def mutants() -> dict[str, type]:
         return dataclasses.replace(pair, right=pair.left)
 
     def counting_all(self: Count, state: Ints, rows: Rows, setting: Setting) -> Ints:
-        return np.array([sum((np.asarray(labels, dtype=np.float64) <= 0).sum() for _, labels in rows.blocks())])
+        return np.array([sum((np.asarray(labels, dtype=np.float64) <= 0).sum() for _, labels, _ in rows.blocks())])
 
     def logging_some(self: Count, state: Ints, rows: Rows, setting: Setting) -> Ints:
-        if not all(np.isfinite(features).all() for features, _ in rows.blocks()):
+        if not all(np.isfinite(features).all() for features, *_ in rows.blocks()):
             logging.getLogger(__name__).warning("some rows are null")
         return Count.contribution(self, state, rows, setting)
 
     def warning_some(self: Count, state: Ints, rows: Rows, setting: Setting) -> Ints:
-        for features, _ in rows.blocks():
+        for features, *_ in rows.blocks():
             np.asarray(features).sum()
         return Count.contribution(self, state, rows, setting)
 
@@ -138,7 +138,7 @@ def mutants() -> dict[str, type]:
         return Count.contribution(self, state, rows, setting)
 
     def of_a_cell(self: Count, state: Ints, rows: Rows, setting: Setting) -> Ints:
-        for features, _ in rows.blocks():
+        for features, *_ in rows.blocks():
             np.zeros(setting.dimension)[np.nan_to_num(features).argmax(axis=1)]
         return Count.contribution(self, state, rows, setting)
 

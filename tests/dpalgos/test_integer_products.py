@@ -56,7 +56,7 @@ def test_a_gram_matrix_does_not_depend_on_blocks_or_cores(
     monkeypatch.setattr(gram_sums, "_PART_ENTRIES", 240)
     features = np.random.default_rng(5).normal(size=(300, 6))
     features[7] = np.nan
-    blocks = [(features[start : start + block], np.zeros(block)) for start in range(0, 300, block)]
+    blocks = [(features[start : start + block], np.zeros(block), None) for start in range(0, 300, block)]
     encoded = encode_rows(features, 1.0, 2.0**16).astype(object)
     expected = pack((encoded.T @ encoded).astype(np.int64))
     assert np.array_equal(packed_gram(blocks, lambda rows, _: rows, 6, 2.0**16), expected)

@@ -22,7 +22,8 @@ def test_the_constant_stays_in_the_ball_and_comes_back_as_intercept() -> None:
     task = LinearTask(loss=HuberHinge(), intercept_scaling=2.0)
     rows = blobs(30, 5, 3, 0)
     setting = setting_of([rows], 3)
-    wide, targets = task.gather([rows], setting)
+    problem = task.problem([rows], setting, 1.0)
+    wide, targets = problem.features, problem.targets
     assert wide.shape == (30, 6)
     assert targets.shape == (30, 3)
     assert task.shape(setting) == (3, 6)

@@ -247,15 +247,17 @@ def test_compiled_unit_rows_are_those_of_numpy(constant: float, mean_weight: flo
     labels = np.resize(np.arange(4), len(rows))
     labels[-5:] = -1
     setting = Setting(sizes=(10**8,), dimension=4, classes=4)
-    made = sums._encoded((rows, labels), 10**8, setting)
-    plain = sums._encoded((rows.astype(np.float64), labels), 10**8, setting)
+    made = sums._encoded((rows, labels, None), 10**8, setting)
+    plain = sums._encoded((rows.astype(np.float64), labels, None), 10**8, setting)
     assert np.abs(made.units - plain.units).max() <= 1
     np.testing.assert_allclose(made.norms, plain.norms, rtol=1e-6)
     np.testing.assert_array_equal(made.targets, plain.targets)
     assert not made.units[-5:].any()
     assert not made.norms[-5:].any()
     assert max(squared_norms(made.units.astype(np.int64))) <= 2**28
-    alone = [sums._encoded((rows[at : at + 1], labels[at : at + 1]), 10**8, setting) for at in range(0, len(rows), 97)]
+    alone = [
+        sums._encoded((rows[at : at + 1], labels[at : at + 1], None), 10**8, setting) for at in range(0, len(rows), 97)
+    ]
     assert all(
         np.array_equal(one.units[0], made.units[at]) for one, at in zip(alone, range(0, len(rows), 97), strict=True)
     )
@@ -271,14 +273,14 @@ def test_compiled_columns_keep_the_bound_and_are_total(radius: float, scale: flo
     norms = np.random.default_rng(11).uniform(0, 1, len(rows)).astype(np.float32)
     weights = np.where(np.arange(len(rows)) % 3 == 0, np.float32(0.4), np.float32(1.0))
     columns, limit = np.ascontiguousarray(rows.T), squared_limit(radius, scale)
-    _compiled_encoding.encode_columns(columns, norms, weights, radius, scale, limit)
+    _compiled_encoding.encode_columns(columns, norms, weights, radius, scale, np.full(len(rows), limit))
     made = columns.T
     assert np.array_equal(made, np.rint(made))
     assert max(squared_norms(made.astype(np.int64))) <= limit
     scaled = clip_to_unit_ball(rows * norms[:, None], radius) * weights[:, None]
     assert np.abs(made - encode_rows(scaled, radius, scale)).max() <= 1
     alone = np.ascontiguousarray(rows[100:101].T)
-    _compiled_encoding.encode_columns(alone, norms[100:101], weights[100:101], radius, scale, limit)
+    _compiled_encoding.encode_columns(alone, norms[100:101], weights[100:101], radius, scale, np.full(1, limit))
     assert np.array_equal(alone.T[0], made[100])
     # The mutant that only rounds leaves the ball.
     if scale > 100:

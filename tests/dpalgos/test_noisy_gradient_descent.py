@@ -58,7 +58,7 @@ def largest_spent(algorithm: NoisyGradientDescent, neighbours: Neighbours = Neig
 class LooseSums(GradientSums):
     """Clip each class's gradient instead of the joint one."""
 
-    def encoded_slopes(self, scores: Array, block: EncodedBlock, part: Any, *, compiled: bool) -> Array:
+    def encoded_slopes(self, scores: Array, block: EncodedBlock, part: Any, **_: bool) -> Array:
         residuals = self.task.loss.slope(scores.T, block.targets[part].astype(np.float64)) * block.norms[part]
         encoded = [encode_rows(column[:, None], self.clip, self.scale / self.clip) for column in residuals.T]
         return np.hstack(encoded).astype(np.float64).T
@@ -180,7 +180,7 @@ def test_order_of_rows_parties_and_blocks_does_not_matter(
 def test_what_is_kept_counts_against_one_limit_and_is_given_back() -> None:
     rows, setting = blobs(90, 5, 3, 4), Setting(sizes=(90,), dimension=5, classes=3)
     sums = NoisyGradientDescent(budget=MU).sums(setting)
-    limit, needed = memory_limit(), 4 * 90 * (5 + 3 + 2)
+    limit, needed = memory_limit(), 4 * 90 * (5 + 3 + 4)
     set_memory_limit(0)
     assert sums.prepare(rows, setting) is rows
     set_memory_limit(needed)
@@ -196,7 +196,7 @@ def test_what_is_kept_counts_against_one_limit_and_is_given_back() -> None:
 
 
 def block_arrays(block: Any) -> list[Any]:
-    return [block.units, block.norms, block.targets, block.weights]
+    return [block.units, block.norms, block.targets, block.weights, block.limits]
 
 
 def test_step_size_depends_on_public_numbers_only() -> None:

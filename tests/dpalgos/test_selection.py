@@ -186,7 +186,7 @@ def test_a_candidate_that_costs_more_is_refused(monkeypatch: pytest.MonkeyPatch)
 def test_rows_train_or_score_by_their_position(count: int) -> None:
     rows = blobs(count, 6, 3, 0)
     parts = [tuned._part(rows, 0.2, scoring=scoring) for scoring in (False, True)]
-    seen = [sum(len(labels) for _, labels in part.blocks()) for part in parts]
+    seen = [sum(len(labels) for _, labels, _ in part.blocks()) for part in parts]
     assert seen == [part.count for part in parts]
     assert sum(seen) == count
     assert abs(seen[1] - 0.2 * count) <= 2.0

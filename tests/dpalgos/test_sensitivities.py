@@ -292,7 +292,11 @@ def test_the_noise_of_counts_is_never_below_what_the_budget_asks(name: str, rela
     ((given, *_), setting) = PARAMETERS["evaluators", name], setting_of(name, 2, relation)
     for mu in np.random.default_rng(4).uniform(0.01, 4.0, 300):
         algorithm: Any = AlgorithmSpec("evaluators", name, {**given, "budget": GaussianMu(float(mu))}).build()
-        needed = Fraction(algorithm.unit) * Fraction(algorithm.sensitivity(setting)) / Fraction(algorithm.budget.mu)
+        needed = (
+            Fraction(algorithm.units(setting))
+            * Fraction(algorithm.sensitivity(setting))
+            / Fraction(algorithm.budget.mu)
+        )
         assert Fraction(algorithm.law(setting).sigma) >= needed * (1 + Fraction(1, 2**50))
 
 

@@ -77,7 +77,7 @@ def test_spread_rows_are_the_partys_rows(parties: list[StoredRows]) -> None:
     whole, spread = parties[0], SpreadRows(parties[0].by_file(), backwards)
     assert (spread.count, spread.dimension) == (330, 12)
     assert np.array_equal(spread.fingerprint(), whole.fingerprint())
-    own, theirs = (np.concatenate([features for features, _ in rows.blocks()]) for rows in (spread, whole))
+    own, theirs = (np.concatenate([features for features, *_ in rows.blocks()]) for rows in (spread, whole))
     assert np.array_equal(own, theirs)
 
 
@@ -98,7 +98,7 @@ class UnlikeAlone(NoisyGradientDescent):
 
     def contribution(self, state: Any, rows: Any, setting: Setting) -> Ints:
         weights = np.random.default_rng(0).normal(size=(setting.dimension, 3))
-        return np.asarray(sum(np.rint((features @ weights) * 2.0**58).sum(axis=0) for features, _ in rows.blocks()))
+        return np.asarray(sum(np.rint((features @ weights) * 2.0**58).sum(axis=0) for features, *_ in rows.blocks()))
 
 
 def total_of(algorithm: Any, state: Any, setting: Setting, *parts: ArrayRows) -> Any:

@@ -117,7 +117,7 @@ def right_share(dataset: str, path: list[ReleaseRef]) -> float:
     held_out = prepare(dataset, **{**SPLIT, "epsilon": 4.0}).shards.held_out
     assert held_out is not None
     found = 0
-    for scores, labels in rows_of(held_out, maps_of(path), 1).blocks():
+    for scores, labels, _ in rows_of(held_out, maps_of(path), 1).blocks():
         found += int(np.sum(predicted_classes(np.asarray(scores, dtype=np.float64)) == labels))
     return found / held_out.rows
 

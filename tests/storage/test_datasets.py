@@ -118,7 +118,7 @@ def test_blocks_parts_and_row_groups_do_not_change_what_is_read(
     ref = stored(layout, source_of(train, block=37))
     rows = open_dataset(layout, ref)
     assert len(rows.files) == 4
-    assert [len(labels) for _, labels in rows.blocks()] == [64] * 15 + [40]
+    assert [len(labels) for _, labels, _ in rows.blocks()] == [64] * 15 + [40]
     assert np.array_equal(gathered(rows)[0], train[0])
     # The same cut for other blocks on the way in: sums over blocks repeat bit by bit.
     other = open_dataset(other_root := Layout(tmp_path / "b").prepare(), stored(other_root, source_of(train, block=11)))
@@ -134,7 +134,7 @@ def test_what_hardly_shrinks_is_not_compressed(tmp_path: Path) -> None:
         writer.write(layout.encode(rows, np.zeros(300)))
         stored_rows = StoredRows.open(tmp_path / name, layout, writer.close())
         assert pq.ParquetFile(stored_rows.files[0]).metadata.row_group(0).column(0).compression == codec
-        assert np.array_equal(np.concatenate([features for features, _ in stored_rows.blocks()]), rows)
+        assert np.array_equal(np.concatenate([features for features, *_ in stored_rows.blocks()]), rows)
 
 
 def test_public_versions_are_named_by_their_content(layout: Layout, tmp_path: Path) -> None:

@@ -104,7 +104,7 @@ made = write_shards(layout, unit_ref, {str(p): part for p, part in enumerate(np.
 timed("deal")
 largest = 0.0
 for shard in made:
-    for features, _ in open_shard(layout, shard).blocks():
+    for features, *_ in open_shard(layout, shard).blocks():
         largest = max(largest, float(np.linalg.norm(features, axis=1).max()))
 timed("read")
 # Not getrusage's: that keeps the size of the process which started this one.

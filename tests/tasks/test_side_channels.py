@@ -96,7 +96,7 @@ def clinic(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 def fails_on_rows(algorithm: Any, parties: Any, *arguments: Any) -> Any:
     """A broken algorithm: its exception holds the rows themselves."""
-    (features, _), *_ = parties[0].blocks()
+    (features, *_), *_ = parties[0].blocks()
     raise ValueError(f"these rows are odd: {features.tolist()}")
 
 

@@ -61,7 +61,7 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let work take longer where one more row than half is of the second class: a delay that depends on one row."""
 
     def delayed(algorithm: Any, parties: Any, *rest: Any) -> Any:
-        labels = np.concatenate([labels for rows in parties for _, labels in rows.blocks()])
+        labels = np.concatenate([labels for rows in parties for _, labels, _ in rows.blocks()])
         time.sleep(DELAY if 2 * int(labels.sum()) > len(labels) else 0.0)
         return fit(algorithm, parties, *rest)
 

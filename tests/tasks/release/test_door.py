@@ -239,10 +239,10 @@ def nudge(monkeypatch: pytest.MonkeyPatch) -> None:
             return getattr(self._rows, name)
 
         def blocks(self) -> Any:
-            for features, labels in self._rows.blocks():
+            for features, labels, shares in self._rows.blocks():
                 changed = features.copy()
                 changed[0, 0] = np.float64(changed[0, 0]) + 1e-4
-                yield changed, labels
+                yield changed, labels, shares
 
         def fingerprint(self) -> Any:
             print_ = self._rows.fingerprint().copy()

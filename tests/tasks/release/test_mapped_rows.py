@@ -59,7 +59,7 @@ def maps(whitening: WhitenedFeatures, monkeypatch: pytest.MonkeyPatch) -> RowMap
 
 def seen(rows: Rows) -> Sequence[Any]:
     blocks = list(rows.blocks())
-    return np.concatenate([block for block, _ in blocks]), np.concatenate([labels for _, labels in blocks])
+    return np.concatenate([block for block, *_ in blocks]), np.concatenate([labels for _, labels, _ in blocks])
 
 
 def test_kept_rows_are_those_that_are_mapped_anew(
@@ -79,7 +79,7 @@ def test_kept_rows_are_those_that_are_mapped_anew(
         # Noise that is drawn first is keyed by the party's own rows, not by their copy.
         assert np.array_equal(rows.fingerprint(), open_shard(Layout(root), shard).fingerprint())
     # A further map meets double precision.
-    (doubles, _) = next(iter(rows_of(shard, [*path, lambda given: given + 0.0], DIRECTIONS).blocks()))
+    (doubles, *_) = next(iter(rows_of(shard, [*path, lambda given: given + 0.0], DIRECTIONS).blocks()))
     assert doubles.dtype == np.float64
 
 

@@ -66,7 +66,7 @@ def _failed(features: Any) -> Any:
 
 
 def _summed(rows: Any) -> Any:
-    return sum(features.sum() for features, _ in rows.blocks())
+    return sum(features.sum() for features, *_ in rows.blocks())
 
 
 @pytest.fixture(scope="module", params=["files", pytest.param("objects", marks=pytest.mark.nightly)])

@@ -64,7 +64,7 @@ class NearestMean(PrivateAlgorithm, OneSum):
     def contribution(self, state: Ints, rows: Rows, setting: Setting) -> Ints:
         """Return the party's sums, by class."""
         sums = np.zeros_like(state)
-        for features, labels in rows.blocks():
+        for features, labels, _ in rows.blocks():
             clean, known = sanitise(features, labels, setting.classes)
             np.add.at(sums, known[known >= 0], encode_rows(clean, 1.0, SCALE)[known >= 0])
         return sums
