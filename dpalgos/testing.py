@@ -333,7 +333,9 @@ def _moves_by_people_as_by_records(case: _Case) -> None:
             algorithm.guarantee(dataclasses.replace(case.setting, rows_per_person=2))
         return
     others = blobs(_ROWS - 1, case.setting.dimension, CLASSES, 4)
-    for relation in case.cls.relations if isinstance(algorithm, Calibrated) else ():
+    if not isinstance(algorithm, Calibrated):
+        return
+    for relation in case.cls.relations:
         setting = dataclasses.replace(case.setting, neighbours=relation, rows_per_person=max(_PEOPLE))
         values = []
         for person in hostile_people(algorithm.neighbouring_pair(setting), setting.dimension):

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from dpalgos.algorithms import is_sum_algorithm
+from dpalgos.algorithms import Refused, admission, is_sum_algorithm
 from dpalgos.guarantees import (
     RELATIONS,
     ApproximateDP,
@@ -82,6 +82,7 @@ def describe_part(kind: str, name: str) -> dict[str, Any]:
         "assumptions": list(guarantee.assumptions) if guarantee else [],
         "trust": [str(trust) for trust in cls.trusts],
         "sums_only": is_sum_algorithm(cls),
+        "people": ("refused: " if isinstance(admission(cls), Refused) else "as one record: ") + admission(cls),
         "sound_counterpart": cls.sound_counterpart,
     }
 
@@ -157,7 +158,9 @@ the flaw is named, the published algorithm runs on public data only, and its sou
   account of `replace-one` as a group of two (μ → 2μ, ε → 2ε, ρ → 4ρ, δ → (1 + e^ε) δ), never the other way.
   `add-remove-one` is refused: n shows in manifests, sizes of shards, grids and calibrations, and an audit told forty of
   forty neighbouring pairs apart by it. Releases that were charged under it are accounted as groups of two. The unit of
-  privacy is the row; an owner who declares k rows a person (`--group-size`) is charged for groups.
+  privacy is the row; an owner who declares k rows a person (`--group-size`) is charged for groups. Where the unit is a
+  person, a record is all rows of one person: n is the number of people, and each of k rows weighs as 1/k. Algorithms
+  whose proof covers that say so below; the others refuse people.
 - **Who may see what.** `local`: the server sees each party's noisy release. `central`: one trusted curator sees the
   rows and adds the noise once. `secagg`: the server sees only a masked sum to which the parties' noise shares were
   added before.
@@ -237,6 +240,7 @@ def _lines(entry: dict[str, Any], documentation: str) -> Iterator[str]:
         ("Why not", entry["reason"]),
         ("Flaw", entry["flaw"]),
         ("Sound counterpart", entry["sound_counterpart"]),
+        ("People", entry.get("people")),
         *(("Assumes", assumption) for assumption in entry["assumptions"]),
     ]
     yield from (f"- **{name}{':' if '**' in name else ':**'} {text}" for name, text in facts if text)
@@ -254,7 +258,10 @@ How far one record moves the statistic that the noise of each proved algorithm i
 default parameters (an ε of 1, or a μ of 1), for {parties} parties of {rows} rows with {dimension} features and
 {classes} classes; solver tolerances are included, rounding to the grid is not. In brackets the share of it that the
 algorithm's own pair of neighbours (`neighbouring_pair`) attains at zero weights. `tests/dpalgos/test_sensitivities.py`
-searches for each supremum numerically.
+searches for each supremum numerically. *Of a person*: with any number of rows in the place of one, each weighed so that
+all together move the statistic by no more (`weights_of` in `dpalgos/mechanisms/fixed_point.py` has the proof, the
+section of each algorithm its argument; solvers' tolerances are those of as many rows as people may have).
+`tests/dpalgos/test_contract.py` holds people of up to 1,024 rows against it.
 """
 _REFERENCE = Setting(sizes=(200,) * 10, dimension=10, classes=3, trust=Trust.CENTRAL)
 _BUDGETS: tuple[Loss, ...] = (GaussianMu(1.0), PureEpsilon(1.0), ApproximateDP(1.0, 1e-5))
@@ -278,8 +285,8 @@ def _cell(algorithm: Calibrated, relation: Neighbours) -> str:
 def _sensitivities() -> Iterator[str]:
     parties, rows = len(_REFERENCE.sizes), _REFERENCE.sizes[0]
     yield _TABLE.format(parties=parties, rows=rows, dimension=_REFERENCE.dimension, classes=_REFERENCE.classes)
-    yield "| algorithm | statistic and norm | " + " | ".join(RELATIONS) + " |"
-    yield "| --- " * (2 + len(RELATIONS)) + "|"
+    yield "| algorithm | statistic and norm | " + " | ".join(RELATIONS) + " | of a person |"
+    yield "| --- " * (3 + len(RELATIONS)) + "|"
     for kind in PARTS:
         for name in names(kind):
             algorithm, derived = _built(kind, name), lookup(kind, name).relations
@@ -287,6 +294,7 @@ def _sensitivities() -> Iterator[str]:
             if not isinstance(algorithm, Calibrated) or not _built(kind, name).guarantee(setting).proved:
                 continue
             cells = [_cell(algorithm, each) if each in derived else "refused" for each in RELATIONS]
+            cells.append("refused" if isinstance(admission(type(algorithm)), Refused) else "the same")
             yield f"| `{name}` | {algorithm.measured} | " + " | ".join(cells) + " |"
     yield ""
 

@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from fractions import Fraction
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 
-from dpalgos import registry
-from dpalgos.algorithms import OneSum, PrivateAlgorithm, is_sum_algorithm
+from dpalgos import registry, testing
+from dpalgos.algorithms import OneSum, PrivateAlgorithm, Refused, admission, is_sum_algorithm
 from dpalgos.errors import ParameterError
-from dpalgos.guarantees import Claim, GaussianMu, Guarantee, Loss, Numerics, Setting, Trust, nothing_proved
+from dpalgos.guarantees import Claim, GaussianMu, Guarantee, Loss, Numerics, PureEpsilon, Setting, Trust, nothing_proved
+from dpalgos.integer_sums import ClassSums
+from dpalgos.mechanisms.fixed_point import by_norm, encode_rows, squared_limit, weights_of
 from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
+from dpalgos.mechanisms.symmetric import pack
 from dpalgos.models import Statistic, opened
 from dpalgos.neighbouring import NeighbouringPair, one_row_apart
 from dpalgos.registry import AlgorithmSpec, lookup, names
-from dpalgos.rows import Floats, Ints, Rows, gather
+from dpalgos.rows import ArrayRows, Block, Floats, Ints, Rows, Shares, gather
 from dpalgos.summation import TrustedSummation
 from dpalgos.systems.system import Arrangement, Scope, System
 from dpalgos.testing import BUDGETS, KINDS, check_algorithm, check_trust_model
@@ -182,6 +186,163 @@ def test_the_contract_catches(broken: str, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setitem(registry._ENTRIES, ("evaluators", "mutant"), mutants()[broken])
     with pytest.raises(AssertionError, match=SAYS.get(broken, "")):
         check_algorithm("evaluators", "mutant", {"budget": GaussianMu(0.5)})
+
+
+# ── people ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _forgotten(rows: ArrayRows) -> Iterator[Block]:
+    return ((features, labels, None) for features, labels, _ in _BLOCKS(rows))
+
+
+def _counted_by_block(rows: ArrayRows) -> Iterator[Block]:
+    for features, labels, shares in _BLOCKS(rows):
+        assert shares is not None
+        yield features, labels, np.minimum(shares, np.bincount(shares)[shares])
+
+
+def _too_much(shares: Shares, limit: float, squared_weight: Callable[[int], Fraction] = by_norm) -> Any:
+    factors, _ = weights_of(shares, limit, squared_weight)
+    return factors, np.ceil(np.sqrt(limit) * factors) ** 2
+
+
+def _one_sided(blocks: Iterable[Block], clean: Any, width: int, scale: float, **_: int) -> Ints:
+    """Add up x̃ᵀ(x̃/k), the second factor rounded and clipped by itself."""
+    total = np.zeros((width, width), dtype=np.int64)
+    for features, labels, shares in blocks:
+        rows = clean(features, labels)
+        assert shares is not None
+        weights = weights_of(shares, squared_limit(1.0, scale))
+        total += encode_rows(rows, 1.0, scale, weights).T @ encode_rows(rows, 1.0, scale)
+    return pack(total)
+
+
+_BLOCKS = ArrayRows.blocks
+WEIGHED = {
+    "bin-counts": "evaluators",
+    "class-means": "trainers",
+    "confusion-matrix": "evaluators",
+    "error-sums": "evaluators",
+    "noisy-gd": "trainers",
+    "output-perturbation": "trainers",
+    "analyze-gauss": "projections",
+    "ppca": "projections",
+    "private-centring": "projections",
+}
+
+
+def _check_people(name: str) -> None:
+    kind = WEIGHED.get(name, "trainers")
+    testing._moves_by_people_as_by_records(testing._Case(kind, name, PARAMETERS[kind, name][0]))
+
+
+@pytest.mark.parametrize("name", WEIGHED)
+@pytest.mark.parametrize("blocks", [_forgotten, _counted_by_block])
+def test_the_contract_catches_weights_that_are_forgotten_or_made_by_block(
+    name: str, blocks: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ArrayRows, "blocks", blocks)
+    with pytest.raises(AssertionError, match="a person's rows move the statistic"):
+        _check_people(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "module"),
+    [
+        ("noisy-gd", "gradient_sums"),
+        ("analyze-gauss", "integer_sums"),
+        ("private-centring", "projections.centring"),
+    ],
+)
+def test_the_contract_catches_weights_that_are_rounded_up(
+    name: str, module: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(f"dpalgos.{module}.weights_of", _too_much)
+    with pytest.raises(AssertionError, match="a person's rows move the statistic"):
+        _check_people(name)
+
+
+def test_the_contract_catches_squares_that_are_weighed_on_one_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dpalgos.projections.covariance.packed_gram", _one_sided)
+    with pytest.raises(AssertionError, match="a person's rows move the statistic"):
+        _check_people("analyze-gauss")
+
+
+def test_the_contract_catches_counts_that_are_rounded_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    def up(unit: int, shares: Shares | None, count: int) -> Ints:
+        return np.full(count, unit) if shares is None else -(-unit // shares.astype(np.int64))
+
+    monkeypatch.setattr("dpalgos.evaluators.noisy_sums.portions", up)
+    monkeypatch.setattr("dpalgos.integer_sums.portions", up)
+    monkeypatch.setattr(ClassSums, "_squared_weight", lambda sums, k: Fraction(-(-sums.unit // k), sums.unit) ** 2)
+    for name in ("class-means", "confusion-matrix"):
+        with pytest.raises(AssertionError, match="a person's rows move the statistic"):
+            _check_people(name)
+
+
+def test_the_contract_catches_a_constant_beside_features_of_another_weight(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Features up to L/k beside a count of ⌊a/k⌋ leave the hull where the count is what is rounded most."""
+    monkeypatch.setattr(ClassSums, "unit", property(lambda _: 1500))
+    _check_people("class-means")
+    monkeypatch.setattr(ClassSums, "_squared_weight", staticmethod(lambda rows: 4 * by_norm(rows)))
+    with pytest.raises(AssertionError, match="a person's rows move the statistic"):
+        _check_people("class-means")
+
+
+@pytest.mark.parametrize("name", ["gradient-perturbation", "output-perturbation", "consensus-admm"])
+def test_the_contract_catches_rows_in_the_place_of_people(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whose number is no fact that neighbours share: it would weigh everybody else's rows."""
+    monkeypatch.setattr(ArrayRows, "count", property(lambda rows: len(rows.features)))
+    with pytest.raises(AssertionError, match="a person's rows move the statistic"):
+        _check_people(name)
+
+
+@pytest.mark.parametrize("name", WEIGHED)
+def test_each_person_of_one_row_is_a_record(name: str) -> None:
+    """With one row each, whole numbers are those of records, bit for bit, but for the unit of counts."""
+    kind = WEIGHED[name]
+    case = testing._Case(kind, name, PARAMETERS[kind, name][0])
+    algorithm: Any = case.build()
+    rows = testing.blobs(40, case.setting.dimension, testing.CLASSES, 5)
+    people = dataclasses.replace(rows, shares=np.ones(40, dtype=np.int32), people=40)
+    setting = dataclasses.replace(case.setting, rows_per_person=64)
+    assert np.array_equal(algorithm.statistic(rows, case.setting), algorithm.statistic(people, setting))
+    assert np.array_equal(algorithm.statistic(rows, case.setting), algorithm.statistic(people, case.setting))
+
+
+@pytest.mark.parametrize("name", [name for name in WEIGHED if name not in {"ppca", "output-perturbation"}])
+def test_a_persons_rows_move_no_one_elses_whole_numbers(name: str) -> None:
+    """At the first place, the last, among others and alone in a block, each row adds the same."""
+    kind = WEIGHED[name]
+    case = testing._Case(kind, name, PARAMETERS[kind, name][0])
+    algorithm: Any = case.build()
+    setting = dataclasses.replace(case.setting, rows_per_person=64, sizes=(60,))
+    random = np.random.default_rng(7)
+    rows = testing.blobs(60, setting.dimension, testing.CLASSES, 5)
+    shares = random.integers(1, 8, 60)
+
+    def added(places: Ints, block: int) -> Ints:
+        some = ArrayRows(rows.features[places], rows.labels[places], block, shares[places], 60)
+        return np.asarray(algorithm.contribution(algorithm.initial(setting), some, setting))
+
+    alone = [added(np.array([place]), 16) for place in range(60)]
+    for block in (1, 7, 16, 60):
+        order = random.permutation(60)
+        assert np.array_equal(added(order, block), sum(alone))
+        assert np.array_equal(added(order[:23], block), sum(alone[place] for place in order[:23]))
+
+
+def test_what_takes_no_people_says_so_in_one_sentence() -> None:
+    setting = Setting(sizes=(40,), dimension=6, classes=3, rows_per_person=2)
+    with pytest.raises(ParameterError, match=r"takes no people.*Hessian of rank one.*guarantees.md"):
+        AlgorithmSpec("trainers", "objective-perturbation", {"budget": PureEpsilon(1.0)}).build().guarantee(setting)
+    with pytest.raises(ParameterError, match="rows_per_person is 0"):
+        dataclasses.replace(setting, rows_per_person=0)
+
+    class Changed(lookup("trainers", "class-means")):  # type: ignore[misc]  # a class that is looked up
+        """An argument is not inherited: nobody has read what is changed here."""
+
+    assert isinstance(admission(Changed), Refused)
 
 
 @pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf, 1e300, -(2.0**65)])

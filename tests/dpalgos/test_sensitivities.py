@@ -218,6 +218,28 @@ def test_gradients_attain_their_clip_at_some_weights_and_exceed_it_at_none(
     assert 0.97 * algorithm.sensitivity(setting) <= found <= algorithm.sensitivity(setting) * (1 + 1e-9)
 
 
+@pytest.mark.parametrize("classes", [2, 3])
+def test_a_persons_gradients_are_bounded_at_weights_far_from_zero(classes: int) -> None:
+    """Rows on the wrong side of steep weights, a thousand of them, and no score that depends on how many."""
+    algorithm = NoisyGradientDescent(budget=MU, iterations=3)
+    setting = dataclasses.replace(setting_of("noisy-gd", classes), rows_per_person=1024)
+    weights = 1e3 * np.random.default_rng(3).normal(size=algorithm.weights(algorithm.initial(setting)).shape)
+    state = dataclasses.replace(algorithm.initial(setting), weights=weights)
+
+    def total(row: Floats, label: float, count: int) -> Floats:
+        shares = np.full(count, count)
+        person = ArrayRows(np.tile(row, (count, 1)), np.full(count, label), 100, shares, ROWS)
+        return algorithm.sums(setting).decode(algorithm.contribution(state, person, setting))
+
+    records = [(row, label) for row, label in corners(DIMENSION, classes, 0) if np.isfinite(row).all()]
+    single, many, odd = (np.array([total(*record, count) for record in records]) for count in (1, 1024, 1000))
+    assert np.linalg.norm(single, axis=(1, 2)).max() > 0.9 * algorithm.clip
+    for totals in (single, many, odd):
+        assert np.linalg.norm(totals, axis=(1, 2)).max() <= algorithm.clip * (1 + 1e-9)
+    np.testing.assert_allclose(many, single, atol=0.02 * algorithm.clip)
+    np.testing.assert_allclose(odd, single, atol=0.03 * algorithm.clip)
+
+
 @pytest.mark.parametrize("relation", RELATIONS)
 @EVERY
 def test_real_labels_are_bounded_as_well(kind: str, name: str, given: dict[str, Any], relation: Neighbours) -> None:
