@@ -17,7 +17,7 @@ from typing import ClassVar, Protocol, cast, runtime_checkable
 import numpy as np
 
 from dpalgos.aggregators import Aggregator
-from dpalgos.algorithms import Algorithm, OneSum
+from dpalgos.algorithms import Algorithm, OneSum, Refused
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import RELATIONS, GaussianMu, Guarantee, Loss, Neighbours, Setting
 from dpalgos.mechanisms.factorisation import GRID, ToeplitzFactor
@@ -154,9 +154,11 @@ class NightSum(Algorithm):
 
     source: ClassVar[str] = "running sums by factorisation, Denisov et al. 2022; Fichtenberger et al. 2023"
     relations: ClassVar[tuple[Neighbours, ...]] = RELATIONS
+    people: ClassVar[str] = Refused("nights of people are not derived")
 
     def check(self, setting: Setting) -> None:
         """Raise where the algorithm cannot run, or not night after night."""
+        super().check(setting)
         require_gaussian_sum(self.inner, setting)
         self.inner.check(setting)
 

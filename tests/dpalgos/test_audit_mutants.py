@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ from dpalgos.mechanisms.symmetric import SymmetricRoundedGaussian
 from dpalgos.models import LinearModel
 from dpalgos.noise import NoiseSource, normals
 from dpalgos.projections.covariance import AnalyzeGauss, gram_matrix, leading_basis
-from dpalgos.rows import Floats, Ints, Rows
+from dpalgos.rows import ArrayRows, Floats, Ints, Rows
 from dpalgos.summation import gaussian_guarantee
 from dpalgos.trainers.class_means import ClassMeansDiscriminant
 from dpalgos.trainers.gradient_descent import DescentState, NoisyGradientDescent
@@ -66,6 +67,16 @@ class ClippedAfterNoise(ClassMeansDiscriminant):
     def result(self, state: Ints, setting: Setting) -> LinearModel:
         most = int(self.class_sums(setting).scale * setting.rows)
         return super().result(np.clip(state, -most, most), setting)
+
+
+class EachRowWhole(ClassMeansDiscriminant):
+    """A person's rows count each as a record."""
+
+    people: ClassVar[str] = "as for class-means, were it not for the weights"
+
+    def contribution(self, state: Ints, rows: Rows, setting: Setting) -> Ints:
+        assert isinstance(rows, ArrayRows)
+        return super().contribution(state, replace(rows, shares=None), setting)
 
 
 class MissingRootTwo(AnalyzeGauss):
@@ -130,6 +141,7 @@ class ReusedStream:
 
 MUTANTS: dict[str, Algorithm] = {
     "half the noise": HalfTheNoise(budget=MU),
+    "a person's rows that weigh as records": EachRowWhole(budget=MU),
     "a missing root of two": MissingRootTwo(budget=MU, components=2),
     "zero-out sensitivity under replace-one": ZeroOutUnderReplaceOne(budget=MU, iterations=2),
     "clipping after noise": ClippedAfterNoise(budget=MU),
