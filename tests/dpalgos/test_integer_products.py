@@ -8,11 +8,16 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dpalgos import gradient_sums, parallel
 from dpalgos import integer_sums as gram_sums
-from dpalgos import parallel
+from dpalgos.guarantees import GaussianMu, Neighbours, Setting
 from dpalgos.integer_sums import packed_gram
 from dpalgos.mechanisms.fixed_point import encode_rows, encoded_radius, inner_products, on_weight_grid, outer_products
-from dpalgos.mechanisms.symmetric import pack
+from dpalgos.mechanisms.symmetric import pack, to_vector, unpack
+from dpalgos.projections.covariance import AnalyzeGauss
+from dpalgos.rows import ArrayRows
+from dpalgos.trainers.class_means import ClassMeansDiscriminant
+from dpalgos.trainers.gradient_descent import NoisyGradientDescent
 
 
 def integers(seed: int, shape: tuple[int, int], largest: int) -> Any:
@@ -64,8 +69,6 @@ def test_a_gram_matrix_does_not_depend_on_blocks_or_cores(
 
 def test_sums_beyond_float64_move_on_to_integers() -> None:
     """600 rows of squared norm 2^44 add up to more than 2^53: the mutant that never moves on would lose bits."""
-    from dpalgos import integer_sums as gram_sums
-
     rows = np.full((600, 2), 2.0**21 - 1)
     gram = gram_sums._Gram(2, encoded_radius(1.0, 2.0**22))
     gram.add(rows)
@@ -89,3 +92,34 @@ def test_every_item_is_added_once_and_an_error_comes_out() -> None:
     assert sorted(item for total in totals for item in total) == [*range(20)]
     with pytest.raises(ValueError, match="block 99"):
         parallel.accumulate(new.copy, add, range(200))
+
+
+@pytest.mark.parametrize("kind", ["class", "gram", "gradients"])
+def test_compiled_sums_of_people_keep_the_bound(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What one person's 1,000 or 1,024 rows in float32 add, encoded by compiled code, is no longer than one row's."""
+    monkeypatch.setattr(gram_sums, "_COMPILED_FROM", 0)
+    monkeypatch.setattr(gradient_sums, "_COMPILED_FROM", 0)
+    setting = Setting(sizes=(40,), dimension=6, classes=3, rows_per_person=1024)
+    sums: Any
+    if kind == "gradients":
+        sums = NoisyGradientDescent(budget=GaussianMu(1.0), iterations=2, clip=0.3)
+        limit = sums.sums(setting).sensitivity(Neighbours.REPLACE_SPECIAL)
+    elif kind == "gram":
+        sums = AnalyzeGauss(budget=GaussianMu(1.0), components=2)
+        limit = encoded_radius(1.0, sums._scale(setting)) ** 2
+    else:
+        sums = ClassMeansDiscriminant(budget=GaussianMu(1.0))
+        limit = sums.class_sums(setting).sensitivity(Neighbours.REPLACE_SPECIAL)
+
+    def length(rows: ArrayRows) -> float:
+        total = sums.contribution(sums.initial(setting), rows, setting)
+        return float(np.linalg.norm(to_vector(unpack(total)) if kind == "gram" else total))
+
+    random = np.random.default_rng(8)
+    for count in (1, 7, 1000, 1024):
+        for row in (np.eye(6)[0], *random.normal(size=(4, 6))):
+            features = np.tile(row, (count, 1)).astype(np.float32)
+            labels, shares = np.full(count, 1), np.full(count, count, dtype=np.int32)
+            whole = length(ArrayRows(features, labels, 100, shares, 40))  # type: ignore[arg-type]  # as they are stored
+            assert 0.97 * length(ArrayRows(features[:1], labels[:1], 100, shares[:1] // count, 40)) < whole
+            assert whole <= limit

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import mpmath
 import numpy as np
 import pytest
@@ -41,6 +43,28 @@ def test_the_gradient_is_zero_to_tolerance_and_that_of_the_value(loss: str, clas
     for _ in range(5):
         nearby = solution.weights + 0.01 * random.normal(size=given.shape)
         assert given.value(nearby) > given.value(solution.weights)
+
+
+@pytest.mark.parametrize("loss", loss_names())
+@pytest.mark.parametrize("dimension", [5, 80])
+def test_people_count_by_the_mean_of_their_rows(loss: str, dimension: int) -> None:
+    """Whoever has one row k times is as whoever has it once; people without rows count in what is divided by."""
+    single = replace(problem(loss, *rows(90, dimension, 3), 3, 1e-2), records=100)
+    times = np.random.default_rng(1).integers(1, 30, 90)
+    many = replace(
+        single,
+        features=np.repeat(single.features, times, axis=0),
+        targets=np.repeat(single.targets, times, axis=0),
+        weights=np.repeat(1.0 / times, times),
+    )
+    found = minimise(many, 1e-11).weights
+    np.testing.assert_allclose(found, minimise(single, 1e-11).weights, atol=1e-8)
+    assert many.value(found) == pytest.approx(single.value(found), rel=1e-12)
+    assert np.linalg.norm(found - minimise(replace(many, weights=None), 1e-11).weights) > 1e-3
+    gradient, bounds = many.certified_gradient(found)
+    np.testing.assert_allclose(gradient, single.gradient(found), atol=1e-14)
+    assert (bounds < 1e-10).all()
+    assert certified_minimiser(many, 1e-10).shape == found.shape
 
 
 @pytest.mark.parametrize("classes", [2, 3])
