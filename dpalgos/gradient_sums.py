@@ -20,8 +20,8 @@ from dpalgos.mechanisms.fixed_point import (
     on_weight_grid,
     outer_products,
     outer_sensitivity,
+    row_weights,
     squared_limit,
-    weights_of,
 )
 from dpalgos.parallel import accumulate, pieces
 from dpalgos.resources import Reserved, Work, reserve
@@ -110,7 +110,7 @@ class GradientSums:
     product of the two encoded radii in the Frobenius norm, and a replaced row by twice that
     (:func:`~dpalgos.mechanisms.fixed_point.outer_sensitivity`), at any weights. A null record is a zero row: its part
     is zero. Of a person's k rows each has a first factor, which makes no score, of 1/k of that norm at most: a person
-    moves the sum by no more (:func:`~dpalgos.mechanisms.fixed_point.weights_of`).
+    moves the sum by no more (:func:`~dpalgos.mechanisms.fixed_point.row_weights`).
 
     Parameters
     ----------
@@ -250,7 +250,7 @@ class GradientSums:
             np.empty((count, classes), np.float32, "F"),
         )
         norms, weights = np.empty((2, count, 1), np.float32)
-        factors, limits = weights_of(
+        factors, limits = row_weights(
             np.ones(count, np.int64) if shares is None else shares, squared_limit(self.clip, self.scale / self.clip)
         )
         weights[:, 0] = weight * factors

@@ -275,7 +275,7 @@ class Setting:
         that weighs signal against noise goes by. Guarantees do not depend on it.
     rows_per_person : int
         m: rows of one record at most, public. 1 where each row is a record of its own. No sensitivity depends on it
-        (:func:`dpalgos.mechanisms.fixed_point.weights_of`); memory, work and rounding errors are bounded by it.
+        (:func:`dpalgos.mechanisms.fixed_point.row_weights`); memory, work and rounding errors are bounded by it.
 
     Raises
     ------

@@ -19,8 +19,8 @@ from dpalgos.mechanisms.fixed_point import (
     encoded_radius,
     exact_outer_sum,
     portions,
+    row_weights,
     squared_limit,
-    weights_of,
 )
 from dpalgos.mechanisms.symmetric import pack
 from dpalgos.parallel import accumulate, pieces
@@ -71,7 +71,7 @@ class ClassSums:
 
     *People.* Of a person's k rows each adds (x̃, c) with c = ⌊ã/k⌋ and ‖x̃‖ ≤ R c/ã. That is the part c/ã of what a
     single row may add, (x̃ ã/c, ã), and k c/ã ≤ 1: the sum is in the convex hull of zero and of those, whose diameter is
-    the largest of the three again (:func:`~dpalgos.mechanisms.fixed_point.weights_of`). With features up to R/k beside
+    the largest of the three again (:func:`~dpalgos.mechanisms.fixed_point.row_weights`). With features up to R/k beside
     a smaller c it would not be. Where ã = 0, ‖x̃‖ ≤ R/k.
 
     Parameters
@@ -113,7 +113,7 @@ class ClassSums:
         """Return the sums of a sanitised block, features (m, d), labels (m,) and shares (m,)."""
         real = labels != NULL_LABEL
         member: NDArray[np.int64] = np.eye(setting.classes, dtype=np.int64)[np.where(real, labels, 0)] * real[:, None]
-        weights = None if shares is None else weights_of(shares, squared_limit(1.0, self.scale), self._squared_weight)
+        weights = None if shares is None else row_weights(shares, squared_limit(1.0, self.scale), self._squared_weight)
         encoded = encode_rows(features, 1.0, self.scale, weights)
         return exact_outer_sum(member, np.hstack([encoded, portions(self.unit, shares, len(encoded))[:, None]]))
 
@@ -206,7 +206,7 @@ def packed_gram(
     def add(gram: _Gram, part: Block) -> None:
         features, labels, shares = part
         rows = clean(features, labels)
-        weights = None if shares is None else weights_of(shares, squared_limit(1.0, scale), by_square)
+        weights = None if shares is None else row_weights(shares, squared_limit(1.0, scale), by_square)
         compiled = many and rows.dtype == np.float32
         gram.add(encode_into(gram.space(len(rows)), rows, 1.0, scale, weights, compiled=compiled))
 

@@ -28,7 +28,7 @@ class NoisySums(PrivateAlgorithm, OneSum):
 
     Where the unit is a person with k rows, each of these adds ⌊U/k⌋ times what a record's row adds, U the integer that
     stands for one: together a point of the convex hull of zero and what single rows may add, so that sums move by no
-    more than one row moves them (:func:`~dpalgos.mechanisms.fixed_point.weights_of`).
+    more than one row moves them (:func:`~dpalgos.mechanisms.fixed_point.row_weights`).
 
     Attributes
     ----------

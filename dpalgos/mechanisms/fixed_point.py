@@ -137,7 +137,7 @@ def by_square(rows: int) -> Fraction:
     return Fraction(1, rows)
 
 
-def weights_of(
+def row_weights(
     shares: Shares, limit: float, squared_weight: Callable[[int], Fraction] = by_norm
 ) -> tuple[Floats, Floats]:
     """Return what rows of people weigh: each row's factor, and the squared norm that it may have, both (m,).
@@ -210,7 +210,7 @@ def encode_rows(features: Features, radius: float, scale: float, weights: tuple[
     scale : float
         Grid units per unit of the features; a power of two makes decoding exact.
     weights : (array (m,), array (m,)), optional
-        What rows of people weigh (:func:`weights_of`): a row within the radius is multiplied by its factor, and its
+        What rows of people weigh (:func:`row_weights`): a row within the radius is multiplied by its factor, and its
         integers' squared norm is at most its own limit.
 
     Returns

@@ -10,7 +10,7 @@ import numpy as np
 from dpalgos.algorithms import OneSum, PrivateAlgorithm, ProjectionAlgorithm
 from dpalgos.features.public_map import RowFeatures
 from dpalgos.guarantees import RELATIONS, Guarantee, Loss, Neighbours, Setting, Trust
-from dpalgos.mechanisms.fixed_point import encode_rows, encoded_radius, squared_limit, sum_sensitivity, weights_of
+from dpalgos.mechanisms.fixed_point import encode_rows, encoded_radius, row_weights, squared_limit, sum_sensitivity
 from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
 from dpalgos.models import LinearModel, released_kind
 from dpalgos.neighbouring import NeighbouringPair, antipodal_pair
@@ -126,7 +126,7 @@ class PrivateCentring(PrivateAlgorithm, OneSum, ProjectionAlgorithm):
         limit = squared_limit(1.0, self._scale(setting))
         for features, labels, shares in rows.blocks():
             clean, _ = sanitise(features, labels, setting.classes)
-            weights = None if shares is None else weights_of(shares, limit)
+            weights = None if shares is None else row_weights(shares, limit)
             total += encode_rows(clean, 1.0, self._scale(setting), weights).sum(axis=0)
         return total
 

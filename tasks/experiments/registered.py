@@ -259,7 +259,7 @@ default parameters (an ε of 1, or a μ of 1), for {parties} parties of {rows} r
 {classes} classes; solver tolerances are included, rounding to the grid is not. In brackets the share of it that the
 algorithm's own pair of neighbours (`neighbouring_pair`) attains at zero weights. `tests/dpalgos/test_sensitivities.py`
 searches for each supremum numerically. *Of a person*: with any number of rows in the place of one, each weighed so that
-all together move the statistic by no more (`weights_of` in `dpalgos/mechanisms/fixed_point.py` has the proof, the
+all together move the statistic by no more (`row_weights` in `dpalgos/mechanisms/fixed_point.py` has the proof, the
 section of each algorithm its argument; solvers' tolerances are those of as many rows as people may have).
 `tests/dpalgos/test_contract.py` holds people of up to 1,024 rows against it.
 """
@@ -294,7 +294,7 @@ def _sensitivities() -> Iterator[str]:
             if not isinstance(algorithm, Calibrated) or not _built(kind, name).guarantee(setting).proved:
                 continue
             cells = [_cell(algorithm, each) if each in derived else "refused" for each in RELATIONS]
-            cells.append("refused" if isinstance(admission(type(algorithm)), Refused) else "the same")
+            cells.append("refused" if isinstance(admission(lookup(kind, name)), Refused) else "the same")
             yield f"| `{name}` | {algorithm.measured} | " + " | ".join(cells) + " |"
     yield ""
 

@@ -114,7 +114,8 @@ def _released(planned: PlannedRelease, shard: ShardRef) -> Floats:
 
 
 def _ranges(names: tuple[str, ...], planned: PlannedRelease, shard: ShardRef) -> dict[str, tuple[float, float] | None]:
-    scale = cast(BinCounts, planned.build()).law(planned.setting).scale
+    counts = cast(BinCounts, planned.build())
+    scale = counts.law(planned.setting).scale / counts.units(planned.setting)
     found = [occupied(column, scale) for column in _released(planned, shard)]
     return {name: None if ends is None else range_of_bins(*ends) for name, ends in zip(names, found, strict=True)}
 

@@ -17,7 +17,7 @@ from dpalgos.algorithms import OneSum, PrivateAlgorithm, Refused, admission, is_
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Claim, GaussianMu, Guarantee, Loss, Numerics, PureEpsilon, Setting, Trust, nothing_proved
 from dpalgos.integer_sums import ClassSums
-from dpalgos.mechanisms.fixed_point import by_norm, encode_rows, squared_limit, weights_of
+from dpalgos.mechanisms.fixed_point import by_norm, encode_rows, row_weights, squared_limit
 from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
 from dpalgos.mechanisms.symmetric import pack
 from dpalgos.models import Statistic, opened
@@ -202,7 +202,7 @@ def _counted_by_block(rows: ArrayRows) -> Iterator[Block]:
 
 
 def _too_much(shares: Shares, limit: float, squared_weight: Callable[[int], Fraction] = by_norm) -> Any:
-    factors, _ = weights_of(shares, limit, squared_weight)
+    factors, _ = row_weights(shares, limit, squared_weight)
     return factors, np.ceil(np.sqrt(limit) * factors) ** 2
 
 
@@ -212,7 +212,7 @@ def _one_sided(blocks: Iterable[Block], clean: Any, width: int, scale: float, **
     for features, labels, shares in blocks:
         rows = clean(features, labels)
         assert shares is not None
-        weights = weights_of(shares, squared_limit(1.0, scale))
+        weights = row_weights(shares, squared_limit(1.0, scale))
         total += encode_rows(rows, 1.0, scale, weights).T @ encode_rows(rows, 1.0, scale)
     return pack(total)
 
@@ -257,7 +257,7 @@ def test_the_contract_catches_weights_that_are_forgotten_or_made_by_block(
 def test_the_contract_catches_weights_that_are_rounded_up(
     name: str, module: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(f"dpalgos.{module}.weights_of", _too_much)
+    monkeypatch.setattr(f"dpalgos.{module}.row_weights", _too_much)
     with pytest.raises(AssertionError, match="a person's rows move the statistic"):
         _check_people(name)
 

@@ -118,8 +118,8 @@ def test_compiled_sums_of_people_keep_the_bound(kind: str, monkeypatch: pytest.M
     random = np.random.default_rng(8)
     for count in (1, 7, 1000, 1024):
         for row in (np.eye(6)[0], *random.normal(size=(4, 6))):
-            features = np.tile(row, (count, 1)).astype(np.float32)
+            features: Any = np.tile(row, (count, 1)).astype(np.float32)
             labels, shares = np.full(count, 1), np.full(count, count, dtype=np.int32)
-            whole = length(ArrayRows(features, labels, 100, shares, 40))  # type: ignore[arg-type]  # as they are stored
+            whole = length(ArrayRows(features, labels, 100, shares, 40))
             assert 0.97 * length(ArrayRows(features[:1], labels[:1], 100, shares[:1] // count, 40)) < whole
             assert whole <= limit
