@@ -54,6 +54,11 @@ class WhitenedFeatures(RowFeatures):
         return cls(mean, basis, kind, **{f"map_{name}": array for name, array in features.arrays().items()})
 
     @property
+    def classes(self) -> tuple[type, ...]:
+        """This class and those of f."""
+        return (WhitenedFeatures, *self.map.classes)
+
+    @property
     def dimension(self) -> int:
         """Number of features k."""
         return int(self.basis.shape[1])
