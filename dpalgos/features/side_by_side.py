@@ -52,7 +52,7 @@ class SideBySideFeatures(RowFeatures):
 
     @property
     def classes(self) -> tuple[type, ...]:
-        """This class and those of the maps."""
+        """Its own and those of the maps."""
         return (SideBySideFeatures, *(cls for one in self.maps for cls in one.classes))
 
     @property

@@ -55,7 +55,7 @@ class WhitenedFeatures(RowFeatures):
 
     @property
     def classes(self) -> tuple[type, ...]:
-        """This class and those of f."""
+        """Its own and those of f."""
         return (WhitenedFeatures, *self.map.classes)
 
     @property
