@@ -174,7 +174,7 @@ NOT_REGISTERED = ["private-centring", "public rows", "public rows with a head"]
 
 
 @cache
-def map_of_rows(name: str) -> Callable[[Any], Any]:
+def map_of_rows(name: str) -> Any:
     """Return what rows are seen through: a registered public map or normalisation, or a map of released arrays."""
     if name in names("normalisations"):
         return lookup("normalisations", name)().learn([np.eye(PIXELS)])
@@ -201,7 +201,7 @@ def test_a_plain_product_gives_rows_other_bits(name: str, monkeypatch: pytest.Mo
     matrix, rows = np.random.default_rng(7).normal(size=(PIXELS, 33)), np.random.default_rng(8).random((513, PIXELS))
     if all(np.array_equal((rows @ matrix)[place], (rows[place : place + 1] @ matrix)[0]) for place in range(513)):
         pytest.skip("this machine's library gives a row the same bits at any place")
-    row_map: Any = map_of_rows(name)
+    row_map = map_of_rows(name)
     monkeypatch.setattr(sys.modules[row_map.__self__.__module__], "row_products", np.matmul)
     assert places_that_tell(row_map)
 

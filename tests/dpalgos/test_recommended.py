@@ -139,7 +139,8 @@ def test_mirror_images_are_declared_where_something_averages_over_them() -> None
     shards = shards_of(dataset_of(dimension=64, image_shape=(8, 8)))
     own = planned(shards, projection="public-whitening", algorithm=None, trainer="noisy-gd", mirror=True)
     assert own.projections[0].algorithm.parameters["mirror"]
-    for given in ({"algorithm": "noisy-gd"}, {"algorithm": "unitball", "projection": "hog"}):
+    refused: list[dict[str, Any]] = [{"algorithm": "noisy-gd"}, {"algorithm": "unitball", "projection": "hog"}]
+    for given in refused:
         with pytest.raises(ParameterError, match=r"mirror is declared.*--image-shape.*leave it out"):
             planned(shards, **given, mirror=False)
     with pytest.raises(ParameterError, match=r"mirror is declared"):
