@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -87,8 +88,9 @@ def main() -> None:
             seen = UnitNorm()(turned.astype(np.float64))
             mu = mu_from_epsilon_delta(epsilon, 1e-5) * told / len(train) / facts.noise_factor
             trainer = choice.trainer.with_parameters(budget=GaussianMu(mu)).build()
+            of_seen = replace(setting, dimension=turned.shape[1])
             found: list[Any] = [
-                fit(trainer, [ArrayRows(seen[train], labels[train])], setting, KeyedNoise(public_secret(seed), variant))
+                fit(trainer, [ArrayRows(seen[train], labels[train])], of_seen, KeyedNoise(public_secret(seed), variant))
                 for seed in range(given.seeds)
             ]
             right = [float(np.mean(one.predict(seen[held_out]) == labels[held_out])) for one in found]
