@@ -21,7 +21,8 @@ def frontier_sweep(
     ----------
     config : TrainingConfig
         What all runs have in common: data set, parties, trust, relation, delta. Algorithm, epsilon and seeds in it are
-        not looked at; a trust model is asked of the algorithms that run under it, the others keep their own.
+        not looked at; a trust model is asked of the algorithms that run under it, what is declared of mirror images of
+        those that look at images; the others keep their own.
     algorithms : sequence of str
         Named systems.
     epsilons : sequence of float
@@ -33,7 +34,7 @@ def frontier_sweep(
     UnknownNameError
         For an algorithm that is not registered.
     """
-    left_out = {"algorithm", "epsilon", "seed", "partition_seed", "parameters", "trust", "secure", "dataset"}
+    left_out = {"algorithm", "epsilon", "seed", "partition_seed", "parameters", "trust", "secure", "dataset", "mirror"}
     shared = config.model_dump(mode="json", exclude=left_out, exclude_defaults=True)
     blocks = []
     for name in algorithms:
@@ -41,10 +42,12 @@ def frontier_sweep(
         arrangement = next(iter(supported.values()))
         parts = [part for part in (arrangement.projection, arrangement.trainer) if part is not None]
         noisy = any(lookup(part.kind, part.name).budgets for part in parts)
-        trust = {"trust": str(config.trust)} if config.trust in supported else {}
+        asked: dict[str, object] = {"trust": str(config.trust)} if config.trust in supported else {}
+        if config.mirror is not None and any(hasattr(lookup(part.kind, part.name), "mirror") for part in parts):
+            asked["mirror"] = config.mirror
         # Without noise the partition alone differs; a private run's lines are drawn over the same budgets.
         budget = {"grid": {"epsilon": list(epsilons)}} if noisy else {"set": {"epsilon": None}}
-        blocks.append(Block(set={"algorithm": name, **trust, **budget.get("set", {})}, grid=budget.get("grid", {})))
+        blocks.append(Block(set={"algorithm": name, **asked, **budget.get("set", {})}, grid=budget.get("grid", {})))
     return SweepSpec(
         name=f"frontier-{config.dataset}",
         title=f"Accuracy against the privacy budget: {config.dataset}",

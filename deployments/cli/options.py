@@ -44,7 +44,7 @@ class _Option:
         text = " ".join(part for part in (self.field.description, limits and f"({limits})") if part)
         if self.kind is bool:
             # The other way is an option only where it is not the default; help has little room.
-            flags = f"{self.flag}/--no-{self.flag.removeprefix('--')}" if default else self.flag
+            flags = f"{self.flag}/--no-{self.flag.removeprefix('--')}" if default is not False else self.flag
             return Annotated[bool | None, typer.Option(flags, help=text, show_default=False)]
         many = get_origin(self.kind) in (tuple, *_MAPPINGS)
         return Annotated[

@@ -29,6 +29,11 @@ class RowFeatures(ABC):
     """Whether mapping a row takes longer than reading its features from disk, so that they are worth keeping there."""
 
     @property
+    def classes(self) -> tuple[type, ...]:
+        """Classes of this map and of those in it: their code is its own."""
+        return (type(self),)
+
+    @property
     @abstractmethod
     def dimension(self) -> int:
         """Number of features that come out."""

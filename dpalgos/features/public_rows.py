@@ -12,7 +12,7 @@ import numpy as np
 from dpalgos.errors import ParameterError
 from dpalgos.features.public_map import RowFeatures
 from dpalgos.models import released_kind
-from dpalgos.rows import Array, Floats, null_records
+from dpalgos.rows import Array, Floats, null_records, row_products
 from dpalgos.validation import require_between, require_count, require_positive
 
 _MOST_COMPONENTS = 200
@@ -50,10 +50,10 @@ class CentredDirections(RowFeatures):
 
     def transform(self, features: Floats) -> Floats:
         """Map (m, d) to (m, k), or (m, k + K) with a head; rows of norm 1 (or less, for the mean)."""
-        turned = _unit((features - self.mean) @ self.basis)
+        turned = _unit(row_products(features - self.mean, self.basis))
         if not len(self.offset):
             return turned
-        scores = turned @ self.head + self.offset
+        scores = row_products(turned, self.head) + self.offset
         weight = float(self.weight[0])
         known = _unit(scores - scores.mean(axis=1, keepdims=True))
         return np.hstack([math.sqrt(1.0 - weight * weight) * turned, weight * known])

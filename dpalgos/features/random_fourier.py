@@ -14,7 +14,7 @@ from dpalgos.guarantees import Setting
 from dpalgos.models import released_kind
 from dpalgos.noise import NoiseSource
 from dpalgos.registry import register
-from dpalgos.rows import Array, Floats, Rows
+from dpalgos.rows import Array, Floats, Rows, row_products
 from dpalgos.validation import require_count, require_positive
 
 
@@ -38,7 +38,7 @@ class FourierFeatures(RowFeatures):
 
     def transform(self, features: Floats) -> Floats:
         """Map (m, d) to (m, 2D)."""
-        phases = features @ self.frequencies
+        phases = row_products(features, self.frequencies)
         return np.hstack([np.cos(phases), np.sin(phases)]) / math.sqrt(self.frequencies.shape[1])
 
     def arrays(self) -> dict[str, Array]:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar, TypeVar
@@ -19,6 +17,7 @@ from dpalgos.features.public_map import PublicMap, RowFeatures, image_shape
 from dpalgos.guarantees import Setting
 from dpalgos.models import released_kind
 from dpalgos.noise import NoiseSource
+from dpalgos.parallel import for_each, pieces
 from dpalgos.registry import register
 from dpalgos.rows import Array, Floats, Ints, Rows
 from dpalgos.validation import require_count, require_positive
@@ -169,11 +168,16 @@ class ScatteringFeatures(RowFeatures):
 
     def transform(self, features: Floats) -> Floats:
         """Map (m, d) to (m, dimension): by place, then by channel and path. A row that is no numbers stays one."""
-        batches = [features[start : start + _BATCH] for start in range(0, len(features), _BATCH)]
-        if not batches:
-            return np.zeros((0, self.dimension))
-        with ThreadPoolExecutor(min(len(batches), os.cpu_count() or 1)) as pool:
-            return np.concatenate(list(pool.map(self._batch, batches)))
+        out = np.empty((len(features), self.dimension))
+
+        def batch(part: slice[int, int, None]) -> None:
+            # Every call is of one shape: how many stand beside a row changes none of its bits.
+            images = np.zeros((_BATCH, features.shape[1]), dtype=np.float32)
+            images[: len(out[part])] = features[part]
+            out[part] = self._batch(images)[: len(out[part])]
+
+        for_each(batch, pieces(len(features), 1, _BATCH))
+        return out
 
     def arrays(self) -> dict[str, Array]:
         """Return layout and power."""
@@ -183,9 +187,9 @@ class ScatteringFeatures(RowFeatures):
     def _mirror(self) -> bool:
         return len(self.layout) > 6 and bool(self.layout[6])
 
-    def _batch(self, features: Floats) -> Floats:
+    def _batch(self, features: _Single) -> _Single:
         channels, height, width, scales, angles, places = (int(size) for size in self.layout[:6])
-        images = np.asarray(features, dtype=np.float32).reshape(len(features) * channels, height, width)
+        images = features.reshape(len(features) * channels, height, width)
         # Every resolution has an even number of pixels a side, and every place the same number of them.
         unit = math.lcm(2**scales, places)
         tall, wide = (unit * -(-size // unit) for size in (height, width))
@@ -224,7 +228,7 @@ class ScatteringFeatures(RowFeatures):
         coefficients: _Single = np.asarray(curved, dtype=np.float32)
         if self._mirror:
             coefficients = _over_mirror_images(coefficients, channels, scales, angles)
-        return np.asarray(coefficients.reshape(len(features), -1), dtype=np.float64)
+        return coefficients.reshape(len(features), -1)
 
     @staticmethod
     def _moduli(spectra: _Complex, filters: _Single) -> _Single:

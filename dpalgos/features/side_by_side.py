@@ -51,6 +51,11 @@ class SideBySideFeatures(RowFeatures):
         return cls(np.frombuffer(",".join(one.kind for one in maps).encode(), dtype=np.uint8), **arrays)
 
     @property
+    def classes(self) -> tuple[type, ...]:
+        """Its own and those of the maps."""
+        return (SideBySideFeatures, *(cls for one in self.maps for cls in one.classes))
+
+    @property
     def dimension(self) -> int:
         """Number of all features."""
         return sum(self.blocks)

@@ -20,7 +20,7 @@ from dpalgos.models import decode, released_kind
 from dpalgos.noise import NoiseSource, RandomStream
 from dpalgos.registry import AlgorithmSpec, lookup, register
 from dpalgos.resources import Work
-from dpalgos.rows import Array, Floats, Rows
+from dpalgos.rows import Array, Floats, Rows, row_products
 from dpalgos.validation import require_components, require_count, require_positive
 
 
@@ -54,6 +54,11 @@ class WhitenedFeatures(RowFeatures):
         return cls(mean, basis, kind, **{f"map_{name}": array for name, array in features.arrays().items()})
 
     @property
+    def classes(self) -> tuple[type, ...]:
+        """Its own and those of f."""
+        return (WhitenedFeatures, *self.map.classes)
+
+    @property
     def dimension(self) -> int:
         """Number of features k."""
         return int(self.basis.shape[1])
@@ -68,7 +73,7 @@ class WhitenedFeatures(RowFeatures):
         turned = np.empty((len(features), self.dimension))
         for start in range(0, len(features), _AT_ONCE):
             part = slice(start, start + _AT_ONCE)
-            np.matmul(self.map.transform(features[part]) - self.mean, self.basis, out=turned[part])
+            turned[part] = row_products(self.map.transform(features[part]) - self.mean, self.basis)
         norms = np.linalg.norm(turned, axis=1, keepdims=True)
         return np.asarray(turned / np.where(norms > 0, norms, 1.0))
 

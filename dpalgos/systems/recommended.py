@@ -207,6 +207,7 @@ def _whitening(facts: PublicFacts, shape: tuple[int, ...], strength: float) -> t
     """Return the map of images: the stronger the signal, the more directions."""
     channels, sides = shape[0] if len(shape) == 3 else 1, shape[-2:]
     own = _COLOUR if channels == 3 else _GREY
+    mirror = own.mirror if facts.mirror is None else facts.mirror
     scales = {"scales": 2 if min(sides) >= _TWO_SCALES_FROM else 1}
     maps = {name: {**given, **scales} if name == "scattering" else dict(given) for name, given in own.maps.items()}
     if min(sides) < _TWO_SCALES_FROM:
@@ -218,7 +219,7 @@ def _whitening(facts: PublicFacts, shape: tuple[int, ...], strength: float) -> t
         "processes": list(own.processes),
         "images": own.images,
         "floor": own.floor,
-        "mirror": own.mirror,
+        "mirror": mirror,
         "shape": list(shape),
     }
     components = facts.components
@@ -228,7 +229,9 @@ def _whitening(facts: PublicFacts, shape: tuple[int, ...], strength: float) -> t
         components = min(wanted, whole.features_of(facts.dimension), facts.dimension)
     size = " x ".join(str(side) for side in shape)
     why = "asked for" if facts.components else f"{own.directions:g} a unit of signal, {_FEWEST} to {own.most}"
-    seen = ", each averaged over the image and its mirror image," if own.mirror else ""
+    seen = ", each averaged over the image and its mirror image," if mirror else ""
+    if facts.mirror is not None:
+        seen = f"{seen or ', not averaged over mirror images,'} as declared,"
     return (
         AlgorithmSpec("projections", "public-whitening", {**given, "components": components}),
         f"map: images of {size}, so {' and '.join(maps)}{seen} whitened by synthetic images "

@@ -74,6 +74,8 @@ class PublicFacts:
         Whether the last K of them are the scores of a head trained on public rows.
     components : int or None
         The target dimension k, where one is asked for.
+    mirror : bool or None
+        Whether an image and its mirror image are the same thing, where that is declared.
     """
 
     sizes: tuple[int, ...]
@@ -88,6 +90,7 @@ class PublicFacts:
     encoded: bool = False
     public_head: bool = False
     components: int | None = None
+    mirror: bool | None = None
 
     @property
     def rows(self) -> int:

@@ -303,6 +303,13 @@ class TrainingConfig(BaseModel, frozen=True, extra="forbid"):
             examples=[{"clip": [0.5, 0.25]}],
         ),
     ] = {}
+    mirror: Annotated[
+        bool | None,
+        Field(
+            description="Whether an image and its mirror image are the same thing (photographs, clothes; not letters "
+            "or digits), so that features are averaged over both; if empty, in colour only."
+        ),
+    ] = None
     parameters: Annotated[
         dict[str, object],
         Field(description="Fields of the parts, dotted where ambiguous.", examples=[{"trainer.regularisation": 0.01}]),
@@ -357,6 +364,8 @@ class TrainingConfig(BaseModel, frozen=True, extra="forbid"):
             )
         if self.sizes is not None and self.rows_per_party is not None:
             faults.append("give `sizes` or `rows_per_party`, not both")
+        if self.mirror is not None and any(name.rpartition(".")[2] == "mirror" for name in self.parameters):
+            faults.append("`mirror` is among the parameters too: leave it out of these")
         if self.horizon is None and (self.participations, self.separation, self.expected_rows, self.bands) != (
             1,
             1,

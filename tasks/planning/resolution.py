@@ -100,8 +100,14 @@ def resolve(
     }
     for spec in filter(None, offered.values()):
         lookup(spec.kind, spec.name)
-    own = {field: value for field, value in config.parameters.items() if not field.startswith(_OTHERS)}
-    parts = _with_parameters({part: spec for part, spec in offered.items() if spec is not None}, own)
+    own = {field: value for field, value in _given(config).items() if not field.startswith(_OTHERS)}
+    parts = {part: spec for part, spec in offered.items() if spec is not None}
+    if "mirror" in own and not any("mirror" in _fields(spec) for spec in parts.values()):
+        raise ParameterError(
+            "mirror is declared, and no part of this run averages over mirror images: that is for rows that are images "
+            "(ingest --image-shape), under unitball or a map such as --features scattering; leave it out"
+        )
+    parts = _with_parameters(parts, own)
     if "projection" in parts:
         parts["projection"] = _with_components(parts["projection"], config, dimension)
     if label_range is not None and "label_range" in _fields(parts["trainer"]):
@@ -207,6 +213,7 @@ def _facts(
         encoded=config.features is not None or config.public_dataset is not None,
         public_head=bool(parameters_of(config, "public").get("head")),
         components=config.dimension,
+        mirror=config.mirror,
     )
 
 
@@ -382,8 +389,18 @@ def parameters_of(config: TrainingConfig, wanted: str) -> dict[str, object]:
     return {field: value for owner, field, value in _dotted(config) if owner == wanted}
 
 
+def _given(config: TrainingConfig) -> dict[str, object]:
+    """Return the parameters; what is declared of mirror images is one, of the public map that is asked for or a part.
+
+    Names without an owner are of parts.
+    """
+    if config.mirror is None:
+        return config.parameters
+    return {"mirror" if config.features is None else "features.mirror": config.mirror, **config.parameters}
+
+
 def _dotted(config: TrainingConfig) -> Iterator[tuple[str, str, object]]:
     """Yield owner, field and value of the parameters whose owner is named."""
-    for name, value in config.parameters.items():
+    for name, value in _given(config).items():
         owner, _, field = name.rpartition(".")
         yield owner, field, value

@@ -159,7 +159,7 @@ def _through(maps: Sequence[RowFeatures]) -> Callable[[Floats], Floats]:
         # No warning says what rows hold.
         with np.errstate(all="ignore"):
             for each in maps:
-                features = each.transform(features)
+                features = each.apply(features)
         return features
 
     return mapped

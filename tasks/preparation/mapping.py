@@ -88,7 +88,7 @@ def map_key(features: RowFeatures) -> str:
     return identity(
         kind=features.kind,
         arrays=ReleaseStore.digest_of({}, features.arrays()),
-        code=code_version(type(features)),
+        code=code_version(*features.classes),
     )
 
 

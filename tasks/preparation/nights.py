@@ -98,7 +98,9 @@ def preview_nights(config: TrainingConfig, version: DatasetRef, normalisation: s
 
 def _nights(config: TrainingConfig, horizon: Horizon, normalisation: str, *, fix: bool) -> Nights:
     catalog, last = open_catalog(), len(horizon.arrivals)
-    key = identity(horizon=horizon.number, config=config.model_dump(mode="json", exclude={"evaluation"}))
+    # What was not there when a horizon began is in its key only where it is given.
+    left_out = {"evaluation", *(() if config.mirror is not None else ("mirror",))}
+    key = identity(horizon=horizon.number, config=config.model_dump(mode="json", exclude=left_out))
     kept = catalog.stream(key)
     if kept is None:
         first = _night(config, horizon, horizon.arrivals[0], normalisation)

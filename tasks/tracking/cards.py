@@ -11,7 +11,7 @@ from dpalgos.accounting.composition import compose
 from dpalgos.validation import rounded_up
 from storage.refs import DatasetRef
 from tasks.accounts.budget import budget_report, epsilon_of_person
-from tasks.planning.configuration import SecureSettings, TrainingConfig
+from tasks.planning.configuration import TrainingConfig
 from tasks.planning.plans import RunPlan
 from tasks.tracking.results import Proved, RunResult
 
@@ -212,9 +212,8 @@ def command_of(config: TrainingConfig, command: str = "train") -> str:
         flag = f"--{name.replace('_', '-')}"
         if name in ("dataset", "algorithm") or value is None:
             continue
-        default = {**TrainingConfig.model_fields, **SecureSettings.model_fields}[name].default
         if isinstance(value, bool):
-            arguments.append(f"--no-{flag[2:]}" if default is True else flag)
+            arguments.append(flag if value else f"--no-{flag[2:]}")
         else:
             arguments += [flag, ",".join(map(str, value)) if isinstance(value, list) else _text(value)]
     for name, value in parameters.items():

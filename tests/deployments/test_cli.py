@@ -296,6 +296,8 @@ def test_equal_results_in_two_roots_with_a_seed(
         (["--repetition", "4"], "repetition", 4),
         (["--no-evaluation"], "evaluation", False),
         (["--roc"], "roc", True),
+        (["--mirror"], "mirror", True),
+        (["--no-mirror"], "mirror", False),
         (["--deadline", "30"], "deadline", 30.0),
         (["--overrun", "1e-8"], "overrun", 1e-8),
         (["--tune", "clip=0.5,1", "--tune", "loss=huber"], "tune", {"clip": (0.5, 1), "loss": ("huber",)}),

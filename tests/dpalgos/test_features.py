@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -13,8 +18,10 @@ from dpalgos.errors import ParameterError
 from dpalgos.features.hog import Hog
 from dpalgos.features.linear_maps import AveragePooling, LowFrequencies, RandomProjection
 from dpalgos.features.public_map import image_shape
+from dpalgos.features.public_rows import CentredDirections
 from dpalgos.features.random_fourier import RandomFourier
 from dpalgos.guarantees import Setting
+from dpalgos.projections.centring import CentredRows
 from dpalgos.registry import lookup, names
 from dpalgos.rows import ArrayRows
 from tests.support.training import noise
@@ -114,23 +121,89 @@ def test_fourier_features_approximate_the_gaussian_kernel() -> None:
     np.testing.assert_allclose(mapped @ mapped.T, rbf_kernel(rows, gamma=0.3), atol=0.05)
 
 
+# Parameters for images of 8 x 8 pixels; other names take their own.
+SHAPED: dict[str, dict[str, Any]] = {
+    "dct": {"components": 5},
+    "random-projection": {"components": 33},
+    "public-whitening": {"images": 60, "components": 33},
+    "side-by-side": {"maps": {"scattering": {}, "hog": {}}},
+    "dictionary": {"filters": 20, "side": 3, "images": 100},
+}
+PIXELS = 64
+
+
+def free_maps() -> list[str]:
+    return [name for name in names("projections") if not lookup("projections", name).reads_rows]
+
+
 def test_no_public_map_looks_at_rows() -> None:
     """Every map that says it costs nothing gives the same result whatever the rows."""
-    shaped: dict[str, dict[str, Any]] = {
-        "dct": {"components": 5},
-        "random-projection": {"components": 5},
-        "public-whitening": {"images": 300},
-        "side-by-side": {"maps": {"scattering": {}, "hog": {}}},
-        "dictionary": {"filters": 20, "side": 3, "images": 100},
-    }
-    free = [name for name in names("projections") if not lookup("projections", name).reads_rows]
-    assert {"dct", "hog", "identity", "pooling", "random-fourier", "random-projection"} <= set(free)
-    for name in free:
-        algorithm = lookup("projections", name)(**shaped.get(name, {}))
-        results = [fitted(algorithm, 64, rows) for rows in (None, np.ones((9, 64)), np.full((3, 64), np.nan))]
+    assert {"dct", "hog", "identity", "pooling", "random-fourier", "random-projection"} <= set(free_maps())
+    for name in free_maps():
+        algorithm = lookup("projections", name)(**SHAPED.get(name, {}))
+        results = [fitted(algorithm, PIXELS, rows) for rows in (None, np.ones((9, 64)), np.full((3, 64), np.nan))]
         for result in results:
             for key, array in results[0].arrays().items():
                 np.testing.assert_array_equal(array, result.arrays()[key])
+
+
+def places_that_tell(row_map: Callable[[Any], Any]) -> set[tuple[int, int]]:
+    """Return block sizes and places at which a row is mapped to other bits than alone."""
+    random, found = np.random.default_rng(5), set()
+    rows = random.random((1030, PIXELS))
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    # What stands beside a row, as often as not: huge and tiny numbers, none, zeros.
+    others = random.normal(size=rows.shape) * 10.0 ** random.uniform(-300, 300, (len(rows), 1))
+    others[::7], others[::11], others[::13] = np.nan, np.inf, 0.0
+    with np.errstate(all="ignore"):
+        first = row_map(rows[:1])[0]
+        for size in (2, 3, 7, 16, 17, 100, 511, 513, 1030):
+            # A block of equal rows shows a row at all of its places.
+            equal = row_map(np.tile(rows[0], (size, 1)))
+            found |= {(size, int(place)) for place in np.flatnonzero((equal != first).any(axis=1))}
+            own = random.random(size) < 0.5
+            own[-1] = True
+            beside = row_map(np.where(own[:, None], rows[:size], others[:size]))
+            for place in {*np.flatnonzero(own)[::40].tolist(), size - 1}:
+                if (beside[place] != row_map(rows[place : place + 1])[0]).any():
+                    found.add((size, place))
+    return found
+
+
+NOT_REGISTERED = ["private-centring", "public rows", "public rows with a head"]
+
+
+@cache
+def map_of_rows(name: str) -> Any:
+    """Return what rows are seen through: a registered public map or normalisation, or a map of released arrays."""
+    if name in names("normalisations"):
+        return lookup("normalisations", name)().learn([np.eye(PIXELS)])
+    if name not in NOT_REGISTERED:
+        return fitted(lookup("projections", name)(**SHAPED.get(name, {})), PIXELS).apply
+    random = np.random.default_rng(6)
+    learnt = CentredDirections(mean=random.random(PIXELS) / 8, basis=random.normal(size=(PIXELS, 33)))
+    if name.endswith("head"):
+        head, offset = random.normal(size=(33, 10)), random.normal(size=10)
+        learnt = replace(learnt, head=head, offset=offset, weight=np.array([0.7]))
+    return CentredRows(mean=learnt.mean).apply if name == "private-centring" else learnt.apply
+
+
+@pytest.mark.parametrize("name", [*free_maps(), *names("normalisations"), *NOT_REGISTERED])
+def test_a_row_is_mapped_to_the_same_bits_at_each_place_of_a_block_last_and_alone(name: str) -> None:
+    """Or one row would move the integers of another, and sums by more than their sensitivity. No warning tells."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert places_that_tell(map_of_rows(name)) == set()
+
+
+@pytest.mark.parametrize("name", ["random-fourier", "public-whitening", *NOT_REGISTERED[1:]])
+def test_a_plain_product_gives_rows_other_bits(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    matrix, rows = np.random.default_rng(7).normal(size=(PIXELS, 33)), np.random.default_rng(8).random((513, PIXELS))
+    if all(np.array_equal((rows @ matrix)[place], (rows[place : place + 1] @ matrix)[0]) for place in range(513)):
+        pytest.skip("this machine's library gives a row the same bits at any place")
+    row_map = map_of_rows(name)
+    monkeypatch.setattr(sys.modules[row_map.__self__.__module__], "row_products", np.matmul)
+    assert places_that_tell(row_map)
 
 
 def test_image_shapes() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pydantic import ValidationError
 from sklearn.datasets import load_digits
 
 from dpalgos.accounting.calibration import allocate
@@ -19,6 +20,7 @@ from dpalgos.registry import lookup
 from dpalgos.rows import ArrayRows
 from dpalgos.systems.recommended import recommend, signal
 from dpalgos.systems.system import PublicFacts
+from tasks.planning.configuration import TrainingConfig
 from tests.support.plans import dataset_of, planned, shards_of
 from tests.support.training import fit, noise
 
@@ -128,8 +130,23 @@ def test_what_is_asked_for_goes_before_the_rules() -> None:
     # A mirror image is the same thing where it is declared to be.
     mirrored = planned(shards_of(dataset), algorithm="unitball", parameters={"mirror": True})
     assert mirrored.projections[0].algorithm.parameters["mirror"]
+    assert planned(shards_of(dataset), algorithm="unitball", mirror=True).projections == mirrored.projections
     other = planned(shards_of(dataset), algorithm="unitball", projection="hog")
     assert [release.name for release in other.projections] == ["hog"]
+
+
+def test_mirror_images_are_declared_where_something_averages_over_them() -> None:
+    shards = shards_of(dataset_of(dimension=64, image_shape=(8, 8)))
+    own = planned(shards, projection="public-whitening", algorithm=None, trainer="noisy-gd", mirror=True)
+    assert own.projections[0].algorithm.parameters["mirror"]
+    refused: list[dict[str, Any]] = [{"algorithm": "noisy-gd"}, {"algorithm": "unitball", "projection": "hog"}]
+    for given in refused:
+        with pytest.raises(ParameterError, match=r"mirror is declared.*--image-shape.*leave it out"):
+            planned(shards, **given, mirror=False)
+    with pytest.raises(ParameterError, match=r"mirror is declared"):
+        planned(shards_of(dataset_of()), algorithm="unitball", mirror=True)
+    with pytest.raises(ValidationError, match="`mirror` is among the parameters too"):
+        TrainingConfig(mirror=True, parameters={"projection.mirror": False})
 
 
 def test_images_of_one_channel_and_of_three_get_a_map_each() -> None:
@@ -148,6 +165,12 @@ def test_images_of_one_channel_and_of_three_get_a_map_each() -> None:
     assert set(colour["feature_parameters"]["maps"]) == {"scattering", "dictionary"}
     assert (small["features"], small["mirror"]) == ("scattering", True), "no room for patches"
     assert chosen((3, 32, 32), epsilon=0.1)["components"] < 400
+    # What is declared goes before the rule, and the reasons say so.
+    for shape, declared in (((28, 28), True), ((3, 32, 32), False)):
+        facts = dataclasses.replace(FACTS, image_shape=shape, dimension=int(np.prod(shape)), mirror=declared)
+        assert recommend(facts).arrangement.projection.parameters["mirror"] is declared  # type: ignore[union-attr]
+        assert ("not averaged" in recommend(facts).reasons[0]) is not declared
+        assert "as declared" in recommend(facts).reasons[0]
     assert chosen((1, 28, 28)) == {**grey, "shape": [1, 28, 28]}
 
 

@@ -27,6 +27,12 @@ def test_every_algorithm_runs_at_every_budget_and_those_without_noise_once_a_see
     assert {one.seed for one in of["unitball"]} == {0, 1, 2}
 
 
+def test_what_is_declared_of_mirror_images_is_asked_of_those_that_look_at_images() -> None:
+    names = ["unitball", "dpml", "unitball-without-noise"]
+    points = frontier_sweep(TrainingConfig(mirror=False), names, [1.0], seeds=1).points()
+    assert [point.config.mirror for point in points] == [False, None, False]
+
+
 def test_an_unknown_algorithm_is_named() -> None:
     with pytest.raises(UnknownNameError, match="unitbal"):
         frontier_sweep(TrainingConfig(), ["unitbal"], [1.0], seeds=1)

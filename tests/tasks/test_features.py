@@ -12,6 +12,7 @@ from dpalgos.errors import ParameterError
 from dpalgos.features.onnx import OnnxEncoder
 from dpalgos.features.public_map import FileMap
 from dpalgos.features.public_rows import PublicRowsWhitening
+from dpalgos.models import Projection
 from flows.federated_training import Chained, chain_inline
 from storage.datasets import open_dataset
 from storage.errors import InputError, RefusedError
@@ -104,6 +105,18 @@ def test_the_file_is_the_identity_and_not_its_name(clinic: None, encoder: Path, 
     encoder.write_bytes(linear_model(np.random.default_rng(2).normal(size=(DIMENSION, 9))))
     assert run(features=f"onnx:{encoder}")[1].result.releases != first.releases
     assert run()[1].result.releases != first.releases
+
+
+def test_private_rows_pass_through_a_named_map_row_by_row(clinic: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plain product would round a row by its place in a block."""
+    monkeypatch.setattr(Projection, "transform", lambda *_: pytest.fail("a plain product"))
+    chained = run(features="random-projection", parameters={"features.components": 3, "iterations": 3})[1]
+    assert chained.dataset.dimension == 3
+
+
+def test_what_is_declared_of_mirror_images_reaches_a_named_map(clinic: None) -> None:
+    with pytest.raises(ParameterError, match="random-fourier has no parameter 'mirror'"):
+        run(features="random-fourier", mirror=True)
 
 
 def test_named_maps_take_their_parameters(clinic: None) -> None:

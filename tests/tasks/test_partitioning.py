@@ -21,6 +21,7 @@ from tasks.datasets.registration import IngestRequest, ingest
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.plans import Shards
 from tasks.planning.resolution import resolve_normalisation
+from tasks.preparation import nights
 from tasks.preparation.dealing import are_stored_whole
 from tasks.preparation.mapping import map_rows
 from tasks.preparation.nights import begin_nights, deal_night
@@ -224,6 +225,26 @@ def dealt_by_night(
         map_rows(night.registered, normalisation)
         parts += [whole_rows(shard) if shard.rows else [] for shard in deal_night(config, night)]
     return parts
+
+
+@pytest.mark.usefixtures("root")
+def test_a_declaration_that_was_not_there_before_keeps_a_horizons_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Streams that were charged before configurations had it are found again."""
+    ingest_private(tmp_path / "input")
+    keys: list[Any] = []
+
+    def identity(**parts: Any) -> str:
+        keys.append(parts["config"])
+        return "0" * 64
+
+    monkeypatch.setattr(nights, "identity", identity)
+    config = TrainingConfig(dataset="clinic", epsilon=1.0, horizon=4, trainer="class-means", trust="central")
+    nights.preview_nights(config, find_dataset("clinic"), "unit-norm")
+    with pytest.raises(ParameterError, match="mirror"):
+        nights.preview_nights(config.model_copy(update={"mirror": True}), find_dataset("clinic"), "unit-norm")
+    assert ["mirror" in key for key in keys] == [False, True]
 
 
 def moved(found: list[list[Any]], other: list[list[Any]]) -> int:

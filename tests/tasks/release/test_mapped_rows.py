@@ -11,7 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dpalgos.features.hog import HogFeatures
 from dpalgos.features.scattering import ScatteringFeatures
+from dpalgos.features.side_by_side import SideBySideFeatures
 from dpalgos.features.whitening import PublicWhitening, WhitenedFeatures
 from dpalgos.guarantees import Setting
 from dpalgos.registry import AlgorithmSpec
@@ -91,10 +93,26 @@ def test_another_map_has_rows_of_its_own(
     other, _ = seen(rows_of(shard, maps(turned, monkeypatch), DIRECTIONS))
     assert np.array_equal(other, -one)
     with monkeypatch.context() as patch:
-        patch.setattr(mapped_rows, "code_version", lambda _: "another")
+        patch.setattr(mapped_rows, "code_version", lambda *_: "another")
         assert mapped_rows.map_key(whitening) != mapped_rows.map_key(turned)
         changed = mapped_rows.map_key(whitening)
     assert changed != mapped_rows.map_key(whitening)
+
+
+def test_kept_rows_are_bound_to_the_code_of_every_map_within(
+    whitening: WhitenedFeatures, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = HogFeatures(layout=np.array([1, 8, 8, 4, 9, 2]))
+    both = SideBySideFeatures.of([whitening.map, other])
+    nested = WhitenedFeatures.of(both, np.zeros(both.dimension), np.eye(both.dimension, DIRECTIONS))
+    versions = dict.fromkeys([WhitenedFeatures, SideBySideFeatures, ScatteringFeatures, HogFeatures], "as it was")
+    monkeypatch.setattr(mapped_rows, "code_version", lambda *classes: ", ".join(versions[cls] for cls in classes))
+    before = mapped_rows.map_key(nested)
+    for cls in versions:
+        with monkeypatch.context() as patch:
+            patch.setitem(versions, cls, "another")
+            assert mapped_rows.map_key(nested) != before, cls
+    assert mapped_rows.map_key(nested) == before
 
 
 @pytest.mark.parametrize("lacking", ["disk", "permission"])

@@ -69,8 +69,8 @@ def test_the_card_of_a_published_method_says_its_flaw(root: Path) -> None:
     "config",
     [
         {"epsilon": 0.5, "delta": 1e-7},
-        {"epsilon": 1.0, "sizes": (50, 100), "seed": 4, "evaluation": False},
-        {"epsilon": 1.0, "trust": "secagg", "secure": {"dropouts": 1}, "roc": True},
+        {"epsilon": 1.0, "sizes": (50, 100), "seed": 4, "evaluation": False, "mirror": False},
+        {"epsilon": 1.0, "trust": "secagg", "secure": {"dropouts": 1}, "roc": True, "mirror": True},
         {"epsilon": 2.0, "algorithm": None, "trainer": "noisy-gd", "parameters": {"iterations": 5, "loss": "huber"}},
         {"algorithm": "non-private", "test_fraction": 0.25, "neighbours": "replace-special"},
         {"epsilon": 1.0, "horizon": 30, "participations": 2, "separation": 7, "bands": 9, "expected_rows": 900},
