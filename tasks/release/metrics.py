@@ -12,15 +12,16 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 from sklearn.metrics import roc_curve
 
-from dpalgos.evaluators.noisy_sums import CountedPairs, ErrorSums, area_under_curve, curves_of, predicted_classes
+from dpalgos.evaluators.noisy_sums import CountedPairs, ErrorSums, ScoreHistogram, curves_of, predicted_classes
+from dpalgos.margins import area_under_curve, margins_of_area, simulated, widened
 from dpalgos.metrics import (
-    TWO_SIDED,
     classification_metrics,
     confusion_matrix,
     metrics_of_noisy_confusion,
     metrics_of_noisy_errors,
     recalls,
     regression_metrics,
+    with_margins,
 )
 from dpalgos.models import Statistic
 from dpalgos.rows import Floats, Ints, Rows, null_records
@@ -176,24 +177,24 @@ def _of_release(planned: PlannedRelease, statistic: Statistic, classes: Sequence
     algorithm, counts = planned.build(), statistic.values
     if isinstance(algorithm, CountedPairs):
         deviation = algorithm.deviation(planned.setting) * planned.setting.noise_factor
-        metrics = metrics_of_noisy_confusion(counts, planned.setting.rows, deviation) | recalls(counts, classes)
-        return Measured(metrics, counts)
+        noise = simulated(algorithm, planned.setting)
+        return Measured(metrics_of_noisy_confusion(counts, planned.setting.rows, deviation, noise, classes), counts)
     if isinstance(algorithm, ErrorSums):
         deviation = algorithm.deviation(planned.setting) * planned.setting.noise_factor
         return Measured(metrics_of_noisy_errors(counts, planned.setting.rows, deviation, algorithm.label_range))
-    return Measured({"auc": area_under_curve(counts)}, roc=curves_of(counts))
+    assert isinstance(algorithm, ScoreHistogram)
+    limits = widened(margins_of_area(counts, simulated(algorithm, planned.setting)), 0.5)
+    return Measured(with_margins({"auc": area_under_curve(counts)}, {"auc": limits}), roc=curves_of(counts))
 
 
 def _mean_of_noisy(of: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Return the models' mean metrics; their noises are independent, the held-out rows are the same ones."""
+    """Return the models' mean metrics and limits; their noises are independent, the held-out rows are the same ones.
+
+    The mean of limits that hold with 95 % each is wider than the mean's own where their errors are independent.
+    """
     combined = _mean(of)
-    for name in [name.removesuffix("_noise") for name in combined if name.endswith("_noise")]:
-        noises = [one[f"{name}_noise"] for one in of]
-        combined[f"{name}_noise"] = noise = math.hypot(*noises) / len(of)
-        if f"{name}_margin" in combined:
-            margins = [one[f"{name}_margin"] / TWO_SIDED for one in of]
-            drawn = [math.sqrt(max(m * m - n * n, 0.0)) for m, n in zip(margins, noises, strict=True)]
-            combined[f"{name}_margin"] = TWO_SIDED * math.hypot(noise, math.fsum(drawn) / len(of))
+    for name in [name for name in combined if name.endswith("_noise")]:
+        combined[name] = math.hypot(*(one[name] for one in of)) / len(of)
     return combined
 
 

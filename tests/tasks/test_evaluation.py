@@ -122,7 +122,8 @@ def test_a_charged_evaluation_is_near_the_truth_and_is_a_release(root: Path, tmp
     released = read_release(made[prepared.plan.evaluations[0].key]).values
     assert np.allclose(measured.confusion, released, atol=1e-3)
     (curve,) = measured.roc
-    assert np.trapezoid(*np.array(curve).T[::-1]) == pytest.approx(measured.metrics["auc"], abs=0.001)
+    area = np.trapezoid(*np.array(curve).T[::-1])
+    assert measured.metrics["auc_low"] <= area <= measured.metrics["auc_high"], "the curve is bent to rise"
     assert {key for key, _ in charges()} == {release.key for release in prepared.plan.releases}
     # Asked again, it is the same release.
     assert evaluated(prepared, made) == measured
