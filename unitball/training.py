@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from storage.errors import RefusedError
+from storage.errors import InputError, RefusedError
 from tasks.planning.configuration import TrainingConfig
 from tasks.tracking.results import Proved, RunResult
 from unitball.roots import using_root
@@ -47,6 +47,18 @@ class TrainedModel:
         """
         found = self.pipeline.predict(rows)
         return pd.Series(found, index=getattr(rows, "index", None), name="prediction")
+
+    def predict_proba(self, rows: Any) -> pd.DataFrame:
+        """Return the probability of each of two classes for each row, of a model that was measured with ``roc=True``.
+
+        Parameters
+        ----------
+        rows : as for :meth:`predict`
+        """
+        if not hasattr(self.pipeline, "predict_proba"):
+            raise InputError("this model has no probabilities: train two classes with roc=True to calibrate it")
+        found = self.pipeline.predict_proba(rows)
+        return pd.DataFrame(found, columns=list(self.pipeline.classes_), index=getattr(rows, "index", None))
 
     def to_frame(self) -> pd.DataFrame:
         """Return the run as one line: algorithm, spending and metrics."""

@@ -106,7 +106,7 @@ def shown_results(results: Sequence[RunResult], *, elsewhere: bool = False) -> I
 
 def _guessing(results: Sequence[RunResult]) -> list[str]:
     """Say what the metrics are to be compared with, and how exact they are."""
-    from tasks.tracking.results import by_class, shown_metric
+    from tasks.tracking.results import at_threshold, by_class, shown_metric
 
     rates = {shown_metric(one, "majority_rate") for one in results if "majority_rate" in one.metrics}
     notes = []
@@ -121,7 +121,7 @@ def _guessing(results: Sequence[RunResult]) -> list[str]:
     if len(results) == 1:
         if "auc" in results[0].metrics:
             notes.append(f"Area under the ROC curve: {shown_metric(results[0], 'auc')}; 0.5 by guessing.")
-        notes += by_class(results[0], _MOST_CLASSES)
+        notes += [*by_class(results[0], _MOST_CLASSES), *at_threshold(results[0])]
     noises = [one.metrics[name] for one in results for name in ("accuracy_noise", "mae_noise") if name in one.metrics]
     if noises:
         of_r2 = [one.metrics["r2_noise"] for one in results if "r2_noise" in one.metrics]

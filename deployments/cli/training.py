@@ -108,8 +108,11 @@ def _expectation(config: TrainingConfig) -> Answer:
 
 
 def _warn(plan: RunPlan | None) -> None:
-    if plan is not None and plan.warning:
-        typer.echo(f"warning: {plan.warning}", err=True)
+    from tasks.release.preflight import cost_of_measuring_later
+
+    for warning in () if plan is None else (plan.warning, cost_of_measuring_later(plan)):
+        if warning:
+            typer.echo(f"warning: {warning}", err=True)
 
 
 @app.command(epilog="Example: unitball compare --dataset digits --epsilon 1")

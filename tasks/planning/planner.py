@@ -171,6 +171,7 @@ class _Draft:
                 system=resolved.name,
                 evaluation=(config.evaluation, tuple(release.key for release in evaluations)),
                 target=(config.epsilon, config.stated_delta),
+                aim=config.aim if evaluations else None,
             ),
             system=self._name,
             paper=resolved.paper,
@@ -295,6 +296,8 @@ class _Draft:
             return ()
         pure = pure and not config.roc
         specs = [self._evaluator(pure=pure)]
+        if config.aim is not None and self._classes > 2:
+            raise ParameterError(f"aim is {config.aim}; a threshold is of two classes, and here are {self._classes}")
         if config.roc:
             specs.append(AlgorithmSpec("evaluators", "score-histogram"))
         paths = [(*models[0].upstream, model.key)] if model else [(*one.upstream, one.key) for one in models]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import TypedDict
 
 import numpy as np
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 from sklearn.metrics import roc_curve
 
+from dpalgos.calibration import Calibration, choose, platt
 from dpalgos.evaluators.noisy_sums import CountedPairs, ErrorSums, ScoreHistogram, curves_of, predicted_classes
 from dpalgos.margins import area_under_curve, margins_of_area, simulated, widened
 from dpalgos.metrics import (
@@ -46,6 +47,8 @@ class Evaluation(BaseModel):
     classes: tuple[str, ...] = ()
     confusion: tuple[tuple[float, ...], ...] = ()
     """Counts, true class by predicted class: exact of public rows, as released of private ones; mean over models."""
+    calibration: tuple[float, float, float] | None = None
+    """Slope, offset and threshold of the scores, of one model of two classes whose scores' histogram was released."""
     roc: tuple[tuple[tuple[float, float], ...], ...] = ()
     """(False, true positive rate) of each class against the others, of the second where there are two; of one model."""
 
@@ -54,6 +57,7 @@ class _Figured(TypedDict, total=False):
     classes: tuple[str, ...]
     confusion: tuple[tuple[float, ...], ...]
     roc: tuple[tuple[tuple[float, float], ...], ...]
+    calibration: tuple[float, float, float] | None
 
 
 @dataclass(frozen=True)
@@ -63,10 +67,12 @@ class Measured:
     metrics: dict[str, float]
     confusion: Floats | None = None
     roc: Sequence[Floats] = ()
+    calibration: Calibration | None = None
 
     def __or__(self, other: Measured) -> Measured:
         confusion = other.confusion if self.confusion is None else self.confusion
-        return Measured(self.metrics | other.metrics, confusion, [*self.roc, *other.roc])
+        calibration = other.calibration if self.calibration is None else self.calibration
+        return Measured(self.metrics | other.metrics, confusion, [*self.roc, *other.roc], calibration)
 
 
 def _scored(rows: Rows) -> tuple[Floats, NDArray[np.generic]]:
@@ -111,7 +117,9 @@ def _figured(of: Sequence[Measured], classes: Sequence[str]) -> _Figured:
     if not counts or len(classes) > _MOST_CLASSES:
         return {}
     curves = of[0].roc if len(of) == 1 else ()
+    calibration = of[0].calibration if len(of) == 1 else None
     return {
+        "calibration": None if calibration is None else astuple(calibration),
         "classes": tuple(classes),
         "confusion": tuple(tuple(round(float(count), 3) for count in row) for row in np.mean(counts, axis=0)),
         "roc": tuple(tuple((round(float(x), 4), round(float(y), 4)) for x, y in curve) for curve in curves),
@@ -163,7 +171,7 @@ def measure_by_releases(
         measured[name] = Measured({})
         for planned in plan.evaluations:
             if planned.upstream == keys:
-                measured[name] |= _of_release(planned, read_release(made(planned, path)), classes)
+                measured[name] |= _of_release(planned, read_release(made(planned, path)), classes, plan.identity.aim)
     by_party = {name: one.metrics for name, one in measured.items()}
     return Evaluation(
         metrics=_mean_of_noisy(list(by_party.values())),
@@ -173,7 +181,7 @@ def measure_by_releases(
     )
 
 
-def _of_release(planned: PlannedRelease, statistic: Statistic, classes: Sequence[str]) -> Measured:
+def _of_release(planned: PlannedRelease, statistic: Statistic, classes: Sequence[str], aim: str | None) -> Measured:
     algorithm, counts = planned.build(), statistic.values
     if isinstance(algorithm, CountedPairs):
         deviation = algorithm.deviation(planned.setting) * planned.setting.noise_factor
@@ -184,7 +192,15 @@ def _of_release(planned: PlannedRelease, statistic: Statistic, classes: Sequence
         return Measured(metrics_of_noisy_errors(counts, planned.setting.rows, deviation, algorithm.label_range))
     assert isinstance(algorithm, ScoreHistogram)
     limits = widened(margins_of_area(counts, simulated(algorithm, planned.setting)), 0.5)
-    return Measured(with_margins({"auc": area_under_curve(counts)}, {"auc": limits}), roc=curves_of(counts))
+    found = with_margins({"auc": area_under_curve(counts)}, {"auc": limits})
+    calibration = None
+    if len(counts) == 1:
+        deviation = algorithm.deviation(planned.setting) * planned.setting.noise_factor
+        calibration = platt(counts[0], deviation)
+        if aim is not None:
+            calibration, at_threshold = choose(counts[0], simulated(algorithm, planned.setting), deviation, aim)
+            found |= at_threshold
+    return Measured(found, roc=curves_of(counts), calibration=calibration)
 
 
 def _mean_of_noisy(of: Sequence[Mapping[str, float]]) -> dict[str, float]:

@@ -13,7 +13,7 @@ from storage.refs import DatasetRef
 from tasks.accounts.budget import budget_report, epsilon_of_person
 from tasks.planning.configuration import SecureSettings, TrainingConfig
 from tasks.planning.plans import RunPlan
-from tasks.tracking.results import Proved, RunResult, by_class, shown_metric
+from tasks.tracking.results import Proved, RunResult, at_threshold, by_class, shown_metric
 
 _MOST_RECALLS = 10
 _ALWAYS_OUTSIDE = (
@@ -175,6 +175,7 @@ def _accuracy(result: RunResult) -> str:
         [
             "; ".join([f"Accuracy {shown_metric(result, 'accuracy')}, {result.measured_on}", *parts]) + ".",
             *by_class(result, _MOST_RECALLS),
+            *at_threshold(result),
         ]
     ) + (margins if "accuracy_low" in result.metrics else "")
 

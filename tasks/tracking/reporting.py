@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from functools import partial
 
+from dpalgos.calibration import Calibration
 from dpalgos.normalisation import RowMap
 from dpalgos.registry import lookup
 from storage.datasets import declared_table
@@ -183,6 +184,7 @@ def _model_report(
             classes=dataset.classes,
             dimension=columns.dimension,
             encoder=columns.encoder,
+            calibration=None if result.calibration is None else Calibration(*result.calibration),
         ),
         dimension=columns.dimension,
         classes=dataset.classes,

@@ -107,6 +107,8 @@ class RunResult(BaseModel, frozen=True):
         Keys of what was released to train, the model last, and to measure.
     classes, confusion, roc
         What figures are drawn from; see :class:`tasks.release.metrics.Evaluation`. Empty where nothing was measured.
+    calibration : (slope, offset, threshold) or None
+        See :class:`dpalgos.calibration.Calibration`; None where no score histogram of two classes was released.
     seconds : float or None
         None on private data: time is a side channel.
     releasing_seconds : float or None
@@ -127,6 +129,7 @@ class RunResult(BaseModel, frozen=True):
     classes: tuple[str, ...] = ()
     confusion: tuple[tuple[float, ...], ...] = ()
     roc: tuple[tuple[tuple[float, float], ...], ...] = ()
+    calibration: tuple[float, float, float] | None = None
     by_party: dict[str, dict[str, float]]
     split: dict[str, object]
     sound_counterpart: str | None
@@ -208,6 +211,7 @@ def summarise(plan: RunPlan, dataset: DatasetRef, evaluation: Evaluation, refere
         classes=evaluation.classes,
         confusion=evaluation.confusion,
         roc=evaluation.roc,
+        calibration=evaluation.calibration,
         by_party=evaluation.by_party,
         split=plan.split,
         sound_counterpart=plan.sound_counterpart,
@@ -247,6 +251,19 @@ def shown_metric(result: RunResult, name: str, form: str = ".3f") -> str:
         return f"cannot be measured at this budget: {metrics['held_out_rows']:,.0f} rows{budget}"
     low, high = (metrics.get(f"{name}_{end}") for end in ("low", "high"))
     return f"{metrics[name]:{form}}" + ("" if low is None or high is None else f" ({low:{form}} to {high:{form}})")
+
+
+def at_threshold(result: RunResult) -> list[str]:
+    """Return a sentence on the threshold that was chosen for a stated aim; none where there was no aim."""
+    if result.identity.aim is None or "aim_probability" not in result.metrics:
+        return []
+    names = {"recall": "recall", "precision": "precision", "f1": "F1", "balanced_accuracy": "balanced"}
+    numbers = "; ".join(f"{what} {shown_metric(result, f'aim_{name}')}" for name, what in names.items())
+    return [
+        f"At the threshold for {result.identity.aim}, a probability of {result.metrics['aim_probability']:.3g} of "
+        f"`{result.classes[-1]}`: {numbers}. These margins hold for all thresholds at once; all other "
+        "numbers are of the model without a chosen threshold."
+    ]
 
 
 def shown_metrics(metrics: Mapping[str, float]) -> dict[str, float]:
