@@ -80,8 +80,10 @@ class Calibration:
 def platt(histogram: Floats, deviation: float) -> Calibration:
     """Fit a logistic curve to a noisy histogram of squashed scores, rows of the first class and of the second.
 
-    Post-processing. Counts below twice the noise's deviation count as nothing: in empty bins cut noise would pull the
-    curve towards one half. The targets are Platt's, (n + 1) / (n + 2), so that a few rows make nobody certain.
+    Post-processing. The logistic risk is linear in the counts p of the second class, and convex where the counts n of
+    both are not negative: sum n log(1 + exp(m)) - p m for the margin m = slope * score + offset. So p stays as noisy as
+    it is, and its noise cancels; n counts where it is above twice its noise's deviation. Platt's one row more of
+    either class makes nobody certain.
 
     Parameters
     ----------
@@ -96,21 +98,26 @@ def platt(histogram: Floats, deviation: float) -> Calibration:
     """
     bins = histogram.shape[1]
     scores = logit((np.arange(bins) + 0.5) / bins)
-    kept = np.where(histogram > 2.0 * deviation, histogram, 0.0)
-    # The totals are far more certain than single counts.
-    totals = np.maximum(histogram.sum(axis=1), 1.0)
-    weights = kept * (totals / np.maximum(kept.sum(axis=1), 1.0))[:, None]
-    low, high = 1.0 / (totals[0] + 2.0), (totals[1] + 1.0) / (totals[1] + 2.0)
+    rows = _known(histogram, deviation)
+    positive = np.where(rows > 0, histogram[1], 0.0)
+    total = max(float(rows.sum()), 1.0)
 
     def risk(parameters: Floats) -> float:
         margin = parameters[0] * scores + parameters[1]
-        lost, won = np.logaddexp(0.0, margin), np.logaddexp(0.0, -margin)
-        each = weights[0] * (low * won + (1 - low) * lost) + weights[1] * (high * won + (1 - high) * lost)
-        return float(each.sum() / totals.sum() + 1e-6 * parameters[0] ** 2)
+        of_rows = float(rows @ np.logaddexp(0.0, margin) - positive @ margin)
+        one_each = float(np.logaddexp(0.0, parameters[1]) + np.logaddexp(0.0, -parameters[1]))
+        return (of_rows + one_each) / total + 1e-6 * float(parameters[0] ** 2)
 
-    start = np.array([1.0, float(np.log(totals[1] / totals[0]))])
-    found = minimize(risk, start, method="L-BFGS-B", bounds=[(0.0, 100.0), (-30.0, 30.0)]).x
+    share = (max(float(positive.sum()), 0.0) + 1.0) / (total + 2.0)
+    start = np.array([1.0, float(logit(min(share, 0.999)))])
+    found = minimize(risk, start, method="L-BFGS-B", bounds=[(0.0, 20.0), (-20.0, 20.0)]).x
     return Calibration(float(found[0]), float(found[1]))
+
+
+def _known(histogram: Floats, deviation: float) -> Floats:
+    """Return the rows of each bin (bins,), none where noise alone may have made them."""
+    rows = histogram.sum(axis=0)
+    return np.asarray(np.where(rows > 2.0 * np.sqrt(2.0) * deviation, rows, 0.0))
 
 
 def _band(low: Floats, high: Floats) -> tuple[Floats, Floats]:
@@ -180,9 +187,11 @@ def choose(histogram: Floats, noise: Noise, deviation: float, aim: str) -> tuple
         probability at the threshold.
     """
     bins = histogram.shape[1]
-    place = Aim.parse(aim).best(*(part[0] for part in _counts(histogram[None])))
+    fitted, rows = platt(histogram, deviation), _known(histogram, deviation)
+    # The best of many noisy numbers is mostly noise: expected counts, of two parameters, are compared instead.
+    second = fitted.probability(logit((np.arange(bins) + 0.5) / bins)) * rows
+    place = Aim.parse(aim).best(*(part[0] for part in _counts(np.stack([rows - second, second])[None])))
     values, bands = operating_points(histogram, noise)
-    fitted = platt(histogram, deviation)
     found = Calibration(fitted.slope, fitted.offset, float(logit((place + 1) / bins)))
     predicted = float(np.clip(histogram[:, place + 1 :].sum() / max(histogram.sum(), 1.0), 0.0, 1.0))
     guesses = {"balanced_accuracy": 0.5}

@@ -35,7 +35,7 @@ Noise = Callable[[np.random.Generator, tuple[int, ...]], Floats]
 """Draws noise of the law of a release, in units of its counts."""
 Margins = dict[str, tuple[float, float]]
 LEVELS = (0.025, 0.975)
-PERFECT = 0.99
+PERFECT, WIDE = 0.99, 0.2
 _SEED = 20260701
 # So many numbers are drawn, and at least and at most so many times each: limits are exact to some 0.002 of probability.
 _NUMBERS, _FEWEST, _MOST = 4_000_000, 1_000, 5_000
@@ -56,12 +56,17 @@ def simulated(algorithm: NoisySums, setting: Setting) -> Noise:
     return lambda random, shape: scale * np.rint(random.standard_normal(shape) * sigma)
 
 
+def _says_nothing(low: float, high: float, guess: float) -> bool:
+    return low <= guess and high >= PERFECT and high - low >= WIDE
+
+
 def widened(limits: tuple[float, float], guess: float, least: float = 0.0) -> tuple[float, float]:
     """Return limits as they are, or from the least value to 1 where they hold both guessing and a perfect model.
 
-    Such a number was not measured, and :func:`is_measured` says so of it.
+    Such a number was not measured, and :func:`is_measured` says so of it. A margin of less than 0.2 says something all
+    the same: where guessing is nearly perfect, as for the recall of a class that is most of the rows.
     """
-    return (least, 1.0) if limits[0] <= guess and limits[1] >= PERFECT else limits
+    return (least, 1.0) if _says_nothing(*limits, guess) else limits
 
 
 def is_measured(metrics: Mapping[str, float], name: str) -> bool:
@@ -71,7 +76,7 @@ def is_measured(metrics: Mapping[str, float], name: str) -> bool:
         return True
     if name == "accuracy":
         # Its margin is left as it is, for comparisons.
-        return low > metrics.get("majority_rate", 0.0) or high < PERFECT
+        return not _says_nothing(low, high, metrics.get("majority_rate", 0.0))
     return low > (-1.0 if name == "mcc" else 0.0) or high < 1.0
 
 

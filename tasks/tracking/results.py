@@ -248,7 +248,7 @@ def shown_metric(result: RunResult, name: str, form: str = ".3f") -> str:
         return "–"
     if not is_measured(metrics, name):
         budget = f", ε = {rounded_up(result.epsilon_spent, 3):g}" if result.epsilon_spent else ""
-        return f"cannot be measured at this budget: {metrics['held_out_rows']:,.0f} rows{budget}"
+        return f"cannot be measured at this budget ({metrics['held_out_rows']:,.0f} rows{budget})"
     low, high = (metrics.get(f"{name}_{end}") for end in ("low", "high"))
     return f"{metrics[name]:{form}}" + ("" if low is None or high is None else f" ({low:{form}} to {high:{form}})")
 
@@ -286,7 +286,7 @@ def by_class(result: RunResult, most: int) -> list[str]:
     names = [name for name in names if not is_limit(f"_{name}")][:most]
     found = [f"{name} {shown_metric(result, f'recall_{name}')}" for name in names]
     most_often = {name: metrics[of] for name in names if (of := f"predicted_{name}_high") in metrics}
-    limits = [f"`{name}` for at most {100 * share:.2g} %" for name, share in most_often.items()]
+    limits = [f"`{name}` for at most {100 * share:.3g} %" for name, share in most_often.items()]
     return ([f"Recall by class: {'; '.join(found)}."] if found else []) + (
         [f"Predicts {', '.join(limits)} of the held-out rows (95 %)."] if limits else []
     )

@@ -38,6 +38,6 @@ def test_a_noisy_measure_leaves_room_for_what_is_proved() -> None:
     assert "0.841" in text
     assert "(0.518" in text
     assert "0.683" not in text, "a number whose margin covers everything is not printed"
-    assert shown_metric(result, "balanced_accuracy") == "cannot be measured at this budget: 3,921 rows, ε = 0.1"
+    assert shown_metric(result, "balanced_accuracy") == "cannot be measured at this budget (3,921 rows, ε = 0.1)"
     assert "balanced_accuracy" not in shown_metrics(result.metrics)
     assert "secagg-output-perturbation" in out.getvalue()
