@@ -162,6 +162,11 @@ def test_an_aim_without_histograms_or_of_three_classes_is_refused(root: Path, tm
     shards = shards_of(dataset_of(classes=3, visibility=Visibility.PRIVATE))
     with pytest.raises(ParameterError, match="aim is f1; a threshold is of two classes, and here are 3"):
         planned(shards[:2], shards[2], algorithm="noisy-gd", epsilon=1.0, roc=True, aim="f1")
+    with pytest.raises(ParameterError, match="a release of private held-out rows; leave it out"):
+        planned(shards_of(dataset_of(classes=2)), algorithm="noisy-gd", epsilon=1.0, roc=True, aim="f1")
+    shards = shards_of(dataset_of(classes=2, visibility=Visibility.PRIVATE))
+    with pytest.raises(ParameterError, match="a threshold is of one model, and here are 2"):
+        planned(shards[:2], shards[2], algorithm="dpml", trust="local", roc=True, aim="f1")
 
 
 def test_a_charged_evaluation_that_does_not_fit_refuses_the_run(root: Path, tmp_path: Path) -> None:
