@@ -201,9 +201,10 @@ def _correlation(
     else:
         total = max(float(counts.sum()), 1.0)
         true = hits + missed
-        # By so much noise the sums of squares below are too uncertain for a first-order law.
+        # By so much noise the chance of agreement is too uncertain for a law of first order.
         noisy = float(true.var(axis=0).sum())
-        if noisy > 0.1 * max(float(np.square(counts.sum(axis=1)).sum()) - noisy, 0.0):
+        together = max(float(np.square(counts.sum(axis=1)).sum()) - noisy, 0.0)
+        if noisy > 0.04 * (total**2 - together):
             return -1.0, 1.0
         known = np.maximum(counts, 0.0) + 1.0 / counts.size
         known *= total / known.sum()
@@ -220,8 +221,14 @@ def _correlation(
     return _limits(values, values)
 
 
+def correlation(counts: Floats) -> float:
+    """Return Matthews' coefficient of a noisy matrix (K, K), from sums whose noise is not cut; 0 without spread."""
+    hits = np.diagonal(counts)[None]
+    return float(_coefficient(hits, counts.sum(axis=1) - hits, counts.sum(axis=0) - hits)[0])
+
+
 def _coefficient(hits: Floats, missed: Floats, wrong: Floats) -> Floats:
-    true, predicted = np.maximum(hits + missed, 0.0), np.maximum(hits + wrong, 0.0)
+    true, predicted = hits + missed, hits + wrong
     total = np.maximum(true.sum(axis=1), 1.0)
     chance = (true * predicted).sum(axis=1) / total**2
     square = (1.0 - (true**2).sum(axis=1) / total**2) * (1.0 - (predicted**2).sum(axis=1) / total**2)

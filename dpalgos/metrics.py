@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from dpalgos.evaluators.noisy_sums import SQUARES_WEIGHT, predicted_classes
-from dpalgos.margins import Noise, margins_of_confusion, widened
+from dpalgos.margins import Noise, correlation, margins_of_confusion, widened
 from dpalgos.mechanisms.gaussian import mu_from_epsilon_delta
 from dpalgos.rows import Floats, Ints
 from dpalgos.solvers import Problem
@@ -112,6 +112,8 @@ def metrics_of_noisy_confusion(
     accuracy = min(max(hits / counted, 0.0), 1.0)
     cells = size if all_counted else size * (1 - accuracy) ** 2 + size * (size - 1) * accuracy**2
     found = metrics_of_confusion(counts) | {"accuracy": accuracy}
+    if size > 2:
+        found["mcc"] = correlation(counts)
     margins, of_recalls, of_predictions = margins_of_confusion(counts, counted if all_counted else None, noise)
     predicted = np.clip(counts.sum(axis=0) / counted, 0.0, 1.0)
     true = np.clip(counts.sum(axis=1) / counted, 0.0, 1.0)

@@ -178,6 +178,10 @@ def test_margins_are_computed_again_alike_and_hold_the_number(classes: int) -> N
     assert ("recall_c0_low" in one) == (classes <= 20)
     for name in METRICS[:-1]:
         assert one[f"{name}_low"] <= one[name] <= one[f"{name}_high"]
+    assert one["mcc_low"] < one["mcc"] < one["mcc_high"] or one["mcc_high"] == 1, "cut counts would be too low"
+    assert (
+        margins.correlation(np.array([[5.0, 1], [2, 7]])) == metrics_of_confusion(np.array([[5.0, 1], [2, 7]]))["mcc"]
+    )
 
 
 @pytest.mark.parametrize("make", [lambda: law_of(0.3, 1000), lambda: law_of(0.3, 1000, pure=True)])
