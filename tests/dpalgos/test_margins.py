@@ -88,6 +88,26 @@ def test_margins_hold(rare: int, epsilon: float, model: str, pure: bool) -> None
     assert min(held.values()) >= least(runs), held
 
 
+@pytest.mark.parametrize("sigma", [1.0, 15.0])
+@pytest.mark.usefixtures("fewer_draws")
+def test_margins_of_five_classes_hold(sigma: float) -> None:
+    """100 runs: means over classes, of which one has 30 rows."""
+    random, sizes = np.random.default_rng(5), np.array([600, 300, 300, 100, 30])
+    shares = np.full((5, 5), 0.05) + np.diag([0.75, 0.75, 0.6, 0.4, 0.5])
+    counts = sizes[:, None] * shares / shares.sum(axis=1, keepdims=True)
+    true, held = metrics_of_confusion(counts), dict.fromkeys(METRICS[:-1], 0)
+
+    def noise(generator: np.random.Generator, shape: tuple[int, ...]) -> Floats:
+        return np.rint(generator.standard_normal(shape) * sigma)
+
+    for _ in range(100):
+        drawn = random.multinomial(sizes.sum(), counts.ravel() / sizes.sum()).reshape(5, 5)
+        found = metrics_of_noisy_confusion(drawn + noise(random, (5, 5)), int(sizes.sum()), sigma, noise)
+        for name in held:
+            held[name] += found[f"{name}_low"] <= true[name] <= found[f"{name}_high"]
+    assert min(held.values()) >= least(100), held
+
+
 @pytest.mark.usefixtures("fewer_draws")
 def test_margins_of_half_the_noise_do_not_hold() -> None:
     """The mutant: at half the noise the recall's margin holds in some 67 % of runs, which 150 runs tell apart."""
