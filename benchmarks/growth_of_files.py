@@ -24,7 +24,8 @@ from sklearn.datasets import dump_svmlight_file
 from dpalgos.models import LinearModel
 from storage.refs import Visibility
 from tasks.datasets.description import find_dataset
-from tasks.datasets.registration import IngestRequest, ingest
+from tasks.datasets.registration import ingest
+from tasks.datasets.request import IngestRequest
 from tasks.planning.configuration import TrainingConfig
 from tasks.preparation.dealing import deal_rows
 from tasks.release.metrics import measure_rows

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from dpalgos.evaluators.noisy_sums import SQUARES_WEIGHT, predicted_classes
+from dpalgos.margins import Noise, correlation, margins_of_confusion, widened
 from dpalgos.mechanisms.gaussian import mu_from_epsilon_delta
 from dpalgos.rows import Floats, Ints
 from dpalgos.solvers import Problem
@@ -36,11 +37,14 @@ def per_class(counts: Floats) -> tuple[Floats, Floats, Floats]:
     Parameters
     ----------
     counts : array (K, K)
-        True class by predicted class; negative (noisy) counts count as zero.
+        True class by predicted class, perhaps noisy; a negative sum counts as zero.
     """
-    known = np.maximum(counts, 0.0)
-    hits = np.diagonal(known).copy()
-    precision, recall = _ratio(hits, known.sum(axis=0)), _ratio(hits, known.sum(axis=1))
+    diagonal = np.diagonal(counts)
+    # Sums are cut, not their counts: cut noise does not cancel.
+    hits, wrong, missed = (
+        np.maximum(part, 0.0) for part in (diagonal, counts.sum(axis=0) - diagonal, counts.sum(axis=1) - diagonal)
+    )
+    precision, recall = _ratio(hits, hits + wrong), _ratio(hits, hits + missed)
     return precision, recall, _ratio(2.0 * precision * recall, precision + recall)
 
 
@@ -57,7 +61,7 @@ def metrics_of_confusion(counts: Floats) -> dict[str, float]:
     """
     known = np.maximum(counts, 0.0)
     total, hits = known.sum(), np.trace(known)
-    by_class = per_class(known)
+    by_class = per_class(counts)
     averaged = [values[1] if len(counts) == 2 else values.mean() for values in by_class]
     true, predicted = known.sum(axis=1), known.sum(axis=0)
     covariance = hits * total - true @ predicted
@@ -73,15 +77,21 @@ def metrics_of_confusion(counts: Floats) -> dict[str, float]:
     }
 
 
-def metrics_of_noisy_confusion(counts: Floats, rows: int, deviation: float) -> dict[str, float]:
+def metrics_of_noisy_confusion(
+    counts: Floats, rows: int, deviation: float, noise: Noise, classes: Sequence[str] = ()
+) -> dict[str, float]:
     """Return the metrics of a confusion matrix with independent noise of mean zero on each of its counts.
 
-    Those of :func:`metrics_of_confusion`, and how far the accuracy may be off: ``accuracy_noise``, the standard
-    deviation that the noise gives it, and ``accuracy_margin``, 1.96 standard deviations of noise and drawn rows
-    together: half of a 95 % interval. The accuracy is the trace T, which is unbiased, over the number N of rows
-    counted. N is the public number of rows, and T/N then has the noise deviation sqrt(K) sigma / N, unless the noisy
-    total says that null records are among them (it is lower by more than 3 K sigma): then N is that total, with its
-    noise, and T/N has sqrt(K (1 - a)^2 + (K^2 - K) a^2) sigma / N to first order.
+    Those of :func:`metrics_of_confusion`, and :func:`recalls`; with each the limits of its 95 % margin, ``<name>_low``
+    and ``<name>_high``, by the noise and the drawing of the rows together (see :mod:`dpalgos.margins`). Limits from the
+    least possible value to 1 say that the number cannot be told from guessing, nor from a perfect model's.
+    ``predicted_<class>`` is the share of the held-out rows that a class is predicted for, and ``accuracy_noise`` the
+    standard deviation that the noise gives the accuracy.
+
+    The accuracy is the trace T, which is unbiased, over the number N of rows counted. N is the public number of rows,
+    and T/N then has the noise deviation sqrt(K) sigma / N, unless the noisy total says that null records are among them
+    (it is lower by more than 3 K sigma): then N is that total, with its noise, and T/N has
+    sqrt(K (1 - a)^2 + (K^2 - K) a^2) sigma / N to first order.
 
     Parameters
     ----------
@@ -91,20 +101,51 @@ def metrics_of_noisy_confusion(counts: Floats, rows: int, deviation: float) -> d
         Rows that were held out, null records included; public.
     deviation : float
         sigma, of the noise of each count.
+    noise : callable
+        Draws from the noise's law.
+    classes : sequence of str
+        Names; no class has numbers of its own without them, or where there are more than twenty.
     """
-    classes, total, hits = len(counts), float(counts.sum()), float(np.trace(counts))
-    all_counted = total >= rows - 3.0 * classes * deviation
+    size, total, hits = len(counts), float(counts.sum()), float(np.trace(counts))
+    all_counted = total >= rows - 3.0 * size * deviation
     counted = max(float(rows) if all_counted else total, 1.0)
     accuracy = min(max(hits / counted, 0.0), 1.0)
-    cells = classes if all_counted else classes * (1 - accuracy) ** 2 + classes * (classes - 1) * accuracy**2
-    noise = math.sqrt(cells) * deviation / counted
-    margin = TWO_SIDED * math.hypot(noise, math.sqrt(accuracy * (1.0 - accuracy) / counted))
+    cells = size if all_counted else size * (1 - accuracy) ** 2 + size * (size - 1) * accuracy**2
+    found = metrics_of_confusion(counts) | {"accuracy": accuracy}
+    if size > 2:
+        found["mcc"] = correlation(counts)
+    margins, of_recalls, of_predictions = margins_of_confusion(counts, counted if all_counted else None, noise)
+    predicted = np.clip(counts.sum(axis=0) / counted, 0.0, 1.0)
+    true = np.clip(counts.sum(axis=1) / counted, 0.0, 1.0)
+    # What guessing gives that predicts each class as often as the model does.
+    lucky = 2.0 * true[-1] * predicted[-1] / max(true[-1] + predicted[-1], 1e-12)
+    guesses = {"balanced_accuracy": 1.0 / size, "mcc": 0.0}
+    of_one = (true[-1], predicted[-1], lucky) if size == 2 else (1.0 / size,) * 3
+    guesses |= dict(zip(("precision", "recall", "f1"), map(float, of_one), strict=True))
+    named = recalls(counts, classes) if classes else {}
+    for name, limits, guess in zip(named, of_recalls.tolist(), predicted.tolist(), strict=False):
+        margins[name], guesses[name] = (limits[0], limits[1]), guess
+    for name, guess in guesses.items():
+        margins[name] = widened(margins[name], guess, -1.0 if name == "mcc" else 0.0)
+    for name, share, limits in zip(named, predicted.tolist(), of_predictions.tolist(), strict=False):
+        margins["predicted" + name.removeprefix("recall")] = limits
+        found["predicted" + name.removeprefix("recall")] = share
     return {
-        **metrics_of_confusion(counts),
-        "accuracy": accuracy,
-        "accuracy_noise": noise,
-        "accuracy_margin": margin,
+        **with_margins(found | named, margins),
+        "accuracy_noise": math.sqrt(cells) * deviation / counted,
+        "held_out_rows": float(rows),
     }
+
+
+def with_margins(values: Mapping[str, float], margins: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    """Return numbers, each moved into its margin, and behind each its limits."""
+    found = {}
+    for name, value in values.items():
+        low, high = margins.get(name, (value, value))
+        found[name] = min(max(value, low), high)
+        if name in margins:
+            found |= {f"{name}_low": low, f"{name}_high": high}
+    return found
 
 
 def metrics_of_noisy_errors(
@@ -114,9 +155,9 @@ def metrics_of_noisy_errors(
 
     ``mse``, ``mae`` and ``r2`` (1 - mse / variance of the targets; 0 where no variance is left) of predictions clipped
     to the declared range; ``mae_noise`` and ``r2_noise``, their standard deviations by the noise alone (of R^2 to first
-    order), and ``mae_margin``, 1.96 standard deviations of noise and drawn rows together. Means are over the public
-    number of rows, unless the noisy count says that null records are among them (it is lower by more than three
-    standard deviations): then over that count, whose noise the margins leave out.
+    order); ``mae_low`` and ``mae_high``, 1.96 standard deviations of noise and drawn rows together below and above.
+    Means are over the public number of rows, unless the noisy count says that null records are among them (it is lower
+    by more than three standard deviations): then over that count, whose noise the margins leave out.
 
     Parameters
     ----------
@@ -142,13 +183,14 @@ def metrics_of_noisy_errors(
         r2 = 1.0 - mse / variance
         of_variance = math.hypot(1.0, 2.0 * first / counted) * noise / 4.0
         r2_noise = math.hypot(noise / SQUARES_WEIGHT, (1.0 - r2) * of_variance) / variance
-    drawn = math.sqrt(max(mse - mae * mae, 0.0) / counted)
+    margin = TWO_SIDED * math.hypot(noise, math.sqrt(max(mse - mae * mae, 0.0) / counted))
     return {
         "mse": mse * width**2,
         "mae": mae * width,
         "r2": r2,
         "mae_noise": noise * width,
-        "mae_margin": TWO_SIDED * math.hypot(noise, drawn) * width,
+        "mae_low": max(mae - margin, 0.0) * width,
+        "mae_high": min(mae + margin, 1.0) * width,
         "r2_noise": r2_noise,
     }
 
@@ -158,7 +200,10 @@ def recalls(counts: Floats, classes: Sequence[str]) -> dict[str, float]:
     if len(classes) > _MOST_RECALLS:
         return {}
     found = per_class(counts)[1]
-    return {f"recall_{re.sub(_NOT_OF_NAMES, '_', name)}": float(of) for name, of in zip(classes, found, strict=True)}
+    names = (re.sub(_NOT_OF_NAMES, "_", name) for name in classes)
+    # Not to be taken for the limits of another number's margin.
+    safe = (f"{name}_class" if name.endswith(("low", "high")) else name for name in names)
+    return {f"recall_{name}": float(of) for name, of in zip(safe, found, strict=True)}
 
 
 def _ranks(values: Floats) -> Floats:

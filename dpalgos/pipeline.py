@@ -10,7 +10,9 @@ from typing import Any
 
 import numpy as np
 from scipy import sparse
+from scipy.special import expit
 from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
+from sklearn.svm import LinearSVC
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dpalgos.models import decode
@@ -78,5 +80,24 @@ class ReleasedMap(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sci
         return decode(self.kind, dict(self.arrays or {})).transform(X)
 
 
-TRUSTED_TYPES = tuple(f"{cls.__module__}.{cls.__qualname__}" for cls in (UnitBallClipper, ReleasedMap))
+class CalibratedClassifier(LinearSVC):  # type: ignore[misc]  # scikit-learn has no types
+    """A linear classifier of two classes whose scores have been calibrated on a released histogram.
+
+    ``decision_function`` is above 0 where the second class is predicted, so that it is 0 at a chosen threshold.
+    """
+
+    def predict_proba(self, X: Any) -> Any:
+        """Return the probabilities of the two classes (m, 2).
+
+        Parameters
+        ----------
+        X : array (m, d)
+        """
+        second = expit(self.slope_ * self.decision_function(X) + self.offset_)
+        return np.stack([1.0 - second, second], axis=1)
+
+
+TRUSTED_TYPES = tuple(
+    f"{cls.__module__}.{cls.__qualname__}" for cls in (UnitBallClipper, ReleasedMap, CalibratedClassifier)
+)
 """Our own classes in a pipeline, which whoever loads one names as trusted; everything else is scikit-learn's."""

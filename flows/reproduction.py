@@ -15,7 +15,8 @@ from flows.sweep import SweepResult, run_sweep
 from storage.errors import InputError
 from storage.refs import Visibility
 from tasks.datasets.description import describe_datasets, find_dataset
-from tasks.datasets.registration import IngestRequest, ingest
+from tasks.datasets.registration import ingest
+from tasks.datasets.request import IngestRequest
 from tasks.experiments.computed import COMPUTED, decision_boundaries, ingest_features
 from tasks.experiments.figures import Drawing, draw
 from tasks.experiments.points import PointResult, compare_with_paper, derive, verdicts

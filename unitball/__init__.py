@@ -57,11 +57,10 @@ __all__ = [
     "train",
 ]
 _PLACES = {
-    "accounts": ("budget", "open_account"),
     "estimators": ("PrivateClassifier", "PrivateRegressor"),
     "fitting": ("BudgetError",),
-    "frontiers": ("frontier", "plot"),
-    "training": ("TrainedModel", "predict", "results", "train"),
+    "roots": ("budget", "open_account"),
+    "training": ("TrainedModel", "frontier", "plot", "predict", "results", "train"),
 }
 
 

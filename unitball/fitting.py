@@ -185,7 +185,8 @@ def _through_the_door(
     kept: bool,
     pure: bool,
 ) -> Fit:
-    from tasks.datasets.registration import IngestRequest, ingest
+    from tasks.datasets.registration import ingest
+    from tasks.datasets.request import IngestRequest
     from tasks.release.preflight import require_feasible
     from tasks.release.storing import read_release
     from tasks.runtime.settings import current_layout

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from storage.errors import RefusedError
+from storage.errors import InputError, RefusedError
 from tasks.planning.configuration import TrainingConfig
 from tasks.tracking.results import Proved, RunResult
 from unitball.roots import using_root
@@ -47,6 +47,18 @@ class TrainedModel:
         """
         found = self.pipeline.predict(rows)
         return pd.Series(found, index=getattr(rows, "index", None), name="prediction")
+
+    def predict_proba(self, rows: Any) -> pd.DataFrame:
+        """Return the probability of each of two classes for each row, of a model that was measured with ``roc=True``.
+
+        Parameters
+        ----------
+        rows : as for :meth:`predict`
+        """
+        if not hasattr(self.pipeline, "predict_proba"):
+            raise InputError("this model has no probabilities: train two classes with roc=True to calibrate it")
+        found = self.pipeline.predict_proba(rows)
+        return pd.DataFrame(found, columns=list(self.pipeline.classes_), index=getattr(rows, "index", None))
 
     def to_frame(self) -> pd.DataFrame:
         """Return the run as one line: algorithm, spending and metrics."""
@@ -221,6 +233,8 @@ def frontier(
 def plot(runs: pd.DataFrame, x: str = "epsilon", y: str = "accuracy", ax: Axes | None = None) -> Axes:
     """Draw a number of runs against another, a line an algorithm: the mean, and the range of its runs.
 
+    Where runs have the columns ``<y>_low`` and ``<y>_high``, bars are the means of these 95 % margins.
+
     Parameters
     ----------
     runs : data frame
@@ -245,8 +259,13 @@ def plot(runs: pd.DataFrame, x: str = "epsilon", y: str = "accuracy", ax: Axes |
         spread = own.groupby(x)[y].agg(["mean", "min", "max"])
         axes.plot(spread.index, spread["mean"], color=colour, marker="o", label=algorithm)
         axes.fill_between(spread.index, spread["min"], spread["max"], color=colour, alpha=0.2)
-    if x == "epsilon":
+        if {f"{y}_low", f"{y}_high"} <= set(own) and own[f"{y}_low"].notna().any():
+            ends = own.groupby(x)[[f"{y}_low", f"{y}_high"]].mean()
+            mean = spread["mean"]
+            off = [(mean - ends[f"{y}_low"]).clip(lower=0), (ends[f"{y}_high"] - mean).clip(lower=0)]
+            axes.errorbar(spread.index, mean, yerr=off, color=colour, fmt="none", capsize=3)
+    if x.endswith("epsilon"):
         axes.set_xscale("log")
-    axes.set(xlabel="privacy budget ε" if x == "epsilon" else x, ylabel=y)
+    axes.set(xlabel="privacy budget ε" if x.endswith("epsilon") else x, ylabel=y)
     axes.legend()
     return axes

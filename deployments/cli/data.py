@@ -25,7 +25,7 @@ from deployments.cli.entry_point import app
 from deployments.cli.options import options_of
 from storage.errors import InputError
 from storage.refs import Visibility
-from tasks.datasets.registration import AccountRequest, IngestRequest
+from tasks.datasets.request import AccountRequest, IngestRequest
 
 if TYPE_CHECKING:
     from storage.datasets import IngestionReport
@@ -176,7 +176,7 @@ def draft(
     )
     drawn = None
     if range_epsilon is not None:
-        from tasks.datasets.registration import IngestRequest
+        from tasks.datasets.request import IngestRequest
         from tasks.release.ranges import private_contents
 
         try:

@@ -138,6 +138,10 @@ def predict(
     source: Annotated[Path, typer.Option("--input", help="CSV or Parquet with the table's columns.")],
     output: Annotated[Path, typer.Option(help="Parquet file to write, readable by you alone.")],
     id_column: Annotated[str | None, typer.Option("--id", help="A column of the input that is kept.")] = None,
+    threshold: Annotated[
+        float | None,
+        typer.Option(min=0, max=1, help="Probability from which on the second of two classes is predicted."),
+    ] = None,
 ) -> Answer:
     """Predict each row of a file; rows that the schema refuses get a reason instead of a prediction."""
     from tasks.runtime.settings import current_root
@@ -147,7 +151,7 @@ def predict(
     require_readable(source, "--input")
     with progress("predict"):
         found = find_model(current_root(), model)
-        done = predict_file(load_model(current_root(), found), source, output, id_column=id_column)
+        done = predict_file(load_model(current_root(), found), source, output, id_column=id_column, threshold=threshold)
     refused = f", {done.refused} refused (column refusal says why)" if done.refused else ""
     machine = {"model": found.name, "version": found.version, "output": str(output)}
     return Answer(

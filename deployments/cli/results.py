@@ -19,7 +19,7 @@ from storage.errors import InputError
 
 Record = dict[str, Any]
 _FACTS = ("algorithm", "dataset", "trust", "config_epsilon", "epsilon_spent", "delta_spent")
-_SHOWN = (*_FACTS, "accuracy", "mae", "r2", "seconds")
+_SHOWN = (*_FACTS, "accuracy", "accuracy_low", "accuracy_high", "mae", "r2", "seconds")
 _ERRORS = "SELECT run_key, metric, value FROM metrics WHERE party = 'all' AND metric IN ('mae', 'r2')"
 
 # Columns with less than this on average cannot be read; wider answers are printed one record after another.
@@ -114,10 +114,11 @@ def _plot(records: list[Record], path: Path) -> None:
     y = next((name for name in ("accuracy", "r2") if name in found), found[-1])
     if "algorithm" not in frame:
         frame["algorithm"] = y
-    figure = Figure(layout="constrained")
-    axes = plot(frame, x, y, figure.subplots())
-    if x == "config_epsilon":
-        axes.set(xlabel="privacy budget ε", xscale="log")
+    # Rows of different data sets are no line together.
+    panels = [*frame.groupby("dataset", sort=False)] if "dataset" in frame else [("", frame)]
+    figure = Figure(figsize=(6.4 * len(panels), 4.8), layout="constrained")
+    for (name, own), axes in zip(panels, figure.subplots(1, len(panels), squeeze=False)[0], strict=True):
+        plot(own, x, y, axes).set_title(str(name))
     write_bytes(path, png_of(figure, 110), mode=0o644)
 
 

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 
 _HEADINGS = {"accuracy": "accuracy", "balanced_accuracy": "balanced", "mae": "mean absolute error", "r2": "R²"}
+_MOST_CLASSES = 20
+_SECOND = ("balanced_accuracy", "r2")
 
 
 def _loss(proved: Proved | None) -> str:
@@ -55,7 +57,7 @@ def results_table(results: Sequence[RunResult]) -> Table:
             _spent(result.epsilon_spent, 4),
             _spent(result.delta_spent, 2),
             _measured(result, main, ".3f" if main == "accuracy" else ".4g"),
-            _number(result.metrics.get(other), ".3f"),
+            _measured(result, other, ".3f"),
             _number(result.seconds, ".1f") + (" (cached)" if result.cached else ""),
         )
         for result in results
@@ -64,19 +66,16 @@ def results_table(results: Sequence[RunResult]) -> Table:
     made = table(("algorithm", "trust", "proved", "claim", *numbers), rows, title=title, right=numbers)
     for column in made.columns:
         # What is proved, claimed and measured on what is text, which may be broken.
-        column.no_wrap = column.header not in ("proved", "claim", _HEADINGS[main])
+        column.no_wrap = column.header not in ("proved", "claim", _HEADINGS[main], _HEADINGS[other])
     return made
 
 
 def _measured(result: RunResult, name: str, form: str) -> str:
     """Return a metric, its margin, and what it speaks of where that is not public test rows."""
-    of_test_rows = result.measured_on in (None, "test rows")
-    margin = result.metrics.get(f"{name}_margin")
-    return (
-        _number(result.metrics.get(name), form)
-        + ("" if margin is None else f" ± {margin:{'.3f' if form == '.3f' else '.2g'}}")
-        + ("" if of_test_rows else f" ({result.measured_on})")
-    )
+    from tasks.tracking.results import shown_metric
+
+    of_test_rows = name in _SECOND or result.measured_on in (None, "test rows")
+    return shown_metric(result, name, form) + ("" if of_test_rows else f" ({result.measured_on})")
 
 
 def _footnotes(results: Sequence[RunResult]) -> list[str]:
@@ -107,27 +106,30 @@ def shown_results(results: Sequence[RunResult], *, elsewhere: bool = False) -> I
 
 def _guessing(results: Sequence[RunResult]) -> list[str]:
     """Say what the metrics are to be compared with, and how exact they are."""
-    rates = {f"{rate:.3f}" for one in results if (rate := one.metrics.get("majority_rate")) is not None}
+    from tasks.tracking.results import at_threshold, by_class, shown_metric
+
+    rates = {shown_metric(one, "majority_rate") for one in results if "majority_rate" in one.metrics}
     notes = []
     if rates:
+        classes = max(len(results[0].classes), 2)
         notes.append(
             f"Guessing the most frequent class gives an accuracy of {', '.join(sorted(rates))}; "
-            "balanced is the mean recall of the classes."
+            f"balanced is the mean recall of the classes, {1 / classes:.2g} by guessing."
         )
     if any("r2" in one.metrics for one in results):
         notes.append("R² is 0 for guessing the mean.")
     if len(results) == 1:
-        prefix = "recall_"
-        recalls = {name.removeprefix(prefix): of for name, of in results[0].metrics.items() if name.startswith(prefix)}
-        if recalls:
-            notes.append("Recall by class: " + ", ".join(f"{name} {of:.3f}" for name, of in recalls.items()))
+        if "auc" in results[0].metrics:
+            notes.append(f"Area under the ROC curve: {shown_metric(results[0], 'auc')}; 0.5 by guessing.")
+        notes += [*by_class(results[0], _MOST_CLASSES), *at_threshold(results[0])]
     noises = [one.metrics[name] for one in results for name in ("accuracy_noise", "mae_noise") if name in one.metrics]
     if noises:
         of_r2 = [one.metrics["r2_noise"] for one in results if "r2_noise" in one.metrics]
         also = f", of R² {max(of_r2):.2g}, predictions clipped to the declared range" if of_r2 else ""
         notes.append(
-            f"± is half of a 95 % interval: privacy noise (standard deviation {max(noises):.2g}{also}) and the drawing "
-            "of the held-out rows. They are a party of their own, so that measuring cost the training nothing."
+            "In brackets are 95 % margins, of the privacy noise and of the drawing of the held-out rows together. The "
+            f"noise alone has a standard deviation of {max(noises):.2g}{also}. The held-out rows train nothing, and "
+            "measuring charges no others."
         )
     return notes
 

@@ -58,7 +58,8 @@ def train(
 
 def _ingest(name: str, path: Path, format: str | None, public: bool) -> None:
     from storage.refs import Visibility
-    from tasks.datasets.registration import IngestRequest, ingest
+    from tasks.datasets.registration import ingest
+    from tasks.datasets.request import IngestRequest
 
     visibility = Visibility.PUBLIC if public else Visibility.PRIVATE
     request = IngestRequest(name=name, path=require_readable(path, "--path"), format=format, visibility=visibility)
@@ -108,8 +109,11 @@ def _expectation(config: TrainingConfig) -> Answer:
 
 
 def _warn(plan: RunPlan | None) -> None:
-    if plan is not None and plan.warning:
-        typer.echo(f"warning: {plan.warning}", err=True)
+    from tasks.release.preflight import cost_of_measuring_later
+
+    for warning in () if plan is None else (plan.warning, cost_of_measuring_later(plan)):
+        if warning:
+            typer.echo(f"warning: {warning}", err=True)
 
 
 @app.command(epilog="Example: unitball compare --dataset digits --epsilon 1")

@@ -273,19 +273,6 @@ class ScoreHistogram(GaussianSums):
         return counts
 
 
-def area_under_curve(histograms: Floats) -> float:
-    """Return the area under the ROC curve from (noisy) histograms (K, 2, bins), averaged over the classes.
-
-    Post-processing: negative counts are cut to zero; ties within a bin count half; 0.5 where a side is empty.
-    """
-    areas = []
-    for negative, positive in np.maximum(histograms, 0.0):
-        below = np.cumsum(negative) - negative
-        pairs = positive.sum() * negative.sum()
-        areas.append(0.5 if pairs == 0 else float(positive @ (below + 0.5 * negative) / pairs))
-    return float(np.mean(areas))
-
-
 def curves_of(histograms: Floats) -> list[Floats]:
     """Return a ROC curve for each of the (noisy) histograms (K, 2, bins): (false, true positive rate) from (0, 0).
 

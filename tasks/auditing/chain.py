@@ -27,7 +27,8 @@ from dpalgos.systems.system import System
 from storage.errors import RefusedError
 from storage.layout import Layout
 from storage.refs import OnViolation, Visibility
-from tasks.datasets.registration import IngestRequest, ingest
+from tasks.datasets.registration import ingest
+from tasks.datasets.request import IngestRequest
 from tasks.planning.configuration import TrainingConfig
 from tasks.runtime.settings import current_layout, isolated_root
 from tasks.tracking.reporting import run_report

@@ -8,7 +8,8 @@ from storage.datasets import IngestionReport, ingestion_report
 from storage.readers.bundled import BUNDLED
 from storage.refs import DatasetRef, Visibility
 from storage.results import query_dataset
-from tasks.datasets.registration import BUNDLED_FORMAT, IngestRequest, ingest
+from tasks.datasets.registration import BUNDLED_FORMAT, ingest
+from tasks.datasets.request import IngestRequest
 from tasks.runtime.settings import current_layout, query_seconds
 from tasks.runtime.stores import open_catalog
 

@@ -19,7 +19,8 @@ from storage.datasets import open_dataset
 from storage.errors import InputError, RefusedError
 from storage.refs import DatasetRef, ReleaseRef, Visibility
 from tasks.datasets.description import find_dataset
-from tasks.datasets.registration import IngestRequest, ingest
+from tasks.datasets.registration import ingest
+from tasks.datasets.request import IngestRequest
 from tasks.experiments.figures import Drawing, draw_boundaries
 from tasks.experiments.points import PointResult
 from tasks.experiments.records import Table

@@ -254,6 +254,14 @@ class TrainingConfig(BaseModel, frozen=True, extra="forbid"):
             description="On private rows: noisy score histograms too, for AUC and ROC, at half the evaluation's mu²."
         ),
     ] = False
+    aim: Annotated[
+        str | None,
+        Field(
+            pattern=r"^(balanced|f1|recall=(1|0?\.\d*[1-9]\d*)|cost=[1-9]\d*(\.\d+)?:[1-9]\d*(\.\d+)?)$",
+            description="With --roc, two classes: choose the threshold of the scores for balanced, f1, recall=0.8 or "
+            "cost=1:20 (of a false alarm, and of a miss); costs nothing more.",
+        ),
+    ] = None
     deadline: Annotated[
         float | None,
         Field(
@@ -377,6 +385,8 @@ class TrainingConfig(BaseModel, frozen=True, extra="forbid"):
             faults.append("`tune` is not for a `horizon`, whose sums are released every night: leave it out")
         if self.horizon is not None and (self.roc or self.deadline is not None):
             faults.append("`roc` and `deadline` are not for a `horizon`, of which no rows are held out: leave them out")
+        if self.aim is not None and not self.roc:
+            faults.append(f"`aim` {self.aim} is reached by the noisy histograms that `roc` pays for: give `roc` too")
         if self.horizon is not None and self.test_fraction:
             faults.append(
                 "`test_fraction` is not for a `horizon`: its rows all train, each in one night. Leave it out; a public "

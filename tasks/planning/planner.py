@@ -171,6 +171,7 @@ class _Draft:
                 system=resolved.name,
                 evaluation=(config.evaluation, tuple(release.key for release in evaluations)),
                 target=(config.epsilon, config.stated_delta),
+                aim=config.aim,
             ),
             system=self._name,
             paper=resolved.paper,
@@ -291,6 +292,8 @@ class _Draft:
         the mean of their accuracies is then as noisy as that of one would be (Gaussian noise).
         """
         config, held_out, dataset = self.config, self.held_out, self.shards[0].dataset
+        if config.aim is not None:
+            self._require_aim(len(models) if model is None else 1)
         if not config.evaluation or not dataset.private or config.epsilon is None or not held_out:
             return ()
         pure = pure and not config.roc
@@ -312,6 +315,16 @@ class _Draft:
             self._release(spec, loss, held_out, setting, path, f"{spec.name} of held-out rows")
             for (path, spec), loss in zip(itertools.product(paths, specs), losses, strict=True)
         )
+
+    def _require_aim(self, models: int) -> None:
+        """Refuse an aim that no released histogram serves."""
+        dataset, said = self.shards[0].dataset, f"aim is {self.config.aim}; "
+        if not (self.config.evaluation and dataset.private and self.config.epsilon is not None and self.held_out):
+            raise ParameterError(f"{said}a threshold is chosen by a release of private held-out rows; leave it out")
+        if self._classes != 2:
+            raise ParameterError(f"{said}a threshold is of two classes, and here are {self._classes}")
+        if models > 1:
+            raise ParameterError(f"{said}a threshold is of one model, and here are {models}; name an aggregation")
 
     def _evaluator(self, *, pure: bool) -> AlgorithmSpec:
         """Return what measures a model of this data set: confusions of classes, or errors in a declared range."""

@@ -7,7 +7,14 @@ from dataclasses import replace
 from typing import TypeVar, cast
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, SerializeAsAny, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    SerializeAsAny,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+    model_validator,
+)
 
 from dpalgos.accounting.costs import loss_of_overruns
 from dpalgos.aggregators import Aggregator
@@ -485,6 +492,8 @@ class RunIdentity(_Planned):
         Whether the run was to be measured, and the keys of the releases that measure it.
     target : (float or None, float)
         The epsilon and delta that were asked for.
+    aim : str or None
+        What the threshold of the scores is chosen for, by the releases that measure it.
     """
 
     models: tuple[str, ...]
@@ -493,6 +502,13 @@ class RunIdentity(_Planned):
     system: str
     evaluation: tuple[bool, tuple[str, ...]]
     target: tuple[float | None, float]
+    aim: str | None = None
+
+    @model_serializer(mode="wrap")
+    def _as_before(self, serialise: SerializerFunctionWrapHandler) -> dict[str, object]:
+        found: dict[str, object] = serialise(self)
+        # Runs without an aim keep the keys that they had before there were any.
+        return {name: value for name, value in found.items() if name != "aim" or value is not None}
 
     @property
     def key(self) -> str:

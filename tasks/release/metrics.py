@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import TypedDict
 
 import numpy as np
@@ -12,15 +12,17 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 from sklearn.metrics import roc_curve
 
-from dpalgos.evaluators.noisy_sums import CountedPairs, ErrorSums, area_under_curve, curves_of, predicted_classes
+from dpalgos.calibration import Calibration, choose, platt
+from dpalgos.evaluators.noisy_sums import CountedPairs, ErrorSums, ScoreHistogram, curves_of, predicted_classes
+from dpalgos.margins import area_under_curve, margins_of_area, simulated, widened
 from dpalgos.metrics import (
-    TWO_SIDED,
     classification_metrics,
     confusion_matrix,
     metrics_of_noisy_confusion,
     metrics_of_noisy_errors,
     recalls,
     regression_metrics,
+    with_margins,
 )
 from dpalgos.models import Statistic
 from dpalgos.rows import Floats, Ints, Rows, null_records
@@ -45,6 +47,8 @@ class Evaluation(BaseModel):
     classes: tuple[str, ...] = ()
     confusion: tuple[tuple[float, ...], ...] = ()
     """Counts, true class by predicted class: exact of public rows, as released of private ones; mean over models."""
+    calibration: tuple[float, float, float] | None = None
+    """Slope, offset and threshold of the scores, of one model of two classes whose scores' histogram was released."""
     roc: tuple[tuple[tuple[float, float], ...], ...] = ()
     """(False, true positive rate) of each class against the others, of the second where there are two; of one model."""
 
@@ -53,6 +57,7 @@ class _Figured(TypedDict, total=False):
     classes: tuple[str, ...]
     confusion: tuple[tuple[float, ...], ...]
     roc: tuple[tuple[tuple[float, float], ...], ...]
+    calibration: tuple[float, float, float] | None
 
 
 @dataclass(frozen=True)
@@ -62,10 +67,12 @@ class Measured:
     metrics: dict[str, float]
     confusion: Floats | None = None
     roc: Sequence[Floats] = ()
+    calibration: Calibration | None = None
 
     def __or__(self, other: Measured) -> Measured:
         confusion = other.confusion if self.confusion is None else self.confusion
-        return Measured(self.metrics | other.metrics, confusion, [*self.roc, *other.roc])
+        calibration = other.calibration if self.calibration is None else self.calibration
+        return Measured(self.metrics | other.metrics, confusion, [*self.roc, *other.roc], calibration)
 
 
 def _scored(rows: Rows) -> tuple[Floats, NDArray[np.generic]]:
@@ -110,7 +117,9 @@ def _figured(of: Sequence[Measured], classes: Sequence[str]) -> _Figured:
     if not counts or len(classes) > _MOST_CLASSES:
         return {}
     curves = of[0].roc if len(of) == 1 else ()
+    calibration = of[0].calibration if len(of) == 1 else None
     return {
+        "calibration": None if calibration is None else astuple(calibration),
         "classes": tuple(classes),
         "confusion": tuple(tuple(round(float(count), 3) for count in row) for row in np.mean(counts, axis=0)),
         "roc": tuple(tuple((round(float(x), 4), round(float(y), 4)) for x, y in curve) for curve in curves),
@@ -162,7 +171,7 @@ def measure_by_releases(
         measured[name] = Measured({})
         for planned in plan.evaluations:
             if planned.upstream == keys:
-                measured[name] |= _of_release(planned, read_release(made(planned, path)), classes)
+                measured[name] |= _of_release(planned, read_release(made(planned, path)), classes, plan.identity.aim)
     by_party = {name: one.metrics for name, one in measured.items()}
     return Evaluation(
         metrics=_mean_of_noisy(list(by_party.values())),
@@ -172,28 +181,36 @@ def measure_by_releases(
     )
 
 
-def _of_release(planned: PlannedRelease, statistic: Statistic, classes: Sequence[str]) -> Measured:
+def _of_release(planned: PlannedRelease, statistic: Statistic, classes: Sequence[str], aim: str | None) -> Measured:
     algorithm, counts = planned.build(), statistic.values
     if isinstance(algorithm, CountedPairs):
         deviation = algorithm.deviation(planned.setting) * planned.setting.noise_factor
-        metrics = metrics_of_noisy_confusion(counts, planned.setting.rows, deviation) | recalls(counts, classes)
-        return Measured(metrics, counts)
+        noise = simulated(algorithm, planned.setting)
+        return Measured(metrics_of_noisy_confusion(counts, planned.setting.rows, deviation, noise, classes), counts)
     if isinstance(algorithm, ErrorSums):
         deviation = algorithm.deviation(planned.setting) * planned.setting.noise_factor
         return Measured(metrics_of_noisy_errors(counts, planned.setting.rows, deviation, algorithm.label_range))
-    return Measured({"auc": area_under_curve(counts)}, roc=curves_of(counts))
+    assert isinstance(algorithm, ScoreHistogram)
+    limits = widened(margins_of_area(counts, simulated(algorithm, planned.setting)), 0.5)
+    found = with_margins({"auc": area_under_curve(counts)}, {"auc": limits})
+    calibration = None
+    if len(counts) == 1:
+        deviation = algorithm.deviation(planned.setting) * planned.setting.noise_factor
+        calibration = platt(counts[0], deviation)
+        if aim is not None:
+            calibration, at_threshold = choose(counts[0], simulated(algorithm, planned.setting), deviation, aim)
+            found |= at_threshold
+    return Measured(found, roc=curves_of(counts), calibration=calibration)
 
 
 def _mean_of_noisy(of: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Return the models' mean metrics; their noises are independent, the held-out rows are the same ones."""
+    """Return the models' mean metrics and limits; their noises are independent, the held-out rows are the same ones.
+
+    The mean of limits that hold with 95 % each is wider than the mean's own where their errors are independent.
+    """
     combined = _mean(of)
-    for name in [name.removesuffix("_noise") for name in combined if name.endswith("_noise")]:
-        noises = [one[f"{name}_noise"] for one in of]
-        combined[f"{name}_noise"] = noise = math.hypot(*noises) / len(of)
-        if f"{name}_margin" in combined:
-            margins = [one[f"{name}_margin"] / TWO_SIDED for one in of]
-            drawn = [math.sqrt(max(m * m - n * n, 0.0)) for m, n in zip(margins, noises, strict=True)]
-            combined[f"{name}_margin"] = TWO_SIDED * math.hypot(noise, math.fsum(drawn) / len(of))
+    for name in [name for name in combined if name.endswith("_noise")]:
+        combined[name] = math.hypot(*(one[name] for one in of)) / len(of)
     return combined
 
 

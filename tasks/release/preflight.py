@@ -6,12 +6,13 @@ import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar, cast
 
+from dpalgos.accounting.composition import compose
 from dpalgos.errors import ParameterError
 from dpalgos.features.public_map import PublicMap
 from dpalgos.guarantees import ApproximateDP, GaussianMu, Loss, PureEpsilon, ZeroConcentrated
 from dpalgos.registry import AlgorithmSpec, lookup
 from dpalgos.secure.primitives import SecureAggregationError
-from dpalgos.validation import rounded_down
+from dpalgos.validation import rounded_down, rounded_up
 from storage.confined import kept_memory
 from storage.errors import InputError, OverspendError, RefusedError
 from storage.refs import DatasetRef, ShardRef
@@ -28,6 +29,7 @@ from tasks.preparation.features import featured_ref, find_public_map, plan_featu
 from tasks.preparation.mapping import are_kept, mapped_ref
 from tasks.preparation.nights import preview_nights
 from tasks.release.admission import require_admissible
+from tasks.release.storing import is_stored
 from tasks.runtime.engine import has_databases
 from tasks.runtime.settings import current_layout
 from tasks.runtime.stores import open_catalog
@@ -68,6 +70,19 @@ class _Faults:
         if errors:
             refused = all(isinstance(error, RefusedError) for error in errors)
             raise (RefusedError if refused else InputError)("; ".join(self.found))
+
+
+def cost_of_measuring_later(plan: RunPlan) -> str | None:
+    """Return what it costs to measure a model that is released already, where that is not paid for; None otherwise."""
+    keys = {release.key for release in plan.evaluations if not is_stored(release.key)}
+    if len(keys) < len(plan.evaluations) or not keys or not all(is_stored(release.key) for release in plan.models):
+        return None
+    cost = compose([loss for release in plan.evaluations for loss in release.guarantee().losses]).epsilon(plan.delta)
+    by = " and ".join(dict.fromkeys(release.algorithm.name for release in plan.evaluations))
+    return (
+        f"the model is released already, and measuring it by {by} is a charge of its own to the held-out rows, a "
+        f"second one if it has been measured: epsilon {rounded_up(cost, 3):g} at delta {plan.delta:g}"
+    )
 
 
 def require_feasible(config: TrainingConfig) -> RunPlan | None:

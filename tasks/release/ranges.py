@@ -16,7 +16,8 @@ from storage.errors import InputError
 from storage.readers.drafts import BINS, WIDTH, drafted_columns, range_of_bins, text_of
 from storage.refs import DatasetRef, ShardRef
 from tasks.accounts.budget import relation_of
-from tasks.datasets.registration import IngestRequest, ingest
+from tasks.datasets.registration import ingest
+from tasks.datasets.request import IngestRequest
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.identity import code_version
 from tasks.planning.plans import PlannedRelease

@@ -22,7 +22,7 @@ from storage.refs import DatasetRef
 from tasks.accounts.budget import runs_left
 from tasks.runtime.settings import mlflow_page
 from tasks.runtime.steps import observed_by
-from tasks.tracking.results import RunResult, summary
+from tasks.tracking.results import RunResult, is_limit, shown_metric, summary
 
 STAGES = ("ingest", "normalise", "extract_features", "partition", "arrive", "charge", "evaluate", "record")
 
@@ -94,8 +94,9 @@ def show_comparison(statement: str) -> None:
 
 def show_result(result: RunResult) -> None:
     """Show the result, and link to the run in MLflow."""
-    numbers = "\n".join(f"| {name} | {value:.4g} |" for name, value in sorted(result.metrics.items()))
-    table = f"\n\n| metric | value |\n|---|---|\n{numbers}" if numbers else ""
+    names = [name for name in sorted(result.metrics) if not is_limit(name)]
+    numbers = "\n".join(f"| {name} | {shown_metric(result, name, '.4g')} |" for name in names)
+    table = f"\n\n| metric | value (95 % margin) |\n|---|---|\n{numbers}" if numbers else ""
     create_markdown_artifact(summary(result) + table, key="result", description="Result")
     if result.mlflow_run_id:
         create_link_artifact(
@@ -112,7 +113,7 @@ def show_sweep(name: str, points: Sequence[tuple[str, RunResult | None, str | No
         {
             "point": description,
             "proved": "none" if result is None or result.proved is None else result.proved.summary(),
-            "accuracy": "–" if result is None or result.accuracy is None else _number(result.accuracy),
+            "accuracy": "–" if result is None else shown_metric(result, "accuracy"),
             "error": error or "",
         }
         for description, result, error in points

@@ -13,7 +13,7 @@ from storage.refs import DatasetRef
 from tasks.accounts.budget import budget_report, epsilon_of_person
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.plans import RunPlan
-from tasks.tracking.results import Proved, RunResult
+from tasks.tracking.results import Proved, RunResult, at_threshold, by_class, shown_metric
 
 _MOST_RECALLS = 10
 _ALWAYS_OUTSIDE = (
@@ -141,7 +141,7 @@ def _measured(dataset: DatasetRef, result: RunResult) -> str:
         parts = _accuracy(result)
     elif "mae" in metrics:
         parts = (
-            f"Mean absolute error {metrics['mae']:.4g}{_margin(result, 'mae', '.2g')} on {result.measured_on}; "
+            f"Mean absolute error {shown_metric(result, 'mae', '.4g')} on {result.measured_on}; "
             f"R² {metrics['r2']:.3f}, which is 0 for guessing the mean."
         )
     else:
@@ -157,24 +157,27 @@ def _measured(dataset: DatasetRef, result: RunResult) -> str:
     )
 
 
-def _margin(result: RunResult, name: str, form: str) -> str:
-    margin = result.metrics.get(f"{name}_margin")
-    return "" if margin is None else f" ± {margin:{form}} (95 %)"
-
-
 def _accuracy(result: RunResult) -> str:
-    metrics = result.metrics
-    text = f"Accuracy {result.accuracy:.3f}{_margin(result, 'accuracy', '.3f')} on {result.measured_on}"
-    compared = [
-        f"{what} {metrics[name]:.3f}"
+    parts = [
+        f"{what} {shown_metric(result, name)}"
         for name, what in (
             ("majority_rate", "guessing the most frequent class gives"),
-            ("balanced_accuracy", "the mean recall of the classes is"),
+            (
+                "balanced_accuracy",
+                f"the mean recall of the classes ({1 / max(len(result.classes), 2):.2g} by guessing) is",
+            ),
+            ("auc", "the area under the ROC curve (0.5 by guessing) is"),
         )
-        if name in metrics
+        if name in result.metrics
     ]
-    recalls = [f"{name[7:]} {of:.3f}" for name, of in metrics.items() if name.startswith("recall_")][:_MOST_RECALLS]
-    return "; ".join([text, *compared]) + "." + (f" Recall by class: {', '.join(recalls)}." if recalls else "")
+    margins = " In brackets: 95 % margins, of noise and of the drawing of the held-out rows together."
+    return " ".join(
+        [
+            "; ".join([f"Accuracy {shown_metric(result, 'accuracy')}, {result.measured_on}", *parts]) + ".",
+            *by_class(result, _MOST_RECALLS),
+            *at_threshold(result),
+        ]
+    ) + (margins if "accuracy_low" in result.metrics else "")
 
 
 def _outside(dataset: DatasetRef, result: RunResult, *, elsewhere: bool) -> list[str]:

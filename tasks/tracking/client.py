@@ -108,7 +108,7 @@ def view_envelope(
     metric : str
         What the runs are compared by.
     """
-    metrics = ("epsilon_spent", "delta_spent", "mu_spent", metric)
+    metrics = ("epsilon_spent", "delta_spent", "mu_spent", metric, f"{metric}_low", f"{metric}_high")
     charts = [
         _card(
             "SCATTER",

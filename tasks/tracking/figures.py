@@ -64,7 +64,7 @@ def draw_measured(classes: Sequence[str], confusion: Matrix, roc: Sequence[Curve
     if confusion:
         _draw_confusion(axes[0], classes, np.asarray(confusion, dtype=np.float64))
     if roc:
-        _draw_roc(axes[-1], classes, roc)
+        _draw_roc(axes[-1], classes, roc, noisy="noisy" in measured_on)
     figure.suptitle(f"measured on {measured_on}", fontsize="medium")
     return png_of(figure, 110)
 
@@ -85,11 +85,12 @@ def _draw_confusion(axes: Axes, classes: Sequence[str], counts: NDArray[np.float
         axes.text(predicted, true, f"{count:.0f}", ha="center", va="center", color=colour, fontsize="small")
 
 
-def _draw_roc(axes: Axes, classes: Sequence[str], curves: Sequence[Curve]) -> None:
+def _draw_roc(axes: Axes, classes: Sequence[str], curves: Sequence[Curve], *, noisy: bool) -> None:
     names = classes[1:] if len(curves) == 1 else classes
     for name, curve in list(zip(names, curves, strict=False))[:_MOST_CURVES]:
         false, true = np.asarray(curve, dtype=np.float64).T
-        axes.plot(false, true, label=f"{name} (area {np.trapezoid(true, false):.3f})")
+        # A noisy curve is bent to rise; the area with its margin is computed without that.
+        axes.plot(false, true, label=name if noisy else f"{name} (area {np.trapezoid(true, false):.3f})")
     axes.plot([0, 1], [0, 1], color="0.7", linestyle="--", zorder=0)
     axes.set(xlabel="false positive rate", ylabel="true positive rate", aspect="equal")
     axes.legend(fontsize="small", loc="lower right")

@@ -17,7 +17,7 @@ from dpalgos.pipeline import TRUSTED_TYPES
 from dpalgos.rows import Floats
 from storage.columns.column import Column
 from storage.encoder import TableEncoder
-from storage.errors import StorageError
+from storage.errors import InputError, StorageError
 
 if TYPE_CHECKING:
     from mlflow.models import Model, ModelSignature
@@ -100,7 +100,8 @@ def signature_of(pipeline: Pipeline, classes: Sequence[str], dimension: int) -> 
 
         predicted = DataType.string if classes else DataType.double
         outputs = [ColSpec(predicted, "prediction")]
-        outputs += [ColSpec(DataType.double, name) for name in _score_names(classes)]
+        names = [*_score_names(classes), *(_probability(classes) if hasattr(pipeline, "predict_proba") else [])]
+        outputs += [ColSpec(DataType.double, name) for name in names]
         return ModelSignature(Schema([ColSpec(kind(column), column.name) for column in schema.inputs]), Schema(outputs))
     output = np.dtype(np.str_) if classes else np.dtype(np.float64)
     return ModelSignature(
@@ -112,7 +113,11 @@ def _score_names(classes: Sequence[str]) -> list[str]:
     return [f"score {name}" for name in (classes[1:] if len(classes) == 2 else classes)]
 
 
-def scores_of(pipeline: Pipeline, features: Floats | pd.DataFrame) -> pd.DataFrame:
+def _probability(classes: Sequence[str]) -> list[str]:
+    return [f"probability {classes[-1]}"]
+
+
+def scores_of(pipeline: Pipeline, features: Floats | pd.DataFrame, threshold: float | None = None) -> pd.DataFrame:
     """Return predictions and, beside classes, the scores they come from.
 
     Parameters
@@ -120,20 +125,36 @@ def scores_of(pipeline: Pipeline, features: Floats | pd.DataFrame) -> pd.DataFra
     pipeline : sklearn.pipeline.Pipeline
         A logged model, or its steps after the first.
     features : array or data frame (m, d)
+    threshold : float, optional
+        Probability from which on the second class is predicted; the model's own threshold where left out.
 
     Returns
     -------
     data frame
-        ``prediction``; ``score CLASS`` for each class, of two classes for the second one, above 0 where it is
-        predicted. Scores are distances from a boundary, no probabilities: nothing has calibrated them.
+        ``prediction``; ``score CLASS`` for each class, of two classes for the second one, above 0 where the model
+        predicts it: distances from a boundary. ``probability CLASS`` where a released histogram has calibrated them.
+
+    Raises
+    ------
+    InputError
+        If a threshold is asked of a model without probabilities.
     """
+    calibrated = hasattr(pipeline, "predict_proba")
+    if threshold is not None and not calibrated:
+        raise InputError(
+            f"threshold is {threshold:g}, and this model has no probabilities: train two classes with --roc, whose "
+            "histograms calibrate the scores"
+        )
     if not hasattr(pipeline, "decision_function"):
         return pd.DataFrame({"prediction": pipeline.predict(features)})
     classes = [str(name) for name in pipeline.classes_]
     scores = np.asarray(pipeline.decision_function(features), dtype=np.float64).reshape(len(features), -1)
     chosen = (scores[:, 0] > 0).astype(int) if len(classes) == 2 else scores.argmax(axis=1)
-    prediction = {"prediction": np.array(classes, dtype=object)[chosen]}
-    return pd.DataFrame({**prediction, **dict(zip(_score_names(classes), scores.T, strict=True))})
+    columns = dict(zip(_score_names(classes), scores.T, strict=True))
+    if calibrated:
+        columns[_probability(classes)[0]] = found = pipeline.predict_proba(features)[:, 1]
+        chosen = chosen if threshold is None else (found >= threshold).astype(int)
+    return pd.DataFrame({"prediction": np.array(classes, dtype=object)[chosen], **columns})
 
 
 def model_digest(path: str | Path) -> str:

@@ -84,7 +84,14 @@ class Predicted:
     refused: int
 
 
-def predict_file(pipeline: Pipeline, source: Path, output: Path, *, id_column: str | None = None) -> Predicted:
+def predict_file(
+    pipeline: Pipeline,
+    source: Path,
+    output: Path,
+    *,
+    id_column: str | None = None,
+    threshold: float | None = None,
+) -> Predicted:
     """Predict each row of a file and write a Parquet file beside it, streaming.
 
     Post-processing of a release: it costs nothing. What it writes is about the rows that were given, and so is for
@@ -101,6 +108,8 @@ def predict_file(pipeline: Pipeline, source: Path, output: Path, *, id_column: s
         ``refusal``: why a row has no prediction. It appears when it is whole.
     id_column : str, optional
         A column of the source that is kept as it is.
+    threshold : float, optional
+        See :func:`tasks.tracking.flavor.scores_of`.
 
     Raises
     ------
@@ -121,7 +130,7 @@ def predict_file(pipeline: Pipeline, source: Path, output: Path, *, id_column: s
                 raise InputError(f"{source} has no column {id_column!r}; it has: {', '.join(rows.columns)}")
             features, reasons = _encoded(pipeline, encoder, rows)
             good = np.array([reason is None for reason in reasons])
-            found = scores_of(pipeline[1:] if encoder is not None else pipeline, features)
+            found = scores_of(pipeline[1:] if encoder is not None else pipeline, features, threshold)
             kept = {} if id_column is None else {id_column: _as_array(rows.columns[id_column])}
             write(
                 pa.table(

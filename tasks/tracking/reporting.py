@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from functools import partial
 
+from dpalgos.calibration import Calibration
 from dpalgos.normalisation import RowMap
 from dpalgos.registry import lookup
 from storage.datasets import declared_table
@@ -21,7 +22,7 @@ from tasks.runtime.settings import current_layout, current_root, flow_run_page
 from tasks.tracking.cards import model_card
 from tasks.tracking.figures import figure_files
 from tasks.tracking.models import LINEAGE, lineage_of, registered_by
-from tasks.tracking.results import RunResult, append_result, epsilon_by_party
+from tasks.tracking.results import RunResult, append_result, epsilon_by_party, shown_metrics
 from tasks.tracking.runs import DatasetInput, Entries, ModelReport, RunReport, track_run
 from tasks.tracking.sklearn_export import NotExportableError, to_sklearn
 
@@ -69,7 +70,7 @@ def describe(
         "mu_spent": result.mu_spent,
         "seconds": result.seconds,
         "releasing_seconds": result.releasing_seconds,
-        **result.metrics,
+        **shown_metrics(result.metrics),
     }
     proved, flow_run = result.proved, result.prefect_flow_run_id
     return RunReport(
@@ -150,7 +151,7 @@ def _children(plan: RunPlan, result: RunResult) -> tuple[Entries, ...]:
             metrics={
                 "rows": float(rows),
                 **({"epsilon_spent": spent[party], "delta_spent": float(result.delta_spent or 0)} if spent else {}),
-                **result.by_party.get(party, {}),
+                **shown_metrics(result.by_party.get(party, {})),
             },
         )
         for party, rows in sizes.items()
@@ -183,6 +184,7 @@ def _model_report(
             classes=dataset.classes,
             dimension=columns.dimension,
             encoder=columns.encoder,
+            calibration=None if result.calibration is None else Calibration(*result.calibration),
         ),
         dimension=columns.dimension,
         classes=dataset.classes,

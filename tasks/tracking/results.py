@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import NamedTuple
 
@@ -11,6 +12,7 @@ from pydantic import BaseModel, SerializeAsAny
 from dpalgos.accounting.composition import compose
 from dpalgos.accounting.trade_off import TYPE_I_ERRORS, gaussian_mu, trade_off
 from dpalgos.guarantees import PureEpsilon
+from dpalgos.margins import is_measured
 from dpalgos.validation import rounded_up
 from storage.refs import DatasetRef, ReleaseRef
 from storage.results import append, is_recorded
@@ -105,6 +107,8 @@ class RunResult(BaseModel, frozen=True):
         Keys of what was released to train, the model last, and to measure.
     classes, confusion, roc
         What figures are drawn from; see :class:`tasks.release.metrics.Evaluation`. Empty where nothing was measured.
+    calibration : (slope, offset, threshold) or None
+        See :class:`dpalgos.calibration.Calibration`; None where no score histogram of two classes was released.
     seconds : float or None
         None on private data: time is a side channel.
     releasing_seconds : float or None
@@ -125,6 +129,7 @@ class RunResult(BaseModel, frozen=True):
     classes: tuple[str, ...] = ()
     confusion: tuple[tuple[float, ...], ...] = ()
     roc: tuple[tuple[tuple[float, float], ...], ...] = ()
+    calibration: tuple[float, float, float] | None = None
     by_party: dict[str, dict[str, float]]
     split: dict[str, object]
     sound_counterpart: str | None
@@ -206,6 +211,7 @@ def summarise(plan: RunPlan, dataset: DatasetRef, evaluation: Evaluation, refere
         classes=evaluation.classes,
         confusion=evaluation.confusion,
         roc=evaluation.roc,
+        calibration=evaluation.calibration,
         by_party=evaluation.by_party,
         split=plan.split,
         sound_counterpart=plan.sound_counterpart,
@@ -235,6 +241,57 @@ def summary(result: RunResult) -> str:
     return "\n\n".join(lines)
 
 
+def shown_metric(result: RunResult, name: str, form: str = ".3f") -> str:
+    """Return a number with its 95 % margin, or that it cannot be measured where the margin is all that is possible."""
+    metrics = result.metrics
+    if name not in metrics:
+        return "–"
+    if not is_measured(metrics, name):
+        budget = f", ε = {rounded_up(result.epsilon_spent, 3):g}" if result.epsilon_spent else ""
+        return f"cannot be measured at this budget ({metrics['held_out_rows']:,.0f} rows{budget})"
+    low, high = (metrics.get(f"{name}_{end}") for end in ("low", "high"))
+    return f"{metrics[name]:{form}}" + ("" if low is None or high is None else f" ({low:{form}} to {high:{form}})")
+
+
+def at_threshold(result: RunResult) -> list[str]:
+    """Return a sentence on the threshold that was chosen for a stated aim; none where there was no aim."""
+    if result.identity.aim is None or "aim_probability" not in result.metrics:
+        return []
+    names = {"recall": "recall", "precision": "precision", "f1": "F1", "balanced_accuracy": "balanced"}
+    numbers = "; ".join(f"{what} {shown_metric(result, f'aim_{name}')}" for name, what in names.items())
+    return [
+        f"At the threshold for {result.identity.aim}, a probability of {result.metrics['aim_probability']:.3g} of "
+        f"`{result.classes[-1]}`: {numbers}. These margins hold for all thresholds at once; all other "
+        "numbers are of the model without a chosen threshold."
+    ]
+
+
+def shown_metrics(metrics: Mapping[str, float]) -> dict[str, float]:
+    """Return numbers without those that the noise leaves unknown; all margins remain, and the accuracy.
+
+    By that, with its noise, the versions of a model are compared.
+    """
+    return {name: value for name, value in metrics.items() if name == "accuracy" or is_measured(metrics, name)}
+
+
+def is_limit(name: str) -> bool:
+    """Whether a number is an end of another one's margin."""
+    return name.endswith(("_low", "_high"))
+
+
+def by_class(result: RunResult, most: int) -> list[str]:
+    """Return sentences on each class: its recall, and for how many rows it is predicted at most."""
+    metrics = result.metrics
+    names = [name.removeprefix("recall_") for name in metrics if name.startswith("recall_")]
+    names = [name for name in names if not is_limit(f"_{name}")][:most]
+    found = [f"{name} {shown_metric(result, f'recall_{name}')}" for name in names]
+    most_often = {name: metrics[of] for name in names if (of := f"predicted_{name}_high") in metrics}
+    limits = [f"`{name}` for at most {100 * share:.3g} %" for name, share in most_often.items()]
+    return ([f"Recall by class: {'; '.join(found)}."] if found else []) + (
+        [f"Predicts {', '.join(limits)} of the held-out rows (95 %)."] if limits else []
+    )
+
+
 def append_result(config: TrainingConfig, result: RunResult) -> None:
     """Append a run to the results; under its key, so that a run that is repeated is not counted twice.
 
@@ -247,6 +304,8 @@ def append_result(config: TrainingConfig, result: RunResult) -> None:
         result = result.model_copy(update={"seconds": None})
     row = result.model_dump(mode="json", exclude={"metrics", "by_party", "cached"})
     setting = config.model_dump(mode="json", exclude={"algorithm", "dataset", "trust"})
+    margin = {f"accuracy_{end}": result.metrics.get(f"accuracy_{end}") for end in ("low", "high")}
+    row |= {"accuracy": result.accuracy if is_measured(result.metrics, "accuracy") else None, **margin}
     append(layout, [{**row, **{f"config_{name}": value for name, value in setting.items()}}], run=result.run_key)
     measured = [("all", result.metrics), *result.by_party.items()]
     records = [
@@ -256,10 +315,13 @@ def append_result(config: TrainingConfig, result: RunResult) -> None:
             "dataset": result.dataset,
             "party": party,
             "metric": name,
-            "value": value,
+            "value": shown_metrics(metrics).get(name),
+            "low": metrics.get(f"{name}_low"),
+            "high": metrics.get(f"{name}_high"),
         }
         for party, metrics in measured
-        for name, value in metrics.items()
+        for name in metrics
+        if not is_limit(name)
     ]
     if records:
         append(layout, records, table="metrics", run=result.run_key)

@@ -18,11 +18,12 @@ from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import MinMaxScaler, Normalizer
 from sklearn.svm import LinearSVC
 
+from dpalgos.calibration import Calibration
 from dpalgos.errors import ParameterError
 from dpalgos.features.public_map import RowFeatures
 from dpalgos.models import KernelModel, LinearModel, Projection
 from dpalgos.normalisation import AffineMap, Clip, MinMax, Unchanged, UnitNorm
-from dpalgos.pipeline import ReleasedMap, UnitBallClipper
+from dpalgos.pipeline import CalibratedClassifier, ReleasedMap, UnitBallClipper
 from dpalgos.registry import lookup
 from dpalgos.rows import Floats
 
@@ -182,6 +183,7 @@ def to_sklearn(
     classes: Sequence[str],
     dimension: int,
     encoder: BaseEstimator | None = None,
+    calibration: Calibration | None = None,
 ) -> Pipeline:
     """Put released arrays together into one fitted pipeline from raw rows to class names (or real values).
 
@@ -203,6 +205,8 @@ def to_sklearn(
         Features of a row as it is stored.
     encoder : transformer, optional
         What makes such rows from a table's columns.
+    calibration : Calibration, optional
+        Of a model of two classes: its threshold becomes the zero of the scores, and it has probabilities.
 
     Raises
     ------
@@ -222,6 +226,12 @@ def to_sklearn(
             width = _append(steps, step, width)
     for step in model_steps(model, classes):
         width = _append(steps, step, width)
+    if calibration is not None:
+        name, last = steps[-1]
+        moved = {"coef_": last.coef_, "intercept_": last.intercept_ - calibration.threshold, "classes_": last.classes_}
+        offset = calibration.offset + calibration.slope * calibration.threshold
+        learnt = {**moved, "slope_": calibration.slope, "offset_": offset}
+        steps[-1] = name, _fitted(CalibratedClassifier(), last.n_features_in_, **learnt)
     return Pipeline(steps)
 
 

@@ -298,6 +298,7 @@ def test_equal_results_in_two_roots_with_a_seed(
         (["--roc"], "roc", True),
         (["--mirror"], "mirror", True),
         (["--no-mirror"], "mirror", False),
+        (["--roc", "--aim", "recall=0.8"], "aim", "recall=0.8"),
         (["--deadline", "30"], "deadline", 30.0),
         (["--overrun", "1e-8"], "overrun", 1e-8),
         (["--tune", "clip=0.5,1", "--tune", "loss=huber"], "tune", {"clip": (0.5, 1), "loss": ("huber",)}),
@@ -326,7 +327,7 @@ def test_every_option_reaches_the_run(
     assert getattr(taken[0], field) == value
     defaults = TrainingConfig()
     changed = {name for name in TrainingConfig.model_fields if getattr(taken[0], name) != getattr(defaults, name)}
-    assert changed - {field} <= {"partition", "sizes", "trust", "trainer", "algorithm"}
+    assert changed - {field} <= {"partition", "sizes", "trust", "trainer", "algorithm", "roc"}
 
 
 def test_a_plan_says_what_a_run_would_ask_and_runs_nothing(commands: CommandLine) -> None:

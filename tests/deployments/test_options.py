@@ -187,7 +187,7 @@ def _help(model: type[BaseModel]) -> str:
 def test_only_relations_that_can_be_in_force_are_offered() -> None:
     from flows.federated_training import train
     from flows.privacy_audit import privacy_audit
-    from tasks.datasets.registration import IngestRequest
+    from tasks.datasets.request import IngestRequest
 
     relations = ["replace-one", "replace-special"]
     forms = [train.parameters.definitions["TrainingConfig"], privacy_audit.parameters.definitions["AuditRequest"]]

@@ -7,6 +7,7 @@ import io
 from rich.console import Console
 
 from deployments.cli.run_results import results_table
+from tasks.tracking.results import shown_metric, shown_metrics
 from tests.tasks.tracking.test_figures import a_result
 
 
@@ -15,7 +16,16 @@ def test_a_noisy_measure_leaves_room_for_what_is_proved() -> None:
         algorithm="secagg-output-perturbation",
         claim={"statement": "(epsilon, delta)-DP by zCDP", "flaw": ""},
         accuracy=0.841,
-        metrics={"accuracy": 0.841, "accuracy_margin": 0.323, "balanced_accuracy": 0.683},
+        epsilon_spent=0.1,
+        metrics={
+            "accuracy": 0.841,
+            "accuracy_low": 0.518,
+            "accuracy_high": 0.997,
+            "balanced_accuracy": 0.683,
+            "balanced_accuracy_low": 0.0,
+            "balanced_accuracy_high": 1.0,
+            "held_out_rows": 3921.0,
+        },
         measured_on="held-out rows, noisy",
     )
     out = io.StringIO()
@@ -24,5 +34,10 @@ def test_a_noisy_measure_leaves_room_for_what_is_proved() -> None:
     assert header.split() == [
         "algorithm", "trust", "proved", "claim", "ε", "spent", "δ", "spent", "accuracy", "balanced", "seconds"
     ]  # fmt: skip
-    assert "0.841 ± 0.323" in out.getvalue()
+    text = " ".join(line for line in out.getvalue().split())
+    assert "0.841" in text
+    assert "(0.518" in text
+    assert "0.683" not in text, "a number whose margin covers everything is not printed"
+    assert shown_metric(result, "balanced_accuracy") == "cannot be measured at this budget (3,921 rows, ε = 0.1)"
+    assert "balanced_accuracy" not in shown_metrics(result.metrics)
     assert "secagg-output-perturbation" in out.getvalue()

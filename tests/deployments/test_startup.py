@@ -53,7 +53,7 @@ def test_the_table_of_commands_is_what_their_modules_register() -> None:
     """Names, groups and the lines that the list of commands shows, in a process that has imported none yet."""
     program = """
 import json, typer.main
-from deployments.cli import commands
+from deployments.cli import entry_point as commands
 from deployments.cli.entry_point import app
 told = commands.command_group(["--help"]).commands
 commands.import_all()

@@ -7,6 +7,7 @@ import pytest
 import sklearn.metrics as peers
 
 from dpalgos.losses import loss_names, make_loss
+from dpalgos.margins import Noise
 from dpalgos.metrics import (
     classification_metrics,
     confusion_matrix,
@@ -119,19 +120,24 @@ def test_curvature_of_the_squared_loss_is_the_covariances() -> None:
     assert least == pytest.approx(np.linalg.eigvalsh(covariance)[0] + 0.01)
 
 
-def test_the_accuracy_of_noisy_counts_is_unbiased_and_says_its_noise() -> None:
+def gaussian(sigma: float) -> Noise:
+    return lambda random, shape: random.normal(0, sigma, shape)
+
+
+def test_the_accuracy_of_noisy_counts_is_unbiased_and_says_its_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     """400 draws: the mean within six standard errors, the spread within 20 % of what is stated (false alarm < 1e-8)."""
     exact = np.array([[60.0, 10.0, 0.0], [5.0, 20.0, 5.0], [0.0, 1.0, 9.0]])
     rows, sigma = int(exact.sum()), 8.0
     random = np.random.default_rng(3)
-    found = [metrics_of_noisy_confusion(exact + random.normal(0, sigma, exact.shape), rows, sigma) for _ in range(400)]
+    law = gaussian(sigma)
+    monkeypatch.setattr("dpalgos.margins._MOST", 200)
+    found = [metrics_of_noisy_confusion(exact + law(random, exact.shape), rows, sigma, law) for _ in range(400)]
     accuracies = np.array([one["accuracy"] for one in found])
     noise = np.sqrt(3) * sigma / rows
     assert accuracies.mean() == pytest.approx(89 / rows, abs=6 * noise / 20)
     assert found[0]["accuracy_noise"] == pytest.approx(noise)
     assert accuracies.std() == pytest.approx(noise, rel=0.2)
-    margins = np.array([one["accuracy_margin"] for one in found])
-    assert np.all(margins >= 1.96 * noise)
+    assert all(one["accuracy_low"] <= one["accuracy"] <= one["accuracy_high"] for one in found)
     # Cutting negative counts first, as for the other metrics, is biased: what this must tell apart.
     cut = [metrics_of_confusion(exact + random.normal(0, sigma, exact.shape))["accuracy"] for _ in range(400)]
     assert abs(np.mean(cut) - 89 / rows) > 6 * noise / 20
@@ -139,11 +145,12 @@ def test_the_accuracy_of_noisy_counts_is_unbiased_and_says_its_noise() -> None:
 
 def test_null_records_are_not_taken_for_wrong_answers() -> None:
     counts = np.array([[400.0, 0.0], [0.0, 400.0]])
-    assert metrics_of_noisy_confusion(counts, 1000, 2.0)["accuracy"] == 1.0
-    assert metrics_of_noisy_confusion(counts, 804, 2.0)["accuracy"] == pytest.approx(800 / 804)
+    assert metrics_of_noisy_confusion(counts, 1000, 2.0, gaussian(2.0))["accuracy"] == 1.0
+    assert metrics_of_noisy_confusion(counts, 804, 2.0, gaussian(2.0))["accuracy"] == pytest.approx(800 / 804)
 
 
 def test_recalls_are_named_by_class() -> None:
     counts = np.array([[3.0, 1.0], [2.0, 2.0]])
     assert recalls(counts, ("<=50K", "yes, more")) == {"recall___50K": 0.75, "recall_yes_ more": 0.5}
+    assert set(recalls(counts, ("low", "high"))) == {"recall_low_class", "recall_high_class"}, "limits have such names"
     assert recalls(np.eye(30), tuple(map(str, range(30)))) == {}

@@ -14,7 +14,8 @@ from flows.comparison import champion_comparison
 from flows.federated_training import chain_inline
 from storage.errors import InputError, OverspendError, RefusedError
 from storage.refs import ReleaseRef, Visibility
-from tasks.datasets.registration import IngestRequest, ingest
+from tasks.datasets.registration import ingest
+from tasks.datasets.request import IngestRequest
 from tasks.release.rows import maps_of, rows_of
 from tasks.tracking.comparison import Comparison, ComparisonRequest, compare_models, open_contest
 from tasks.tracking.models import find_model

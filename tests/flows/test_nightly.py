@@ -30,7 +30,8 @@ from storage.releases import ReleaseStore
 from storage.rounds import PrivateNotes
 from tasks.accounts.budget import budget_report, check_releases, open_ledger
 from tasks.datasets import horizons
-from tasks.datasets.registration import IngestRequest, ingest
+from tasks.datasets.registration import ingest
+from tasks.datasets.request import IngestRequest
 from tasks.planning import nights
 from tasks.planning.plans import PlannedRelease
 from tasks.release import storing as checkpoints

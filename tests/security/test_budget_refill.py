@@ -19,7 +19,8 @@ from storage.layout import COLUMNS, FINGERPRINTS
 from storage.ledger.charges import Cap
 from storage.ledger.entries import Kind, reading
 from tasks.accounts.budget import budget_report
-from tasks.datasets.registration import IngestRequest, ingest
+from tasks.datasets.registration import ingest
+from tasks.datasets.request import IngestRequest
 from tasks.runtime.settings import current_layout
 from tasks.runtime.stores import open_catalog, open_ledger_database
 from tests.security.conftest import request_for, schema_for, write_csv

@@ -12,7 +12,8 @@ from storage.refs import DatasetRef, ReleaseRef, Visibility
 from storage.releases import ReleaseStore
 from tasks.accounts.budget import open_ledger, relation_of
 from tasks.datasets.description import default_normalisation, find_dataset
-from tasks.datasets.registration import IngestRequest, ingest
+from tasks.datasets.registration import ingest
+from tasks.datasets.request import IngestRequest
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.planner import plan_run
 from tasks.planning.plans import Node, PlannedCombination, RunPlan, Shards, carry_out

@@ -20,7 +20,8 @@ from storage.readers.bundled import BUNDLED
 from storage.refs import Visibility
 from storage.releases import ReleaseStore
 from tasks.datasets.description import find_dataset
-from tasks.datasets.registration import IngestRequest, ingest
+from tasks.datasets.registration import ingest
+from tasks.datasets.request import IngestRequest
 from tasks.planning.configuration import TrainingConfig
 from tasks.release.preflight import require_feasible
 from tasks.runtime.settings import current_layout

@@ -7,7 +7,8 @@ from typing import Any
 
 from storage.refs import Visibility
 from tasks.datasets.description import find_dataset
-from tasks.datasets.registration import IngestRequest, ingest
+from tasks.datasets.registration import ingest
+from tasks.datasets.request import IngestRequest
 from tests.support.chains import prepare
 from tests.support.plans import planned
 

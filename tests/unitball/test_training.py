@@ -32,7 +32,7 @@ def test_a_private_run_from_a_notebook(tracked_root: Path, tmp_path: Path) -> No
     model = unitball.train("clinic", algorithm="noisy-gd", epsilon=1.0, parties=2)
     assert str(model.guarantee) == "(1, 1e-05)-DP under replace-one, exact numerics"
     frame = model.to_frame()
-    assert {"accuracy", "accuracy_margin", "balanced_accuracy", "majority_rate"} <= set(frame.columns)
+    assert {"accuracy", "accuracy_low", "accuracy_high", "balanced_accuracy", "majority_rate"} <= set(frame.columns)
     assert frame.loc[0, "measured_on"] == "held-out rows, noisy"
     predictions = model.predict(rows.features)
     assert set(predictions) <= {"-1", "1"}

@@ -37,7 +37,8 @@ from tasks.accounts.budget import (
     verify_ledger,
 )
 from tasks.datasets.description import find_dataset
-from tasks.datasets.registration import IngestRequest, ingest
+from tasks.datasets.registration import ingest
+from tasks.datasets.request import IngestRequest
 from tasks.runtime.settings import current_layout
 from tests.support.chains import charges, ingest_private, prepare
 from tests.support.plans import planned

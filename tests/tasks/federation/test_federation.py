@@ -28,7 +28,8 @@ from storage.refs import Visibility
 from storage.releases import ReleaseStore
 from storage.secrets import party_secret, root_secret
 from tasks.accounts.budget import budget_report, check_releases, open_ledger, restore_ledger
-from tasks.datasets.registration import IngestRequest, ingest
+from tasks.datasets.registration import ingest
+from tasks.datasets.request import IngestRequest
 from tasks.exports.archive import Archive, read
 from tasks.exports.collecting import export_run
 from tasks.exports.verifying import verify_archive

@@ -15,7 +15,8 @@ from dpalgos.guarantees import SlackGaussian
 from storage.errors import RefusedError
 from storage.refs import Visibility
 from tasks.accounts.budget import open_ledger
-from tasks.datasets.registration import IngestRequest, ingest
+from tasks.datasets.registration import ingest
+from tasks.datasets.request import IngestRequest
 from tasks.planning.plans import PlannedRelease
 from tasks.release import door
 from tasks.release import door as deadlines

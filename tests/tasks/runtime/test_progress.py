@@ -11,7 +11,8 @@ from rich.console import Console
 from deployments.cli import common
 from storage.readers.raw import expected_rows
 from storage.refs import Visibility
-from tasks.datasets.registration import IngestRequest, ingest
+from tasks.datasets.registration import ingest
+from tasks.datasets.request import IngestRequest
 from tasks.datasets.schemas import check_schema
 from tasks.release.door import DeadlineClock
 from tasks.runtime.progress import listen, say

@@ -33,7 +33,7 @@ def test_the_card_of_a_private_model(root: Path, tmp_path: Path) -> None:
         "Precisely: (1, 1e-05)-DP, replace-one, exact numerics",
         "At the cap's δ = 0.0001",
         "of 3 (composition: ",
-        "± ",
+        "95 % margins",
         "guessing the most frequent class gives",
         "Recall by class",
         "people with several rows",

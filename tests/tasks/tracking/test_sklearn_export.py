@@ -16,6 +16,7 @@ from scipy import sparse
 from sklearn.preprocessing import PolynomialFeatures
 
 from dpalgos import pipeline as module
+from dpalgos.calibration import Calibration
 from dpalgos.errors import ParameterError, UnknownNameError
 from dpalgos.features.hog import HogFeatures
 from dpalgos.features.public_map import RowFeatures
@@ -27,6 +28,8 @@ from dpalgos.normalisation import AffineMap, MinMax
 from dpalgos.pipeline import TRUSTED_TYPES, UnitBallClipper
 from dpalgos.registry import AlgorithmSpec, lookup
 from dpalgos.rows import Floats
+from storage.errors import InputError
+from tasks.tracking.flavor import TRUSTED, scores_of
 from tasks.tracking.sklearn_export import to_sklearn
 
 NORMALISATIONS = ("unit-norm", "clip", "none")
@@ -94,6 +97,25 @@ def test_ties_fall_the_same_way(count: int) -> None:
     assert tied
     pipeline = to_sklearn(normalisation="none", maps=[], model=model, classes=names(count), dimension=3)
     assert pipeline.predict(raw).tolist() == expected("none", [], model, names(count), raw)
+
+
+def test_a_calibrated_model_has_probabilities_and_its_threshold() -> None:
+    rng = np.random.default_rng(8)
+    model, raw = LinearModel(rng.normal(size=(1, 8)), np.array([0.2])), rows(rng)
+    plain = to_sklearn(normalisation="clip", maps=[], model=model, classes=names(2), dimension=8)
+    asked = Calibration(3.0, -0.5, threshold=0.4)
+    aimed = to_sklearn(normalisation="clip", maps=[], model=model, classes=names(2), dimension=8, calibration=asked)
+    scores = plain.decision_function(raw)
+    np.testing.assert_allclose(aimed.predict_proba(raw)[:, 1], asked.probability(scores), rtol=1e-12)
+    assert aimed.predict(raw).tolist() == np.array(names(2))[(scores > 0.4).astype(int)].tolist()
+    loaded = skops.io.loads(skops.io.dumps(aimed), trusted=list(TRUSTED))
+    np.testing.assert_array_equal(loaded.predict_proba(raw), aimed.predict_proba(raw))
+    found = scores_of(aimed, raw, 0.3)
+    said = asked.probability(scores) >= 0.3
+    assert found["prediction"].tolist() == np.array(names(2))[said.astype(int)].tolist()
+    assert f"probability {names(2)[1]}" in found
+    with pytest.raises(InputError, match=r"threshold is 0\.3, and this model has no probabilities"):
+        scores_of(plain, raw, 0.3)
 
 
 def test_regression() -> None:

@@ -13,7 +13,8 @@ from storage.atomic import PREFIX
 from storage.ledger.entries import Entries
 from storage.releases import ReleaseStore
 from tasks.datasets import registration
-from tasks.datasets.registration import IngestRequest, ingest
+from tasks.datasets.registration import ingest
+from tasks.datasets.request import IngestRequest
 from tasks.runtime.settings import current_layout
 from tasks.runtime.stores import open_catalog
 from tasks.upkeep import checks

@@ -1,0 +1,88 @@
+"""What the owner says of rows that come in, validated by name before anything is read.
+
+Names, help and defaults are written here alone; the command line shows what this model says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, Field, PositiveInt
+
+from storage.errors import InputError
+from storage.ledger.charges import Cap
+from storage.refs import OnViolation, Scaling, Visibility
+from tasks.planning.fields import RelationInForce
+
+
+class AccountRequest(BaseModel, frozen=True, extra="forbid"):
+    """What the owner says of the account that pays, where rows are first read for a release."""
+
+    account: Annotated[
+        str | None, Field(description="The population whose budget is spent; the data set's name if empty.")
+    ] = None
+    epsilon_cap: Annotated[float | None, Field(description="The most the account may ever spend.")] = None
+    delta_cap: Annotated[float | None, Field(description="The delta of the cap; below 1/n.")] = None
+    allow_idealised: Annotated[
+        bool, Field(description="Admit algorithms proved in real arithmetic only (idealised numerics).")
+    ] = False
+    disjoint_people: Annotated[
+        str, Field(description="Declare, on record and for this reason, that the people are others than before.")
+    ] = ""
+    relation: Annotated[RelationInForce | None, Field(description="Neighbouring relation of a new account.")] = None
+    group_size: Annotated[int, Field(description="Rows one person may have.")] = 1
+
+    def cap(self) -> Cap | None:
+        """Return the declared cap.
+
+        Raises
+        ------
+        InputError
+            If only one half of it is given.
+        """
+        if self.epsilon_cap is None and self.delta_cap is None:
+            return None
+        if self.epsilon_cap is None or self.delta_cap is None:
+            raise InputError("a cap has two numbers: give both --epsilon-cap and --delta-cap")
+        return Cap(epsilon=self.epsilon_cap, delta=self.delta_cap)
+
+
+class IngestRequest(AccountRequest, frozen=True, extra="forbid"):
+    """What the owner says of rows that come in; see ``unitball ingest --help``."""
+
+    name: Annotated[str, Field(description="The name the data set will go by.")]
+    format: Annotated[str | None, Field(description="Of the files; an unknown one lists those there are.")] = None
+    path: Annotated[Path | None, Field(description="File or folder.")] = None
+    visibility: Annotated[Visibility, Field(description="Private rows need an account and a cap.")] = Visibility.PRIVATE
+    dimension: Annotated[int | None, Field(description="Features a row; declared for private rows.")] = None
+    classes: Annotated[
+        tuple[str, ...] | None, Field(description="Class names: --classes=-1,1; declared for private rows.")
+    ] = None
+    label_range: Annotated[
+        tuple[float, float] | None, Field(description="Range of real labels: --label-range=0,10.")
+    ] = None
+    image_shape: Annotated[
+        tuple[PositiveInt, ...] | None,
+        Field(description="Where rows are images, height,width or channels,height,width: --image-shape=16,16."),
+    ] = None
+    normalisation: Annotated[str | None, Field(description="Default map for runs on this set.")] = None
+    schema_path: Annotated[
+        Path | None, Field(description="YAML schema for CSV and Parquet: a file, or the name of one that comes along.")
+    ] = None
+    on_violation: Annotated[
+        OnViolation, Field(description="Rows outside the schema; private rows that are dropped stay as null records.")
+    ] = OnViolation.REFUSE
+    scaling: Annotated[
+        Scaling | None, Field(description="What a table's numbers become, instead of what its schema says.")
+    ] = None
+    parties: Annotated[Mapping[str, Path], Field(description="A party's own file; give one for each.")] = {}
+    test_path: Annotated[Path | None, Field(description="File of test rows.")] = None
+    max_rows: Annotated[PositiveInt | None, Field(description="The most rows of a part; 100 million unless said.")] = (
+        None
+    )
+    max_bytes: Annotated[
+        PositiveInt | None,
+        Field(description="The most bytes of a file, decompressed; 32 times a compressed file's size unless said."),
+    ] = None
