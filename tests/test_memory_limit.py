@@ -30,9 +30,9 @@ from tasks.tracking.prediction import predict_file
 from tasks.tracking.sklearn_export import to_sklearn
 from tests.support import forks
 
-_ROWS, _FEATURES, _CLASSES = 100_000, 250, 3
+_ROWS, _FEATURES, _CLASSES = 140_000, 250, 3
 _LIMIT = 4 * _ROWS * _FEATURES // 4
-# Blocks of 8,192 rows (8 MB) on their way, each read, decoded and encoded, take 20 to 50 MiB; all rows encoded, 98.
+# Blocks of 8,192 rows (8 MB) on their way, each read, decoded and encoded, take 20 to 50 MiB; all rows encoded, 137.
 _BOUND = 75 * 2**20
 
 
