@@ -22,9 +22,9 @@ import dpalgos
 import unitball
 from deployments.cli.entry_point import command_group, import_all
 from storage.columns.column import Column
-from tasks.datasets.schemas import draft_schema
 from tasks.datasets.registration import IngestRequest
 from tasks.datasets.schedules import Schedule
+from tasks.datasets.schemas import draft_schema
 from tasks.experiments.specification import Block, SweepSpec
 from tasks.planning.configuration import SecureSettings, TrainingConfig
 
@@ -143,4 +143,6 @@ def _schema() -> str:
 
 
 def _api(title: str, names: list[str], text: str = "") -> str:
-    return "\n\n".join([f"# {title}", text or (importlib.import_module(title).__doc__ or ""), *(f"::: {n}" for n in names)])
+    return "\n\n".join(
+        [f"# {title}", text or (importlib.import_module(title).__doc__ or ""), *(f"::: {n}" for n in names)]
+    )

@@ -127,7 +127,8 @@ def _guessing(results: Sequence[RunResult]) -> list[str]:
         also = f", of R² {max(of_r2):.2g}, predictions clipped to the declared range" if of_r2 else ""
         notes.append(
             f"± is half of a 95 % interval: privacy noise (standard deviation {max(noises):.2g}{also}) and the drawing "
-            "of the held-out rows. They are a party of their own, so that measuring cost the training nothing."
+            "of the held-out rows. No model was trained on the held-out rows. Measuring on them took no budget "
+            "from the training."
         )
     return notes
 
