@@ -3,7 +3,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: run test tests coverage test-nightly check style types serve lock clean
+.PHONY: run docs test tests coverage test-nightly check style types serve lock clean
 .DEFAULT_GOAL := run
 
 .venv/.ready: requirements.lock pyproject.toml scripts/make-venv.sh
@@ -37,6 +37,10 @@ coverage: .venv/.ready  ## the tests, and which lines they run; tracing takes ha
 
 test-nightly: .venv/.ready  ## the heavy tests
 	@$(BIN)/python -m pytest -m nightly
+
+docs: .venv/.ready  ## the site, in build/site: pages that can be opened as files
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	@echo "Open build/site/index.html"
 
 serve: .venv/.ready  ## Prefect, MLflow and the deployed flows on this machine
 	@$(BIN)/unitball serve

@@ -82,7 +82,7 @@ def _answer(report: AuditReport) -> Answer:
             ("epsilon proved", report.proved_epsilon),
             ("epsilon claimed", report.claimed_epsilon),
             (f"epsilon at least, at {report.confidence:.12g}", report.lower_bound),
-            ("epsilon at most seen by so many runs", report.ceiling),
+            ("largest epsilon that this number of runs can show", report.ceiling),
             ("epsilon at least, if Gaussian", report.gaussian_bound),
             ("mu proved", report.proved_mu),
             ("mu at least", report.lower_mu),

@@ -18,6 +18,7 @@ from typer.main import get_group
 app = typer.Typer(
     name="unitball",
     help="Differentially private training over several parties, with proofs, budgets and audits.",
+    epilog="What the words mean (epsilon, account, release, night, …): docs/glossary.md",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,

@@ -128,8 +128,8 @@ def _guessing(results: Sequence[RunResult]) -> list[str]:
         also = f", of R² {max(of_r2):.2g}, predictions clipped to the declared range" if of_r2 else ""
         notes.append(
             "In brackets are 95 % margins, of the privacy noise and of the drawing of the held-out rows together. The "
-            f"noise alone has a standard deviation of {max(noises):.2g}{also}. The held-out rows train nothing, and "
-            "measuring charges no others."
+            f"noise alone has a standard deviation of {max(noises):.2g}{also}. No model was trained on the held-out "
+            "rows. Measuring on them took no budget from the training."
         )
     return notes
 

@@ -156,7 +156,8 @@ def recommend(facts: PublicFacts) -> Choice:
     strength = signal(facts)
     share = 0.5
     known = (
-        f"{facts.rows:,} rows, epsilon {facts.epsilon:g} and {facts.classes} classes make a signal of {strength:.3g}"
+        f"{facts.rows:,} rows, epsilon {facts.epsilon:g} and {facts.classes} classes give a signal-to-noise "
+        f"ratio of {strength:.3g}"
     )
     if facts.classes < 2:
         trainer, projection = AlgorithmSpec("trainers", "sufficient-statistics"), None
@@ -244,11 +245,11 @@ def _from_means(facts: PublicFacts, strength: float) -> tuple[AlgorithmSpec, lis
     steps = schedule_of(strength, facts.classes)
     if steps.iterations == 0:
         return AlgorithmSpec("trainers", "class-means"), [
-            f"class means from one noisy sum: at a signal of {strength:.3g} gradient steps lose"
+            f"class means from one noisy sum: at a signal-to-noise ratio of {strength:.3g} gradient steps are worse"
         ]
     return AlgorithmSpec("trainers", "discriminant-gd", asdict(steps)), [
-        f"class means get {steps.first_share:.2g} of mu^2, {steps.iterations} gradient steps of {steps.step_size:.3g} "
-        "from there the rest"
+        f"class means take {steps.first_share:.2g} of the budget (mu^2); {steps.iterations} gradient steps of size "
+        f"{steps.step_size:.3g} start from them and take the rest"
     ]
 
 
@@ -273,7 +274,10 @@ def _of_tables(facts: PublicFacts, strength: float) -> tuple[AlgorithmSpec, Algo
         step_size = float(f"{min(own.largest, own.length * known / own.fewest):.3g}")
         given = {"iterations": own.fewest, "step_size": step_size, "clip": own.clip}
         trainer = AlgorithmSpec("trainers", "noisy-gd", given)
-        why = f"{own.fewest} gradient steps of {step_size:g} from zero, rows less most of their own means"
+        why = (
+            f"{own.fewest} gradient steps of size {step_size:g} from zero, on rows from each of which most of the mean "
+            "of its features is subtracted"
+        )
         return trainer, None, 0.5, [why]
     two = _TWO if known < _SURE_OF_TWO else _TWO_SURE
     own = two if facts.classes == 2 else _MANY
@@ -298,9 +302,9 @@ def _of_tables(facts: PublicFacts, strength: float) -> tuple[AlgorithmSpec, Algo
         AlgorithmSpec("projections", "private-centring"),
         share,
         [
-            f"rows less their mean, for {share:g} of mu^2",
-            f"{iterations} gradient steps of {step_size:g}: together {way / known:g} n mu, at most "
-            f"{own.largest:g} each",
+            f"the mean of all rows is estimated and subtracted, for {share:g} of the budget (mu^2)",
+            f"{iterations} gradient steps of size {step_size:g} (at most {own.largest:g}); their sizes add up to "
+            f"{way / known:g} n mu",
         ],
     )
 

@@ -320,7 +320,10 @@ class TrainingConfig(BaseModel, frozen=True, extra="forbid"):
     ] = None
     parameters: Annotated[
         dict[str, object],
-        Field(description="Fields of the parts, dotted where ambiguous.", examples=[{"trainer.regularisation": 0.01}]),
+        Field(
+            description="Parameters of the trainer or projection, by name: clip, or trainer.clip where both have one.",
+            examples=[{"trainer.regularisation": 0.01}],
+        ),
     ] = {}
 
     @property

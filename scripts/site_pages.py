@@ -1,0 +1,148 @@
+"""Pages of the site that are made from other sources, when it is built: a hook of MkDocs, named in mkdocs.yml."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import json
+import pkgutil
+import re
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from latex2mathml.converter import convert
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from pydantic import BaseModel
+from typer.core import TyperGroup, TyperOption
+
+import dpalgos
+import unitball
+from deployments.cli.entry_point import command_group, import_all
+from storage.columns.column import Column
+from tasks.datasets.registration import IngestRequest
+from tasks.datasets.schedules import Schedule
+from tasks.datasets.schemas import draft_schema
+from tasks.experiments.specification import Block, SweepSpec
+from tasks.planning.configuration import SecureSettings, TrainingConfig
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+_ROOTS = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"} | {
+    "SECURITY.md": "security-policy.md"
+}
+_MODELS = (TrainingConfig, SecureSettings, IngestRequest, Schedule, SweepSpec, Block)
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the pages that are in no folder of their own."""
+    for place, text in _pages():
+        files.append(File.generated(config, place, content=text))
+    return files
+
+
+def on_page_markdown(markdown: str, **_: object) -> str:
+    """Lead links to the notebook to its page."""
+    return markdown.replace("](notebook.ipynb)", "](notebook.md)")
+
+
+def on_page_content(html: str, **_: object) -> str:
+    """Set formulas as MathML, which every browser draws by itself, and drop Sphinx's roles from docstrings."""
+    for tag, opened, closed, display in (("span", r"\\\(", r"\\\)", "inline"), ("div", r"\\\[", r"\\\]", "block")):
+        formula = rf'<{tag} class="arithmatex">{opened}(.*?){closed}</{tag}>'
+        html = re.sub(formula, lambda found, display=display: convert(found[1], display=display), html, flags=re.S)  # type: ignore[misc]
+    return re.sub(r":(?:attr|class|data|func|math|meth|mod|obj):(<code>)~?", r"\1", html)
+
+
+def _pages() -> Iterator[tuple[str, str]]:
+    for name, place in _ROOTS.items():
+        text = (REPOSITORY / name).read_text("utf-8").replace("](docs/", "](").replace("](LICENSE)", "](#)")
+        for other, there in _ROOTS.items():
+            text = text.replace(f"]({other}", f"]({there}")
+        yield place, text
+    yield "notebook.md", _notebook()
+    yield "reference/commands.md", _commands()
+    yield "reference/settings.md", _settings()
+    yield "reference/schema.md", _schema()
+    yield "reference/unitball.md", _api("unitball", [f"unitball.{name}" for name in unitball.__all__])
+    packages: dict[str, list[str]] = {}
+    for module in pkgutil.walk_packages(dpalgos.__path__, "dpalgos."):
+        if "._" not in module.name and not module.ispkg:
+            packages.setdefault(module.name.rpartition(".")[0], []).append(module.name)
+    listed = [f"- [{name}]({name}.md)" for name in packages if name != "dpalgos"]
+    yield "reference/dpalgos.md", "\n".join([_api("dpalgos", packages.pop("dpalgos")), "## Packages", "", *listed])
+    for name, modules in packages.items():
+        yield f"reference/{name}.md", _api(name, modules)
+
+
+def _notebook() -> str:
+    cells = json.loads((REPOSITORY / "docs/notebook.ipynb").read_text("utf-8"))["cells"]
+    texts = [("".join(cell["source"]), cell["cell_type"] == "code") for cell in cells]
+    return "\n\n".join(f"```python\n{text}\n```" if code else text for text, code in texts)
+
+
+def _cell(text: object) -> str:
+    return re.sub(r"([|<*_])", r"\\\1", str(text or "")).replace("\n", " ")
+
+
+def _commands() -> str:
+    import_all()
+    lines = ["# Commands", "", "Made from the commands' own help; every command takes `-h` and `--help`.", ""]
+    for path, command in _walk(command_group([])):
+        options = [option for option in command.params if isinstance(option, TyperOption) and not option.hidden]
+        arguments = [(one.metavar or one.name).upper() for one in command.params if not isinstance(one, TyperOption)]
+        lines += [f"## unitball {path}", "", command.help or "", ""]
+        lines += ["    " + " ".join(["unitball", path, *arguments, "[OPTIONS]"]), ""]
+        lines += [f"    {text}" for text in (command.epilog or "").removeprefix("Example: ").split("  ·  ")] + [""]
+        lines += ["| option | what it says |", "| --- | --- |"] * bool(options)
+        lines += [
+            f"| {', '.join(f'`{flag}`' for flag in (*one.opts, *one.secondary_opts))} | {_cell(one.help)} |"
+            for one in options
+        ]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _walk(group: TyperGroup, before: str = "") -> Iterator[tuple[str, Any]]:
+    for name, command in group.commands.items():
+        if isinstance(command, TyperGroup):
+            yield from _walk(command, f"{before}{name} ")
+        else:
+            yield before + name, command
+
+
+def _settings() -> str:
+    lines = ["# Settings", "", "The keys of configurations, as they stand in YAML files, in forms and in Python.", ""]
+    for model in _MODELS:
+        lines += [f"## {model.__name__}", "", inspect.getdoc(model) or "", ""]
+        lines += ["| key | default | what it says |", "| --- | --- | --- |", *_keys(model), ""]
+    return "\n".join(lines)
+
+
+def _keys(model: type[BaseModel]) -> Iterator[str]:
+    for name, field in model.model_fields.items():
+        default = "needed" if field.is_required() else "–" if field.default in (None, (), "", {}) else field.default
+        if isinstance(default, BaseModel):
+            default = "below"
+        yield f"| `{name}` | {_cell(getattr(default, 'value', default))} | {_cell(field.description)} |"
+
+
+def _schema() -> str:
+    with tempfile.TemporaryDirectory() as folder:
+        drafted = Path(folder) / "clinic.yaml"
+        draft_schema(REPOSITORY / "docs/examples/clinic.csv", drafted)
+        text = drafted.read_text("utf-8").replace(folder, "").replace(f"{REPOSITORY}/", "")
+    kinds = sorted(f"{one.__module__}.{one.__name__}" for one in Column.__subclasses__())
+    return _api(
+        "Schema",
+        ["storage.schema.Schema", *kinds],
+        "Every key with its meaning stands in [your own data](../your-data.md#the-schema). This is what "
+        f"`unitball schema draft` writes for a file of six columns:\n\n```yaml\n{text}\n```\n",
+    )
+
+
+def _api(title: str, names: list[str], text: str = "") -> str:
+    return "\n\n".join(
+        [f"# {title}", text or (importlib.import_module(title).__doc__ or ""), *(f"::: {n}" for n in names)]
+    )

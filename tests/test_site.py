@@ -1,0 +1,57 @@
+"""The site: it builds without a warning, holds what the sources hold, and asks the network for nothing."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from deployments.cli.entry_point import command_group
+from storage.columns.column import Column
+from tasks.planning.configuration import TrainingConfig
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+_FETCHED = re.compile(r'<(?:script|link|img|iframe|source)\b[^>]*?\b(?:src|href)="?((?:https?:)?//[^" >]+)')
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a strict build, in which a broken link or anchor is an error."""
+    folder = tmp_path_factory.mktemp("site")
+    built = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)],
+        cwd=REPOSITORY,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert built.returncode == 0, built.stderr
+    return folder
+
+
+def test_pages_fetch_nothing(site: Path) -> None:
+    pages = list(site.rglob("*.html"))
+    assert len(pages) > 30
+    assert {page.name: found for page in pages if (found := _FETCHED.findall(page.read_text("utf-8")))} == {}
+    assert _FETCHED.findall('<script src="https://cdn.example/x.js">'), "the pattern sees what is fetched"
+    assert [page for page in site.rglob("*.css") if re.search(r"url\(.?https?:", page.read_text("utf-8"))] == []
+
+
+def test_every_command_key_and_name_is_in_the_reference(site: Path) -> None:
+    commands = (site / "reference/commands.html").read_text("utf-8")
+    for name in command_group([]).commands:
+        assert f"unitball {name}" in commands
+    settings = (site / "reference/settings.html").read_text("utf-8")
+    for name in TrainingConfig.model_fields:
+        assert f"<code>{name}</code>" in settings
+    schema = (site / "reference/schema.html").read_text("utf-8")
+    for kind in Column.__subclasses__():
+        assert kind.__name__ in schema
+    assert "PrivateClassifier" in (site / "reference/unitball.html").read_text("utf-8")
+    assert "RoundedGaussian" in (site / "reference/dpalgos.mechanisms.html").read_text("utf-8")
