@@ -22,7 +22,7 @@ import dpalgos
 import unitball
 from deployments.cli.entry_point import command_group, import_all
 from storage.columns.column import Column
-from tasks.datasets.registration import IngestRequest
+from tasks.datasets.request import IngestRequest
 from tasks.datasets.schedules import Schedule
 from tasks.datasets.schemas import draft_schema
 from tasks.experiments.specification import Block, SweepSpec
