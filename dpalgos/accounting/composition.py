@@ -402,7 +402,6 @@ def compose(losses: Sequence[Loss], method: str = "tight") -> PrivacyProfile:
 
 
 _SAMPLED_CELLS = 10_000
-_SAMPLED_UNIT = 2.0**-53
 _SAMPLED_RESOLUTION = 3e-3
 
 
@@ -451,7 +450,7 @@ def sampled_curve(rate: float, multiplier: float, steps: int, reach: float) -> t
     composed = one.self_compose(steps, 1e-15)
     epsilons = np.linspace(0.0, reach, 257)
     points = 2.0 ** math.ceil(math.log2(4 * _SAMPLED_CELLS + 2 * steps))
-    lost = 16 * (steps + 4) * _SAMPLED_UNIT * math.log2(points) * math.sqrt(points) + 1e-15
+    lost = 16 * (steps + 4) * _UNIT * math.log2(points) * math.sqrt(points) + 1e-15
     return epsilons, np.minimum(np.asarray(composed.get_delta_for_epsilon(epsilons)) * (1 + 1e-9) + lost, 1.0)
 
 
