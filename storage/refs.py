@@ -71,7 +71,7 @@ class DatasetRef(_Ref):
     account : str
         The population whose budget its releases spend.
     rows, test_rows : int
-        Rows to train on, and rows of a test part of its own (0 where it has none).
+        Records to train on, and records of a test part of its own (0 where it has none): rows, or people.
     dimension : int
         Features a row.
     classes : tuple of str
@@ -82,6 +82,10 @@ class DatasetRef(_Ref):
         Which row-local map was applied; ``"none"`` right after ingestion.
     image_shape : tuple of int or None
         (height, width) or (channels, height, width) where rows are images.
+    person : str
+        The column that names the people who are the records; empty where each row is one.
+    rows_per_person : int
+        The most rows of one person that are taken.
     """
 
     name: str
@@ -96,6 +100,8 @@ class DatasetRef(_Ref):
     label_range: tuple[float, float] | None = None
     normalisation: str = "none"
     image_shape: tuple[int, ...] | None = None
+    person: str = ""
+    rows_per_person: int = 1
 
     @property
     def private(self) -> bool:

@@ -279,4 +279,12 @@ def _lines(report: SchemaReport) -> Iterator[str]:
         yield "- all of them are taken as they are"
     if report.duplicates.rows:
         yield f"- {report.duplicates.rows} are equal to an earlier one, up to {report.duplicates.largest_group} alike"
+    for name, (values, rows, most) in report.repeated.items():
+        if report.people:
+            yield f"- {values} people by column {name}: {rows / max(values, 1):.3g} rows each, up to {most}"
+        else:
+            yield (
+                f"- column {name} is ignored and its values repeat: {values} in {rows} rows, up to {most} alike; if "
+                f"they name people, open the account with --group-size {most} at the least"
+            )
     yield "(null is for private rows: counted, and of no effect; public rows are left out instead)"
