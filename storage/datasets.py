@@ -21,7 +21,18 @@ from storage.errors import FormatVersionError, InputError, RefusedError, Storage
 from storage.fingerprints import Duplicates, Fingerprints, overlapping_versions, private_versions
 from storage.layout import COLUMNS, FINGERPRINTS, PATTERNS, PEOPLE, Layout, path_component
 from storage.objects import RowObjects, objects_of, row_objects
-from storage.people import TEST, Passing, Positions, Roster, load_people, save_people
+from storage.people import (
+    TEST,
+    Digests,
+    People,
+    Positions,
+    Roster,
+    at_most,
+    keyed_digests,
+    load_people,
+    named,
+    save_people,
+)
 from storage.readers.files import most_rows
 from storage.refs import DatasetRef, Labels, Visibility
 from storage.rowfiles import (
@@ -176,6 +187,61 @@ class _Ingested:
     written: WrittenRows
     origins: list[tuple[str, int]]
     labels_seen: set[int]
+
+
+class Passing:
+    """The people behind rows as these pass, part by part.
+
+    Parameters
+    ----------
+    people : People
+        What is declared of them.
+    key : bytes
+        See :func:`storage.people.keyed_digests`.
+    """
+
+    def __init__(self, people: People, key: bytes) -> None:
+        self.people, self._key = people, key
+        self._present: dict[str, list[Digests]] = {}
+        self._rows: dict[str, list[tuple[str, Digests, Digests, NDArray[Any]]]] = {}
+
+    def meet(self, part: str, block: Block) -> tuple[Block, Digests]:
+        """Take note of whose rows pass, and return those that are somebody's and no null records, with the digests.
+
+        A null record needs no place where a person is one, with and without rows.
+        """
+        assert block.people is not None
+        known = named(block.people)
+        digests = np.zeros(len(known), dtype=np.uint64)
+        digests[known] = keyed_digests(block.people[known], self._key)
+        self._present.setdefault(TEST if part == TEST else block.origin, []).append(np.unique(digests[known]))
+        kept = known if block.null is None else known & ~block.null
+        return replace(block.kept(kept), null=None), digests[kept]
+
+    def store(self, part: str, origin: str, digests: Digests, prints: Digests, labels: NDArray[Any]) -> None:
+        """Take note of rows that are stored: whose they are, their fingerprints and labels."""
+        self._rows.setdefault(part, []).append((TEST if part == TEST else origin, digests, prints, labels))
+
+    @property
+    def content(self) -> str:
+        """The digest of who is there and of whose each row is."""
+        whole = hashlib.sha256(repr(self.people).encode())
+        for file, met in self._present.items():
+            whole.update(f"{file}\0".encode() + np.unique(np.concatenate(met)).tobytes())
+        for rows in self._rows.values():
+            for _, digests, _, _ in rows:
+                whole.update(digests.tobytes())
+        return whole.hexdigest()
+
+    def joined(self, roster: Roster) -> tuple[Roster, dict[str, Positions]]:
+        """Return a roster with whoever is new, and each stored row's record by part, -1 for rows that are left out."""
+        joined = roster.joined_by({file: np.concatenate(met) for file, met in self._present.items()})
+        positions = {}
+        for part, rows in self._rows.items():
+            whose = np.concatenate([joined.positions(file, digests) for file, digests, _, _ in rows])
+            prints, labels = (np.concatenate(column) for column in ([one[2] for one in rows], [one[3] for one in rows]))
+            positions[part] = at_most(whose, prints, labels, self.people.rows_per_person)
+        return joined, positions
 
 
 def _ingest_part(

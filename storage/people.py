@@ -22,19 +22,16 @@ import json
 import re
 import unicodedata
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from storage.atomic import write_bytes
 from storage.errors import DamagedError, InputError
-
-if TYPE_CHECKING:
-    from storage.source import Block
 
 Digests = NDArray[np.uint64]
 Positions = NDArray[np.int32]
@@ -98,7 +95,8 @@ def identifier(cell: Any) -> str | None:
     if isinstance(cell, (int, np.integer)):
         return str(int(cell))
     if isinstance(cell, (float, np.floating)):
-        return str(int(cell)) if abs(cell) <= _LARGEST_WHOLE and cell == int(cell) else None
+        number = float(cell)
+        return str(int(number)) if abs(number) <= _LARGEST_WHOLE and number == int(number) else None
     if isinstance(cell, Decimal) and cell.is_finite() and cell == int(cell):
         return str(int(cell))
     return None
@@ -208,61 +206,6 @@ class Roster:
         return [name for name in self.files if name != TEST].index(file)
 
 
-class Passing:
-    """The people behind rows as these pass, part by part.
-
-    Parameters
-    ----------
-    people : People
-        What is declared of them.
-    key : bytes
-        See :func:`keyed_digests`.
-    """
-
-    def __init__(self, people: People, key: bytes) -> None:
-        self.people, self._key = people, key
-        self._present: dict[str, list[Digests]] = {}
-        self._rows: dict[str, list[tuple[str, Digests, Digests, NDArray[Any]]]] = {}
-
-    def meet(self, part: str, block: Block) -> tuple[Block, Digests]:
-        """Take note of whose rows pass, and return those that are somebody's and no null records, with the digests.
-
-        A null record needs no place where a person is one, with and without rows.
-        """
-        assert block.people is not None
-        known = named(block.people)
-        digests = np.zeros(len(known), dtype=np.uint64)
-        digests[known] = keyed_digests(block.people[known], self._key)
-        self._present.setdefault(TEST if part == TEST else block.origin, []).append(np.unique(digests[known]))
-        kept = known if block.null is None else known & ~block.null
-        return replace(block.kept(kept), null=None), digests[kept]
-
-    def store(self, part: str, origin: str, digests: Digests, prints: Digests, labels: NDArray[Any]) -> None:
-        """Take note of rows that are stored: whose they are, their fingerprints and labels."""
-        self._rows.setdefault(part, []).append((TEST if part == TEST else origin, digests, prints, labels))
-
-    @property
-    def content(self) -> str:
-        """The digest of who is there and of whose each row is."""
-        whole = hashlib.sha256(repr(self.people).encode())
-        for file, met in self._present.items():
-            whole.update(f"{file}\0".encode() + np.unique(np.concatenate(met)).tobytes())
-        for rows in self._rows.values():
-            for _, digests, _, _ in rows:
-                whole.update(digests.tobytes())
-        return whole.hexdigest()
-
-    def joined(self, roster: Roster) -> tuple[Roster, dict[str, Positions]]:
-        """Return a roster with whoever is new, and each stored row's record by part, -1 for rows that are left out."""
-        joined = roster.joined_by({file: np.concatenate(met) for file, met in self._present.items()})
-        positions = {}
-        for part, rows in self._rows.items():
-            whose = np.concatenate([joined.positions(file, digests) for file, digests, _, _ in rows])
-            prints, labels = (np.concatenate(column) for column in ([one[2] for one in rows], [one[3] for one in rows]))
-            positions[part] = at_most(whose, prints, labels, self.people.rows_per_person)
-        return joined, positions
-
-
 def at_most(positions: Positions, prints: Digests, labels: NDArray[Any], most: int) -> Positions:
     """Return the positions of rows with -1 for those beyond ``most`` of a record.
 
@@ -296,7 +239,8 @@ def save_people(path: Path, roster: Roster, positions: Mapping[str, Positions]) 
     """Write a version's roster and each row's record, part by part; return the digest of what was written."""
     data = io.BytesIO()
     files = np.frombuffer(json.dumps(roster.files).encode(), dtype=np.uint8)
-    np.savez(data, files=files, entries=roster.file, digests=roster.digest, **positions)
+    arrays: dict[str, Any] = {"files": files, "entries": roster.file, "digests": roster.digest, **positions}
+    np.savez(data, **arrays)
     write_bytes(path, data.getvalue(), mode=0o600)
     return hashlib.sha256(data.getvalue()).hexdigest()
 

@@ -119,7 +119,7 @@ class Block:
 
     def kept(self, rows: NDArray[np.bool_]) -> Block:
         """Return some of the rows."""
-        parts = {
+        parts: dict[str, Any] = {
             name: None if (part := getattr(self, name)) is None else part[rows]
             for name in ("features", "labels", "lines", "null", "plain", "people")
         }
