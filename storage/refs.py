@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, model_serializer
 
 
 class Visibility(StrEnum):
@@ -102,6 +103,14 @@ class DatasetRef(_Ref):
     image_shape: tuple[int, ...] | None = None
     person: str = ""
     rows_per_person: int = 1
+
+    @model_serializer(mode="wrap")
+    def _said(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Say of people only where there are: what is told of rows, and every identity made of it, is as ever."""
+        said: dict[str, Any] = serialise(self)
+        if not self.person:
+            said = {name: value for name, value in said.items() if name not in ("person", "rows_per_person")}
+        return said
 
     @property
     def private(self) -> bool:
