@@ -120,8 +120,8 @@ def own_name(dataset: str) -> str:
     reference = find_dataset(dataset)
     if reference.person:
         raise RefusedError(
-            f"the rows of {dataset} are people's ({reference.person}), and federated runs count rows: one person's rows "
-            "at two parties would be two records; train at one party, with unitball train"
+            f"the rows of {dataset} are people's ({reference.person}), and federated runs count rows: one person's "
+            "rows at two parties would be two records; train at one party, with unitball train"
         )
     parties = [name for name, _ in origins(current_layout(), reference)]
     if len(parties) != 1 or not reference.private:

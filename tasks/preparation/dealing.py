@@ -171,8 +171,8 @@ def _spec(dataset: DatasetRef, config: TrainingConfig, files: Sequence[tuple[str
         )
     if cls.content_dependent and dataset.person:
         raise RefusedError(
-            f"the partition {name!r} goes by the label of each row, and the rows of {dataset.name} are people's, who are "
-            f"dealt with all theirs; use even, sized or the parties' own files"
+            f"the partition {name!r} goes by the label of each row, and the rows of {dataset.name} are people's, who "
+            f"are dealt with all theirs; use even, sized or the parties' own files"
         )
     offered: dict[str, object] = {
         "parties": config.parties,
