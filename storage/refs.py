@@ -113,6 +113,11 @@ class DatasetRef(_Ref):
         return said
 
     @property
+    def most_rows(self) -> int:
+        """Rows to train on at most: public where how many people have is not."""
+        return self.rows * self.rows_per_person
+
+    @property
     def private(self) -> bool:
         """Whether the rows are private."""
         return self.visibility is Visibility.PRIVATE
