@@ -299,6 +299,11 @@ class StagedDataset:
     _passing: Passing | None = None
 
     @property
+    def people(self) -> People | None:
+        """What is declared of the people behind the rows."""
+        return None if self._passing is None else self._passing.people
+
+    @property
     def private(self) -> bool:
         """Whether the rows are private."""
         return self.visibility is Visibility.PRIVATE

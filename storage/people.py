@@ -64,6 +64,10 @@ class People:
     rows_per_person: int = MOST_ROWS
     namespace: str = ""
 
+    def __str__(self) -> str:
+        named = f" of namespace {self.namespace}" if self.namespace else ""
+        return f"column {self.column}{named}, at most {self.rows_per_person} rows each"
+
     def __post_init__(self) -> None:
         most = self.rows_per_person
         if isinstance(most, bool) or not isinstance(most, int) or not 1 <= most <= 2**16:
