@@ -188,7 +188,9 @@ def test_a_part_without_rows_is_a_shard_of_people(root: Path, tmp_path: Path) ->
     """Whether the only person of a part has a row that is in order is not seen in whether there is such a part."""
     tested = {"one": "p900,900,0,no", "none": "p900,5000,0,no"}
     found = [
-        bring_in(tmp_path / name, visits(COUNTS), test=[row], on_violation="drop", name=name)
+        bring_in(
+            tmp_path / name, visits(COUNTS, len(name), 200 * len(name)), test=[row], on_violation="drop", name=name
+        )
         for name, row in tested.items()
     ]
     assert [ref.test_rows for ref in found] == [1, 1]
