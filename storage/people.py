@@ -260,9 +260,9 @@ def load_people(path: Path, digest: str) -> tuple[Roster, dict[str, Positions]]:
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise DamagedError(f"{path} cannot be read: {error.strerror}; restore it or ingest again") from error
+        raise DamagedError(f"{path} cannot be read: {error.strerror}; restore it from a back-up") from error
     if hashlib.sha256(content).hexdigest() != digest:
-        raise DamagedError(f"{path} is damaged: its digest does not match; restore it from a backup or ingest again")
+        raise DamagedError(f"{path} is damaged: its digest does not match; restore it from a back-up")
     with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
         found = {name: arrays[name] for name in arrays.files}
     files = tuple(json.loads(found.pop("files").tobytes()))

@@ -68,17 +68,6 @@ def _source(request: IngestRequest) -> Source:
     return replace(source, parts=parts)
 
 
-def _source_of_rows(request: IngestRequest) -> Source:
-    """Return the source; people are refused until accounts, dealing and training count them."""
-    source = _source(request)
-    if source.people is not None:
-        raise RefusedError(
-            f"column {source.people.column} is of type person, and accounts charge rows so far: say type: ignore and "
-            "--group-size, the most rows one person may have"
-        )
-    return source
-
-
 def ingest(request: IngestRequest) -> DatasetRef:
     """Read rows, check them, store them as a version and register it; nothing half-made is left behind.
 
@@ -112,7 +101,7 @@ def ingest(request: IngestRequest) -> DatasetRef:
     with (
         limited(rows=request.max_rows, size=request.max_bytes),
         staged_dataset(
-            layout, _source_of_rows(request), name=request.name, account=account, visibility=request.visibility
+            layout, _source(request), name=request.name, account=account, visibility=request.visibility
         ) as staged,
         # Compared, published and registered under one lock: of two that bring in the same rows, one finds the other's.
         locked_directory(layout.private),
