@@ -63,7 +63,7 @@ def datasets(
 )
 @options_of(
     IngestRequest,
-    without=["name", "visibility", "test_path"],
+    without=["name", "visibility", "test_path", "people"],
     named={"schema_path": "--schema", "parties": "--party"},
 )
 @answered
@@ -147,6 +147,9 @@ def draft(
     ] = "",
     numeric: Annotated[str, typer.Option(help="Columns that are numbers: age,income.")] = "",
     categories: Annotated[str, typer.Option(help="Columns that are categories: ward,city.")] = "",
+    person: Annotated[
+        str | None, typer.Option(help="The column that says whose row it is, of people with several.")
+    ] = None,
     range_epsilon: Annotated[
         float | None,
         typer.Option(help="Draw ranges and values of these columns privately: epsilon in all, charged to the account."),
@@ -177,6 +180,7 @@ def draft(
         missing=["", *_names(missing)],
         numeric=numbers,
         categories=texts,
+        person=person,
     )
     drawn = None
     if range_epsilon is not None:
