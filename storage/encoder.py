@@ -141,6 +141,10 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sc
         features[[refusal is not None for refusal in refusals]] = 0.0
         return Encoding(features, tuple(refusals))
 
+    def cells(self, X: Any, name: str) -> Sequence[Any]:
+        """Return the cells of a column that it does not read; InputError where there is none."""
+        return _cells(X, name, Counter(map(str, getattr(X, "column_names", None) or _names(X))))
+
     def _refused(self, found: Examined) -> NDArray[np.bool_]:
         rule: MissingRows = self.declared.rule(found.column)
         clipped = OnViolation(self.on_violation).clips

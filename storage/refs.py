@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
@@ -54,6 +55,45 @@ class Scaling(StrEnum):
     """[-1, 1] with the middle of the declared range at 0, blocks of columns weighted, and an intercept's coordinate."""
     UNIT_INTERVAL = "unit-interval"
     """[0, 1], as several papers have it: no weights, no intercept's coordinate."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """What is protected, in words: one row, or a person with all rows.
+
+    Parameters
+    ----------
+    person : str
+        The column that names people; empty where each row counts by itself.
+    """
+
+    person: str = ""
+
+    def __str__(self) -> str:
+        """Return the singular."""
+        return f"person (column {self.person})" if self.person else "row"
+
+    @property
+    def several(self) -> str:
+        """The plural."""
+        return f"people (column {self.person})" if self.person else "rows"
+
+    def meaning(self, group: str = "", size: int = 5) -> str:
+        """Return what it means for somebody with several rows.
+
+        Parameters
+        ----------
+        group : str
+            The loss of a group of so many rows, where it is known.
+        size : int
+        """
+        if self.person:
+            return f"What is protected is a {self}: whoever has {size} rows has the same ε as whoever has one."
+        return (
+            f"What is protected is a row: whoever has {size} rows is a group of {size}, "
+            + (group or "whose ε is larger")
+            + "."
+        )
 
 
 class _Ref(BaseModel):
@@ -111,6 +151,11 @@ class DatasetRef(_Ref):
         if not self.person:
             said = {name: value for name, value in said.items() if name not in ("person", "rows_per_person")}
         return said
+
+    @property
+    def unit(self) -> Unit:
+        """What is protected."""
+        return Unit(self.person)
 
     @property
     def most_rows(self) -> int:

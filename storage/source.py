@@ -49,6 +49,8 @@ class ReadOptions:
         What numbers of a table become, instead of what its schema says.
     image_shape : tuple of int, optional
         (height, width) or (channels, height, width) where rows are images.
+    people : People, optional
+        Of rows without a schema: the people behind them, and the column that names these.
     """
 
     dimension: int | None = None
@@ -60,6 +62,7 @@ class ReadOptions:
     on_violation: OnViolation = OnViolation.REFUSE
     scaling: Scaling | None = None
     image_shape: tuple[int, ...] | None = None
+    people: People | None = None
 
     def __post_init__(self) -> None:
         if self.dimension is not None and self.dimension < 1:

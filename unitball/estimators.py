@@ -23,9 +23,10 @@ from dpalgos.registry import names
 from dpalgos.rows import Floats
 from storage.documents import read_yaml
 from storage.encoder import TableEncoder
+from storage.people import MOST_ROWS, People, identifiers, named
 from tasks.planning.configuration import TrainingConfig
 from tasks.tracking.results import Proved, proved_of
-from unitball.fitting import BudgetError, Fit, fit_private, fit_public, row_map
+from unitball.fitting import BudgetError, Fit, Grouped, fit_private, fit_public, row_map
 from unitball.roots import PROCESS, other_process
 
 # As tables are encoded: an intercept's coordinate of a tenth beside a row of norm 1.
@@ -148,6 +149,7 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
         parameters: Mapping[str, Any] | None,
         repetition: int,
         random_state: Any,
+        rows_per_person: int,
     ) -> None:
         self.epsilon = epsilon
         self.delta = delta
@@ -160,6 +162,7 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
         self.parameters = parameters
         self.repetition = repetition
         self.random_state = random_state
+        self.rows_per_person = rows_per_person
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_process": self._process}
@@ -172,10 +175,11 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
     def _label_facts(self, y: NDArray[Any]) -> tuple[NDArray[Any], tuple[str, ...], tuple[float, float] | None]:
         """Return labels as algorithms take them, names of the classes, range of targets; check the declarations."""
 
-    def _fit(self, X: Any, y: Any) -> None:
+    def _fit(self, X: Any, y: Any, groups: Any) -> None:
         if not self.public:
             self._require_declared()
         rows, y = self._rows(X, y)
+        grouped = self._grouped(X, groups, len(y))
         self._encoding = self._encoder(rows)
         labels, classes, label_range = self._label_facts(y)
         features = np.asarray(self._encoding(rows))
@@ -190,11 +194,19 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
                 "evaluation": False,
                 "test_fraction": 0.0,
                 "repetition": self.repetition,
-                "parameters": self._parameters(features),
+                "parameters": self._parameters(len(y) if grouped is None else grouped.records, features.shape[1]),
             }
         )
         if self.public:
-            fitted = fit_public(config, features, labels, classes=classes, label_range=label_range, seed=self._seed())
+            fitted = fit_public(
+                config,
+                features,
+                labels,
+                classes=classes,
+                label_range=label_range,
+                seed=self._seed(),
+                grouped=grouped,
+            )
         else:
             if self.random_state is not None:
                 raise BudgetError("random_state is a public seed of the noise and the rows are private; leave it out")
@@ -207,10 +219,32 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
                 account=self.account,
                 root=self.root,
                 pure=pure,
+                grouped=grouped,
             )
         self._take(fitted)
 
-    def _parameters(self, features: Floats) -> dict[str, Any]:
+    def _grouped(self, X: Any, groups: Any, rows: int) -> Grouped | None:
+        """Return whose rows they are: by ``groups``, or by the schema's column of type person."""
+        people = None if self.schema is None else self._table().declared.people
+        if groups is not None and people is not None:
+            raise ParameterError(f"the schema's column {people.column} says whose rows they are; leave groups out")
+        if groups is not None:
+            people = People("groups", self.rows_per_person)
+            cells = np.asarray(groups, dtype=object).ravel().tolist()
+        elif people is not None:
+            table = self._table()
+            cells = [None if cell in table.declared.missing else cell for cell in table.cells(X, people.column)]
+        if people is None:
+            return None
+        names = identifiers(cells)
+        if len(names) != rows or not named(names).all():
+            raise ParameterError(
+                f"{people.column} has {len(names)} cells, {int(named(names).sum())} of them identifiers, and there are "
+                f"{rows} rows; give each row the text or the whole number that names its person"
+            )
+        return Grouped(people=people, names=names)
+
+    def _parameters(self, records: int, width: int) -> dict[str, Any]:
         """Return the parameters of the algorithm's parts."""
         return dict(self.parameters or {})
 
@@ -317,6 +351,8 @@ class PrivateClassifier(ClassifierMixin, _PrivateEstimator):  # type: ignore[mis
         Another number is another release, drawn and charged anew.
     random_state : int, RandomState or None
         Public seed of the noise; for public rows only.
+    rows_per_person : int
+        With ``groups``: the most rows of one person that are taken; public.
 
     Attributes
     ----------
@@ -367,8 +403,20 @@ class PrivateClassifier(ClassifierMixin, _PrivateEstimator):  # type: ignore[mis
         parameters: Mapping[str, Any] | None = None,
         repetition: int = 0,
         random_state: Any = None,
+        rows_per_person: int = MOST_ROWS,
     ) -> None:
-        common = (algorithm, account, schema, bounds, public, root, parameters, repetition, random_state)
+        common = (
+            algorithm,
+            account,
+            schema,
+            bounds,
+            public,
+            root,
+            parameters,
+            repetition,
+            random_state,
+            rows_per_person,
+        )
         super().__init__(epsilon, delta, *common)
         self.classes = classes
 
@@ -376,22 +424,24 @@ class PrivateClassifier(ClassifierMixin, _PrivateEstimator):  # type: ignore[mis
     def _algorithm(self) -> str:
         return self.algorithm or ("objective-perturbation" if self.delta == 0 else "unitball")
 
-    def _parameters(self, features: Floats) -> dict[str, Any]:
-        given = super()._parameters(features)
+    def _parameters(self, records: int, width: int) -> dict[str, Any]:
+        given = super()._parameters(records, width)
         if self.algorithm is not None or self.delta > 0 or given:
             return given
-        rows, width = features.shape
-        return {"regularisation": 1.5 * math.sqrt(width) / (rows * self.epsilon)}
+        return {"regularisation": 1.5 * math.sqrt(width) / (records * self.epsilon)}
 
-    def fit(self, X: Any, y: Any) -> PrivateClassifier:
+    def fit(self, X: Any, y: Any, groups: Any = None) -> PrivateClassifier:
         """Train, charged to the account.
 
         Parameters
         ----------
         X : array (m, p), or a data frame of the schema's columns
         y : array (m,)
+        groups : array (m,), optional
+            Whose each row is, text or whole numbers: what is protected is then a person with all rows, in an account of
+            people. In a pipeline: ``set_fit_request(groups=True)``. A schema's column of type ``person`` says the same.
         """
-        self._fit(X, y)
+        self._fit(X, y, groups)
         return self
 
     def _label_facts(self, y: NDArray[Any]) -> tuple[NDArray[Any], tuple[str, ...], None]:
@@ -444,6 +494,7 @@ class PrivateRegressor(RegressorMixin, _PrivateEstimator):  # type: ignore[misc]
     Parameters
     ----------
     epsilon, delta, algorithm, account, schema, bounds, public, root, parameters, repetition, random_state
+    rows_per_person
         See :class:`PrivateClassifier`; the algorithm is ``"ridge-noisy-gd"`` by default.
     label_range : (low, high), optional
         Targets outside are clipped. Needed for private rows without schema.
@@ -479,8 +530,20 @@ class PrivateRegressor(RegressorMixin, _PrivateEstimator):  # type: ignore[misc]
         parameters: Mapping[str, Any] | None = None,
         repetition: int = 0,
         random_state: Any = None,
+        rows_per_person: int = MOST_ROWS,
     ) -> None:
-        common = (algorithm, account, schema, bounds, public, root, parameters, repetition, random_state)
+        common = (
+            algorithm,
+            account,
+            schema,
+            bounds,
+            public,
+            root,
+            parameters,
+            repetition,
+            random_state,
+            rows_per_person,
+        )
         super().__init__(epsilon, delta, *common)
         self.label_range = label_range
 
@@ -488,15 +551,18 @@ class PrivateRegressor(RegressorMixin, _PrivateEstimator):  # type: ignore[misc]
     def _algorithm(self) -> str:
         return self.algorithm or "ridge-noisy-gd"
 
-    def fit(self, X: Any, y: Any) -> PrivateRegressor:
+    def fit(self, X: Any, y: Any, groups: Any = None) -> PrivateRegressor:
         """Train, charged to the account.
 
         Parameters
         ----------
         X : array (m, p), or a data frame of the schema's columns
         y : array (m,)
+        groups : array (m,), optional
+            Whose each row is, text or whole numbers: what is protected is then a person with all rows, in an account of
+            people. In a pipeline: ``set_fit_request(groups=True)``. A schema's column of type ``person`` says the same.
         """
-        self._fit(X, y)
+        self._fit(X, y, groups)
         return self
 
     def _label_facts(self, y: NDArray[Any]) -> tuple[NDArray[Any], tuple[str, ...], tuple[float, float]]:

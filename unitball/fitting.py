@@ -6,7 +6,7 @@ import os
 import secrets
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from dpalgos.algorithms import fit
 from dpalgos.errors import ParameterError
@@ -23,7 +24,9 @@ from dpalgos.normalisation import RowMap
 from dpalgos.registry import lookup
 from dpalgos.rows import ArrayRows, Floats
 from storage.errors import InputError, RefusedError
+from storage.ledger.accounts import PERSON
 from storage.ledger.charges import Cap
+from storage.people import People, at_most, shares
 from storage.refs import DatasetRef, ShardRef, Visibility
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.planner import plan_run
@@ -41,6 +44,34 @@ class BudgetError(BaseException):
 
     Not an ``Exception``: scikit-learn's searches turn each of those into a score that is missing, and go on fitting.
     """
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grouped:
+    """Whose rows are fitted on, where what is protected is a person.
+
+    Attributes
+    ----------
+    people : People
+    names : array (m,) of str
+    """
+
+    people: People
+    names: NDArray[Any]
+
+    @property
+    def records(self) -> int:
+        """How many people they are."""
+        return len(np.unique(self.names))
+
+    def weighed(self, features: Floats, labels: Any) -> ArrayRows:
+        """Return public rows with how many each one's person has; of more than are taken, the first."""
+        whose = np.unique(self.names, return_inverse=True)[1].astype(np.int32)
+        order = np.arange(len(whose), dtype=np.uint64)
+        kept = at_most(whose, order, np.zeros(len(whose)), self.people.rows_per_person)
+        counted = shares(kept, self.records)
+        there = counted > 0
+        return ArrayRows(features[there], labels[there], shares=counted[there], people=self.records)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +102,7 @@ def fit_public(
     classes: Sequence[str],
     label_range: tuple[float, float] | None,
     seed: int | None,
+    grouped: Grouped | None = None,
 ) -> Fit:
     """Plan a run over public rows and carry it out in memory.
 
@@ -85,6 +117,8 @@ def fit_public(
     label_range : (float, float) or None
     seed : int or None
         Of the noise; drawn afresh where there is none.
+    grouped : Grouped, optional
+        Whose rows they are.
 
     Raises
     ------
@@ -92,20 +126,26 @@ def fit_public(
         For parameters that do not fit.
     """
     normalisation = resolve_normalisation(config, None)
+    records = len(features) if grouped is None else grouped.records
+    whose = (
+        {} if grouped is None else {"person": grouped.people.column, "rows_per_person": grouped.people.rows_per_person}
+    )
     dataset = DatasetRef(
+        **whose,
         name=_PUBLIC,
         version=_PUBLIC,
         account=_PUBLIC,
         visibility=Visibility.PUBLIC,
-        rows=len(features),
+        rows=records,
         test_rows=0,
         dimension=features.shape[1],
         classes=tuple(classes),
         label_range=label_range,
         normalisation=normalisation,
     )
-    plan = plan_run(config, [ShardRef(dataset=dataset, partition=_PUBLIC, party="0", rows=len(features))])
-    mapped = row_map(normalisation)(features)
+    plan = plan_run(config, [ShardRef(dataset=dataset, partition=_PUBLIC, party="0", rows=records)])
+    given = ArrayRows(features, labels) if grouped is None else grouped.weighed(features, labels)
+    mapped = row_map(normalisation)(given.features)
     secret = secrets.token_bytes(32) if seed is None else public_secret(seed)
 
     def make(key: str, node: Node, inputs: list[Any]) -> Any:
@@ -114,7 +154,7 @@ def fit_public(
         seen = mapped
         for one in inputs:
             seen = one.apply(seen)
-        return fit(node.build(), [ArrayRows(seen, labels)], node.setting, KeyedNoise(secret, key))
+        return fit(node.build(), [replace(given, features=seen)], node.setting, KeyedNoise(secret, key))
 
     made = carry_out(plan.training, make)
     (path,) = plan.paths().values()
@@ -142,6 +182,7 @@ def fit_private(
     account: str | None,
     root: str | os.PathLike[str] | None,
     pure: bool,
+    grouped: Grouped | None = None,
 ) -> Fit:
     """Register encoded rows under an account and train on them as a flow does; the ledger is charged.
 
@@ -160,6 +201,8 @@ def fit_private(
         Whose ledger is charged; that of this process where there is none.
     pure : bool
         Refuse what would spend a delta.
+    grouped : Grouped, optional
+        Whose rows they are.
 
     Raises
     ------
@@ -170,7 +213,8 @@ def fit_private(
     """
     try:
         with charged_root(root):
-            return _through_the_door(config, features, labels, classes, label_range, account, root is not None, pure)
+            asked = (classes, label_range, account, root is not None, pure, grouped)
+            return _through_the_door(config, features, labels, *asked)
     except RefusedError as refusal:
         raise BudgetError(str(refusal)) from None
 
@@ -184,6 +228,7 @@ def _through_the_door(
     account: str | None,
     kept: bool,
     pure: bool,
+    grouped: Grouped | None,
 ) -> Fit:
     from tasks.datasets.registration import ingest
     from tasks.datasets.request import IngestRequest
@@ -193,20 +238,26 @@ def _through_the_door(
     from tasks.runtime.stores import open_catalog
 
     population = account or _DEFAULT_ACCOUNT
-    if open_catalog().account(population) is None:
+    known = open_catalog().account(population)
+    if known is not None and (known.unit == PERSON) != (grouped is not None):
+        way = "say whose rows they are: fit(…, groups=…)" if grouped is None else "open one of people for others"
+        raise RefusedError(f"account {population!r} is of unit {known.unit}, for good; {way}")
+    if known is None:
         if kept:
             raise InputError(
                 f"this root has no account {population!r}; open it: "
                 f"unitball.open_account({population!r}, epsilon=…, delta=…, root=…)"
             )
-        opened(population, Cap(epsilon=cast(float, config.epsilon), delta=0.0 if pure else config.stated_delta))
+        cap = Cap(epsilon=cast(float, config.epsilon), delta=0.0 if pure else config.stated_delta)
+        opened(population, cap, people=grouped is not None)
     named = config.model_copy(update={"dataset": f"{population}.fits"})
     with tempfile.TemporaryDirectory(dir=current_layout().private, prefix="fit-") as folder:
         path = Path(folder, "rows.parquet")
         lists = pa.FixedSizeListArray.from_arrays(pa.array(features.astype(np.float32).ravel()), features.shape[1])
         kind = pa.string() if classes else pa.float64()
         column = [classes[int(label)] for label in labels] if classes else labels
-        pq.write_table(pa.table({"features": lists, "label": pa.array(column, kind)}), path)
+        whose = {} if grouped is None else {grouped.people.column: pa.array(grouped.names, pa.string())}
+        pq.write_table(pa.table({**whose, "features": lists, "label": pa.array(column, kind)}), path)
         stored = ingest(
             IngestRequest(
                 name=named.dataset,
@@ -216,6 +267,7 @@ def _through_the_door(
                 dimension=features.shape[1],
                 classes=tuple(classes) or None,
                 label_range=label_range,
+                people=None if grouped is None else grouped.people,
             )
         )
     if pure:

@@ -17,6 +17,7 @@ import pandas as pd
 
 from dpalgos.accounting.filters import RESERVED
 from storage.errors import RefusedError
+from storage.ledger.accounts import PERSON, ROW
 from storage.ledger.charges import Cap
 from tasks.accounts.budget import budget_report, open_ledger
 from tasks.runtime.environment import restoring
@@ -90,6 +91,7 @@ def open_account(
     delta: float,
     root: str | os.PathLike[str] | None = None,
     allow_idealised: bool = False,
+    people: bool = False,
 ) -> None:
     """Open the account of a population for estimators: what all fits on its rows together may spend.
 
@@ -106,19 +108,28 @@ def open_account(
         out: rows whose account is forgotten have their whole budget again.
     allow_idealised : bool
         Admit algorithms that are proved in real arithmetic only.
+    people : bool
+        What is protected is a person with all rows, and no single row, for good; ``fit(…, groups=…)`` or a schema's
+        column of type ``person`` says whose they are.
 
     Raises
     ------
     storage.errors.InputError
-        If it exists with another cap, or the cap bounds nothing.
+        If it exists with another cap or unit, or the cap bounds nothing.
     """
     with charged_root(root):
-        opened(name, Cap(epsilon=epsilon, delta=delta), allow_idealised=allow_idealised)
+        opened(name, Cap(epsilon=epsilon, delta=delta), allow_idealised=allow_idealised, people=people)
 
 
-def opened(name: str, cap: Cap, *, allow_idealised: bool = False) -> None:
+def opened(name: str, cap: Cap, *, allow_idealised: bool = False, people: bool = False) -> None:
     """Open an account in the current root."""
-    open_ledger().open_account(name, cap, idealised_allowed=allow_idealised, deltas={"reserved": RESERVED})
+    open_ledger().open_account(
+        name,
+        cap,
+        idealised_allowed=allow_idealised,
+        deltas={"reserved": RESERVED},
+        unit=PERSON if people else ROW,
+    )
 
 
 def budget(dataset: str, *, root: str | os.PathLike[str] | None = None) -> pd.DataFrame:
@@ -135,7 +146,7 @@ def budget(dataset: str, *, root: str | os.PathLike[str] | None = None) -> pd.Da
     -------
     data frame
         ``party``, ``epsilon_spent`` (at ``delta``), ``releases``. Its ``attrs`` hold what is of the whole account:
-        ``account``, ``cap``, ``epsilon_spent``, ``epsilon_left``, ``filter``, ``relation``.
+        ``account``, ``cap``, ``epsilon_spent``, ``epsilon_left``, ``filter``, ``relation``, ``unit``.
 
     Raises
     ------

@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from storage.columns.column import as_numbers
 from storage.errors import InputError
+from storage.people import identifiers
 from storage.readers.files import require_file
-from storage.readers.raw import raw_rows
+from storage.readers.raw import RawRows, raw_rows
 from storage.readers.registry import register_reader
 from storage.schema import Schema, parse_schema, read_declaration
 from storage.source import Block, ReadOptions, Source, canonical_label
@@ -97,7 +98,18 @@ class _Drafted:
                     encoded.append(_ENCODERS[kind][0](rows.columns[name], self.layout))
             features = np.concatenate(encoded, axis=1)
             lines = np.asarray(rows.lines, dtype=np.int64)
-            yield Block(features, np.full(len(lines), _CLASSES[0]), lines, place=str(self.path), unit=rows.unit)
+            labels = np.full(len(lines), _CLASSES[0])
+            yield Block(features, labels, lines, place=str(self.path), unit=rows.unit, people=self._people(rows))
+
+    def _people(self, rows: RawRows) -> NDArray[Any] | None:
+        """Return whose rows they are; None for rows that are nobody's, which count nowhere."""
+        if self.layout.people is None:
+            return None
+        if (column := self.layout.people.column) not in rows.columns:
+            raise InputError(f"{self.path} has no column {column!r}; it has: {', '.join(rows.columns)}")
+        cells = rows.columns[column]
+        names = identifiers(cells.to_pylist() if hasattr(cells, "to_pylist") else cells)
+        return np.array([None if name in self.layout.missing else name for name in names], dtype=object)
 
 
 def drafted_columns(draft: str | Path) -> dict[str, tuple[str, ...]]:
@@ -137,12 +149,15 @@ def read_draft(path: str | Path, options: ReadOptions) -> Source:
         raise InputError("format table-draft needs a drafted schema (--schema FILE.yaml)")
     columns = drafted_columns(options.schema)
     given = read_declaration(options.schema)
-    if len(given["columns"]) < 2:
+    # What the columns are is not declared yet, but for whose rows they are; and a schema has a feature and a label.
+    names = [
+        one if one.get("type") == "person" else {"name": one["name"], "type": "ignore"} for one in given["columns"]
+    ]
+    others = [one for one in names if one["type"] == "ignore"]
+    if len(others) < 2:
         raise InputError(f"{options.schema} has one column; a table has a label and something to predict it from")
-    # What the columns are is not declared yet, and a schema has a feature and a label.
-    names = [{"name": column["name"], "type": "ignore"} for column in given["columns"]]
-    names[0]["type"] = "boolean"
-    names[-1] |= {"type": "label", "range": [0, 1]}
+    others[0]["type"] = "boolean"
+    others[-1] |= {"type": "label", "range": [0, 1]}
     layout = parse_schema({**given, "columns": names}, str(options.schema))
     return Source(
         format="table-draft",
@@ -150,4 +165,5 @@ def read_draft(path: str | Path, options: ReadOptions) -> Source:
         dimension=sum(_ENCODERS[kind][1] * len(named) for kind, named in columns.items()),
         classes=_CLASSES,
         parts={"train": _Drafted(require_file(path), layout, columns)},
+        people=layout.people,
     )

@@ -12,6 +12,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from storage.errors import InputError
+from storage.people import People, identifiers, named
 from storage.readers.arrow_batches import open_parquet
 from storage.readers.csv import require_schema, table_files, table_of
 from storage.readers.files import require_file
@@ -65,20 +66,24 @@ class TableRows:
 class _ListRows:
     files: tuple[Path, ...]
     dimension: int
+    people: People | None
 
     def __iter__(self) -> Iterator[Block]:
         for path in self.files:
             row = 1
-            for features, labels in _list_batches(path, self.dimension):
+            for features, labels, names in _list_batches(path, self.dimension, self.people):
                 lines = np.arange(row, row + len(labels), dtype=np.int64)
                 row += len(labels)
-                yield Block(features, labels, lines, place=str(path), unit="row")
+                yield Block(features, labels, lines, place=str(path), unit="row", people=names)
 
 
-def _list_batches(path: Path, dimension: int) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
+def _list_batches(
+    path: Path, dimension: int, people: People | None = None
+) -> Iterator[tuple[NDArray[Any], NDArray[Any], NDArray[Any] | None]]:
     rows = max(1, min(2048, (1 << 22) // max(1, dimension)))
-    with open_parquet(path, rows, (FEATURES, LABEL)) as file:
-        file.require((FEATURES, LABEL), "name the columns so, or declare others with --schema")
+    columns = (FEATURES, LABEL) if people is None else (FEATURES, LABEL, people.column)
+    with open_parquet(path, rows, columns) as file:
+        file.require(columns, "name the columns so, or declare others with --schema")
         kind = file.schema.field(FEATURES).type
         if not _is_list(kind):
             raise InputError(f"{path}, column {FEATURES}: type is {str(kind)[:100]}; it must be a list of numbers")
@@ -105,9 +110,13 @@ def _list_batches(path: Path, dimension: int) -> Iterator[tuple[NDArray[Any], ND
                     f"{path}, row {row + bad // dimension}: feature {bad % dimension + 1} is missing; "
                     "fill or remove the row"
                 )
+            names = None if people is None else identifiers(batch.column(people.column).to_pylist())
+            if names is not None and not named(names).all():
+                bad = int(np.argmin(named(names)))
+                raise InputError(f"{path}, row {row + bad}: it is nobody's; fill the cell that names its person")
             row += len(batch)
             numbers = flat.to_numpy(zero_copy_only=False).reshape(len(batch), dimension)
-            yield numbers, np.asarray(labels.to_pylist())
+            yield numbers, np.asarray(labels.to_pylist()), names
 
 
 def _is_list(kind: Any) -> bool:
@@ -154,7 +163,7 @@ def _declared(path: Path, options: ReadOptions, schema: Schema) -> Source:
     )
 
 
-@register_reader("parquet", takes=("schema", "on_violation", "test", "scaling"))
+@register_reader("parquet", takes=("schema", "on_violation", "test", "scaling", "people"))
 def read_parquet(path: str | Path, options: ReadOptions) -> Source:
     """Read Parquet: columns by a declared schema, or a list column "features" beside a column "label".
 
@@ -180,7 +189,7 @@ def read_parquet(path: str | Path, options: ReadOptions) -> Source:
             canonical_label(value)
             for files in parts.values()
             for file in files
-            for _, block in _list_batches(file, size)
+            for _, block, _ in _list_batches(file, size)
             for value in np.unique(block).tolist()
         }
     size, classes, found = settle(options, str(place), dimension=dimension, labels=labels)
@@ -190,6 +199,7 @@ def read_parquet(path: str | Path, options: ReadOptions) -> Source:
         dimension=size,
         classes=classes,
         label_range=options.label_range,
-        parts={part: _ListRows(files, size) for part, files in parts.items()},
+        parts={part: _ListRows(files, size, options.people) for part, files in parts.items()},
         found=found,
+        people=options.people,
     )

@@ -53,6 +53,7 @@ def _source(request: IngestRequest) -> Source:
         scaling=request.scaling,
         test=request.test_path,
         image_shape=request.image_shape,
+        people=request.people,
     )
     if request.parties:
         source = concatenate({name: read_source(format_name, path, options) for name, path in request.parties.items()})

@@ -13,6 +13,7 @@ from pydantic import BaseModel, Field, PositiveInt
 
 from storage.errors import InputError
 from storage.ledger.charges import Cap
+from storage.people import People
 from storage.refs import OnViolation, Scaling, Visibility
 from tasks.planning.fields import RelationInForce
 
@@ -79,6 +80,7 @@ class IngestRequest(AccountRequest, frozen=True, extra="forbid"):
     ] = None
     parties: Annotated[Mapping[str, Path], Field(description="A party's own file; give one for each.")] = {}
     test_path: Annotated[Path | None, Field(description="File of test rows.")] = None
+    people: Annotated[People | None, Field(description="Whose rows they are, of rows without a schema.")] = None
     max_rows: Annotated[PositiveInt | None, Field(description="The most rows of a part; 100 million unless said.")] = (
         None
     )

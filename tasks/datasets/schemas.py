@@ -36,7 +36,8 @@ _HEAD = """\
 #   category   values: [north, south]    quotes around yes, no, true, false and numbers
 #   boolean                              values: ["nein", "ja"] where it is not yes/no, true/false, 1/0
 #   date       range: [2020-01-01, 2026-12-31]    format: "%d.%m.%Y", parts: [days, year, month, weekday]
-#   ignore     names, identifiers, free text
+#   person     whose row it is, where people have several: a patient's number    namespace: hospital-mrn
+#   ignore     names, other identifiers, free text
 #   label      classes: [well, ill] or {{"0": well, "1": ill}} or range: [0, 10]: what is to be predicted, one column
 #
 # Ranges, values and classes are what can be, from a code book or from knowing the matter, and never what the rows hold:
@@ -68,6 +69,7 @@ def draft_schema(
     missing: Sequence[str] = ("",),
     numeric: Sequence[str] = (),
     categories: Sequence[str] = (),
+    person: str | None = None,
 ) -> int:
     """Write a commented schema from the names of a file's columns, and return how many there are.
 
@@ -87,6 +89,8 @@ def draft_schema(
         How missing cells are written.
     numeric, categories : sequence of str
         Columns that are known to be numbers, or categories.
+    person : str, optional
+        The column that says whose row it is.
 
     Raises
     ------
@@ -116,6 +120,9 @@ def draft_schema(
             decimal=json.dumps(decimal),
         )
     known_types = dict.fromkeys(numeric, "numeric") | dict.fromkeys(categories, "category")
+    if person in known_types:
+        raise InputError(f"column {person!r} says whose row it is, and is {known_types[person]}; it can be one of both")
+    known_types |= {} if person is None else {person: "person"}
     unknown = [name for name in known_types if name not in dict(names)]
     if unknown:
         raise InputError(f"{path} has no column {unknown[0]!r}; it has: {', '.join(name for name, _ in names)}")

@@ -8,6 +8,7 @@ from typing import cast
 
 import numpy as np
 
+from dpalgos.algorithms import require_people
 from dpalgos.evaluators.private_schema import BinCounts, occupied
 from dpalgos.guarantees import ApproximateDP, Loss, PureEpsilon, Setting, Trust
 from dpalgos.registry import AlgorithmSpec, lookup
@@ -15,6 +16,7 @@ from dpalgos.rows import Floats
 from storage.errors import InputError
 from storage.readers.drafts import BINS, WIDTH, drafted_columns, range_of_bins, text_of
 from storage.refs import DatasetRef, ShardRef
+from storage.schema import read_declaration
 from tasks.accounts.budget import relation_of
 from tasks.datasets.registration import ingest
 from tasks.datasets.request import IngestRequest
@@ -87,6 +89,8 @@ def private_contents(request: IngestRequest, epsilon: float, delta: float | None
         raise InputError("ranges and values are drawn for the columns of a draft; name it")
     columns = drafted_columns(request.schema_path)
     numbers, texts = columns["numeric"], columns["category"]
+    if texts and any(one.get("type") == "person" for one in read_declaration(request.schema_path)["columns"]):
+        require_people(lookup("evaluators", "key-selection"))
     share = epsilon / (bool(numbers) + bool(texts))
     dataset = ingest(request)
     cap = open_catalog().account_of(dataset.name).cap

@@ -19,7 +19,6 @@ from storage.layout import COLUMNS, FINGERPRINTS
 from storage.ledger.charges import Cap
 from storage.ledger.entries import Kind, reading
 from tasks.accounts.budget import budget_report
-from tasks.datasets import registration
 from tasks.datasets.registration import ingest
 from tasks.datasets.request import IngestRequest
 from tasks.runtime.settings import current_layout
@@ -122,11 +121,8 @@ def test_a_copy_under_another_name_is_refused(
     assert refused == [("other", {"visibility": "private"}), ("open", {"visibility": "public"})]
 
 
-def test_rows_that_an_account_of_rows_knows_do_not_become_people(
-    clinic: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_that_an_account_of_rows_knows_do_not_become_people(clinic: Path, tmp_path: Path) -> None:
     """Spend, add a column of identifiers, ingest again: under any name and account nothing is refilled."""
-    monkeypatch.setattr(registration, "_source_of_rows", registration._source, raising=False)
     before = budget_report("clinic")
     path = tmp_path / "visits.csv"
     path.write_text("".join(f"{line},{number // 3}\n" for number, line in enumerate(clinic.read_text().splitlines())))

@@ -10,6 +10,8 @@ from unittest import SkipTest
 import numpy as np
 import pandas as pd
 import pytest
+import sklearn
+import yaml
 from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
@@ -19,8 +21,10 @@ from sklearn.utils.estimator_checks import estimator_checks_generator
 import unitball
 from dpalgos.errors import ParameterError
 from storage.errors import InputError
+from tasks.datasets.description import find_dataset
 from unitball import BudgetError, PrivateClassifier, PrivateRegressor
 from unitball.estimators import Bounds
+from unitball.roots import process_root
 
 # No check is expected to fail; these skip themselves, and why.
 SKIPPED = {
@@ -186,3 +190,78 @@ def test_bounds_are_the_encoding_of_a_tables_numbers() -> None:
         Bounds.of((1, 2, 3), 3)
     with pytest.raises(ParameterError, match="low above"):
         Bounds.of((1, 0), 3)
+
+
+@pytest.fixture(scope="module")
+def whose(rows: tuple[Any, Any]) -> Any:
+    """Eighty people of two rows, and one of eighty."""
+    return np.concatenate([np.repeat(np.arange(80), 2), np.full(80, 80)])
+
+
+def test_people_are_fitted_by_their_groups(rows: tuple[Any, Any], whose: Any) -> None:
+    unitball.open_account("clinic", epsilon=3.0, delta=1e-6, people=True)
+    model = private(rows_per_person=8).fit(*rows, groups=whose)
+    assert model.score(*rows) > 0.8
+    assert "for a person (column groups) under" in str(model.guarantee_)
+    with process_root():
+        dataset = find_dataset("clinic.fits")
+        assert (dataset.rows, dataset.person, dataset.rows_per_person) == (81, "groups", 8)
+    # One spelling of each identifier: the same people, the same release.
+    for spelled in (whose.astype(float), [f" {one}" for one in whose], pd.Series(whose)):
+        assert np.array_equal(clone(model).fit(*rows, groups=spelled).coef_, model.coef_)
+    with pytest.raises(BudgetError, match=r"account 'clinic' is of unit person, for good; .*groups="):
+        private().fit(*rows)
+    with pytest.raises(BudgetError, match=r"declared as column groups, at most 8 rows each"):
+        private(rows_per_person=9).fit(*rows, groups=whose)
+
+
+def test_an_account_of_rows_takes_no_groups(rows: tuple[Any, Any], whose: Any) -> None:
+    private().fit(*rows)
+    with pytest.raises(BudgetError, match="account 'clinic' is of unit row, for good"):
+        private().fit(*rows, groups=whose)
+    with pytest.raises(InputError, match="exists with other properties"):
+        unitball.open_account("clinic", epsilon=1.0, delta=1e-6, people=True)
+
+
+def test_groups_pass_a_pipeline(rows: tuple[Any, Any], whose: Any) -> None:
+    with sklearn.config_context(enable_metadata_routing=True):
+        model = make_pipeline(FunctionTransformer(), private().set_fit_request(groups=True))
+        assert model.fit(*rows, groups=whose).score(*rows) > 0.8
+        assert model[-1].guarantee_.proved.person == "groups"
+
+
+def test_public_people_weigh_the_same_whatever_their_rows(rows: tuple[Any, Any]) -> None:
+    """One person's 160 rows, all of the wrong class, move a model of people by one in eighty-one."""
+    X, y = rows
+    heavy = np.arange(240) >= 80
+    wrong = np.where(heavy, np.where(y == "ill", "well", "ill"), y)
+    model = PrivateClassifier(30.0, public=True, random_state=1, bounds=BOUNDS, rows_per_person=200)
+    people = np.where(heavy, 80, np.arange(240))
+    assert clone(model).fit(X, wrong, groups=people).score(X[~heavy], y[~heavy]) > 0.9
+    # As rows they are the majority.
+    assert clone(model).fit(X, wrong).score(X[~heavy], y[~heavy]) < 0.3
+
+
+@pytest.mark.parametrize("groups", [[1.5] * 240, [""] * 240, [1] * 239, [None] * 240])
+def test_who_is_nobody_surely_is_named(rows: tuple[Any, Any], groups: Any) -> None:
+    with pytest.raises(ParameterError, match=r"groups has .* and there are 240 rows"):
+        private().fit(*rows, groups=groups)
+
+
+def test_a_schema_names_the_people_of_a_data_frame(tmp_path: Path) -> None:
+    table = pd.read_csv("docs/examples/clinic.csv")
+    schema = yaml.safe_load(Path("docs/examples/clinic.yaml").read_text())
+    table["Patient"] = np.arange(len(table)) // 3
+    schema["columns"].append({"name": "Patient", "type": "person", "rows_per_person": 3})
+    rows, labels = table.drop(columns="outcome"), table["outcome"]
+    model = PrivateClassifier(account="clinic", schema=schema, epsilon=2.0).fit(rows, labels)
+    assert "for a person (column Patient)" in str(model.guarantee_)
+    # Whose a new row is nobody asks.
+    assert len(model.predict(rows.drop(columns="Patient"))) == len(rows)
+    with pytest.raises(ParameterError, match="column Patient says whose rows they are; leave groups out"):
+        clone(model).fit(rows, labels, groups=rows["Patient"])
+
+
+def test_objective_perturbation_refuses_people(rows: tuple[Any, Any], whose: Any) -> None:
+    with pytest.raises((BudgetError, ParameterError), match="takes no people"):
+        private(delta=0.0).fit(*rows, groups=whose)

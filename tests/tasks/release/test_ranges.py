@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from deployments.cli.entry_point import app, import_all
+from dpalgos.errors import ParameterError
 from dpalgos.evaluators.private_schema import BinCounts, occupied
 from dpalgos.guarantees import ApproximateDP, Guarantee, Neighbours, PureEpsilon, Setting, Trust
 from dpalgos.mechanisms.laplace import DiscreteLaplace
@@ -17,6 +18,8 @@ from dpalgos.rows import ArrayRows
 from storage.errors import InputError, RefusedError
 from storage.readers.drafts import BINS, bins_of, range_of_bins
 from tasks.accounts.budget import open_ledger
+from tasks.datasets.description import find_dataset
+from tasks.datasets.registration import ingest
 from tasks.datasets.request import IngestRequest
 from tasks.datasets.schemas import draft_schema, fill_ranges, fill_values
 from tasks.release.ranges import private_contents
@@ -133,6 +136,34 @@ def test_what_cannot_be_drawn_is_said_before_anything_is_charged(root: Path, tmp
     draft.write_text("columns: [age]")
     with pytest.raises(InputError, match="is not a schema"):
         private_contents(_request(draft, path), 1.0, 1e-9)
+
+
+def test_ranges_are_of_people_from_the_start(root: Path, tmp_path: Path) -> None:
+    """One person's many rows stand out of no noise; the account is of people, and the rows may follow."""
+    path, draft = tmp_path / "rows.csv", tmp_path / "draft.yaml"
+    lines = [f"{row % 200},{20 + row % 60},{row % 2}" for row in range(400)]
+    path.write_text("\n".join(["id,age,y", *lines, *["7,30000,1"] * 500, ",-30000,1", "1,2"]) + "\n")
+    draft_schema(path, draft, numeric=["age"], person="id")
+    request = _request(draft, path)
+    assert private_contents(request, 2.0, None).ranges == {"age": (16.0, 128.0)}
+    dataset = find_dataset("draft-columns")
+    assert (dataset.rows, dataset.person, dataset.rows_per_person) == (200, "id", 64)
+    assert open_ledger().account("people").unit == "person"
+    fill_ranges(draft, {"age": (16.0, 128.0)}, (-1.0, 1.0))
+    text = draft.read_text().replace('"y", type: todo', '"y", type: label, classes: ["0", "1"]')
+    draft.write_text(text.replace("type: person", "type: person, missing: drop"))
+    rows = {"name": "rows", "format": "csv", "on_violation": "clip-or-drop"}
+    assert ingest(IngestRequest(**{**request.model_dump(), **rows})).rows == 200
+
+
+def test_values_of_people_are_refused_before_anything_is_stored(root: Path, tmp_path: Path) -> None:
+    path, draft = _rows(tmp_path), tmp_path / "draft.yaml"
+    with pytest.raises(InputError, match="'age' says whose row it is, and is category; it can be one of both"):
+        draft_schema(path, draft, categories=["age"], person="age")
+    draft_schema(path, draft, categories=["odd"], person="id")
+    with pytest.raises(ParameterError, match=r"KeySelection takes no people, .* several keys of one column"):
+        private_contents(_request(draft, path), 1.0, 1e-9)
+    assert open_ledger().accounts() == []
 
 
 def test_values_and_ranges_are_one_charge_and_written_into_the_draft(root: Path, tmp_path: Path) -> None:
