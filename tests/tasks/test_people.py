@@ -294,10 +294,11 @@ def test_rows_in_the_place_of_people_in_a_plan_are_caught(
 ) -> None:
     """The mutant: n rows for N people in the setting, of which step sizes and noise are made."""
     bring_in(tmp_path / "input", visits(COUNTS))
-    honest = planner.Setting
-    monkeypatch.setattr(
-        planner, "Setting", lambda **given: honest(**{**given, "sizes": tuple(2 * size for size in given["sizes"])})
-    )
+
+    def of_rows(**given: Any) -> Setting:
+        return Setting(**{**given, "sizes": tuple(2 * size for size in given["sizes"])})
+
+    monkeypatch.setattr(planner, "Setting", of_rows)
     with pytest.raises(RefusedError, match="number of rows"):
         followed("visits", algorithm="noisy-gd")
 
