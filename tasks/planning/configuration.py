@@ -311,6 +311,14 @@ class TrainingConfig(BaseModel, frozen=True, extra="forbid"):
             examples=[{"clip": [0.5, 0.25]}],
         ),
     ] = {}
+    class_weight: Annotated[
+        dict[str, Annotated[float, Field(gt=0, le=1)]],
+        Field(
+            description="What the gradients of a frequent class weigh beside a rare one's, by name (NAME=WEIGHT), from "
+            "public knowledge; a class that is not named weighs 1.",
+            examples=[{"honest": 0.04}],
+        ),
+    ] = {}
     mirror: Annotated[
         bool | None,
         Field(
