@@ -213,7 +213,7 @@ class TrainingConfig(BaseModel, frozen=True, extra="forbid"):
     partition: Annotated[
         Annotated[str, RegisteredName("partitions", besides=("own",))] | None,
         Field(
-            description="How rows are dealt: even; sized, with sizes; dirichlet; by-label; own, by files. If empty, "
+            description="How rows are partitioned: even; sized, with sizes; dirichlet; by-label; own, by files. If empty, "
             "own where the parties brought their own files, else even: to parties that are simulated."
         ),
     ] = None
@@ -231,7 +231,7 @@ class TrainingConfig(BaseModel, frozen=True, extra="forbid"):
         ),
     ] = None
     partition_seed: Annotated[
-        int, Field(ge=0, le=_MOST, description="Seed of the public permutation that deals rows.")
+        int, Field(ge=0, le=_MOST, description="Seed of the public permutation that partitions rows.")
     ] = 0
     seed: Annotated[
         int | None, Field(ge=0, le=_MOST, description="Public noise seed, for papers and tests: public data only.")
@@ -274,7 +274,7 @@ class TrainingConfig(BaseModel, frozen=True, extra="forbid"):
     ] = None
     overrun: Annotated[
         float,
-        Field(gt=0, le=0.01, description="With --deadline: probability of an overrun on any rows; charged as delta."),
+        Field(gt=0, le=0.01, description="With --deadline: probability of a deadline miss on any rows; charged as delta."),
     ] = 1e-9
     horizon: Annotated[
         int | None,

@@ -138,7 +138,7 @@ def test_what_is_asked_for_goes_before_the_rules() -> None:
 def test_classes_are_weighed_by_name() -> None:
     shards = shards_of(dataset_of(dimension=8, classes=2))
     for given in ({"algorithm": "unitball"}, {"algorithm": None, "trainer": "noisy-gd"}):
-        (trainer,) = planned(shards, class_weight={"0": 0.04}, **given).models  # type: ignore[arg-type]
+        (trainer,) = planned(shards, class_weight={"0": 0.04}, **given).models
         assert trainer.algorithm.parameters["class_weight"] == [0.04, 1.0]
     with pytest.raises(ParameterError, match="names 'honest', which is no class here; there are: 0, 1"):
         planned(shards, class_weight={"honest": 0.04})
