@@ -133,7 +133,7 @@ class KeySelection(ApproximateAlgorithm):
     depends on that key's count alone and which is (epsilon / m, delta / m)-DP for a count that changes by one
     (:class:`dpalgos.mechanisms.partition_selection.PartitionSelection`); a key that occurs in one of the neighbours
     only is one of the m, its count being 0 in the other, where it is never released. All other coins have the same
-    law. The m coins are independent, so together they are (epsilon, delta)-DP by basic composition.
+    distribution. The m coins are independent, so together they are (epsilon, delta)-DP by basic composition.
 
     The number of keys is public (``most`` a column): of more, the first in order of their bytes are kept.
 

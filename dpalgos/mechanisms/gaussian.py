@@ -112,7 +112,7 @@ def _root(function: Callable[[float], tuple[float, float]], start: float) -> flo
         # What is left is of the square of the last step.
         if abs(move) <= 1e-9:
             return place
-    raise ArithmeticError("Newton's method did not settle")
+    raise ArithmeticError("Newton's method did not converge")
 
 
 def _estimated_log_delta(mu: float, epsilon: float) -> float:

@@ -110,9 +110,9 @@ class Ppca(PureAlgorithm, PrincipalDirections):
     That change is vᵀ(xxᵀ − zzᵀ)v, of a matrix of rank two with eigenvalues p ≥ 0 ≥ −q and Frobenius norm √(p² + q²) ≤
     √2 (:func:`~dpalgos.mechanisms.fixed_point.gram_sensitivity`), so r = p + q ≤ √2·√2 = 2, reached by orthogonal unit
     rows; against a null record it is ‖x‖² ≤ 1. So c = epsilon/(2k) under replace-one, epsilon/k under replace-special.
-    The sampler draws from exactly this law; numerics idealised. The released basis has no spectrum.
+    The sampler draws from exactly this distribution; numerics idealised. The released basis has no spectrum.
 
-    For k = 1 this is the law of PPCA; for more PPCA draws the subspace at once, which nobody can do exactly.
+    For k = 1 this is the distribution of PPCA; for more, PPCA draws the subspace at once, which nobody can do exactly.
 
     Parameters
     ----------
@@ -174,7 +174,7 @@ class PublishedPpca(Unproved, PureAlgorithm, PrincipalDirections):
 
     Guarantee
     ---------
-    None: see the flaw. (The stated law itself is the exponential mechanism and ε-DP: the trace moves by at most 1
+    None: see the flaw. (The stated distribution itself is the exponential mechanism and ε-DP: the trace moves by at most 1
     either way. For k = 1 a sweep draws from it; use ``ppca``.)
 
     Parameters
@@ -198,7 +198,7 @@ class PublishedPpca(Unproved, PureAlgorithm, PrincipalDirections):
     claim: ClassVar[Claim | None] = Claim(
         "epsilon-DP",
         "Chaudhuri, Sarwate, Sinha 2013, Algorithm 2",
-        "A Gibbs sampler that is stopped does not have the law that the proof is about, and no bound on how far it is "
+        "A Gibbs sampler that is stopped does not have the distribution that the proof is about, and no bound on how far it is "
         "from it is known.",
     )
     sound_counterpart: ClassVar[str | None] = "ppca"

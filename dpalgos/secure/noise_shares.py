@@ -491,7 +491,7 @@ def share_law(law: object, shares: int, dimension: int) -> NoiseShare:
         If no sharing of this law is proved.
     """
     raise ParameterError(
-        f"no sharing of {type(law).__name__} noise is proved; laws that can be shared: "
+        f"no sharing of {type(law).__name__} noise is proved; distributions that can be shared: "
         "RoundedGaussian, SymmetricRoundedGaussian, DiscreteGaussian, DiscreteLaplace, RoundedRadial, "
         "SymmetricRoundedRadial, TruexGaussian"
     )

@@ -105,7 +105,9 @@ class FollowTheRegularisedLeader(LeaderTrainer, OneSum):
     def sums(self, setting: Setting) -> GradientSums:
         """Return how gradients are clipped, encoded and added."""
         scale = grid(GaussianMu(total_mu(self.budget)), 2.0, 1, setting)
-        return GradientSums(task=self.task, clip=self.clip, scale=scale, mean_weight=self.mean_weight)
+        return GradientSums(
+            task=self.task, clip=self.clip, scale=scale, mean_weight=self.mean_weight, class_weight=self.class_weight
+        )
 
     def law(self, setting: Setting) -> RoundedGaussian:
         """Return the noise of the sum."""
@@ -362,6 +364,7 @@ class ContinualLeader(LeaderTrainer):
             clip=self.clip,
             step_size=self.step_size,
             mean_weight=self.mean_weight,
+            class_weight=self.class_weight,
             loss=self.loss,
             width=self.width,
             intercept_scaling=self.intercept_scaling,

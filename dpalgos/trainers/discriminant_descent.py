@@ -10,7 +10,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dpalgos.gradient_sums import EncodedRows, GradientSums
+from dpalgos.gradient_sums import EncodedRows, GradientSums, check_class_weight
 from dpalgos.guarantees import GaussianMu, Guarantee, Neighbours, Setting
 from dpalgos.integer_sums import ClassSums
 from dpalgos.linear import LinearTask
@@ -105,6 +105,8 @@ class DiscriminantDescent(ClassSumTrainer):
         In [0, 1).
     clip : float
         Largest norm of a row's gradient.
+    class_weight : sequence of float
+        As for ``noisy-gd``. The discriminant itself takes all classes as equally frequent.
     start : float
         Length of the starting weights, on average over the classes: how sure the first softmax is.
     intercept_scaling : float
@@ -122,6 +124,7 @@ class DiscriminantDescent(ClassSumTrainer):
     first_share: float | None = None
     momentum: float = 0.9
     clip: float = 0.5
+    class_weight: Sequence[float] = ()
     start: float = 12.0
     intercept_scaling: float = 0.25
 
@@ -142,6 +145,11 @@ class DiscriminantDescent(ClassSumTrainer):
         require_positive("clip", self.clip)
         require_positive("start", self.start)
         require_positive("intercept_scaling", self.intercept_scaling)
+
+    def check(self, setting: Setting) -> None:
+        """Raise where the weights of classes do not fit."""
+        super().check(setting)
+        check_class_weight(self.class_weight, setting)
 
     def guarantee(self, setting: Setting) -> Guarantee:
         """Return the budget."""
@@ -235,7 +243,7 @@ class DiscriminantDescent(ClassSumTrainer):
         return grid(GaussianMu(total_mu(self.budget)), 2.0, self.steps(setting), setting)
 
     def _gradient_sums(self, setting: Setting) -> GradientSums:
-        return GradientSums(task=self._task, clip=self.clip, scale=self._grid(setting))
+        return GradientSums(task=self._task, clip=self.clip, scale=self._grid(setting), class_weight=self.class_weight)
 
     def class_sums(self, setting: Setting) -> ClassSums:
         """Return the sums of the first step, on the grid of all steps' noise."""

@@ -12,7 +12,7 @@ import numpy as np
 
 from dpalgos.algorithms import ApproximateAlgorithm, PrivateAlgorithm
 from dpalgos.errors import ParameterError
-from dpalgos.gradient_sums import EncodedRows, GradientSums
+from dpalgos.gradient_sums import EncodedRows, GradientSums, check_class_weight
 from dpalgos.guarantees import RELATIONS, Claim, GaussianMu, Guarantee, Loss, Neighbours, Numerics, Setting, Trust
 from dpalgos.mechanisms.fixed_point import sum_sensitivity
 from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian, total_mu
@@ -35,9 +35,12 @@ class ClippedGradientTrainer(PrivateAlgorithm, LinearTrainer):
     ----------
     clip : float
         Largest norm of a row's gradient.
+    class_weight : sequence of float
+        What a class's gradients are multiplied by after they are clipped, one number a class, the largest 1; public.
     """
 
     clip: float = 1.0
+    class_weight: Sequence[float] = ()
 
     relations: ClassVar[tuple[Neighbours, ...]] = RELATIONS
     budgets: ClassVar[tuple[type[Loss], ...]] = GAUSSIAN_BUDGETS
@@ -51,6 +54,11 @@ class ClippedGradientTrainer(PrivateAlgorithm, LinearTrainer):
     def sensitivity(self, setting: Setting) -> float:
         """Return clip times the records that neighbours differ in, at any weights."""
         return sum_sensitivity(self.clip, setting.neighbours)
+
+    def check(self, setting: Setting) -> None:
+        """Raise where the weights of classes do not fit."""
+        super().check(setting)
+        check_class_weight(self.class_weight, setting)
 
     def guarantee(self, setting: Setting) -> Guarantee:
         """Return the budget."""
@@ -103,7 +111,7 @@ class GradientSumTrainer(ClippedGradientTrainer, Generic[State]):
 
     def sums(self, setting: Setting) -> GradientSums:
         """Return how gradients are clipped, encoded and added."""
-        return GradientSums(task=self.task, clip=self.clip, scale=self.grid(setting))
+        return GradientSums(task=self.task, clip=self.clip, scale=self.grid(setting), class_weight=self.class_weight)
 
     def grid(self, setting: Setting) -> float:
         """Return the grid units per unit of both factors of a gradient."""
@@ -222,6 +230,8 @@ class NoisyGradientDescent(GradientSumTrainer[DescentState]):
         T.
     clip : float
         Largest norm of a row's gradient; softmax never exceeds √2.
+    class_weight : sequence of float
+        See :class:`ClippedGradientTrainer`.
     step_size : float, optional
         By default from public quantities: the noise of a step's mean gradient has standard deviation
         s = Δ√T/(μ n) a coordinate; the step is 0.25/(√T s), at most 4.
