@@ -28,9 +28,9 @@ from dpalgos.mechanisms.fixed_point import (
     squared_limit,
 )
 from dpalgos.parallel import accumulate, pieces
+from dpalgos.parameters import Bound
 from dpalgos.resources import Reserved, Work, reserve
 from dpalgos.rows import Block, Floats, Ints, Rows, clip_to_unit_ball, null_labels
-from dpalgos.validation import require_positive
 
 # From this many products a sum on, the compiled ones are worth the start of the compiler.
 _COMPILED_FROM = 2**23
@@ -302,7 +302,7 @@ def _squared_share(weight: float, rows: int) -> Fraction:
 def check_class_weight(weights: Sequence[float], setting: Setting) -> None:
     """Raise unless there are none, or one a class, above 0, the largest of them 1: more would not be covered."""
     for weight in weights:
-        require_positive("class_weight", weight)
+        Bound(0.0, open_low=True).require("class_weight", weight)
     if weights and (len(weights) != setting.classes or setting.classes < 2):
         raise ParameterError(
             f"class_weight has {len(weights)} numbers; give one a class, of which there are {setting.classes}"

@@ -75,7 +75,9 @@ def _explained(config: TrainingConfig) -> Answer:
 
     plan = require_feasible(config)
     if plan is None:
-        raise InputError(f"partition {config.partition} depends on what rows contain: its plan is known only at the run")
+        raise InputError(
+            f"partition {config.partition} depends on what rows contain: the plan is known only at the run"
+        )
     _warn(plan)
     parts = {
         release.algorithm.kind.removesuffix("s"): {"name": release.name, **release.algorithm.parameters}

@@ -62,7 +62,8 @@ def restore(
 
     accounts = restore_ledger(reason, epsilon, delta)
     return Answer(
-        {"booked": list(accounts)}, [f"restored; recorded as spent what was missing for {', '.join(accounts) or 'no account'}"]
+        {"booked": list(accounts)},
+        [f"restored; recorded as spent what was missing for {', '.join(accounts) or 'no account'}"],
     )
 
 

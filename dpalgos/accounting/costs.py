@@ -86,7 +86,7 @@ def loss_of_overruns(losses: tuple[Loss, ...], probability: float) -> Loss:
     alike = max(2 * (1 - delta) / (1 + math.exp(epsilon)) for epsilon, delta in points)
     slack = lost / alike * _ROUNDING
     if slack >= 1:
-        return NoGuarantee(f"deadline misses of probability {probability:g} may reveal everything at so large an epsilon")
+        return NoGuarantee(f"deadline misses of probability {probability:g} may reveal everything at such an epsilon")
     return SlackGaussian(0.0, slack)
 
 

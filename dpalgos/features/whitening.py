@@ -18,10 +18,11 @@ from dpalgos.features.random_images import drawn_pairs
 from dpalgos.guarantees import Setting
 from dpalgos.models import decode, released_kind
 from dpalgos.noise import NoiseSource, RandomStream
+from dpalgos.parameters import COUNT, NATURAL, POSITIVE
 from dpalgos.registry import AlgorithmSpec, lookup, register
 from dpalgos.resources import Work
 from dpalgos.rows import Array, Floats, Rows, row_products
-from dpalgos.validation import require_components, require_count, require_positive
+from dpalgos.validation import require_components
 
 
 @released_kind
@@ -165,21 +166,15 @@ class PublicWhitening(PublicMap):
 
     features: str = "scattering"
     feature_parameters: Mapping[str, Any] = field(default_factory=dict)
-    components: int = 200
+    components: int = field(default=200, metadata=COUNT)
     processes: Sequence[str] = ("strokes",)
-    images: int = 6000
-    floor: float = 3e-4
+    images: int = field(default=6000, metadata=COUNT)
+    floor: float = field(default=3e-4, metadata=POSITIVE)
     mirror: bool = False
-    seed: int = 0
+    seed: int = field(default=0, metadata=NATURAL)
     shape: Sequence[int] | None = None
     source: ClassVar[str] = "ours; Fisher 1936 on images of a random process"
     kept: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        require_count("components", self.components)
-        require_count("images", self.images)
-        require_count("seed", self.seed, 0)
-        require_positive("floor", self.floor)
 
     def features_of(self, dimension: int) -> int:
         """Return the number of features before the whitening: directions at most.

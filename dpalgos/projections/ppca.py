@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
@@ -14,10 +14,10 @@ from dpalgos.guarantees import RELATIONS, Claim, Guarantee, Neighbours, Numerics
 from dpalgos.mechanisms.fixed_point import gram_sensitivity
 from dpalgos.models import Projection
 from dpalgos.noise import NoiseSource, RandomStream, normals, uniforms
+from dpalgos.parameters import COUNT
 from dpalgos.projections.covariance import PrincipalDirections, gram_matrix
 from dpalgos.registry import register
 from dpalgos.rows import Floats, Rows
-from dpalgos.validation import require_count
 
 # Directions proposed at once. In q dimensions some 1.2 √q are needed on average where the law is most concentrated.
 _PROPOSALS = 32
@@ -174,7 +174,7 @@ class PublishedPpca(Unproved, PureAlgorithm, PrincipalDirections):
 
     Guarantee
     ---------
-    None: see the flaw. (The stated distribution itself is the exponential mechanism and ε-DP: the trace moves by at most 1
+    None: see the flaw. (The stated distribution is the exponential mechanism and ε-DP: the trace moves by at most 1
     either way. For k = 1 a sweep draws from it; use ``ppca``.)
 
     Parameters
@@ -192,20 +192,16 @@ class PublishedPpca(Unproved, PureAlgorithm, PrincipalDirections):
     distribution", JCGS 18 (2009).
     """
 
-    sweeps: int = 20
+    sweeps: int = field(default=20, metadata=COUNT)
 
     source: ClassVar[str] = "Chaudhuri, Sarwate, Sinha 2013, Algorithm 2, with a Gibbs sampler as in its section 5"
     claim: ClassVar[Claim | None] = Claim(
         "epsilon-DP",
         "Chaudhuri, Sarwate, Sinha 2013, Algorithm 2",
-        "A Gibbs sampler that is stopped does not have the distribution that the proof is about, and no bound on how far it is "
+        "A Gibbs sampler that is stopped does not have the distribution of the proof, and no bound on how far it is "
         "from it is known.",
     )
     sound_counterpart: ClassVar[str | None] = "ppca"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_count("sweeps", self.sweeps)
 
     def fit(self, parties: Sequence[Rows], setting: Setting, noise: NoiseSource) -> Projection:
         """Return the subspace after the last sweep."""

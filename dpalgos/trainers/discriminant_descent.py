@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
@@ -17,12 +17,12 @@ from dpalgos.linear import LinearTask
 from dpalgos.losses import make_loss
 from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian, total_mu
 from dpalgos.models import LinearModel
+from dpalgos.parameters import NATURAL, POSITIVE, between
 from dpalgos.registry import register
 from dpalgos.resources import Work
 from dpalgos.rows import Block, Floats, Ints, Rows, sanitise
 from dpalgos.summation import gaussian_guarantee, grid
 from dpalgos.trainers.class_means import ClassSumTrainer, linear_model
-from dpalgos.validation import require_between, require_count, require_positive
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,32 +119,19 @@ class DiscriminantDescent(ClassSumTrainer):
     As for ``noisy-gd`` and ``class-means``; warm starts of private descent in Mehta, Thakurta, Kurakin, Cutkosky 2022.
     """
 
-    iterations: int | None = None
-    step_size: float | None = None
-    first_share: float | None = None
-    momentum: float = 0.9
-    clip: float = 0.5
+    iterations: int | None = field(default=None, metadata=NATURAL)
+    step_size: float | None = field(default=None, metadata=POSITIVE)
+    first_share: float | None = field(default=None, metadata=between(0.01, 0.99))
+    momentum: float = field(default=0.9, metadata=between(0.0, 1.0, open_high=True))
+    clip: float = field(default=0.5, metadata=POSITIVE)
     class_weight: Sequence[float] = ()
-    start: float = 12.0
-    intercept_scaling: float = 0.25
+    start: float = field(default=12.0, metadata=POSITIVE)
+    intercept_scaling: float = field(default=0.25, metadata=POSITIVE)
 
     source: ClassVar[str] = "ours; noisy gradient descent from noisy class means"
     people: ClassVar[str] = (
         "as for class-means, then as for noisy-gd: the adaptive composition is of sums no one moves by more"
     )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.iterations is not None:
-            require_count("iterations", self.iterations, 0)
-        if self.step_size is not None:
-            require_positive("step_size", self.step_size)
-        if self.first_share is not None:
-            require_between("first_share", self.first_share, 0.01, 0.99)
-        require_between("momentum", self.momentum, 0.0, 1.0, open_high=True)
-        require_positive("clip", self.clip)
-        require_positive("start", self.start)
-        require_positive("intercept_scaling", self.intercept_scaling)
 
     def check(self, setting: Setting) -> None:
         """Raise where the weights of classes do not fit."""

@@ -213,7 +213,7 @@ class TrainingConfig(BaseModel, frozen=True, extra="forbid"):
     partition: Annotated[
         Annotated[str, RegisteredName("partitions", besides=("own",))] | None,
         Field(
-            description="How rows are partitioned: even; sized, with sizes; dirichlet; by-label; own, by files. If empty, "
+            description="How rows are partitioned: even; sized, with sizes; dirichlet; by-label; own, by files. Empty: "
             "own where the parties brought their own files, else even: to parties that are simulated."
         ),
     ] = None
@@ -274,7 +274,7 @@ class TrainingConfig(BaseModel, frozen=True, extra="forbid"):
     ] = None
     overrun: Annotated[
         float,
-        Field(gt=0, le=0.01, description="With --deadline: probability of a deadline miss on any rows; charged as delta."),
+        Field(gt=0, le=0.01, description="With --deadline: probability of a miss on any rows; charged as delta."),
     ] = 1e-9
     horizon: Annotated[
         int | None,

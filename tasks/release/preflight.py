@@ -252,7 +252,9 @@ def expect_run(config: TrainingConfig) -> Expectation:
     plan = require_feasible(config)
     config = settled(config)
     if plan is None:
-        raise InputError(f"partition {config.partition} depends on what rows contain: its plan is known only at the run")
+        raise InputError(
+            f"partition {config.partition} depends on what rows contain: the plan is known only at the run"
+        )
     registered = find_dataset(config.dataset)
     mapped = mapped_ref(registered, resolve_normalisation(config, default_normalisation(config.dataset)))
     dealt = featured_ref(mapped, plan_features(mapped, config))
