@@ -18,6 +18,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 from sqlalchemy import MetaData, NullPool, create_engine, select
 
+from dpalgos.algorithms import Refused, admission
 from dpalgos.audit.observables import Comparison, Value, compare
 from dpalgos.audit.report import BoundReport, Verdict
 from dpalgos.errors import ParameterError
@@ -168,6 +169,8 @@ _NAME = "synthetic"
 _ROWS, _TEST_ROWS, _FEATURES = 40, 12, 4
 _CLASSES = ("no", "yes")
 _PARTIES = 2
+# The column of people, and rows of one who has many.
+_PERSON, _HEAVY = "person", 50
 # Synthetic rows need not outlive a power cut: what a run waits for is mostly the disk.
 _MEMORY = Path("/dev/shm")
 # Beyond what any audited budget can cost: the cap is not what is audited.
@@ -182,22 +185,31 @@ def synthetic_tables(neighbours: Neighbours, part: str) -> tuple[Tables, Tables]
     """Return two private data sets that differ in one record: a row far from all others against the relation's other.
 
     Under ``replace-one`` that is the opposite row of the other class, under ``replace-special`` a null record: a row
-    that the schema rejects.
+    that the schema rejects. Where the records are people, one has many rows far from all others, against one row.
 
     Parameters
     ----------
     neighbours : Neighbours
-    part : {"train", "test"}
-        Where the record is.
+    part : {"train", "test", "person"}
+        Where the record is, or that it is a person who trains.
     """
     random = np.random.default_rng(7)
     base = {"train": _crowd(_ROWS, random), "test": _crowd(_TEST_ROWS, random)}
+    whose: list[object] = []
+    if part == _PERSON:
+        part = "train"
+        for number, table in enumerate(base.values()):
+            table.insert(0, _PERSON, [f"{number}-{row}" for row in range(len(table))])
+        whose = ["0-0"]
     left, right = (base[part].copy() for _ in range(2))
     far = np.array([0.05, 0.05, -0.95, 0.95])
-    left.loc[0] = [*far, _CLASSES[1]]
+    left.loc[0] = [*whose, *far, _CLASSES[1]]
+    if whose:
+        left = pd.concat([left, *[left[:1]] * (_HEAVY - 1)])
     # What the schema does not admit is a null record.
     outside = [9.0] * _FEATURES
-    right.loc[0] = [*-far, _CLASSES[0]] if neighbours is Neighbours.REPLACE_ONE else [*outside, _CLASSES[1]]
+    other = [*-far, _CLASSES[0]] if neighbours is Neighbours.REPLACE_ONE else [*outside, _CLASSES[1]]
+    right.loc[0] = [*whose, *other]
     return {**base, part: left}, {**base, part: right}
 
 
@@ -230,7 +242,7 @@ def audit_chain(
     Each run is a whole one, a charged evaluation included, in a fresh root with secrets of its own: rows are ingested
     as private, the plan is charged, the noise comes from the door. What is compared: see
     :func:`~tasks.auditing.chain.observe`. One pair differs in a row that trains; where the evaluation is charged,
-    another differs in a held-out row.
+    another differs in a held-out row; of a system that takes people, a third differs in how many rows a person has.
 
     Guarantee
     ---------
@@ -267,8 +279,8 @@ def audit_chain(
         raise ParameterError(f"trials is {trials}; the audit of a chain needs two at the least, and 48 to show much")
     config = chain_config(name, epsilon, delta, neighbours)
     started = time.monotonic()
-    parts = ("train", "test")
-    # Either pair at its share of the error.
+    parts = ("train", "test", *((_PERSON,) if _takes_people(name) else ()))
+    # Each pair at its share of the error.
     each = 1.0 - (1.0 - confidence) / len(parts)
     found = {}
     for number, part in enumerate(parts):
@@ -297,11 +309,20 @@ def audit_chain(
         delta=delta,
         confidence=confidence,
         verdict=Verdict.VIOLATES if most.lower_bound > proved.epsilon else Verdict.CONSISTENT,
-        pair=f"a {'training' if worst == 'train' else 'held-out'} record far from all others against "
+        pair=f"a {_PAIRS[worst]} far from all others against "
         + ("a null record" if neighbours is Neighbours.REPLACE_SPECIAL else "its opposite of the other class"),
         seconds=round(time.monotonic() - started, 2),
         neighbours=str(neighbours),
     )
+
+
+_PAIRS = {"train": "training record", "test": "held-out record", _PERSON: f"person with {_HEAVY} rows"}
+
+
+def _takes_people(name: str) -> bool:
+    arrangement = next(iter(lookup("systems", name).supported().values()))
+    parts = [lookup(part.kind, part.name) for part in (arrangement.projection, arrangement.trainer) if part is not None]
+    return not any(isinstance(admission(part), Refused) for part in parts)
 
 
 def chain_config(name: str, epsilon: float, delta: float, neighbours: Neighbours) -> TrainingConfig:
@@ -339,11 +360,13 @@ def run_once(config: TrainingConfig, tables: Tables, chain: Chain) -> tuple[dict
 
 def _request(config: TrainingConfig, tables: Tables, folder: Path) -> IngestRequest:
     schema = folder / "schema.yaml"
-    columns = [f"  - {{name: x{place}, type: numeric, range: [-1, 1]}}" for place in range(_FEATURES)]
     classes = ", ".join(f'"{one}"' for one in _CLASSES)
-    schema.write_text(
-        "\n".join(["header: false", "columns:", *columns, f"  - {{name: y, type: label, classes: [{classes}]}}"]) + "\n"
-    )
+    types = {_PERSON: "person", "y": f"label, classes: [{classes}]"}
+    columns = [
+        f"  - {{name: c{place}, type: {types.get(name, 'numeric, range: [-1, 1]')}}}"
+        for place, name in enumerate(tables["train"].columns)
+    ]
+    schema.write_text("\n".join(["header: false", "columns:", *columns]) + "\n")
     rows = {part: folder / f"{part}.csv" for part in tables}
     for part, table in tables.items():
         table.to_csv(rows[part], header=False, index=False, float_format="%.6f")

@@ -188,7 +188,9 @@ def test_a_part_without_rows_is_a_shard_of_people(root: Path, tmp_path: Path) ->
     """Whether the only person of a part has a row that is in order is not seen in whether there is such a part."""
     tested = {"one": "p900,900,0,no", "none": "p900,5000,0,no"}
     found = [
-        bring_in(tmp_path / name, visits(COUNTS), test=[row], on_violation="drop", name=name)
+        bring_in(
+            tmp_path / name, visits(COUNTS, len(name), 200 * len(name)), test=[row], on_violation="drop", name=name
+        )
         for name, row in tested.items()
     ]
     assert [ref.test_rows for ref in found] == [1, 1]
@@ -292,10 +294,11 @@ def test_rows_in_the_place_of_people_in_a_plan_are_caught(
 ) -> None:
     """The mutant: n rows for N people in the setting, of which step sizes and noise are made."""
     bring_in(tmp_path / "input", visits(COUNTS))
-    honest = planner.Setting
-    monkeypatch.setattr(
-        planner, "Setting", lambda **given: honest(**{**given, "sizes": tuple(2 * size for size in given["sizes"])})
-    )
+
+    def of_rows(**given: Any) -> Setting:
+        return Setting(**{**given, "sizes": tuple(2 * size for size in given["sizes"])})
+
+    monkeypatch.setattr(planner, "Setting", of_rows)
     with pytest.raises(RefusedError, match="number of rows"):
         followed("visits", algorithm="noisy-gd")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 from pathlib import Path
@@ -17,8 +18,12 @@ from dpalgos.models import Artefact
 from dpalgos.rows import gather
 from flows.federated_training import chain_inline
 from storage.errors import RefusedError
-from tasks.auditing.chain import ChainReport, audit_chain, chain_config, run_once, synthetic_tables
+from tasks.auditing.chain import ChainReport, Tables, audit_chain, chain_config, run_once, synthetic_tables
+from tasks.planning.configuration import TrainingConfig
+from tasks.preparation import features
 from tasks.release.door import OpenRelease
+from tasks.runtime.progress import listen
+from tasks.tracking.results import Chained
 from tests.support.command_line import CommandLine
 
 honest_fit = OpenRelease.fit
@@ -38,6 +43,39 @@ def test_nothing_beside_the_releases_of_a_sound_system_differs(neighbours: Neigh
     assert report.fields > 400
     assert os.environ["UNITBALL_ROOT"] == str(root)
     assert not root.exists(), "the user's root is not touched"
+
+
+def lines_of_progress(config: TrainingConfig, tables: Tables) -> list[tuple[str, str, float | None]]:
+    """Return what is said while a run over these rows goes on, but not while they are ingested."""
+    heard: list[tuple[str, str, float | None]] = []
+
+    def chain(asked: TrainingConfig) -> Chained:
+        with listen(lambda stage, label, share: heard.append((stage, re.sub("[0-9a-f]{16,}", "…", label), share))):
+            return chain_inline(asked)
+
+    run_once(config, tables, chain)
+    return heard
+
+
+@pytest.mark.parametrize("public", [{}, {"features": "random-fourier", "parameters": {"features.frequencies": 3}}])
+def test_no_line_of_progress_says_how_many_rows_a_person_has(public: dict[str, Any], root: Path) -> None:
+    """A person with 50 rows against one with 1, and the mutant: a line that counts the rows that pass."""
+    pair = synthetic_tables(Neighbours.REPLACE_ONE, "person")
+    assert len(pair[0]["train"]) == len(pair[1]["train"]) + 49
+    assert len(set(pair[0]["train"]["person"])) == len(set(pair[1]["train"]["person"]))
+    config = chain_config("noisy-gd", 1.0, 1e-5, Neighbours.REPLACE_ONE).model_copy(update=public)
+    said = [lines_of_progress(config, tables) for tables in pair]
+    assert said[0] == said[1]
+    assert len(said[0]) > 5
+    if public:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(features, "_through", lambda maps: features._counted(through(maps), 100))
+            told = [lines_of_progress(config, tables) for tables in pair]
+        assert told[0] != told[1]
+
+
+def through(maps: Any) -> Any:
+    return lambda rows: functools.reduce(lambda seen, each: each.apply(seen), maps, rows)
 
 
 def leaking_fit(opened: OpenRelease) -> Artefact:
