@@ -76,7 +76,7 @@ class Unit:
     @property
     def several(self) -> str:
         """The plural."""
-        return f"people (column {self.person})" if self.person else "rows"
+        return "people" if self.person else "rows"
 
     def meaning(self, group: str = "", size: int = 5) -> str:
         """Return what it means for somebody with several rows.

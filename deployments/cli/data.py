@@ -110,7 +110,7 @@ def _accounted(report: IngestionReport, reference: DatasetRef, group_size: int) 
         yield f"rows of {part}: " + ", ".join(f"{counts[what]} {what}" for what in _COUNTS if what in counts)
     found = report.duplicates
     if reference.person:
-        yield f"of each person {reference.rows_per_person} rows at most are taken. {reference.unit.meaning()}"
+        yield f"{reference.unit.meaning()} Of each, {reference.rows_per_person} rows at most are taken."
     elif found is not None and found.rows and found.largest_group <= group_size:
         yield (
             f"duplicates: {found.rows} rows are equal to an earlier one, up to {found.largest_group} alike: within the "

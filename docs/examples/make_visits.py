@@ -1,4 +1,4 @@
-"""Write the messy table of docs/your-data.md: 5,000 made-up visits, as a hospital's export might look.
+"""Write the messy table of docs/your-data.md: 5,000 made-up visits of some 1,800 patients, as a hospital exports them.
 
 python docs/examples/make_visits.py visits.csv new_visits.csv
 """
@@ -12,14 +12,20 @@ import sys
 WARDS = ("Nord", "Süd", "Ost", "Tagesklinik")
 
 
-def visit(number: int, draw: random.Random) -> dict[str, str]:
+def patient(number: int, draw: random.Random) -> list[tuple[int, float, bool]]:
+    """Return a patient's number, age and whether they smoke, once for each of 1 to 40 visits; most have one."""
+    known = (70_000 + number, draw.gauss(58, 17), draw.random() < 0.3)
+    return [known] * min(int(draw.paretovariate(1.3)), 40)
+
+
+def visit(number: int, who: int, age: float, smoker: bool, draw: random.Random) -> dict[str, str]:
     """Return one row; who is old, smokes and stayed long comes back more often."""
-    age, stay = draw.gauss(58, 17), draw.expovariate(1 / 6)
-    smoker, pressure = draw.random() < 0.3, draw.gauss(130, 20)
+    stay, pressure = draw.expovariate(1 / 6), draw.gauss(130, 20)
     risk = 0.05 * (age - 58) + 0.16 * (stay - 6) + 1.3 * smoker + 0.02 * (pressure - 130) - 0.6
     back = draw.random() < 1 / (1 + 2.718281828 ** (-1.6 * risk))
     row = {
         "Fallnummer": f"F{number:06d}",
+        "Patient": str(who),
         "Alter": str(round(min(max(age, 18), 101))),
         "Blutdruck": f"{pressure:.1f}".replace(".", ","),
         "Liegetage": f"{stay:.1f}".replace(".", ","),
@@ -45,6 +51,8 @@ def write(path: str, rows: list[dict[str, str]], encoding: str = "cp1252") -> No
 
 if __name__ == "__main__":
     draw = random.Random(7)
-    visits = [visit(number, draw) for number in range(5_200)]
+    people = [one for number in range(5_200) for one in patient(number, draw)][:5_200]
+    draw.shuffle(people)
+    visits = [visit(number, *who, draw) for number, who in enumerate(people)]
     write(sys.argv[1], visits[:5_000])
     write(sys.argv[2], [{name: cell for name, cell in row.items() if name != "Wiederkehr"} for row in visits[5_000:]])
