@@ -14,6 +14,10 @@ The held-out rows are themselves drawn, and the margins are of the number in the
 drawn pair (a, b) becomes a drawn probability, Beta(a, b + 1) for the lower and Beta(a + 1, b) for the upper limit
 (Clopper and Pearson; Beta(a + 1/2, b + 1/2), of Jeffreys, for means over more than two classes).
 
+Where the unit is a person, counts are sums of the means over people's rows. In the place of a mean stands a row of that
+person drawn at random: it has the same expectation, and by Jensen's inequality no smaller variance, of any linear
+combination of counts. So the margins are those of one row a person, and no narrower than they need to be.
+
 References
 ----------
 Fieller, "Some problems in interval estimation", JRSS B 16 (1954); Clopper, Pearson, "The use of confidence or fiducial
@@ -45,7 +49,7 @@ _MOST_CLASSES = 30
 
 def simulated(algorithm: NoisySums, setting: Setting) -> Noise:
     """Return the noise of released sums, drawn anew from its law: that of the full number of parties, the most."""
-    scale = setting.noise_factor / algorithm.unit
+    scale = setting.noise_factor / algorithm.units(setting)
     if isinstance(algorithm, LaplaceSums):
         stop = -np.expm1(-1.0 / algorithm.law(setting).scale)
         return lambda random, shape: np.asarray(

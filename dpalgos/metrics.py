@@ -21,10 +21,10 @@ _MOST_RECALLS = 20
 _NOT_OF_NAMES = r"[^\w\-. :/]"
 
 
-def confusion_matrix(labels: Ints, predicted: Ints, classes: int) -> Floats:
-    """Return counts (K, K), true class by predicted class; labels and predictions in 0 … K − 1."""
+def confusion_matrix(labels: Ints, predicted: Ints, classes: int, weights: Floats | None = None) -> Floats:
+    """Return (weighted) counts (K, K), true class by predicted class; labels and predictions in 0 … K − 1."""
     cells = labels * classes + predicted
-    return np.bincount(cells, minlength=classes * classes).reshape(classes, classes).astype(np.float64)
+    return np.bincount(cells, weights, minlength=classes * classes).reshape(classes, classes).astype(np.float64)
 
 
 def _ratio(part: Floats, whole: Floats) -> Floats:
@@ -206,14 +206,7 @@ def recalls(counts: Floats, classes: Sequence[str]) -> dict[str, float]:
     return {f"recall_{name}": float(of) for name, of in zip(safe, found, strict=True)}
 
 
-def _ranks(values: Floats) -> Floats:
-    """Ranks from 1, ties sharing their mean."""
-    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
-    ends = np.cumsum(counts)
-    return np.asarray((ends - (counts - 1) / 2.0)[inverse])
-
-
-def roc_auc(labels: Ints, scores: Floats) -> float:
+def roc_auc(labels: Ints, scores: Floats, weights: Floats | None = None) -> float:
     """Return the area under the ROC curve, averaged over one-vs-rest problems where there are several scores.
 
     Ties count half. Classes that are absent, or alone, are left out; without any problem left the area is 0.5.
@@ -223,19 +216,27 @@ def roc_auc(labels: Ints, scores: Floats) -> float:
     ----------
     labels : array (m,)
     scores : array (m, K), or (m, 1) for class 1 of two
+    weights : array (m,), optional
+        Of each row, above 0; 1 by default.
     """
     positives = [1] if scores.shape[1] == 1 else list(range(scores.shape[1]))
+    weights = np.ones(len(labels)) if weights is None else weights
     areas = []
     for column, label in enumerate(positives):
-        positive = labels == label
-        here, there = int(positive.sum()), int((~positive).sum())
-        if here and there:
-            ranks = _ranks(np.nan_to_num(scores[:, column], nan=-np.inf, posinf=np.inf, neginf=-np.inf))
-            areas.append((ranks[positive].sum() - here * (here + 1) / 2.0) / (here * there))
+        positive = np.where(labels == label, weights, 0.0)
+        here, there = float(positive.sum()), float((weights - positive).sum())
+        if here > 0 and there > 0:
+            known = np.nan_to_num(scores[:, column], nan=-np.inf, posinf=np.inf, neginf=-np.inf)
+            _, places = np.unique(known, return_inverse=True)
+            equal = np.bincount(places, weights - positive)
+            below = np.cumsum(equal) - equal / 2.0
+            areas.append(float(positive @ below[places]) / (here * there))
     return float(np.mean(areas)) if areas else 0.5
 
 
-def classification_metrics(labels: Ints, scores: Floats, classes: int) -> dict[str, float]:
+def classification_metrics(
+    labels: Ints, scores: Floats, classes: int, weights: Floats | None = None
+) -> dict[str, float]:
     """Return the metrics of a classifier: those of its confusion matrix, and ``auc``.
 
     Parameters
@@ -243,19 +244,23 @@ def classification_metrics(labels: Ints, scores: Floats, classes: int) -> dict[s
     labels : array (m,) of class indices
     scores : array (m, K), or (m, 1) for two classes
     classes : int
+    weights : array (m,), optional
+        Of each row, above 0; 1 by default.
     """
-    counts = confusion_matrix(labels, predicted_classes(scores), max(classes, 2))
-    return {**metrics_of_confusion(counts), "auc": roc_auc(labels, scores)}
+    counts = confusion_matrix(labels, predicted_classes(scores), max(classes, 2), weights)
+    return {**metrics_of_confusion(counts), "auc": roc_auc(labels, scores, weights)}
 
 
-def regression_metrics(targets: Floats, predictions: Floats) -> dict[str, float]:
-    """Return ``mse``, ``mae`` and ``r2`` (0 for constant targets)."""
+def regression_metrics(targets: Floats, predictions: Floats, weights: Floats | None = None) -> dict[str, float]:
+    """Return ``mse``, ``mae`` and ``r2`` (0 for constant targets), of weighted rows or of rows that count the same."""
+    if not targets.size:
+        return {"mse": 0.0, "mae": 0.0, "r2": 0.0}
     errors = predictions - targets
-    mse = float(np.mean(np.square(errors))) if errors.size else 0.0
-    variance = float(np.var(targets)) if targets.size else 0.0
+    mse = float(np.average(np.square(errors), weights=weights))
+    variance = float(np.average(np.square(targets - np.average(targets, weights=weights)), weights=weights))
     return {
         "mse": mse,
-        "mae": float(np.mean(np.abs(errors))) if errors.size else 0.0,
+        "mae": float(np.average(np.abs(errors), weights=weights)),
         "r2": 1.0 - mse / variance if variance > 0 else 0.0,
     }
 

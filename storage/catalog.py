@@ -8,10 +8,11 @@ from typing import Any
 
 from storage.arrivals import Arrival
 from storage.errors import InputError, RefusedError
-from storage.ledger.accounts import Account, add_account, find_account, get_account
+from storage.ledger.accounts import PERSON, ROW, Account, add_account, find_account, get_account
 from storage.ledger.charges import DEFAULT_RELATION, Cap
 from storage.ledger.database import Database
 from storage.ledger.entries import Entries, Entry, Kind, reading, require_name, writing
+from storage.people import People
 from storage.refs import Visibility
 
 
@@ -32,6 +33,8 @@ class Registration:
         The order of registrations.
     recorded_at : str
         Informational time in UTC.
+    people : People, optional
+        What is declared of the people behind its rows.
     """
 
     name: str
@@ -43,6 +46,7 @@ class Registration:
     disjoint_people: bool
     sequence: int
     recorded_at: str
+    people: People | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +100,8 @@ class Catalog:
 
     What holds at every time, in whatever order processes register: a name, and an account, is private or public for
     good; all versions of a name spend from one account unless its owner declared the people disjoint, which opens a
-    new one; a private account has a cap.
+    new one; a private account has a cap; an account is of rows or of people for good, and so are all tables in it;
+    tables whose people go by the same names (:attr:`storage.people.People.namespace`) are in one account.
     """
 
     def __init__(self, database: Database) -> None:
@@ -119,6 +124,7 @@ class Catalog:
         relation: str | None = None,
         fingerprints: str | None = None,
         deltas: Mapping[str, Any] | None = None,
+        people: People | None = None,
     ) -> Registration:
         """Register a version of a data set, opening its account where it is new; the same again changes nothing.
 
@@ -147,12 +153,15 @@ class Catalog:
             Digest of the version's row fingerprints, see :mod:`storage.ledger.material`.
         deltas : mapping, optional
             The series of deltas that later caps may spend, recorded when the account is opened; the policy's own JSON.
+        people : People, optional
+            What is declared of the people behind the rows; each row counts by itself where nothing is.
 
         Raises
         ------
         RefusedError
-            If the name, the version or the account would change between private and public, if a name would move to
-            another account without a declaration, or if private data comes without a cap.
+            If the name, the version or the account would change between private and public, or between rows and people,
+            if a name would move to another account without a declaration, or people of a namespace at all, or if
+            private data comes without a cap.
         InputError
             If the arguments contradict each other or what is on record.
         """
@@ -168,6 +177,7 @@ class Catalog:
                 _require_account(
                     entries, name, chosen, disjoint=bool(disjoint_people), overlapping=overlapping, earlier=earlier
                 )
+            _require_same_people(entries, name, chosen, people, earlier)
             _declare_disjoint(entries, name, chosen, disjoint_people, [*overlapping, *(one.account for one in earlier)])
             opened = find_account(entries, chosen)
             if opened is None:
@@ -182,8 +192,10 @@ class Catalog:
                     idealised_allowed=bool(idealised_allowed),
                     relation=relation or DEFAULT_RELATION,
                     deltas=deltas,
+                    unit=ROW if people is None else PERSON,
                 )
             else:
+                _require_unit(opened, name, people)
                 _require_agreement(opened, visibility, cap, group_size, relation)
                 _record_consent(entries, opened, idealised_allowed)
             if repeated and same[-1] == earlier[-1] and same[-1].manifest == manifest:
@@ -200,6 +212,7 @@ class Catalog:
                         "manifest": manifest,
                         "disjoint_people": bool(disjoint_people) and not repeated,
                         "fingerprints": fingerprints,
+                        **({} if people is None else {"people": asdict(people)}),
                     },
                 )
             )
@@ -440,15 +453,53 @@ def _require_agreement(
             f"account {account.name!r} exists and its cap is {stands}; leave the cap out, or raise it explicitly"
         )
     if group_size is not None and group_size != account.group_size:
+        held = f"{account.group_size} rows a person" if account.unit == ROW else "people, with however many rows"
         raise InputError(
-            f"account {account.name!r} was opened for {account.group_size} rows a person, which is fixed; "
-            f"leave the group size {group_size} out"
+            f"account {account.name!r} was opened for {held}, which is fixed; leave the group size {group_size} out"
         )
     if relation is not None and relation != account.relation:
         raise InputError(
             f"account {account.name!r} was opened under {account.relation}, which is fixed; leave the neighbouring "
             f"relation {relation} out, or open another account"
         )
+
+
+def _require_unit(account: Account, name: str, people: People | None) -> None:
+    if account.unit == PERSON and people is None:
+        raise RefusedError(
+            f"account {account.name!r} is of people and {name} does not say whose its rows are; declare the column of "
+            "type person in its schema"
+        )
+    if account.unit == ROW and people is not None:
+        # Nor is there a price at which its charges would become people's: they hold where the number of a person's
+        # rows is known, and neighbours of people differ in it.
+        raise RefusedError(
+            f"account {account.name!r} is of rows, which is fixed: all it has released tells how many rows there are, "
+            f"and no group size covers that; let column {people.column} be of type ignore, or bring in rows that no "
+            "account knows under an account of their own"
+        )
+
+
+def _require_same_people(
+    entries: Entries, name: str, account: str, people: People | None, earlier: list[Registration]
+) -> None:
+    """Refuse what is declared of people in another way than before; decided by declarations, never by who is there."""
+    if people is None:
+        return
+    before = next((one.people for one in reversed(earlier) if one.account == account and one.people), people)
+    if before != people:
+        raise RefusedError(
+            f"the people of data set {name!r} were declared as {before} and are now {people}; declare them as before, "
+            "or give the rows another name"
+        )
+    named = people.namespace
+    for other in map(_registration, entries.find(Kind.DATASET)):
+        if named and other.people and other.people.namespace == named and other.account != account:
+            raise RefusedError(
+                f"people of namespace {named!r} belong to account {other.account!r}, and {name} would be in "
+                f"{account!r}; give --account {other.account}, or name another namespace if these are other people's "
+                "identifiers"
+            )
 
 
 def _record_consent(entries: Entries, account: Account, allowed: bool | None) -> None:
@@ -468,4 +519,5 @@ def _registration(entry: Entry) -> Registration:
         disjoint_people=content["disjoint_people"],
         sequence=entry.sequence,
         recorded_at=entry.recorded_at,
+        people=People(**content["people"]) if "people" in content else None,
     )

@@ -16,14 +16,35 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from storage import manifests
-from storage.atomic import Staging, locked_directory, staging, writing
+from storage.atomic import Staging, locked_directory, staging, write_bytes, writing
 from storage.errors import FormatVersionError, InputError, RefusedError, StorageError
 from storage.fingerprints import Duplicates, Fingerprints, overlapping_versions, private_versions
-from storage.layout import COLUMNS, FINGERPRINTS, PATTERNS, Layout, path_component
+from storage.layout import COLUMNS, FINGERPRINTS, PATTERNS, PEOPLE, Layout, path_component
 from storage.objects import RowObjects, objects_of, row_objects
+from storage.people import (
+    TEST,
+    Digests,
+    People,
+    Positions,
+    Roster,
+    at_most,
+    keyed_digests,
+    load_people,
+    named,
+    save_people,
+)
 from storage.readers.files import most_rows
 from storage.refs import DatasetRef, Labels, Visibility
-from storage.rowfiles import NULL_CLASS, Features, RowFormat, RowWriter, StoredRows, WrittenRows, file_digest
+from storage.rowfiles import (
+    NULL_CLASS,
+    Features,
+    RowFormat,
+    RowWriter,
+    StoredRows,
+    WrittenRows,
+    file_digest,
+    verify_file,
+)
 from storage.schema import parse_schema
 from storage.secrets import root_secret
 from storage.source import Block, Source, Tally, canonical_label, undeclared
@@ -106,15 +127,9 @@ def _labels(block: Block, source: Source, part: str, before: int) -> NDArray[Any
     """Return the labels as they are stored; those of null records are not looked at."""
     if block.null is not None:
         kept = ~block.null
-        lines = None if block.lines is None else block.lines[kept]
         real = source.label_range is not None
         labels = np.full(len(kept), np.nan) if real else np.full(len(kept), NULL_CLASS, dtype=np.int32)
-        labels[kept] = _labels(
-            replace(block, features=block.features[kept], labels=block.labels[kept], lines=lines, null=None),
-            source,
-            part,
-            before,
-        )
+        labels[kept] = _labels(replace(block.kept(kept), null=None), source, part, before)
         return labels
     if source.label_range is None:
         return _class_indices(block, source, part, before)
@@ -174,20 +189,84 @@ class _Ingested:
     labels_seen: set[int]
 
 
+class Passing:
+    """The people behind rows as these pass, part by part.
+
+    Parameters
+    ----------
+    people : People
+        What is declared of them.
+    key : bytes
+        See :func:`storage.people.keyed_digests`.
+    """
+
+    def __init__(self, people: People, key: bytes) -> None:
+        self.people, self._key = people, key
+        self._present: dict[str, list[Digests]] = {}
+        self._rows: dict[str, list[tuple[str, Digests, Digests, NDArray[Any]]]] = {}
+
+    def meet(self, part: str, block: Block) -> tuple[Block, Digests]:
+        """Take note of whose rows pass, and return those that are somebody's and no null records, with the digests.
+
+        A null record needs no place where a person is one, with and without rows.
+        """
+        assert block.people is not None
+        known = named(block.people)
+        digests = np.zeros(len(known), dtype=np.uint64)
+        digests[known] = keyed_digests(block.people[known], self._key)
+        self._present.setdefault(TEST if part == TEST else block.origin, []).append(np.unique(digests[known]))
+        kept = known if block.null is None else known & ~block.null
+        return replace(block.kept(kept), null=None), digests[kept]
+
+    def store(self, part: str, origin: str, digests: Digests, prints: Digests, labels: NDArray[Any]) -> None:
+        """Take note of rows that are stored: whose they are, their fingerprints and labels."""
+        self._rows.setdefault(part, []).append((TEST if part == TEST else origin, digests, prints, labels))
+
+    @property
+    def content(self) -> str:
+        """The digest of who is there and of whose each row is."""
+        whole = hashlib.sha256(repr(self.people).encode())
+        for file, met in self._present.items():
+            whole.update(f"{file}\0".encode() + np.unique(np.concatenate(met)).tobytes())
+        for rows in self._rows.values():
+            for _, digests, _, _ in rows:
+                whole.update(digests.tobytes())
+        return whole.hexdigest()
+
+    def joined(self, roster: Roster) -> tuple[Roster, dict[str, Positions]]:
+        """Return a roster with whoever is new, and each stored row's record by part, -1 for rows that are left out."""
+        joined = roster.joined_by({file: np.concatenate(met) for file, met in self._present.items()})
+        positions = {}
+        for part, rows in self._rows.items():
+            whose = np.concatenate([joined.positions(file, digests) for file, digests, _, _ in rows])
+            prints, labels = (np.concatenate(column) for column in ([one[2] for one in rows], [one[3] for one in rows]))
+            positions[part] = at_most(whose, prints, labels, self.people.rows_per_person)
+        return joined, positions
+
+
 def _ingest_part(
-    folder: Path, layout: RowFormat, source: Source, part: str, prints: Fingerprints, objects: RowObjects | None
+    folder: Path,
+    layout: RowFormat,
+    source: Source,
+    part: str,
+    prints: Fingerprints,
+    passing: Passing | None,
+    objects: RowObjects | None,
 ) -> _Ingested:
     writer = RowWriter(folder, layout, objects)
     found: list[tuple[str, int]] = []
     seen: set[int] = set()
     try:
-        for block in source.parts[part]:
+        for read in source.parts[part]:
+            block, digests = (read, None) if passing is None else passing.meet(part, read)
             features = _finite(block, source, part, writer.rows)
             labels = _labels(block, source, part, writer.rows)
             seen.update(np.unique(labels).tolist())
             # Null records are alike whosever they are.
             known = features if block.plain is None else block.plain
-            prints.add(known if block.null is None else known[~block.null])
+            exact = prints.add(known if block.null is None else known[~block.null])
+            if passing is not None and digests is not None:
+                passing.store(part, block.origin, digests, exact, labels)
             writer.write(layout.encode(features, labels))
             if writer.rows > most_rows():
                 raise InputError(
@@ -217,6 +296,12 @@ class StagedDataset:
     _stage: Staging
     _body: dict[str, Any]
     _prints: Fingerprints | None
+    _passing: Passing | None = None
+
+    @property
+    def people(self) -> People | None:
+        """What is declared of the people behind the rows."""
+        return None if self._passing is None else self._passing.people
 
     @property
     def private(self) -> bool:
@@ -257,13 +342,60 @@ class StagedDataset:
         content = _content(self._body)
         (self._stage.path / _UNREGISTERED).touch(mode=0o600)
         if not self.private:
-            return _publish(self.layout, self._stage, content[:32], self._body, None)
+            people = {} if self._passing is None else self._with_people(self._passing, Roster())
+            return _publish(self.layout, self._stage, content[:32], {**self._body, **people}, None)
         mac = hmac.new(root_secret(self.layout), content.encode(), hashlib.sha256).hexdigest()
         for older in previous:
             if older.private and _same_content(self.layout, older, mac):
                 return older
         body = {**self._body, "content_mac": mac}
+        if self._passing is not None:
+            roster = _longest_roster(self.layout, previous, str(body["account"]))
+            body |= self._with_people(self._passing, roster)
         return _publish(self.layout, self._stage, randomness.token_hex(16), body, self._prints)
+
+    def _with_people(self, passing: Passing, roster: Roster) -> dict[str, Any]:
+        """Write a roster with whoever is new beside the rows, and return what the manifest says of people."""
+        joined, positions = passing.joined(roster)
+        if ("" in joined.files) and len(joined.trained_on()) > 1:
+            raise InputError(
+                f"{self.place}: rows of this data set came in one file before, or in the parties' own files; bring "
+                "them in as before, or under another name"
+            )
+        trained_on = joined.trained_on()
+        counts = {"train": sum(count for _, count in trained_on)}
+        if TEST in joined.files and TEST in self._body["parts"]:
+            counts[TEST] = joined.records(TEST)
+        said = {
+            **self._body["people"],
+            "entries": len(joined.file),
+            "records": counts,
+            "digest": save_people(self._stage.path / PEOPLE, joined, positions),
+        }
+        return {"people": said, "origins": [list(file) for file in trained_on]}
+
+
+def _longest_roster(layout: Layout, versions: Sequence[DatasetRef], account: str) -> Roster:
+    """Return the roster that all other versions' are the beginning of: that of the most entries."""
+    found = [(_load(layout, one.version).get("people"), one) for one in versions if one.account == account]
+    known = [(people["entries"], one) for people, one in found if people is not None]
+    if not known:
+        return Roster()
+    opened = open_people(layout, max(known, key=lambda each: each[0])[1])
+    assert opened is not None
+    return opened[0]
+
+
+def open_people(layout: Layout, ref: DatasetRef) -> tuple[Roster, dict[str, Positions]] | None:
+    """Return a version's roster and each stored row's record by part; None where each row is a record of its own.
+
+    Raises
+    ------
+    StorageError
+        If they are not stored whole.
+    """
+    people = _load(layout, ref.version).get("people")
+    return None if people is None else load_people(layout.dataset(ref.version) / PEOPLE, people["digest"])
 
 
 def remake_fingerprints(layout: Layout, version: str, *, exact: bool = True) -> bool:
@@ -340,13 +472,16 @@ def staged_dataset(
     prints = Fingerprints(
         root_secret(layout) if compared else b"", patterns=compared, cells=None if schema is None else schema.cells
     )
+    # Public rows are the same version in every root, so that whose they are is keyed with nobody's secret.
+    passing = None if source.people is None else Passing(source.people, root_secret(layout) if private else b"")
     with staging(layout.datasets) as stage, writing(stage.path):
         ingested = {
-            part: _ingest_part(stage.path / part, row_format, source, part, prints, row_objects(layout))
+            part: _ingest_part(stage.path / part, row_format, source, part, prints, passing, row_objects(layout))
             for part in _PARTS
             if part in source.parts
         }
-        ingested = {part: rows for part, rows in ingested.items() if rows.written.rows or part == "train"}
+        # Whether somebody of the test rows has one is not to be seen: there are as many records of them without any.
+        ingested = {part: rows for part, rows in ingested.items() if rows.written.rows or part == "train" or passing}
         train = ingested["train"]
         if not train.written.rows:
             raise InputError(f"{source.place} holds no rows to train on; it must hold at least one")
@@ -374,7 +509,9 @@ def staged_dataset(
         }
         if source.image_shape is not None:
             body["image_shape"] = list(source.image_shape)
-        yield StagedDataset(layout, visibility, source.place, stage, body, prints if compared else None)
+        if passing is not None:
+            body["people"] = {**asdict(passing.people), "content": passing.content}
+        yield StagedDataset(layout, visibility, source.place, stage, body, prints if compared else None, passing)
 
 
 def write_dataset(
@@ -405,7 +542,7 @@ def write_dataset(
 
 def _content(body: Mapping[str, Any]) -> str:
     """Return the digest of what a version holds, whatever it is called."""
-    public = ("format", "classes", "label_range", "normalisation", "origins", "image_shape")
+    public = ("format", "classes", "label_range", "normalisation", "origins", "image_shape", "people")
     rows = {part: written["content"] for part, written in body["parts"].items()}
     table = {} if body["table"] is None else {"table": body["table"]}
     return manifests.digest({"rows": rows, **{what: body[what] for what in public if what in body}, **table})
@@ -446,20 +583,23 @@ def dataset_ref(layout: Layout, version: str) -> DatasetRef:
     body = _load(layout, version)
     row_format = RowFormat.from_json(body["format"])
     parts = body["parts"]
-    label_range = body["label_range"]
+    label_range, people = body["label_range"], body.get("people")
+    records = {part: written["rows"] for part, written in parts.items()} if people is None else people["records"]
     return DatasetRef(
         name=body["name"],
         version=version,
         account=body["account"],
         visibility=Visibility(body["visibility"]),
-        rows=parts["train"]["rows"],
-        test_rows=parts["test"]["rows"] if "test" in parts else 0,
+        rows=records["train"],
+        test_rows=records.get("test", 0),
         dimension=row_format.dimension,
         labels=row_format.labels,
         classes=tuple(body["classes"]),
         label_range=None if label_range is None else (label_range[0], label_range[1]),
         normalisation=body["normalisation"],
         image_shape=tuple(body["image_shape"]) if "image_shape" in body else None,
+        person="" if people is None else people["column"],
+        rows_per_person=1 if people is None else people["rows_per_person"],
     )
 
 
@@ -478,6 +618,8 @@ def _is_sound(layout: Layout, version: str) -> bool:
         body = _load(layout, version)
         for part in body["parts"]:
             _open_part(layout, version, body, part)
+        if "people" in body:
+            verify_file(layout.dataset(version) / PEOPLE, body["people"]["digest"])
     except FormatVersionError:
         # A newer Unitball's version is not ours to judge, and least of all to replace.
         raise
@@ -644,6 +786,8 @@ def transform_dataset(
             "parent": ref.version,
             "recipe": recipe,
         }
+        if "people" in body:
+            write_bytes(stage.path / PEOPLE, (layout.dataset(ref.version) / PEOPLE).read_bytes(), mode=0o600)
         lost = {"content_mac"} if dimension is None else {"content_mac", "image_shape"}
         kept = {key: value for key, value in body.items() if key not in lost}
         return _publish(layout, stage, target.version, {**kept, **changed}, prints)

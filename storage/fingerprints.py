@@ -155,15 +155,17 @@ class Fingerprints:
         self._exact: list[_Prints] = []
         self._patterns: list[_Prints] = []
 
-    def add(self, features: Any) -> None:
-        """Take note of a block of rows; cells of a table that are NaN are missing."""
+    def add(self, features: Any) -> _Prints:
+        """Take note of a block of rows, and return their exact fingerprints; cells that are NaN are missing."""
         known = features if sparse.issparse(features) else np.nan_to_num(features)
-        self._exact.append(row_fingerprints(known, self._key))
+        exact = row_fingerprints(known, self._key)
+        self._exact.append(exact)
         if self._compared:
             cells = known if self._cells is None else np.nan_to_num(self._cells(features))
             self._patterns.append(row_patterns(cells, self._key))
         if self.columns is not None:
             self.columns.add(features)
+        return exact
 
     def save(self, folder: Path, *, exact: bool = True) -> None:
         """Write all kinds beside the rows, the exact ones only if it is said: their digest is on record."""

@@ -25,6 +25,8 @@ PATTERNS = "patterns.npy"
 """File of those that do not depend on the order of columns or on scale."""
 COLUMNS = "columns.bin"
 """File of the sketches of its columns, enciphered."""
+PEOPLE = "people.npz"
+"""File of a version's roster and of whose each row is."""
 _COMPONENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 

@@ -51,10 +51,11 @@ def open_mapped(layout: Layout, shard: ShardRef, rows: StoredRows, key: str) -> 
         return None
     try:
         body = manifests.load(folder / MANIFEST, version=FORMAT_VERSION)
-        found = StoredRows.open(folder, RowFormat.from_json(body["format"]), WrittenRows.from_json(body["rows"]))
+        written = WrittenRows.from_json(body["rows"])
+        found = StoredRows.open(folder, RowFormat.from_json(body["format"]), written, records=rows.count)
     except StorageError:
         return None
-    if body["of"] != rows.content or found.count != rows.count:
+    if body["of"] != rows.content or found.stored != rows.stored:
         return None
     # Says when they were last of use.
     with suppress(OSError):
@@ -93,14 +94,14 @@ def write_mapped(
     StorageError
         If the folder cannot be written, or the rows cannot be read.
     """
-    target, kept = _place(layout, shard, key), RowFormat(dimension, rows.format.labels)
+    target, kept = _place(layout, shard, key), RowFormat(dimension, rows.format.labels, shares=rows.format.shares)
     with writing(target):
         target.parent.mkdir(mode=0o700, exist_ok=True)
     with staging(target.parent, durable=False) as stage, writing(target):
         writer = RowWriter(stage.path, kept)
         try:
-            for features, labels, _ in rows.blocks():
-                writer.write(kept.encode(mapped(features), labels))
+            for features, labels, shares in rows.blocks():
+                writer.write(kept.encode(mapped(features), labels, shares))
             body = {"of": rows.content, "format": kept.to_json(), "rows": writer.close().to_json()}
             (stage.path / MANIFEST).write_bytes(manifests.dump(body, version=FORMAT_VERSION))
             stage.publish(target, lambda: open_mapped(layout, shard, rows, key) is not None)

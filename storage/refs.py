@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, model_serializer
 
 
 class Visibility(StrEnum):
@@ -55,6 +57,45 @@ class Scaling(StrEnum):
     """[0, 1], as several papers have it: no weights, no intercept's coordinate."""
 
 
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """What is protected, in words: one row, or a person with all rows.
+
+    Parameters
+    ----------
+    person : str
+        The column that names people; empty where each row counts by itself.
+    """
+
+    person: str = ""
+
+    def __str__(self) -> str:
+        """Return the singular."""
+        return f"person (column {self.person})" if self.person else "row"
+
+    @property
+    def several(self) -> str:
+        """The plural."""
+        return f"people (column {self.person})" if self.person else "rows"
+
+    def meaning(self, group: str = "", size: int = 5) -> str:
+        """Return what it means for somebody with several rows.
+
+        Parameters
+        ----------
+        group : str
+            The loss of a group of so many rows, where it is known.
+        size : int
+        """
+        if self.person:
+            return f"What is protected is a {self}: whoever has {size} rows has the same ε as whoever has one."
+        return (
+            f"What is protected is a row: whoever has {size} rows is a group of {size}, "
+            + (group or "whose ε is larger")
+            + "."
+        )
+
+
 class _Ref(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -71,7 +112,7 @@ class DatasetRef(_Ref):
     account : str
         The population whose budget its releases spend.
     rows, test_rows : int
-        Rows to train on, and rows of a test part of its own (0 where it has none).
+        Records to train on, and records of a test part of its own (0 where it has none): rows, or people.
     dimension : int
         Features a row.
     classes : tuple of str
@@ -82,6 +123,10 @@ class DatasetRef(_Ref):
         Which row-local map was applied; ``"none"`` right after ingestion.
     image_shape : tuple of int or None
         (height, width) or (channels, height, width) where rows are images.
+    person : str
+        The column that names the people who are the records; empty where each row is one.
+    rows_per_person : int
+        The most rows of one person that are taken.
     """
 
     name: str
@@ -96,6 +141,26 @@ class DatasetRef(_Ref):
     label_range: tuple[float, float] | None = None
     normalisation: str = "none"
     image_shape: tuple[int, ...] | None = None
+    person: str = ""
+    rows_per_person: int = 1
+
+    @model_serializer(mode="wrap")
+    def _said(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Say of people only where there are: what is told of rows, and every identity made of it, is as ever."""
+        said: dict[str, Any] = serialise(self)
+        if not self.person:
+            said = {name: value for name, value in said.items() if name not in ("person", "rows_per_person")}
+        return said
+
+    @property
+    def unit(self) -> Unit:
+        """What is protected."""
+        return Unit(self.person)
+
+    @property
+    def most_rows(self) -> int:
+        """Rows to train on at most: public where how many people have is not."""
+        return self.rows * self.rows_per_person
 
     @property
     def private(self) -> bool:

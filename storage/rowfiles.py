@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -45,11 +46,14 @@ class RowFormat:
         Class indices (int32) or real targets (float64).
     sparse : bool
         Rows as index and value lists instead of ``dimension`` numbers each.
+    shares : bool
+        Whether each row says how many rows its person has beside it, itself included.
     """
 
     dimension: int
     labels: Labels
     sparse: bool = False
+    shares: bool = False
 
     @property
     def block_rows(self) -> int:
@@ -63,7 +67,9 @@ class RowFormat:
 
     @property
     def part_rows(self) -> int:
-        """Rows of one file."""
+        """Rows of one file; of people all, so that no number of files or of tasks says how many there are."""
+        if self.shares:
+            return sys.maxsize
         return max(self.block_rows, _PART_BYTES // self.row_bytes)
 
     @property
@@ -81,27 +87,34 @@ class RowFormat:
         else:
             features = pa.list_(number, self.dimension)
         label = pa.int32() if self.labels is Labels.CLASSES else pa.float64()
-        return pa.schema([pa.field("features", features, nullable=False), pa.field("label", label, nullable=False)])
+        fields = [pa.field("features", features, nullable=False), pa.field("label", label, nullable=False)]
+        return pa.schema([*fields, pa.field("share", pa.int32(), nullable=False)] if self.shares else fields)
 
     def to_json(self) -> dict[str, Any]:
         """Return the format as JSON."""
-        return {"dimension": self.dimension, "labels": str(self.labels), "sparse": self.sparse}
+        # Said where it is so: rows that are records of their own are stored as ever.
+        shares = {"shares": True} if self.shares else {}
+        return {"dimension": self.dimension, "labels": str(self.labels), "sparse": self.sparse, **shares}
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> RowFormat:
         """Return the format written by :meth:`to_json`."""
-        return cls(int(value["dimension"]), Labels(value["labels"]), bool(value["sparse"]))
+        return cls(
+            int(value["dimension"]), Labels(value["labels"]), bool(value["sparse"]), bool(value.get("shares", False))
+        )
 
-    def encode(self, features: Features, labels: NDArray[np.generic]) -> Any:
+    def encode(self, features: Features, labels: NDArray[np.generic], shares: NDArray[np.int32] | None = None) -> Any:
         """Return rows as an Arrow record batch; features are rounded to float32."""
         schema = self.schema
         kind = np.int32 if self.labels is Labels.CLASSES else np.float64
-        column = pa.array(np.ascontiguousarray(labels, dtype=kind))
+        columns = [pa.array(np.ascontiguousarray(labels, dtype=kind))]
+        if self.shares:
+            columns.append(pa.array(shares, pa.int32()))
         if not self.sparse:
             dense = features.toarray() if sparse.issparse(features) else features
             flat = pa.array(np.ascontiguousarray(dense, dtype=np.float32).reshape(-1))
             rows = pa.FixedSizeListArray.from_arrays(flat, type=schema.field("features").type)
-            return pa.RecordBatch.from_arrays([rows, column], schema=schema)
+            return pa.RecordBatch.from_arrays([rows, *columns], schema=schema)
         matrix = sparse.csr_matrix(features, dtype=np.float32)
         matrix.sum_duplicates()
         matrix.eliminate_zeros()
@@ -110,7 +123,7 @@ class RowFormat:
         indices = pa.ListArray.from_arrays(offsets, pa.array(matrix.indices.astype(np.int32)), type=kinds[0].type)
         values = pa.ListArray.from_arrays(offsets, pa.array(matrix.data), type=kinds[1].type)
         rows = pa.StructArray.from_arrays([indices, values], fields=list(kinds))
-        return pa.RecordBatch.from_arrays([rows, column], schema=schema)
+        return pa.RecordBatch.from_arrays([rows, *columns], schema=schema)
 
     def decode(self, batch: Any) -> tuple[Features, NDArray[np.generic]]:
         """Return the float32 features (dense, or CSR where the format is sparse) and the labels of a batch."""
@@ -131,7 +144,7 @@ class _ContentDigest:
 
     def __init__(self, layout: RowFormat) -> None:
         self._format = layout
-        self._columns = [hashlib.sha256() for _ in range(4)]
+        self._columns = [hashlib.sha256() for _ in range(4 + layout.shares)]
 
     def update(self, batch: Any) -> None:
         features, labels = self._format.decode(batch)
@@ -139,6 +152,8 @@ class _ContentDigest:
             arrays = [np.diff(features.indptr).astype("<i8"), features.indices.astype("<i4"), features.data]
         else:
             arrays = [features]
+        if self._format.shares:
+            self._columns[-1].update(batch.column("share").to_numpy(zero_copy_only=False))
         for digest, array in zip(self._columns, [labels, *arrays], strict=False):
             digest.update(np.ascontiguousarray(array).data)
 
@@ -302,6 +317,8 @@ class StoredRows:
     files : tuple of Path
         Empty where an object store holds them.
     count : int
+        Number of records: of rows, or of people with and without rows.
+    stored : int
         Number of rows.
     parts : tuple of StoredPart
         What an object store holds.
@@ -310,28 +327,37 @@ class StoredRows:
     format: RowFormat
     files: tuple[Path, ...]
     count: int
+    stored: int
     content: str = field(repr=False)
     parts: tuple[StoredPart, ...] = ()
 
     @classmethod
     def open(
-        cls, folder: Path, layout: RowFormat, written: WrittenRows, store: ObjectStore | None = None
+        cls,
+        folder: Path,
+        layout: RowFormat,
+        written: WrittenRows,
+        store: ObjectStore | None = None,
+        records: int | None = None,
     ) -> StoredRows:
         """Open what a :class:`RowWriter` left, its digests verified: now in ``folder``, at each reading in ``store``.
+
+        ``records`` is the number of people where rows are people's.
 
         Raises
         ------
         DamagedError
             Naming the file.
         """
+        count = written.rows if records is None else records
         if store is not None:
             parts = tuple(StoredPart(store, name, digest) for name, digest in written.files)
             for part in parts:
                 part.require()
-            return cls(layout, (), written.rows, written.content, parts)
+            return cls(layout, (), count, written.rows, written.content, parts)
         for name, digest in written.files:
             verify_file(folder / name, digest)
-        return cls(layout, tuple(folder / name for name, _ in written.files), written.rows, written.content)
+        return cls(layout, tuple(folder / name for name, _ in written.files), count, written.rows, written.content)
 
     @property
     def dimension(self) -> int:
@@ -363,17 +389,18 @@ class StoredRows:
         if rows:
             yield _head(pending, rows)
 
-    def blocks(self) -> Iterator[tuple[NDArray[np.float32], NDArray[np.generic], None]]:
-        """Yield ``(features, labels, None)``: (m, dimension) float32, read-only; (m,) int64 or float64.
+    def blocks(self) -> Iterator[tuple[NDArray[np.float32], NDArray[np.generic], NDArray[np.int32] | None]]:
+        """Yield ``(features, labels, shares)``: (m, dimension) float32, read-only; (m,) int64 or float64; (m,) int32.
 
-        None: each row is a record of its own.
+        ``shares`` says how many rows each row's person has in these files; None: each row is a record of its own.
         """
         kind = np.int64 if self.format.labels is Labels.CLASSES else np.float64
         for batch in self.batches():
             features, labels = self.format.decode(batch)
             if self.format.sparse:
                 features = features.toarray()
-            yield features, labels.astype(kind), None
+            shares = batch.column("share").to_numpy(zero_copy_only=False) if self.format.shares else None
+            yield features, labels.astype(kind), shares
 
     def scanned(self) -> Any:
         """Return an Arrow data set over the files, for whoever reads some columns of them."""

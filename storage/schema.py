@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib.resources import files
 from pathlib import Path
@@ -15,9 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from storage.columns.column import Column, Encoded, MissingRows, known_keys, missing_rule, named_twice, parse_column
-from storage.columns.types import Label, Numeric
+from storage.columns.types import Label, Numeric, Person
 from storage.documents import parse_yaml, read_yaml
 from storage.errors import FormatVersionError, InputError
+from storage.people import People
 from storage.refs import Scaling
 from storage.source import Block, OnViolation, Tally, canonical_label
 
@@ -139,6 +140,8 @@ class Schema:
             raise InputError(f"column {twice!r} is declared twice; names must differ")
         if sum(isinstance(column, Label) for column in self.columns) != 1:
             raise InputError("a schema has exactly one column of type label")
+        if len(named := [column.name for column in self.columns if isinstance(column, Person)]) > 1:
+            raise InputError(f"columns {' and '.join(named)} are both of type person; one column says whose row it is")
         if not self.inputs:
             raise InputError(
                 "a schema has at least one column that becomes a feature: numeric, category, boolean, date"
@@ -158,6 +161,11 @@ class Schema:
     def label(self) -> Label:
         """The label column."""
         return next(column for column in self.columns if isinstance(column, Label))
+
+    @property
+    def people(self) -> People | None:
+        """What is declared of the people behind rows; None where each row is a record of its own."""
+        return next((column.people for column in self.columns if isinstance(column, Person)), None)
 
     @cached_property
     def inputs(self) -> tuple[Column, ...]:
@@ -192,10 +200,10 @@ class Schema:
         return tuple(column.name for column in self.columns if column.used)
 
     def rule(self, column: Column) -> MissingRows:
-        """Return what happens to rows where a column is missing; without a label a row is of no use."""
+        """Return what happens to rows where a column is missing; without a label or a person a row is of no use."""
         if column.missing is not None:
             return column.missing
-        if isinstance(column, Label) and self.missing_rows.keeps:
+        if column.essential and self.missing_rows.keeps:
             return MissingRows.REFUSE
         return self.missing_rows
 
@@ -331,18 +339,24 @@ class Schema:
         tally.clipped += int((outside & good).sum())
         tally.null += int((~good).sum()) if self.keeps_rows else 0
         tally.dropped += 0 if self.keeps_rows else int((~good).sum())
-        inputs = [found for found in examined if not isinstance(found.column, Label)]
         label = next(found for found in examined if isinstance(found.column, Label))
-        features, plain = self._both(inputs)
-        labels = label.encoded.values[:, 0]
+        features, plain = self._both([found for found in examined if found.column.width])
+        whose = next((found for found in examined if isinstance(found.column, Person)), None)
+        block = Block(
+            features,
+            label.encoded.values[:, 0],
+            table.lines,
+            place=table.place,
+            unit=table.unit,
+            plain=plain,
+            people=None if whose is None else _names(whose),
+        )
         if good.all():
-            return Block(features, labels, table.lines, place=table.place, unit=table.unit, plain=plain)
+            return block
         if not self.keeps_rows:
-            return Block(
-                features[good], labels[good], table.lines[good], place=table.place, unit=table.unit, plain=plain[good]
-            )
+            return block.kept(good)
         features[~good], plain[~good] = 0.0, 0.0
-        return Block(features, labels, table.lines, place=table.place, unit=table.unit, null=~good, plain=plain)
+        return replace(block, null=~good)
 
     def _both(self, inputs: Sequence[Examined]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return the features of rows, and what they are recognised by."""
@@ -362,7 +376,7 @@ class Schema:
         """
         if self.decimal != ".":
             return None
-        inputs, labels = [], np.zeros(0)
+        inputs, labels, people = [], np.zeros(0), None
         there = np.zeros(len(lines), dtype=bool)
         for column in self.columns:
             if not column.used:
@@ -372,10 +386,12 @@ class Schema:
                 return None
             if isinstance(column, Label):
                 labels = values[:, 0]
+            elif isinstance(column, Person):
+                people = values[:, 0]
             else:
                 inputs.append(Examined(column, (), there, Encoded(values, there, there)))
         features, plain = self._both(inputs)
-        return Block(features, labels, lines, place=place, plain=plain)
+        return Block(features, labels, lines, place=place, plain=plain, people=people)
 
     def _refuse(self, table: Table, refused: Sequence[tuple[Examined, NDArray[np.bool_]]]) -> None:
         """Raise for the first row that is refused, and in it for the first column."""
@@ -389,13 +405,20 @@ class Schema:
     def fault(self, found: Examined, row: int) -> str:
         """Return what is wrong with a cell that is refused, and the ways out."""
         if found.missing[row]:
-            ways = "drop" if isinstance(found.column, Label) else "indicator, constant or drop"
+            ways = "drop" if found.column.essential else "indicator, constant or drop"
             return f"the value is missing; fill it, or let the schema say 'missing: {{marker: …, rows: {ways}}}'"
         ways = "--on-violation drop" if found.encoded.hopeless[row] else "--on-violation clip or drop"
         return (
             f"{str(found.cells[row])[:60]!r} is outside the schema, which admits {found.column.bound}; correct the row "
             f"or the schema, or use {ways}"
         )
+
+
+def _names(whose: Examined) -> NDArray[Any]:
+    """Return whose rows they are; None where the cell is missing or names nobody."""
+    names = np.array(whose.encoded.values[:, 0], dtype=object)
+    names[whose.missing] = None
+    return names
 
 
 _EXCHANGED = str.maketrans(".,", ",.")

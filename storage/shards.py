@@ -5,19 +5,21 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from storage import manifests
 from storage.atomic import Staging, staging, writing
-from storage.datasets import open_dataset
+from storage.datasets import open_dataset, open_people
 from storage.errors import DamagedError, InputError, StorageError
 from storage.layout import Layout
 from storage.objects import objects_of, row_objects
+from storage.people import Positions, shares
 from storage.refs import DatasetRef, ShardRef
 from storage.rowfiles import RowFormat, RowWriter, StoredRows, WrittenRows
 
@@ -29,7 +31,7 @@ _PENDING_BYTES = 1 << 27
 
 
 def _owners(assignment: Mapping[str, NDArray[np.int64]], rows: int, name: str, allow_empty: bool) -> NDArray[np.int32]:
-    """Return the party's number of each row, -1 where it has none; refuse what is not a partition."""
+    """Return the party's number of each record, -1 where it has none; refuse what is not a partition."""
     owners = np.full(rows, -1, dtype=np.int32)
     for number, (party, positions) in enumerate(assignment.items()):
         if len(positions) == 0 and allow_empty:
@@ -76,7 +78,8 @@ def write_shards(
     Parameters
     ----------
     assignment : mapping of party to int64 array
-        Row positions, each in at most one party. A shard keeps the data set's order of rows.
+        Positions of records, each in at most one party: of rows, or of people, whose rows go where they go. A shard
+        keeps the data set's order of rows.
     partition : str
         Identity of the partition.
     part : {"train", "test"}
@@ -98,11 +101,23 @@ def write_shards(
     """
     rows = open_dataset(layout, ref, part)
     given = {party: np.asarray(positions, dtype=np.int64) for party, positions in assignment.items()}
-    owners = _owners(given, rows.count, ref.name, allow_empty)
+    records = {"train": ref.rows, "test": ref.test_rows}[part] if ref.person else rows.count
+    owners = _owners(given, records, ref.name, allow_empty)
     digests = {party: _digest(part, positions) for party, positions in given.items()}
-    dealing = _Dealing(layout, ref, partition, rows, owners, digests)
+    sizes = {party: len(positions) for party, positions in given.items()}
+    people = open_people(layout, ref)
+    if people is None:
+        dealing = _Dealing(layout, ref, partition, rows, rows.format, owners, None, sizes, digests)
+    else:
+        whose = people[1].get(part, np.zeros(0, dtype=np.int32))
+        # Without a record, the last owner is looked up, and not taken.
+        owners = np.where(whose >= 0, owners[whose], np.int32(-1)) if len(whose) else owners[:0]
+        # A person has all rows in one shard, so that they are counted once, over the whole part.
+        kept = replace(rows.format, shares=True)
+        dealing = _Dealing(layout, ref, partition, rows, kept, owners, shares(whose, records), sizes, digests)
     missing = {number: party for number, party in enumerate(given) if not dealing.has(party)}
-    large, small = _groups({number: len(given[party]) for number, party in missing.items()}, rows.format.row_bytes)
+    stored = np.bincount(owners[owners >= 0], minlength=len(given))
+    large, small = _groups({number: int(stored[number]) for number in missing}, rows.format.row_bytes)
     for group in large:
         dealing.stream({number: missing[number] for number in group})
     for group in small:
@@ -121,7 +136,7 @@ def _groups(sizes: Mapping[int, int], row_bytes: int) -> tuple[list[list[int]], 
     room = 0
     for number, size in sizes.items():
         if size <= most:
-            if size > room:
+            if size > room or not small:
                 small.append([])
                 room = whole
             small[-1].append(number)
@@ -137,7 +152,10 @@ class _Dealing:
     ref: DatasetRef
     partition: str
     rows: StoredRows
+    format: RowFormat
     owners: NDArray[np.int32]
+    shares: Positions | None
+    records: Mapping[str, int]
     digests: Mapping[str, str]
 
     def has(self, party: str) -> bool:
@@ -206,7 +224,7 @@ class _Dealing:
         return staging(folder, durable=False)
 
     def _writer(self, stage: Staging, party: str) -> RowWriter:
-        return RowWriter(stage.path, self.rows.format, row_objects(self.layout, party))
+        return RowWriter(stage.path, self.format, row_objects(self.layout, party))
 
     def _publish(self, party: str, stage: Staging, writer: RowWriter) -> None:
         body = {
@@ -214,8 +232,9 @@ class _Dealing:
             "partition": self.partition,
             "party": party,
             "positions": self.digests[party],
-            "format": self.rows.format.to_json(),
+            "format": self.format.to_json(),
             "rows": writer.close().to_json(),
+            **({} if self.shares is None else {"records": self.records[party]}),
         }
         (stage.path / MANIFEST).write_bytes(manifests.dump(body, version=FORMAT_VERSION))
         stage.publish(self.layout.shard(party, self.partition, self.ref.version), lambda: self.has(party))
@@ -227,11 +246,14 @@ class _Dealing:
         for batch in self.rows.batches():
             here = np.flatnonzero(mine[before : before + len(batch)])
             local = self.owners[before : before + len(batch)][here]
-            before += len(batch)
+            start, before = before, before + len(batch)
             if not len(here):
                 continue
             order = np.argsort(local, kind="stable")
             dealt = _take(batch, here[order])
+            if self.shares is not None:
+                counted = pa.array(self.shares[start:before][here[order]])
+                dealt = pa.RecordBatch.from_arrays([*dealt.columns, counted], schema=self.format.schema)
             local = local[order]
             starts = np.flatnonzero(np.diff(local, prepend=-1))
             yield [
@@ -267,4 +289,4 @@ def open_shard(layout: Layout, shard: ShardRef) -> StoredRows:
 
 def _stored(layout: Layout, folder: Path, body: Mapping[str, Any]) -> StoredRows:
     row_format, written = RowFormat.from_json(body["format"]), WrittenRows.from_json(body["rows"])
-    return StoredRows.open(folder, row_format, written, objects_of(layout))
+    return StoredRows.open(folder, row_format, written, objects_of(layout), body.get("records"))

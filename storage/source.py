@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from storage.errors import InputError, RefusedError
 from storage.layout import path_component
+from storage.people import People
 from storage.refs import OnViolation, Scaling
 
 __all__ = ["Block", "OnViolation", "ReadOptions", "Source", "Tally", "canonical_label", "concatenate", "label_order"]
@@ -102,6 +103,8 @@ class Block:
     plain : array (m, d'), optional
         What rows are recognised by where they come back, if not the features: their cells in an encoding that does
         not depend on how numbers are scaled.
+    people : array (m,) of str, optional
+        Whose rows they are, in the one spelling of identifiers; None for rows that are nobody's, which are null.
     """
 
     features: Any
@@ -112,6 +115,15 @@ class Block:
     origin: str = ""
     null: NDArray[np.bool_] | None = None
     plain: NDArray[Any] | None = None
+    people: NDArray[Any] | None = None
+
+    def kept(self, rows: NDArray[np.bool_]) -> Block:
+        """Return some of the rows."""
+        parts: dict[str, Any] = {
+            name: None if (part := getattr(self, name)) is None else part[rows]
+            for name in ("features", "labels", "lines", "null", "plain", "people")
+        }
+        return replace(self, **parts)
 
 
 @dataclass(slots=True)
@@ -181,6 +193,8 @@ class Source:
         and what happens to rows outside it.
     image_shape : tuple of int or None
         (height, width) or (channels, height, width) where rows are images, channel by channel, row by row.
+    people : People, optional
+        What is declared of the people behind rows; each row is a record of its own where nothing is.
     """
 
     format: str
@@ -194,6 +208,7 @@ class Source:
     tallies: Mapping[str, Tally] = field(default_factory=dict)
     table: Mapping[str, Any] | None = None
     image_shape: tuple[int, ...] | None = None
+    people: People | None = None
 
     def __post_init__(self) -> None:
         shape = self.image_shape
@@ -370,7 +385,7 @@ def concatenate(sources: Mapping[str, Source]) -> Source:
     for name, source in pairs:
         if path_component(name, "party") in _RESERVED:
             raise InputError(f"party {name!r} has a reserved name; call it differently")
-        for what in ("dimension", "classes", "label_range", "image_shape"):
+        for what in ("dimension", "classes", "label_range", "image_shape", "people"):
             ours, theirs = getattr(first, what), getattr(source, what)
             if ours != theirs:
                 raise InputError(
@@ -398,4 +413,5 @@ def concatenate(sources: Mapping[str, Source]) -> Source:
         tallies=tallies,
         table=first.table,
         image_shape=first.image_shape,
+        people=first.people,
     )

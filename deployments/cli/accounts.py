@@ -163,7 +163,7 @@ def _shown(report: BudgetReport) -> Iterator[RenderableType]:
     for run in report["reserved"]:
         yield f"reserved, and counted as spent, for run {run}"
     if cap:
-        yield f"neighbouring relation: {report['relation']}"
+        yield f"neighbouring relation: {report['relation']}. {report['meaning']}"
         how = f" (composition over runs and partitions: {report['filter']})" if each else "; nothing was charged yet"
         size = report["group_size"]
         whose = f"a person of up to {size} rows: " if size > 1 else ""

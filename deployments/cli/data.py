@@ -29,6 +29,7 @@ from tasks.datasets.request import AccountRequest, IngestRequest
 
 if TYPE_CHECKING:
     from storage.datasets import IngestionReport
+    from storage.refs import DatasetRef
     from tasks.datasets.schemas import ColumnReport, SchemaReport
     from tasks.release.ranges import ColumnContents
 
@@ -88,11 +89,12 @@ def ingest(
     with progress(f"ingest {name}"):
         reference = bring_in(request.model_copy(update={"name": name, "visibility": visibility}))
     report = report_of(reference)
-    tests = f" and {reference.test_rows} test rows" if reference.test_rows else ""
+    units = reference.unit.several
+    tests = f" and {reference.test_rows} test {units}" if reference.test_rows else ""
     lines = [
-        f"{reference.name}: {reference.rows} rows{tests} × {reference.dimension}, {reference.visibility}, "
+        f"{reference.name}: {reference.rows} {units}{tests} × {reference.dimension}, {reference.visibility}, "
         f"account {reference.account}",
-        *_accounted(report, open_catalog().account_of(reference.name).group_size),
+        *_accounted(report, reference, open_catalog().account_of(reference.name).group_size),
     ]
     if schedule is not None and schedule.on_new_version:
         epsilon = schedule.config.epsilon
@@ -101,13 +103,15 @@ def ingest(
     return Answer({**reference.model_dump(mode="json"), "counts": report.counts, "duplicates": duplicates}, lines)
 
 
-def _accounted(report: IngestionReport, group_size: int) -> Iterator[str]:
+def _accounted(report: IngestionReport, reference: DatasetRef, group_size: int) -> Iterator[str]:
     """Yield what became of every row, for the owner."""
     for part, counts in report.counts.items():
         # Versions stored earlier have three of the counts.
         yield f"rows of {part}: " + ", ".join(f"{counts[what]} {what}" for what in _COUNTS if what in counts)
     found = report.duplicates
-    if found is not None and found.rows and found.largest_group <= group_size:
+    if reference.person:
+        yield f"of each person {reference.rows_per_person} rows at most are taken. {reference.unit.meaning()}"
+    elif found is not None and found.rows and found.largest_group <= group_size:
         yield (
             f"duplicates: {found.rows} rows are equal to an earlier one, up to {found.largest_group} alike: within the "
             f"{group_size} rows a person that the account protects"
@@ -279,4 +283,12 @@ def _lines(report: SchemaReport) -> Iterator[str]:
         yield "- all of them are taken as they are"
     if report.duplicates.rows:
         yield f"- {report.duplicates.rows} are equal to an earlier one, up to {report.duplicates.largest_group} alike"
+    for name, (values, rows, most) in report.repeated.items():
+        if report.people:
+            yield f"- {values} people by column {name}: {rows / max(values, 1):.3g} rows each, up to {most}"
+        else:
+            yield (
+                f"- column {name} is ignored and its values repeat: {values} in {rows} rows, up to {most} alike; if "
+                f"they name people, say type: person"
+            )
     yield "(null is for private rows: counted, and of no effect; public rows are left out instead)"

@@ -126,10 +126,11 @@ def _guessing(results: Sequence[RunResult]) -> list[str]:
     if noises:
         of_r2 = [one.metrics["r2_noise"] for one in results if "r2_noise" in one.metrics]
         also = f", of R² {max(of_r2):.2g}, predictions clipped to the declared range" if of_r2 else ""
+        held_out = f"held-out {results[0].identity.dataset.unit.several}"
         notes.append(
-            "In brackets are 95 % margins, of the privacy noise and of the drawing of the held-out rows together. The "
-            f"noise alone has a standard deviation of {max(noises):.2g}{also}. No model was trained on the held-out "
-            "rows. Measuring on them took no budget from the training."
+            f"In brackets are 95 % margins, of the privacy noise and of the drawing of the {held_out} together. The "
+            f"noise alone has a standard deviation of {max(noises):.2g}{also}. No model was trained on the {held_out}. "
+            "Measuring on them took no budget from the training."
         )
     return notes
 
@@ -146,7 +147,8 @@ def _spending(results: Sequence[RunResult]) -> list[str]:
     notes = [
         f"Account {report['account']}: all its runs together have spent ε = {spent} of {cap['epsilon']:g} "
         f"at the cap's δ = {cap['delta']:g}. ε spent in the table is that of one run at its own δ (--delta). "
-        f"More: {_program('unitball')} budget {name}"
+        f"More: {_program('unitball')} budget {name}",
+        report["meaning"],
     ]
     if all(one.measured_on is None for one in results):
         notes.append(

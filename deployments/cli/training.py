@@ -98,8 +98,9 @@ def _expectation(config: TrainingConfig) -> Answer:
     expected = expect_run(config)
     budget = "none" if expected.epsilon is None else f"epsilon {expected.epsilon:g} at delta {expected.delta:.2g}"
     tuned = f", the best of {expected.candidates} private candidates" if expected.candidates > 1 else ""
+    people = "" if expected.rows_per_person == 1 else f" people of at most {expected.rows_per_person} rows each"
     lines = {
-        "rows": f"{expected.rows:,} × {expected.dimension} over {expected.parties} parties",
+        "rows": f"{expected.rows:,}{people} × {expected.dimension} over {expected.parties} parties",
         "releases": f"{expected.releases}{tuned}, budget {budget}",
         "passes": f"{expected.passes} over {'rows read from disk' if expected.streamed else 'rows kept in memory'}",
         "operations": f"{expected.operations:.2g} floating-point operations in matrix products",

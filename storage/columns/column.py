@@ -80,6 +80,8 @@ class Column(ABC):
     """What a schema may say of a column of this type beside ``name``, ``type`` and ``missing``."""
     used: ClassVar[bool] = True
     """Whether its cells are looked at."""
+    essential: ClassVar[bool] = False
+    """Whether a row without it is of no use."""
 
     name: str
     missing: MissingRows | None

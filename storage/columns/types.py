@@ -1,4 +1,4 @@
-"""The types of columns: boolean, category, date, label, number."""
+"""The types of columns: boolean, category, date, label, number, person."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ from storage.columns.column import (
     typed_numbers,
 )
 from storage.errors import InputError
+from storage.people import MOST_ROWS, People, identifiers, named
 from storage.source import canonical_label
 
 _USUAL = MappingProxyType({"false": 0, "true": 1, "no": 0, "yes": 1, "f": 0, "t": 1, "n": 0, "y": 1, "0": 0, "1": 1})
@@ -271,6 +272,7 @@ class Label(Column):
     """
 
     keys: ClassVar[tuple[str, ...]] = ("classes", "range", "suffix")
+    essential: ClassVar[bool] = True
 
     name: str
     classes: tuple[str, ...] = ()
@@ -446,3 +448,62 @@ class Numeric(Column):
         if self.log:
             numbers = np.sign(numbers) * np.expm1(np.abs(numbers))
         return np.asarray((numbers - low) / (high - low))
+
+
+@column_type("person")
+@dataclass(frozen=True, slots=True)
+class Person(Column):
+    """Whose row it is: what is protected is a person with all rows, and no feature.
+
+    Parameters
+    ----------
+    people : People
+        What is declared of them.
+    """
+
+    keys: ClassVar[tuple[str, ...]] = ("namespace", "rows_per_person")
+    essential: ClassVar[bool] = True
+
+    name: str
+    people: People
+    missing: MissingRows | None = None
+
+    @classmethod
+    def parse(cls, name: str, missing: MissingRows | None, given: Mapping[str, Any], place: str) -> Person:
+        """Return the declared column."""
+        if missing is not None and missing.keeps:
+            raise InputError(f"{place}: missing is {missing}; a row that is nobody's can only be refused or dropped")
+        namespace = given.get("namespace", "")
+        if not isinstance(namespace, str):
+            raise InputError(f"{place}: namespace is {namespace!r}; it must be text, such as hospital-mrn")
+        return cls(name, People(name, given.get("rows_per_person", MOST_ROWS), namespace.strip()), missing)
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """None."""
+        return ()
+
+    @property
+    def numbers(self) -> int:
+        """None."""
+        return 0
+
+    @property
+    def bound(self) -> str:
+        """Identifiers."""
+        return "an identifier: text or a whole number (of floats, whole ones up to 2^53)"
+
+    def encode(self, cells: Sequence[Any]) -> Encoded:
+        """Return identifiers in their one spelling; what names nobody surely cannot be clipped."""
+        names = identifiers(cells)
+        nobody = ~named(names)
+        return Encoded(names[:, None], nobody, nobody)
+
+    def typed(self, cells: Any, markers: frozenset[str]) -> NDArray[Any] | None:
+        """Return identifiers, where every cell is one."""
+        coded = cells.dictionary_encode()
+        texts = coded.dictionary.to_pylist()
+        names = identifiers(texts)
+        if any(text.strip() in markers for text in texts) or any(name is None for name in names):
+            return None
+        return np.asarray(names[coded.indices.to_numpy(zero_copy_only=False)][:, None])

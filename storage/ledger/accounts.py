@@ -15,6 +15,9 @@ from storage.errors import InputError, RefusedError
 from storage.ledger.charges import DEFAULT_RELATION, AccountTerms, Cap, CapChange
 from storage.ledger.entries import Entries, Entry, Kind, require_name
 
+ROW, PERSON = "row", "person"
+"""The units of privacy: what neighbouring data sets differ in, one row, or all rows of one person."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
@@ -36,6 +39,8 @@ class Account:
         The neighbouring relation its guarantees are stated under, fixed at opening.
     deltas : mapping
         The series of deltas that later caps may spend, fixed at opening; the policy's own JSON.
+    unit : str
+        :data:`ROW` or :data:`PERSON`, fixed at opening.
     opened_at : str
         Informational time in UTC.
     """
@@ -48,6 +53,7 @@ class Account:
     idealised_allowed: bool = False
     relation: str = DEFAULT_RELATION
     deltas: Mapping[str, Any] = field(default_factory=dict)
+    unit: str = ROW
     opened_at: str = ""
 
     @property
@@ -106,6 +112,7 @@ def find_account(entries: Entries, name: str) -> Account | None:
         idealised_allowed=allowed,
         relation=content.get("relation", DEFAULT_RELATION),
         deltas=content.get("deltas", {}),
+        unit=content.get("unit", ROW),
         opened_at=opened[0].recorded_at,
     )
 
@@ -135,6 +142,7 @@ def add_account(
     idealised_allowed: bool,
     relation: str = DEFAULT_RELATION,
     deltas: Mapping[str, Any] | None = None,
+    unit: str = ROW,
 ) -> Account:
     """Open an account that does not exist yet."""
     require_name("the account's name", name)
@@ -143,6 +151,11 @@ def add_account(
         require_cap(cap)
     if group_size < 1:
         raise InputError(f"the group size is {group_size}; give the most rows that one person has, at least 1")
+    if unit not in (ROW, PERSON) or (unit == PERSON and group_size > 1):
+        raise InputError(
+            f"account {name!r} would be of unit {unit!r} and group size {group_size}; give {ROW}, or {PERSON} without "
+            "a group size: a person counts once, with however many rows"
+        )
     for other in disjoint_from:
         get_account(entries, other)
     entries.append(
@@ -157,6 +170,8 @@ def add_account(
             "idealised_allowed": idealised_allowed,
             "relation": relation,
             "deltas": dict(deltas or {}),
+            # Said of people only: accounts of rows, and all that was made of them, are as ever.
+            **({"unit": unit} if unit != ROW else {}),
         },
     )
     return get_account(entries, name)

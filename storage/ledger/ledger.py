@@ -11,6 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 from storage.errors import InputError, OverspendError, RefusedError, StorageError
 from storage.ledger import marks
 from storage.ledger.accounts import (
+    ROW,
     Account,
     account_names,
     account_terms,
@@ -191,6 +192,7 @@ class Ledger:
         idealised_allowed: bool = False,
         relation: str = DEFAULT_RELATION,
         deltas: Mapping[str, Any] | None = None,
+        unit: str = ROW,
     ) -> Account:
         """Open an account for a population; opening it again with the same terms changes nothing.
 
@@ -209,6 +211,8 @@ class Ledger:
             The neighbouring relation that its guarantees are stated under.
         deltas : mapping, optional
             The series of deltas that later caps may spend; the policy's own JSON.
+        unit : str
+            What is protected: a row, or a person.
 
         Raises
         ------
@@ -228,10 +232,11 @@ class Ledger:
                     idealised_allowed=idealised_allowed,
                     relation=relation,
                     deltas=deltas,
+                    unit=unit,
                 )
-            asked = (cap, tuple(disjoint_from), group_size, idealised_allowed, relation)
+            asked = (cap, tuple(disjoint_from), group_size, idealised_allowed, relation, unit)
             stands = (present.cap, present.disjoint_from, present.group_size, present.idealised_allowed)
-            if asked != (*stands, present.relation):
+            if asked != (*stands, present.relation, present.unit):
                 raise InputError(
                     f"account {name!r} exists with other properties ({_describe(present)}); "
                     "use it as it is, or raise its cap explicitly"
@@ -784,13 +789,15 @@ def _reopen(entries: Entries, name: str, opened: Mapping[str, Any]) -> Account:
         idealised_allowed=bool(opened["idealised_allowed"]),
         relation=opened.get("relation", DEFAULT_RELATION),
         deltas=opened.get("deltas"),
+        unit=opened.get("unit", ROW),
     )
 
 
 def _describe(account: Account) -> str:
     cap = f"cap epsilon {account.cap.epsilon:g} at delta {account.cap.delta:g}" if account.cap else "public, no cap"
     idealised = "allowed" if account.idealised_allowed else "not allowed"
-    return f"{cap}, group size {account.group_size}, idealised numerics {idealised}, relation {account.relation}"
+    size = f"group size {account.group_size}" if account.unit == ROW else "people"
+    return f"{cap}, {size}, idealised numerics {idealised}, relation {account.relation}"
 
 
 def _require_plan(plan: PlanRequest) -> None:

@@ -213,4 +213,5 @@ def read_csv(path: str | Path, options: ReadOptions) -> Source:
         parts=parts,
         tallies={part: tallies[part] for part in parts},
         table=table_of(schema, options),
+        people=schema.people,
     )

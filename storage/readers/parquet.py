@@ -150,6 +150,7 @@ def _declared(path: Path, options: ReadOptions, schema: Schema) -> Source:
         parts={part: TableRows(files, schema, options.on_violation, tallies[part]) for part, files in places.items()},
         tallies={part: tallies[part] for part in places},
         table=table_of(schema, options),
+        people=schema.people,
     )
 
 

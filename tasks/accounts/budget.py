@@ -420,6 +420,8 @@ class BudgetReport(TypedDict):
     epsilon_left: float | None
     filter: str
     group_size: int
+    unit: str
+    meaning: str
     relation: str
     reserved: list[str]
     disjoint: list[DisjointLine]
@@ -435,10 +437,10 @@ def budget_report(dataset: str) -> BudgetReport:
 
     Public sets have no cap; what is shown is what their runs would have cost at delta 1e-5.
     """
-    find_dataset(dataset)
+    unit = find_dataset(dataset).unit
     ledger = open_ledger()
     account = open_catalog().account_of(dataset)
-    cap = account.cap
+    cap, group = account.cap, account.group_size
     reading = _reading(_records(ledger, account.name), cap, ledger.terms(account.name))
     charges = ledger.charges_by_party(account.name)
     # A joint release is every party's charge; it is described once and shown by all.
@@ -453,7 +455,9 @@ def budget_report(dataset: str) -> BudgetReport:
         "delta_spent": reading.delta,
         "epsilon_left": reading.left,
         "filter": reading.filter,
-        "group_size": account.group_size,
+        "group_size": group,
+        "unit": str(unit),
+        "meaning": unit.meaning("whose ε is counted here", group) if group > 1 else unit.meaning(),
         "relation": account.relation,
         "reserved": [one.name for one in ledger.reservations(account.name)],
         "disjoint": [

@@ -57,7 +57,7 @@ def public_sample(name: str, rows: int, seed: int) -> PublicSample:
     Raises
     ------
     RefusedError
-        If the set is private: what an audit prints is about its rows.
+        If the set is private: what an audit prints is about its rows; or if its rows are people's.
     InputError
         If it has real labels, or too few rows of two classes.
     """
@@ -65,6 +65,11 @@ def public_sample(name: str, rows: int, seed: int) -> PublicSample:
     if dataset.private:
         raise RefusedError(
             f"{name} is private: audits run on synthetic rows and on rows of public data sets, never on private ones"
+        )
+    if dataset.person:
+        raise RefusedError(
+            f"the rows of {name} are people's ({dataset.person}), and this audit exchanges one row: take rows that are "
+            "records of their own; unitball audit ALGORITHM holds a person with many rows against every algorithm"
         )
     if len(dataset.classes) < 2:
         raise InputError(f"{name} has real labels; an audit needs a public set with classes")

@@ -107,6 +107,7 @@ def _is_known(horizons: list[Horizon], version: str) -> bool:
 
 def _compared(layout: Layout, horizons: list[Horizon], version: DatasetRef) -> Difference:
     """Compare a version with the last one that was, and with those that were before rows went."""
+    _require_rows(version)
     before: list[str] = []
     for known in (one for horizon in horizons for one in horizon.versions):
         if known == version.version:
@@ -119,6 +120,14 @@ def _compared(layout: Layout, horizons: list[Horizon], version: DatasetRef) -> D
     gone = [earlier for earlier, later in pairwise(before) if later not in grown or horizons[-1].participations > 1]
     refs = {one: dataset_ref(layout, one) for one in {before[-1], *gone}}
     return difference(layout, version, refs[before[-1]], tuple(refs[one] for one in gone))
+
+
+def _require_rows(version: DatasetRef) -> None:
+    if version.person:
+        raise RefusedError(
+            f"the rows of {version.name} are people's ({version.person}), who come back in other nights, and horizons "
+            "add up new rows: train on each version as a whole, without --horizon"
+        )
 
 
 def _require_arriving(name: str, found: Difference, participations: int) -> None:
@@ -177,8 +186,11 @@ def drafted_horizon(config: TrainingConfig, version: DatasetRef) -> Horizon:
     ------
     InputError
         If another one stands.
+    RefusedError
+        If the rows are people's.
     """
     assert config.horizon is not None
+    _require_rows(version)
     horizons = open_catalog().horizons(config.dataset)
     everything = Difference(np.arange(version.rows, dtype=np.int64), 0, 0, appended=True)
     fresh = Horizon(

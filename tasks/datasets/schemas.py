@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 
 from storage.atomic import write_bytes
 from storage.columns.column import Column, named_twice
-from storage.columns.types import Category, Label
+from storage.columns.types import Category, Label, Person
 from storage.errors import InputError
 from storage.fingerprints import Duplicates, Fingerprints
+from storage.people import identifiers, keyed_digests
 from storage.readers.arrow_batches import open_parquet
 from storage.readers.files import LONGEST_LINE, open_binary, reading, require_file
 from storage.readers.raw import PARQUET, RawRows, expected_rows, header_of, raw_rows
@@ -235,6 +236,13 @@ class SchemaReport:
     columns : list of ColumnReport
     duplicates : Duplicates
         Among the rows that are in order.
+    people : str
+        The column that names whose row it is; empty where none does.
+    repeated : dict of str to (int, int, int)
+        Of that column, or without one of ignored columns whose values repeat: different values, rows that have one,
+        and the most rows of one value.
+    named : dict
+        Digests of what was met so far; empty in the end.
     """
 
     rows: int = 0
@@ -245,6 +253,9 @@ class SchemaReport:
     hopeless_rows: int = 0
     columns: list[ColumnReport] = field(default_factory=list)
     duplicates: Duplicates = field(default_factory=lambda: Duplicates(0, 1))
+    people: str = ""
+    repeated: dict[str, tuple[int, int, int]] = field(default_factory=dict)
+    named: dict[str, list[NDArray[np.uint64]]] = field(default_factory=dict)
 
 
 def check_schema(path: Path, rows: Path) -> SchemaReport:
@@ -282,6 +293,12 @@ def check_schema(path: Path, rows: Path) -> SchemaReport:
     if not report.rows:
         raise InputError(f"{rows} holds no rows; it must hold at least one")
     report.duplicates = prints.duplicates()
+    for name, digests in report.named.items():
+        counts = np.unique(np.concatenate(digests), return_counts=True)[1]
+        if schema.people is not None or counts.max(initial=0) > 1:
+            report.repeated[name] = (len(counts), int(counts.sum()), int(counts.max(initial=0)))
+    report.named.clear()
+    report.people = "" if schema.people is None else schema.people.column
     return report
 
 
@@ -348,7 +365,13 @@ def _count(report: SchemaReport, schema: Schema, block: RawRows, prints: Fingerp
     report.missing_rows += int(missing.sum())
     report.outside_rows += int(outside.sum())
     report.hopeless_rows += int(hopeless.sum())
-    inputs = [found.encoded.values for found in examined if not isinstance(found.column, Label)]
+    for column in schema.columns:
+        if column.name in cells and (isinstance(column, Person) or (not column.used and schema.people is None)):
+            names = identifiers(cells[column.name])
+            known = names[[name is not None and name not in schema.missing for name in names] & alive]
+            # Without a key: they are kept for this count alone, in this process.
+            report.named.setdefault(column.name, []).append(keyed_digests(known, b""))
+    inputs = [found.encoded.values for found in examined if found.column.width]
     prints.add(np.concatenate(inputs, axis=1)[alive & ~missing & ~outside])
 
 

@@ -18,6 +18,7 @@ from dpalgos.models import Artefact, decode
 from storage.confined import admitted_memory, confined
 from storage.documents import parse_json
 from storage.errors import InputError, RefusedError, StorageError
+from storage.ledger.accounts import PERSON, ROW
 from storage.ledger.charges import DEFAULT_RELATION, AccountTerms, Cap, ReleaseCharge
 from storage.ledger.entries import Kind
 from storage.ledger.moving import FIELDS, linked, unlike
@@ -42,7 +43,7 @@ from tasks.tracking.results import Proved, RunResult, proved_of
 _CLOSE = 1e-5
 _FILES = ("manifest.json", "arrays.npz")
 _CHARGE = {"plan", "partition", "parties", "guarantee", "label"}
-_ACCOUNT = {"cap", "disjoint_people", "disjoint_from", "group_size", "idealised_allowed", "relation", "deltas"}
+_ACCOUNT = {"cap", "disjoint_people", "disjoint_from", "group_size", "idealised_allowed", "relation", "deltas", "unit"}
 _STATED = {"epsilon_spent": "epsilon", "delta_spent": "delta", "mu_spent": "mu"}
 _HERE, _SIGNER, _PARTIES = "derived here", "the signer's", "the parties' own"
 _PLAN = {
@@ -423,6 +424,8 @@ def _guarantees(contents: _Contents) -> str:
         where = (sorted(planned.payers), planned.charged_partition, planned.stream_key if stream else "")
         if (sorted(content["parties"]), content["partition"], content.get("stream", "")) != where:
             raise _RefutedError(f"release {key[:12]} was charged to others than those whose rows it reads")
+        if planned.setting.rows_per_person != said.dataset.rows_per_person:
+            raise _RefutedError(f"release {key[:12]} was priced for other people than those whose rows it reads")
         if said.dataset.private and charge["account"] != said.dataset.account:
             raise _RefutedError(f"release {key[:12]} was charged to {charge['account']}, not to {said.dataset.account}")
     return "derived here from each algorithm, as charged"
@@ -439,6 +442,9 @@ def _charged_with(
     size = account["group_size"]
     if type(size) is not int or size < 1:
         raise _RefutedError(f"account {plan['account']} has {size!r} rows a person")
+    unit = PERSON if contents.plan.identity.dataset.person else ROW
+    if account.get("unit", ROW) != unit or (unit == PERSON and size > 1):
+        raise _RefutedError(f"account {plan['account']} is of another unit than the rows, whose unit is a {unit}")
     charges = [one for one in contents.of(Kind.CHARGE, Kind.RECHARGE) if one["content"]["plan"] == plan["sequence"]]
     places = {one["content"]["partition"] for one in charges}
     if sorted(one["subject"] for one in charges) != sorted(content["releases"]) or places != {content["partition"]}:

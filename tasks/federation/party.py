@@ -114,8 +114,15 @@ def own_name(dataset: str) -> str:
     ------
     InputError
         If it holds no party's own file, or several parties'.
+    RefusedError
+        If its rows are people's.
     """
     reference = find_dataset(dataset)
+    if reference.person:
+        raise RefusedError(
+            f"the rows of {dataset} are people's ({reference.person}), and federated runs count rows: one person's "
+            "rows at two parties would be two records; train at one party, with unitball train"
+        )
     parties = [name for name, _ in origins(current_layout(), reference)]
     if len(parties) != 1 or not reference.private:
         raise InputError(

@@ -86,7 +86,8 @@ class Expectation:
 
     Attributes
     ----------
-    rows, dimension, parties : int
+    rows, rows_per_person, dimension, parties : int
+        Records, and rows of each at most.
     releases : int
         That read rows.
     candidates : int
@@ -107,6 +108,7 @@ class Expectation:
     """
 
     rows: int
+    rows_per_person: int
     dimension: int
     parties: int
     releases: int
@@ -158,18 +160,19 @@ def expect(
     works = [(release, release.build().work(release.setting)) for release in releases]
     kept = sum(work.kept for _, work in works)
     streamed = kept > limit
-    numbers = dataset.rows * dataset.dimension
+    numbers = dataset.most_rows * dataset.dimension
     read = sum(_numbers(release) * (work.passes if streamed and work.kept else 1) for release, work in works)
     start = _START + (_NEW_ROOT if new_root else 0.0)
     seconds = (start + _RECORD + _TASK * len(releases)) / speeds.interpreted
     seconds += numbers * _STORE * to_store / speeds.interpreted
-    seconds += dataset.test_rows * dataset.dimension * _ENCODE / speeds.interpreted
+    seconds += dataset.test_rows * dataset.rows_per_person * dataset.dimension * _ENCODE / speeds.interpreted
     seconds += sum(_seconds(release, work, speeds, streamed) for release, work in works)
     maps = [] if mapped else [release for release in plan.projections if not release.reads_rows]
     tested = 1.0 + dataset.test_rows / max(dataset.rows, 1)
     seconds += tested * sum(_seconds(release, release.build().work(release.setting), speeds, False) for release in maps)
     return Expectation(
         rows=dataset.rows,
+        rows_per_person=dataset.rows_per_person,
         dimension=dataset.dimension,
         parties=len({party for release in releases for party in release.parties}),
         releases=len(releases),
@@ -199,14 +202,15 @@ def _memory(
     Rows are mapped and dealt; public maps are made; releases read blocks, keep rows or hold them, and add up; test rows
     are scored.
     """
-    block = min(dataset.rows, RowFormat(dataset.dimension, dataset.labels).block_rows)
+    block = min(dataset.most_rows, RowFormat(dataset.dimension, dataset.labels).block_rows)
     mapping = [one.build().work(one.setting) for one in maps]
     reading = block * (4 * _READING * dataset.dimension + max((work.row for work in mapping), default=0))
-    scores = 8 * _SCORED * (dataset.test_rows or dataset.rows // 5) * max(len(dataset.classes), 1)
+    tested = (dataset.test_rows or dataset.rows // 5) * dataset.rows_per_person
+    scores = 8 * _SCORED * tested * max(len(dataset.classes), 1)
     stages = [reading + scores, *(work.held for work in mapping)]
     if stored_first:
-        dealt = min(_DEALT, 8 * dataset.rows * dataset.dimension)
-        stages.append(8 * _STORING * block * dataset.dimension + _POSITION * dataset.rows + dealt)
+        dealt = min(_DEALT, 8 * dataset.most_rows * dataset.dimension)
+        stages.append(8 * _STORING * block * dataset.dimension + _POSITION * dataset.most_rows + dealt)
     for level in {release.upstream for release, _ in works}:
         side_by_side = [(release, work) for release, work in works if release.upstream == level]
         summing = [
@@ -226,7 +230,7 @@ def _candidates(release: PlannedRelease) -> int:
 
 
 def _numbers(release: PlannedRelease) -> int:
-    return release.setting.rows * release.setting.dimension
+    return release.setting.most_rows * release.setting.dimension
 
 
 def _seconds(release: PlannedRelease, work: Work, speeds: Speeds, streamed: bool) -> float:

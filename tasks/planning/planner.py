@@ -260,6 +260,7 @@ class _Draft:
                 neighbours=self.neighbours,
                 trust=self.resolved.trust,
                 noise_factor=self.trust.build().noise_factor(len(group)),
+                rows_per_person=self.shards[0].dataset.rows_per_person,
             )
             # One upstream release serves all; several are one a party, in the parties' order.
             upstream = () if not uses else (uses[index] if len(uses) > 1 else uses[0],)
@@ -310,6 +311,7 @@ class _Draft:
             neighbours=self.neighbours,
             trust=trust,
             noise_factor=self._trust(trust).build().noise_factor(len(held_out)),
+            rows_per_person=dataset.rows_per_person,
         )
         return tuple(
             self._release(spec, loss, held_out, setting, path, f"{spec.name} of held-out rows")

@@ -169,6 +169,11 @@ def _spec(dataset: DatasetRef, config: TrainingConfig, files: Sequence[tuple[str
             f"the partition {name!r} depends on what rows contain and {dataset.name} is private; "
             f"use even, sized or the parties' own files"
         )
+    if cls.content_dependent and dataset.person:
+        raise RefusedError(
+            f"the partition {name!r} goes by the label of each row, and the rows of {dataset.name} are people's, who "
+            f"are dealt with all theirs; use even, sized or the parties' own files"
+        )
     offered: dict[str, object] = {
         "parties": config.parties,
         "sizes": list(config.sizes) if config.sizes else None,

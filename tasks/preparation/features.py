@@ -104,10 +104,12 @@ def map_features(dataset: DatasetRef, features: Sequence[FeatureStep]) -> Datase
             f"{', '.join(one.label for one in features)} as stored do not map rows of {dataset.dimension} features to "
             f"{features[-1].dimension}; unitball doctor --clean removes damaged releases"
         )
+    row_map = _through(maps)
     return transform_dataset(
         current_layout(),
         dataset,
-        _counted(_through(maps), dataset.rows + dataset.test_rows),
+        # How many rows people have is nobody's business.
+        row_map if dataset.person else _counted(row_map, dataset.rows + dataset.test_rows),
         normalisation=dataset.normalisation,
         recipe=features[-1].key,
         dimension=features[-1].dimension,

@@ -114,14 +114,14 @@ def kept_rows(shard: ShardRef, rows: StoredRows, features: RowFeatures) -> Store
     """
     layout = current_layout()
     # Rows in an object store are kept nowhere else.
-    if not features.kept or rows.parts or rows.count < _FEWEST_ROWS:
+    if not features.kept or rows.parts or rows.stored < _FEWEST_ROWS:
         return None
     key = map_key(features)
     found = open_mapped(layout, shard, rows, key)
     if found is not None:
         return found
     try:
-        if 4 * rows.count * features.dimension > _SHARE_OF_DISK * shutil.disk_usage(layout.root).free:
+        if 4 * rows.stored * features.dimension > _SHARE_OF_DISK * shutil.disk_usage(layout.root).free:
             return None
         return write_mapped(layout, shard, rows, key, features.dimension, partial(seen_through, features))
     except (StorageError, OSError):

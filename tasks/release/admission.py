@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from dpalgos.algorithms import require_people
 from dpalgos.guarantees import Numerics
 from storage.datasets import dataset_ref
 from storage.errors import RefusedError
@@ -94,6 +95,10 @@ def _admissible(
     readers = [release for release in releases if release.reads_rows]
     for release in readers:
         _require_bound(release, by_party)
+    if any(shard.dataset.person for shard in shards):
+        # By what is declared, and not by how many rows somebody has.
+        for release in readers:
+            require_people(type(release.build()))
     for release in readers:
         release.trust_model().require(release.build(), release.setting)
     for release in readers:
@@ -173,13 +178,16 @@ def _require_stored(shards: Sequence[ShardRef]) -> None:
     layout = current_layout()
     for dataset in {shard.dataset for shard in shards}:
         stored = dataset_ref(layout, dataset.version)
-        if (stored.visibility, stored.private and stored.account) != (
+        if (stored.visibility, stored.private and stored.account, stored.person, stored.rows_per_person) != (
             dataset.visibility,
             dataset.private and dataset.account,
+            dataset.person,
+            dataset.rows_per_person,
         ):
+            of = f", at most {stored.rows_per_person} of each {stored.person}" if stored.person else ""
             raise RefusedError(
                 f"the reference to {dataset.name} does not say what is stored: version {dataset.version} holds "
-                f"{stored.visibility} rows of account {stored.account}"
+                f"{stored.visibility} rows of account {stored.account}{of}"
             )
     for shard in shards:
         if open_shard(layout, shard).count != shard.rows:
@@ -197,12 +205,14 @@ def _require_bound(release: PlannedRelease, shards: Mapping[str, ShardRef]) -> N
             "data version": release.dataset,
             "partition": release.partition,
             "number of rows": rows,
+            "rows of a person": release.setting.rows_per_person,
         }
         found = {
             "account": shard.dataset.account,
             "data version": shard.dataset.version,
             "partition": shard.partition,
             "number of rows": shard.rows,
+            "rows of a person": shard.dataset.rows_per_person,
         }
         for what, value in planned.items():
             if found[what] != value:

@@ -75,9 +75,11 @@ class Measured:
         return Measured(self.metrics | other.metrics, confusion, [*self.roc, *other.roc], calibration)
 
 
-def _scored(rows: Rows) -> tuple[Floats, NDArray[np.generic]]:
-    scores, labels, _ = zip(*rows.blocks(), strict=True)
-    return np.concatenate(scores), np.concatenate(labels)
+def _scored(rows: Rows) -> tuple[Floats, NDArray[np.generic], Floats | None]:
+    """Return scores, labels and weights: of a person with k rows each weighs 1/k, so that metrics are over people."""
+    scores, labels, shares = zip(*rows.blocks(), strict=True)
+    weights = None if shares[0] is None else 1.0 / np.concatenate(shares)
+    return np.concatenate(scores), np.concatenate(labels), weights
 
 
 def _measure(maps: RowMaps, shard: ShardRef) -> Measured:
@@ -87,25 +89,26 @@ def _measure(maps: RowMaps, shard: ShardRef) -> Measured:
 
 def measure_rows(rows: Rows, dataset: DatasetRef) -> Measured:
     """Measure exactly a model whose scores stand in place of the features, of public rows."""
-    scores, labels = _scored(rows)
+    scores, labels, weights = _scored(rows)
     if dataset.labels is Labels.REAL:
-        return Measured(regression_metrics(np.asarray(labels, dtype=np.float64), scores[:, 0]))
+        return Measured(regression_metrics(np.asarray(labels, dtype=np.float64), scores[:, 0], weights))
     classes = len(dataset.classes)
     kept = ~null_records(scores, labels, classes)
     truth, known = np.asarray(labels[kept], dtype=np.int64), scores[kept]
-    counts = confusion_matrix(truth, predicted_classes(known), max(classes, 2))
-    metrics = classification_metrics(truth, known, classes) | recalls(counts, dataset.classes)
-    return Measured(metrics, counts, _curves(truth, known))
+    weights = None if weights is None else weights[kept]
+    counts = confusion_matrix(truth, predicted_classes(known), max(classes, 2), weights)
+    metrics = classification_metrics(truth, known, classes, weights) | recalls(counts, dataset.classes)
+    return Measured(metrics, counts, _curves(truth, known, weights))
 
 
-def _curves(truth: Ints, scores: Floats) -> list[Floats]:
+def _curves(truth: Ints, scores: Floats, weights: Floats | None) -> list[Floats]:
     """Return the ROC of each class against the others, thinned for drawing; none where a class does not occur."""
     curves = []
     for column, label in enumerate([1] if scores.shape[1] == 1 else range(scores.shape[1])):
         positive = truth == label
         if positive.all() or not positive.any():
             return []
-        false, true, _ = roc_curve(positive, scores[:, column])
+        false, true, _ = roc_curve(positive, scores[:, column], sample_weight=weights)
         curve = np.stack([false, true], axis=1)
         curves.append(curve[np.unique(np.linspace(0, len(curve) - 1, _CURVE_POINTS).astype(int))])
     return curves

@@ -155,6 +155,7 @@ def _planned(
             classes=len(dataset.classes),
             neighbours=relation_of(dataset.name),
             trust=Trust.CENTRAL,
+            rows_per_person=dataset.rows_per_person,
         ),
         trust=trust,
         parties=(shard.party,),

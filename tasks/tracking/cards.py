@@ -41,11 +41,11 @@ def model_card(
         command = command.replace("unitball train", "unitball federate --roster roster.yaml", 1)
     parts = {
         f"{dataset.name}.{result.algorithm}": _trained_on(config, dataset, plan, elsewhere=elsewhere),
-        "Guarantee": _guarantee(result) + (_of_people(dataset, plan, result) if not elsewhere else ""),
+        "Guarantee": _guarantee(result) + _of_several(dataset, plan, result, 1 if elsewhere else _group(dataset)),
         "Claim": _claim(result),
         "Spent and left": _spent_elsewhere(result) if elsewhere else _spent(dataset, plan, result),
         "How good it is": _measured(dataset, result),
-        "Not covered": "\n".join(f"- {one}" for one in _outside(dataset, result, elsewhere=elsewhere)),
+        "Not covered": "\n".join(f"- {one}" for one in _outside(dataset, result, 1 if elsewhere else _group(dataset))),
         "Reproduce": f"    {command}\n\n{_versions(dataset, result)}",
     }
     return "\n\n".join(f"### {heading}\n\n{text}" for heading, text in parts.items() if text)
@@ -60,10 +60,10 @@ def _trained_on(config: TrainingConfig, dataset: DatasetRef, plan: RunPlan, *, e
         kept = "study " + dataset.name + ", each with root and account of its own"
     labels = f"{len(dataset.classes)} classes" if dataset.classes else "a number"
     held_out = sum(plan.evaluations[0].setting.sizes) if plan.evaluations else 0
-    aside = f"; {held_out:,} rows were held out to measure it" if held_out else ""
+    aside = f"; {held_out:,} {dataset.unit.several} were held out to measure it" if held_out else ""
     chosen = f"\n\nChosen from public facts: {'; '.join(plan.reasons)}." if plan.reasons else ""
     return (
-        f"Trained by `{plan.system}` on {sum(sizes.values()):,} rows of {parties} of the {kept}, "
+        f"Trained by `{plan.system}` on {sum(sizes.values()):,} {dataset.unit.several} of {parties} of the {kept}, "
         f"trust {plan.trust}, to predict {labels}{aside}.{chosen}"
     )
 
@@ -73,29 +73,39 @@ def _guarantee(result: RunResult) -> str:
     if proved is None:
         return "None is proved: the model may reveal rows that it was trained on."
     return (
-        f"{_sentence(proved)}\n\nPrecisely: {proved.statement()}, {proved.neighbours}, {proved.numerics} numerics."
-        + (f" Assumed: {'; '.join(proved.assumptions)}." if proved.assumptions else "")
+        f"{_sentence(proved)}\n\nPrecisely: {proved.statement()} for a {proved.unit}, {proved.neighbours}, "
+        f"{proved.numerics} numerics." + (f" Assumed: {'; '.join(proved.assumptions)}." if proved.assumptions else "")
     )
 
 
-def _of_people(dataset: DatasetRef, plan: RunPlan, result: RunResult) -> str:
-    """Return what a person loses where the account protects people of several rows."""
-    size = budget_report(dataset.name)["group_size"]
-    if result.proved is None or size == 1:
+def _group(dataset: DatasetRef) -> int:
+    """Return how many rows one person has by the word of the account's owner."""
+    return budget_report(dataset.name)["group_size"]
+
+
+def _of_several(dataset: DatasetRef, plan: RunPlan, result: RunResult, group: int) -> str:
+    """Return what the guarantee is for somebody with several rows."""
+    if result.proved is None:
         return ""
-    epsilon = epsilon_of_person(plan, size)
-    loss = f"ε = {rounded_up(epsilon, 3):g}" if math.isfinite(epsilon) else "no finite ε"
-    return f"\n\nThat is of one row. A person of up to {size} rows: {loss} at δ = {plan.delta:g}, for all these rows."
+    size = group if group > 1 else 5
+    loss = ""
+    if not dataset.person:
+        epsilon = epsilon_of_person(plan, size)
+        loss = f"ε = {rounded_up(epsilon, 3):g}" if math.isfinite(epsilon) else "no finite ε"
+        loss = f"for whom it is {loss} at δ = {plan.delta:g}"
+    return f"\n\n{dataset.unit.meaning(loss, size)}"
 
 
 def _sentence(proved: Proved) -> str:
-    """Return the definition of (epsilon, delta)-DP as a sentence about one record."""
+    """Return the definition of (epsilon, delta)-DP as a sentence about one row or person."""
     factor = rounded_up(math.exp(min(proved.epsilon, 700.0)), 3)
-    other = "absent" if proved.neighbours == "replace-special" else "another one"
+    other = f"{proved.unit} been absent"
+    if proved.neighbours != "replace-special":
+        other = f"{proved.unit} had other rows, or none" if proved.person else "row been another one"
     rest = f", plus a remainder of {rounded_up(proved.delta, 2):g}" if proved.delta else ""
     return (
         "Whatever anybody may conclude from the model, and from all else that this run released, is at most "
-        f"{factor:g} times as probable as it would have been had any one record been {other}{rest}."
+        f"{factor:g} times as probable as it would have been had any one {other}{rest}."
     )
 
 
@@ -179,15 +189,12 @@ def _accuracy(result: RunResult) -> str:
     ) + (margins if "accuracy_low" in result.metrics else "")
 
 
-def _outside(dataset: DatasetRef, result: RunResult, *, elsewhere: bool) -> list[str]:
+def _outside(dataset: DatasetRef, result: RunResult, group: int) -> list[str]:
     outside = []
     if dataset.private:
-        size = 1 if elsewhere else budget_report(dataset.name)["group_size"]
-        outside.append(
-            "people with several rows: the guarantee is of one row"
-            if size == 1
-            else f"people with more than {size} rows"
-        )
+        if not dataset.person:
+            several = "several rows: the guarantee is of one row" if group == 1 else f"more than {group} rows"
+            outside.append(f"people with {several}")
         outside.append("how long training took, beyond a declared deadline")
     if result.proved is not None and result.proved.numerics == "idealised":
         outside.append("what floating-point noise reveals: the proof is in real arithmetic")

@@ -178,6 +178,7 @@ def compare_models(
         classes=len(new.dataset.classes),
         neighbours=relation_of(new.dataset.name),
         trust=Trust.CENTRAL,
+        rows_per_person=held_out.dataset.rows_per_person,
     )
     if not held_out.dataset.private:
         exact = Discordance(budget=GaussianMu(1.0)).statistic(

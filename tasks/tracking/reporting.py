@@ -87,7 +87,7 @@ def describe(
             "neighbours": proved.neighbours if proved else None,
             "numerics": proved.numerics if proved else None,
         },
-        params={**params, "normalisation": plan.normalisation},
+        params={**params, "normalisation": plan.normalisation, "unit": str(dataset.unit)},
         metrics={name: float(value) for name, value in numbers.items() if value is not None},
         # The step is the type I error in thousandths.
         curves={"trade_off": {round(1000 * level): missed for level, missed in proved.trade_off}} if proved else {},
@@ -140,16 +140,16 @@ def run_report(
 def _children(plan: RunPlan, result: RunResult) -> tuple[Entries, ...]:
     """Return one child a party: its rows, what it has paid, and how its own model does where it has one."""
     params = {"epsilon": plan.epsilon, "delta": plan.delta}
-    sizes = plan.rows()
+    sizes, counted = plan.rows(), "people" if result.identity.dataset.person else "rows"
     if len(sizes) > _MOST_CHILDREN:
-        return (Entries(name="all parties", params=params, metrics={"rows": float(sum(sizes.values()))}),)
+        return (Entries(name="all parties", params=params, metrics={counted: float(sum(sizes.values()))}),)
     spent = epsilon_by_party(plan) or {}
     return tuple(
         Entries(
             name=f"party {party}",
             params=params,
             metrics={
-                "rows": float(rows),
+                counted: float(rows),
                 **({"epsilon_spent": spent[party], "delta_spent": float(result.delta_spent or 0)} if spent else {}),
                 **shown_metrics(result.by_party.get(party, {})),
             },

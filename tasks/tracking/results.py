@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import NamedTuple
 
-from pydantic import BaseModel, SerializeAsAny
+from pydantic import BaseModel, SerializeAsAny, SerializerFunctionWrapHandler, model_serializer
 
 from dpalgos.accounting.composition import compose
 from dpalgos.accounting.trade_off import TYPE_I_ERRORS, gaussian_mu, trade_off
 from dpalgos.guarantees import PureEpsilon
 from dpalgos.margins import is_measured
 from dpalgos.validation import rounded_up
-from storage.refs import DatasetRef, ReleaseRef
+from storage.refs import DatasetRef, ReleaseRef, Unit
 from storage.results import append, is_recorded
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.plans import RunIdentity, RunPlan
@@ -50,6 +50,8 @@ class Proved(BaseModel, frozen=True):
         see :mod:`dpalgos.accounting.trade_off`.
     neighbours, trust, numerics : str
     assumptions : tuple of str
+    person : str
+        The column that names the people who are protected; empty where a row is.
     """
 
     epsilon: float
@@ -60,15 +62,27 @@ class Proved(BaseModel, frozen=True):
     trust: str
     numerics: str
     assumptions: tuple[str, ...] = ()
+    person: str = ""
+
+    @model_serializer(mode="wrap")
+    def _as_before(self, serialise: SerializerFunctionWrapHandler) -> dict[str, object]:
+        found: dict[str, object] = serialise(self)
+        # What is proved of rows is written as it was before there were people.
+        return {name: value for name, value in found.items() if name != "person" or value}
+
+    @property
+    def unit(self) -> Unit:
+        """What is protected."""
+        return Unit(self.person)
 
     def statement(self, digits: int = 4) -> str:
         """Return ``(epsilon, delta)-DP``, rounded up."""
         return f"({rounded_up(self.epsilon, digits):g}, {rounded_up(self.delta, 2):g})-DP"
 
     def __str__(self) -> str:
-        """Epsilon, delta, the neighbouring relation, the numerics and what is assumed."""
+        """Epsilon, delta, what is protected, the neighbouring relation, the numerics and what is assumed."""
         assumed = "".join(f"; assumed: {one}" for one in self.assumptions)
-        return f"{self.statement()} under {self.neighbours}, {self.numerics} numerics{assumed}"
+        return f"{self.statement()} for a {self.unit} under {self.neighbours}, {self.numerics} numerics{assumed}"
 
     def summary(self) -> str:
         """Return the statement, and mu where every release is Gaussian, rounded up."""
@@ -78,8 +92,8 @@ class Proved(BaseModel, frozen=True):
         """Return what the trade-off curve says of an attack that accuses 5 % of others wrongly."""
         missed = next((missed for alarms, missed in self.trade_off if alarms == _FALSE_ALARMS), 0.0)
         return (
-            f"Whoever guesses whether a row was there, and is wrong about {_FALSE_ALARMS:.0%} of those that were not, "
-            f"recognises at most {rounded_up(100 * (1 - missed), 3):g} % of those that were."
+            f"Whoever guesses whether a {self.unit} was there, and is wrong about {_FALSE_ALARMS:.0%} of those that "
+            f"were not, recognises at most {rounded_up(100 * (1 - missed), 3):g} % of those that were."
         )
 
 
@@ -174,6 +188,7 @@ def proved_of(plan: RunPlan) -> Proved | None:
         trust=str(plan.trust),
         numerics="exact" if all(item.numerics == "exact" for item in every) else "idealised",
         assumptions=tuple(sorted({text for item in every for text in item.assumptions})),
+        person=plan.identity.dataset.person,
     )
 
 
@@ -227,7 +242,7 @@ def summary(result: RunResult) -> str:
     lines = [f"**{result.algorithm}** on **{result.dataset}**, trust {result.trust}."]
     if result.proved:
         lines.append(
-            f"Proved: {result.proved.summary()} a party, "
+            f"Proved for a {result.proved.unit}: {result.proved.summary()} a party, "
             f"{result.proved.neighbours}, {result.proved.numerics} numerics. {result.proved.recognised()}"
         )
     else:
@@ -248,7 +263,8 @@ def shown_metric(result: RunResult, name: str, form: str = ".3f") -> str:
         return "–"
     if not is_measured(metrics, name):
         budget = f", ε = {rounded_up(result.epsilon_spent, 3):g}" if result.epsilon_spent else ""
-        return f"cannot be measured at this budget ({metrics['held_out_rows']:,.0f} rows{budget})"
+        held_out = f"{metrics['held_out_rows']:,.0f} {result.identity.dataset.unit.several}"
+        return f"cannot be measured at this budget ({held_out}{budget})"
     low, high = (metrics.get(f"{name}_{end}") for end in ("low", "high"))
     return f"{metrics[name]:{form}}" + ("" if low is None or high is None else f" ({low:{form}} to {high:{form}})")
 
@@ -288,7 +304,9 @@ def by_class(result: RunResult, most: int) -> list[str]:
     most_often = {name: metrics[of] for name in names if (of := f"predicted_{name}_high") in metrics}
     limits = [f"`{name}` for at most {100 * share:.3g} %" for name, share in most_often.items()]
     return ([f"Recall by class: {'; '.join(found)}."] if found else []) + (
-        [f"Predicts {', '.join(limits)} of the held-out rows (95 %)."] if limits else []
+        [f"Predicts {', '.join(limits)} of the held-out {result.identity.dataset.unit.several} (95 %)."]
+        if limits
+        else []
     )
 
 

@@ -19,6 +19,7 @@ from storage.layout import COLUMNS, FINGERPRINTS
 from storage.ledger.charges import Cap
 from storage.ledger.entries import Kind, reading
 from tasks.accounts.budget import budget_report
+from tasks.datasets import registration
 from tasks.datasets.registration import ingest
 from tasks.datasets.request import IngestRequest
 from tasks.runtime.settings import current_layout
@@ -119,6 +120,30 @@ def test_a_copy_under_another_name_is_refused(
     with reading(open_ledger_database()) as entries:
         refused = [(entry.subject, entry.content) for entry in entries.find(Kind.REFUSAL)]
     assert refused == [("other", {"visibility": "private"}), ("open", {"visibility": "public"})]
+
+
+def test_rows_that_an_account_of_rows_knows_do_not_become_people(
+    clinic: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spend, add a column of identifiers, ingest again: under any name and account nothing is refilled."""
+    monkeypatch.setattr(registration, "_source_of_rows", registration._source, raising=False)
+    before = budget_report("clinic")
+    path = tmp_path / "visits.csv"
+    path.write_text("".join(f"{line},{number // 3}\n" for number, line in enumerate(clinic.read_text().splitlines())))
+    schema = clinic.with_suffix(".yaml").read_text()
+    path.with_suffix(".yaml").write_text(f"{schema}  - {{name: Patient, type: person}}\n")
+    versions = sorted(current_layout().datasets.iterdir())
+    for name, account, told in (
+        ("visits", None, r"rows of visits are private rows of account 'clinic'"),
+        ("visits", "people-2026", r"rows of visits are private rows of account 'clinic'"),
+        ("visits", "clinic", r"account 'clinic' is of rows, which is fixed"),
+        ("clinic", None, r"account 'clinic' is of rows, which is fixed"),
+        ("clinic", "people-2026", r"rows of clinic are private rows of account 'clinic'"),
+    ):
+        with pytest.raises(RefusedError, match=told):
+            ingest(request_for(path, name, account=account))
+    assert budget_report("clinic") == before
+    assert sorted(current_layout().datasets.iterdir()) == versions
 
 
 def _sketched(table: Rows) -> ColumnSketches:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,9 @@ import pytest
 from storage.catalog import Catalog, Registration
 from storage.errors import InputError, OverspendError, RefusedError
 from storage.ledger.charges import Cap
+from storage.ledger.entries import Kind, reading
 from storage.ledger.ledger import Ledger
+from storage.people import People
 from storage.refs import Visibility
 from tests.support.forks import race
 from tests.support.ledgers import SumOfEpsilons, opened, release, request, spent
@@ -215,3 +218,85 @@ class TestAccounts:
         assert spent(ledger) == CAP.epsilon
         with pytest.raises(OverspendError):
             ledger.charge(request(release("one more", 0.01), partition="v5"), {"0": "rotated key"})
+
+
+PATIENTS = People("Patient", 8, "hospital-mrn")
+
+
+class TestPeople:
+    def test_an_account_has_one_unit_for_life(self, catalog: Catalog, ledger: Ledger) -> None:
+        _private(catalog, "visits", "v1", cap=CAP, people=PATIENTS)
+        assert catalog.account_of("visits").unit == "person"
+        assert catalog.get("visits").people == PATIENTS
+        with pytest.raises(RefusedError, match=r"account 'visits' is of people and visits does not say whose"):
+            _private(catalog, "visits", "v2")
+        with pytest.raises(RefusedError, match=r"is of people and claims does not say whose"):
+            _private(catalog, "claims", "c1", account="visits")
+        with pytest.raises(InputError, match=r"was opened for people, .*leave the group size 3 out"):
+            _private(catalog, "visits", "v2", people=PATIENTS, group_size=3)
+        with pytest.raises(InputError, match=r"unit 'person' and group size 3; .*counts once"):
+            _private(catalog, "claims", "c1", cap=CAP, people=People("Member"), group_size=3)
+        with pytest.raises(InputError, match=r"exists with other properties .*, people, idealised"):
+            ledger.open_account("visits", CAP)
+        assert [one.version for one in catalog.registrations()] == ["v1"]
+        assert [one.name for one in ledger.accounts()] == ["visits"]
+
+    def test_rows_do_not_become_people(self, catalog: Catalog, ledger: Ledger) -> None:
+        """With a recorded group size neither: the number of a person's rows is known there, and here it is not."""
+        _private(catalog, "visits", "v1", cap=CAP, group_size=5)
+        ledger.charge(request(release("model", 0.1), account="visits"), {"0": "key"})
+        for name in ("visits", "claims"):
+            with pytest.raises(RefusedError, match=r"account 'visits' is of rows, which is fixed: .*of type ignore"):
+                _private(catalog, name, "v2", account="visits", people=PATIENTS)
+        assert spent(ledger, "visits") == 0.5
+        assert [one.version for one in catalog.registrations()] == ["v1"]
+
+    @pytest.mark.parametrize(
+        "now", [People("Case", 8, "hospital-mrn"), People("Patient", 9, "hospital-mrn"), People("Patient", 8)]
+    )
+    def test_people_are_declared_once(self, catalog: Catalog, now: People) -> None:
+        _private(catalog, "visits", "v1", cap=CAP, people=PATIENTS)
+        with pytest.raises(RefusedError, match=r"were declared as column Patient of namespace hospital-mrn, at most 8"):
+            _private(catalog, "visits", "v2", people=now)
+        assert _private(catalog, "visits", "v2", people=PATIENTS).account == "visits"
+        # Another table of the account may name them by another column.
+        assert _private(catalog, "claims", "c1", account="visits", people=now).people == now
+
+    def test_people_of_a_namespace_have_one_account(self, catalog: Catalog, ledger: Ledger) -> None:
+        _private(catalog, "visits", "v1", cap=CAP, people=PATIENTS)
+        for options in ({}, {"disjoint_people": "others", "overlapping": ["visits"]}):
+            with pytest.raises(
+                RefusedError, match=r"namespace 'hospital-mrn' belong to account 'visits', .*--account vis"
+            ):
+                _private(catalog, "claims", "c1", cap=CAP, people=People("Member", 64, "hospital-mrn"), **options)
+        with pytest.raises(RefusedError, match="belong to account 'visits'"):
+            _private(catalog, "visits", "v2", cap=CAP, account="new", disjoint_people="others", people=PATIENTS)
+        assert [one.name for one in ledger.accounts()] == ["visits"]
+        # Of no namespace nothing is known.
+        _private(catalog, "claims", "c1", cap=CAP, people=People("Member"))
+        _private(catalog, "letters", "l1", cap=CAP, people=People("Member"))
+        assert [one.account for one in catalog.datasets()] == ["claims", "letters", "visits"]
+
+    def test_accounts_of_rows_are_written_as_ever(self, catalog: Catalog, path: Path) -> None:
+        _private(catalog, "visits", "v1", cap=CAP, people=PATIENTS)
+        _private(catalog, "clinic", "v1x", cap=CAP)
+        with reading(opened(path)) as entries:
+            person, row = entries.find(Kind.ACCOUNT)
+            assert person.content == {**row.content, "unit": "person"}
+            assert "people" not in entries.find(Kind.DATASET)[1].content
+
+    def test_a_restored_ledger_knows_the_unit(
+        self, catalog: Catalog, ledger: Ledger, path: Path, tmp_path: Path
+    ) -> None:
+        _public(catalog, "digits", "d1")
+        shutil.copy(path, tmp_path / "back-up")
+        _private(catalog, "visits", "v1", cap=CAP, people=PATIENTS)
+        ledger.charge(request(release("model", 0.5), account="visits"), {"0": "key"})
+        shutil.copy(tmp_path / "back-up", path)
+        again = Ledger(opened(path), SumOfEpsilons())
+        assert again.restore(by="owner", why="an older back-up") == ("visits",)
+        assert again.account("visits").unit == "person"
+        assert spent(again, "visits") == 0.5
+        assert again.verify() == []
+        with pytest.raises(RefusedError, match="is of people and visits does not say whose"):
+            _private(Catalog(opened(path)), "visits", "v2")

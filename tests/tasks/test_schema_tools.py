@@ -151,3 +151,16 @@ def test_a_column_that_is_always_missing_is_said(tmp_path: Path) -> None:
     report = check_schema(schema, path)
     assert [column.missing for column in report.columns] == [report.rows, 0]
     assert report.columns[1].unseen == ["2"]
+
+
+def test_people_and_values_that_repeat_are_said_to_the_owner(tmp_path: Path) -> None:
+    rows, schema = tmp_path / "rows.csv", tmp_path / "schema.yaml"
+    rows.write_text("id,note,age,sick\n7,a,50,no\n7.0,b,60,yes\n 7,c,70,no\n8,,20,yes\n,d,30,no\n")
+    text = "columns:\n  - {name: id, type: ignore}\n  - {name: note, type: ignore}\n"
+    text += '  - {name: age, type: numeric, range: [0, 100]}\n  - {name: sick, type: label, classes: ["no", "yes"]}\n'
+    schema.write_text(text)
+    report = check_schema(schema, rows)
+    assert (report.people, report.repeated, report.named) == ("", {"id": (2, 4, 3)}, {})
+    schema.write_text(text.replace("id, type: ignore", "id, type: person"))
+    report = check_schema(schema, rows)
+    assert (report.people, report.repeated, report.missing_rows) == ("id", {"id": (2, 4, 3)}, 1)

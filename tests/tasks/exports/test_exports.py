@@ -374,6 +374,7 @@ def _reordered(members: dict[str, bytes]) -> None:
         (lambda members: _entry(members, "plan", _lower_price), {"prices"}),
         (lambda members: _entry(members, "plan", lambda plan: plan["releases"].pop()), {"prices"}),
         (lambda members: _entry(members, "plan", lambda plan: plan["details"].update(spent_after=99.0)), {"cap"}),
+        (lambda members: _entry(members, "account", lambda account: account.update(unit="person")), {"prices"}),
         (lambda members: _entry(members, "output", lambda output: output.update(digest="0" * 64)), {"digests"}),
         (lambda members: _run(members, _half_epsilon), {"epsilon"}),
         (_forget_a_release, {"run"}),

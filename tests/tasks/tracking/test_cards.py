@@ -28,14 +28,15 @@ def test_the_card_of_a_private_model(root: Path, tmp_path: Path) -> None:
     card = card_of(configured(algorithm="noisy-gd", evaluation=True))
     for words in (
         "rows of 2 simulated parties of the private data set clinic (account clinic)",
-        "had any one record been another one, plus a remainder of 1e-05",
+        "had any one row been another one, plus a remainder of 1e-05",
         "at most 2.72 times as probable",
-        "Precisely: (1, 1e-05)-DP, replace-one, exact numerics",
+        "Precisely: (1, 1e-05)-DP for a row, replace-one, exact numerics",
         "At the cap's δ = 0.0001",
         "of 3 (composition: ",
         "95 % margins",
         "guessing the most frequent class gives",
         "Recall by class",
+        "What is protected is a row: whoever has 5 rows is a group of 5, for whom it is ε = ",
         "people with several rows",
         "the curator, who sees all rows",
         "unitball train --dataset clinic --algorithm noisy-gd --epsilon 1 --parties 2",
@@ -49,7 +50,7 @@ def test_the_card_says_what_a_person_of_several_rows_loses(root: Path, tmp_path:
     card = card_of(configured(algorithm="noisy-gd", epsilon=0.1))
     # 13 mu at the run's own delta, by composition.
     mu = 13 * mu_from_epsilon_delta(0.1, 1e-5)
-    said = float(card.split("A person of up to 13 rows: ε = ")[1].split(" ")[0])
+    said = float(card.split("is a group of 13, for whom it is ε = ")[1].split(" ")[0])
     assert gaussian_epsilon(mu, 1e-5) * 0.999 < said < gaussian_epsilon(mu, 1e-5) * 1.01
     assert "people with more than 13 rows" in card
 
