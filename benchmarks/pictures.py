@@ -1,10 +1,11 @@
 """What each random process and map of images is worth: the recommended system's choice with one part exchanged.
 
 Run as ``python benchmarks/pictures.py --format cifar10 --path FOLDER --held-out 4000 [--as-if 50000]``; formats are
-those of ``unitball ingest`` that say that rows are images. Noise is that of five parties' secure sums (1.118 times a
-curator's), replace-one, delta 1e-5. ``--as-if`` gives the noise, and the rules, of so many rows: an estimate, since
-the rows that are learnt from are no more. ``--only`` picks variants by a word of their names. ``--pairs`` draws so many
-synthetic pairs instead of as many as the system does: a tenth of them takes a few minutes for all variants.
+those of ``unitball ingest``, with ``--image-shape`` where they do not say that rows are images. Noise is that of five
+parties' secure sums (1.118 times a curator's), replace-one, delta 1e-5. ``--as-if`` gives the noise, and the rules, of
+so many rows: an estimate, since the rows that are learnt from are no more. ``--only`` picks variants by a word of their
+names. ``--pairs`` draws so many synthetic pairs instead of as many as the system does: a tenth of them takes a few
+minutes for all variants.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from scipy import sparse
 
 from dpalgos.algorithms import fit
 from dpalgos.guarantees import GaussianMu, Neighbours, Setting, Trust
@@ -26,6 +28,7 @@ from dpalgos.rows import ArrayRows
 from dpalgos.systems.recommended import recommend
 from dpalgos.systems.system import PublicFacts
 from storage.readers.registry import read_source
+from storage.source import ReadOptions
 
 _SCATTERING: dict[str, Any] = {"features": "scattering", "feature_parameters": {"scales": 2}}
 _BEFORE = {**_SCATTERING, "processes": ["strokes"], "images": 6000, "floor": 2e-4, "mirror": False}
@@ -42,11 +45,16 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 
 
+def _dense(features: Any) -> Any:
+    return features.toarray() if sparse.issparse(features) else features
+
+
 def main() -> None:
     """Print a line a variant."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--format", default="cifar10")
     parser.add_argument("--path", required=True)
+    parser.add_argument("--image-shape", type=int, nargs="+", help="of formats that do not say it")
     parser.add_argument("--held-out", type=int, default=4000)
     parser.add_argument("--as-if", type=int)
     parser.add_argument("--epsilons", type=float, nargs="+", default=[0.3, 1.0, 3.0])
@@ -55,11 +63,12 @@ def main() -> None:
     parser.add_argument("--pairs", type=int)
     given = parser.parse_args()
     fewer = {} if given.pairs is None else {"images": given.pairs}
-    source = read_source(given.format, given.path)
+    shape = None if given.image_shape is None else tuple(given.image_shape)
+    source = read_source(given.format, given.path, ReadOptions(discover=True, image_shape=shape))
     blocks = list(source.parts["train"])
     names = {name: number for number, name in enumerate(source.classes or ())}
     labels = np.array([names[str(name)] for block in blocks for name in block.labels])
-    rows = UnitNorm()(np.concatenate([np.asarray(block.features, dtype=np.float64) for block in blocks]))
+    rows = UnitNorm()(np.concatenate([np.asarray(_dense(block.features), dtype=np.float64) for block in blocks]))
     order = np.random.default_rng(0).permutation(len(rows))
     held_out, train = order[: given.held_out], order[given.held_out :]
     told = given.as_if or len(train)
@@ -71,7 +80,7 @@ def main() -> None:
         for epsilon in sorted(given.epsilons, reverse=True):
             facts = PublicFacts(
                 sizes=(told // 5,) * 5, dimension=rows.shape[1], classes=len(names), epsilon=epsilon, delta=1e-5,
-                neighbours=Neighbours.REPLACE_ONE, trust="secagg", image_shape=source.image_shape,
+                neighbours=Neighbours.REPLACE_ONE, trust="secagg", image_shape=shape or source.image_shape,
                 noise_factor=lookup("trusts", "secagg")().noise_factor(5),
             )  # fmt: skip
             choice = recommend(facts).arrangement

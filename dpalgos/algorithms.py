@@ -27,6 +27,7 @@ from dpalgos.keystream import KeyedNoise, public_secret
 from dpalgos.models import Artefact
 from dpalgos.neighbouring import NeighbouringPair, antipodal_pair
 from dpalgos.noise import NoiseSource
+from dpalgos.parameters import Bounded
 from dpalgos.resources import Work, gathering_work
 from dpalgos.rows import Array, ArrayRows, Ints, Rows
 from dpalgos.summation import SumAlgorithm, Summation, TrustedSummation, run_sums
@@ -38,12 +39,12 @@ class Refused(str):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Algorithm(ABC):
+class Algorithm(Bounded, ABC):
     """What a registered algorithm says about itself: a frozen dataclass, its parameters validated when it is made.
 
     A subclass states ``source`` and whichever of the other class facts differ from what stands here, and says what is
-    proved about it: ``guarantee``. Its parameters are its fields; it validates them in ``__post_init__``, which first
-    calls that of the base classes.
+    proved about it: ``guarantee``. Its parameters are its fields, which declare their bounds
+    (:mod:`dpalgos.parameters`); what else it validates in ``__post_init__`` comes after that of the base classes.
     """
 
     source: ClassVar[str]
@@ -67,9 +68,6 @@ class Algorithm(ABC):
     people: ClassVar[str] = Refused("its sensitivity is derived for one row, and not for a person's rows")
     """Why all rows of a person together, weighed, move it by no more than one row does; or a :class:`Refused`. Each
     class says it for itself, since an argument need not hold for what a subclass changes."""
-
-    def __post_init__(self) -> None:  # noqa: B027 - the end of the chain: nothing to validate here
-        """Validate the parameters; subclasses call this first."""
 
     def check(self, setting: Setting) -> None:
         """Raise where the algorithm cannot run, or its proof does not hold, whatever the rows.

@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 from dpalgos.errors import ParameterError
+from dpalgos.parameters import COUNT, NON_NEGATIVE, Bounded, between
 
 
 class Neighbours(StrEnum):
@@ -77,60 +78,44 @@ class Numerics(StrEnum):
     IDEALISED = "idealised"
 
 
-def _require_finite(name: str, value: float, *, below: float = math.inf) -> None:
-    if not (math.isfinite(value) and 0 <= value < below):
-        bound = f" and below {below:g}" if math.isfinite(below) else ""
-        raise ParameterError(f"{name} is {value!r}; it must be a finite number, at least 0{bound}")
+_BELOW_ONE = between(0.0, 1.0, open_high=True)
 
 
 @dataclass(frozen=True, slots=True)
-class PureEpsilon:
+class PureEpsilon(Bounded):
     """Pure differential privacy: every event's probability changes by at most a factor ``exp(epsilon)``."""
 
-    epsilon: float
+    epsilon: float = field(metadata=NON_NEGATIVE)
     kind: ClassVar[str] = "pure-epsilon"
 
-    def __post_init__(self) -> None:
-        _require_finite("epsilon", self.epsilon)
-
 
 @dataclass(frozen=True, slots=True)
-class GaussianMu:
+class GaussianMu(Bounded):
     """Gaussian differential privacy (Dong, Roth, Su 2022): no easier to tell apart than N(0,1) from N(mu,1)."""
 
-    mu: float
+    mu: float = field(metadata=NON_NEGATIVE)
     kind: ClassVar[str] = "gaussian-mu"
 
-    def __post_init__(self) -> None:
-        _require_finite("mu", self.mu)
-
 
 @dataclass(frozen=True, slots=True)
-class ZeroConcentrated:
+class ZeroConcentrated(Bounded):
     """Zero-concentrated differential privacy (Bun, Steinke 2016): Rényi divergence at most ``rho * alpha``."""
 
-    rho: float
+    rho: float = field(metadata=NON_NEGATIVE)
     kind: ClassVar[str] = "zero-concentrated"
 
-    def __post_init__(self) -> None:
-        _require_finite("rho", self.rho)
-
 
 @dataclass(frozen=True, slots=True)
-class ApproximateDP:
+class ApproximateDP(Bounded):
     """Approximate differential privacy at one point: ``(epsilon, delta)``."""
 
-    epsilon: float
-    delta: float
+    epsilon: float = field(metadata=NON_NEGATIVE)
+    delta: float = field(metadata=_BELOW_ONE)
     kind: ClassVar[str] = "approximate"
-
-    def __post_init__(self) -> None:
-        _require_finite("epsilon", self.epsilon)
-        _require_finite("delta", self.delta, below=1.0)
 
 
 @dataclass(frozen=True, slots=True)
-class SlackGaussian:
+class SlackGaussian(Bounded):
     """Gaussian differential privacy with slack: a post-processing of whatever tells all with probability ``slack``.
 
     For neighbours the output is no easier to tell apart than a pair that reveals which one it is with probability
@@ -138,17 +123,13 @@ class SlackGaussian:
     (0, slack)-DP and a mu-Gaussian-DP release, but one release is not two: nothing is said of groups.
     """
 
-    mu: float
-    slack: float
+    mu: float = field(metadata=NON_NEGATIVE)
+    slack: float = field(metadata=_BELOW_ONE)
     kind: ClassVar[str] = "slack-gaussian"
-
-    def __post_init__(self) -> None:
-        _require_finite("mu", self.mu)
-        _require_finite("slack", self.slack, below=1.0)
 
 
 @dataclass(frozen=True, slots=True)
-class PrivateSelection:
+class PrivateSelection(Bounded):
     """The best of several candidates, of which secret coins say which compete (:mod:`dpalgos.accounting.selection`).
 
     Two guarantees of the same release, and both hold: ``(epsilon, delta)`` as a selection; and, since the release is a
@@ -165,19 +146,12 @@ class PrivateSelection:
         Probability with which a candidate competes.
     """
 
-    epsilon: float
-    delta: float
-    mu: float
-    candidates: int
+    epsilon: float = field(metadata=NON_NEGATIVE)
+    delta: float = field(metadata=_BELOW_ONE)
+    mu: float = field(metadata=NON_NEGATIVE)
+    candidates: int = field(metadata=COUNT)
     chance: float
     kind: ClassVar[str] = "private-selection"
-
-    def __post_init__(self) -> None:
-        _require_finite("epsilon", self.epsilon)
-        _require_finite("delta", self.delta, below=1.0)
-        _require_finite("mu", self.mu)
-        if not (isinstance(self.candidates, int) and self.candidates >= 1):
-            raise ParameterError(f"candidates is {self.candidates!r}; it must be a whole number, at least 1")
 
     @property
     def selected(self) -> ApproximateDP:
@@ -254,7 +228,7 @@ class Claim:
 
 
 @dataclass(frozen=True)
-class Setting:
+class Setting(Bounded):
     """The public facts a guarantee may depend on.
 
     Parameters
@@ -289,16 +263,11 @@ class Setting:
     neighbours: Neighbours = Neighbours.REPLACE_ONE
     trust: str = Trust.LOCAL
     noise_factor: float = 1.0
-    rows_per_person: int = 1
+    rows_per_person: int = field(default=1, metadata=COUNT)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         self.neighbours.in_force()
-        if isinstance(self.rows_per_person, bool) or not (
-            isinstance(self.rows_per_person, int) and self.rows_per_person >= 1
-        ):
-            raise ParameterError(
-                f"rows_per_person is {self.rows_per_person!r}; it must be a whole number of at least 1"
-            )
 
     @cached_property
     def rows(self) -> int:

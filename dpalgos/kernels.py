@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Protocol
 
 import numpy as np
 
-from dpalgos.errors import ParameterError
+from dpalgos.parameters import POSITIVE, Bounded
 from dpalgos.rows import Floats
 
 # Scores are summed over blocks of so many support vectors and rows, whose kernel values stay in a core's cache. Sparse
@@ -79,7 +78,7 @@ class LinearKernel:
 
 
 @dataclass(frozen=True, slots=True)
-class GaussianKernel:
+class GaussianKernel(Bounded):
     """k(x, z) = exp(−gamma ‖x − z‖²), the radial basis function.
 
     Parameters
@@ -88,11 +87,7 @@ class GaussianKernel:
         Positive.
     """
 
-    gamma: float
-
-    def __post_init__(self) -> None:
-        if not (math.isfinite(self.gamma) and self.gamma > 0):
-            raise ParameterError(f"gamma is {self.gamma!r}; it must be a finite number above 0, for example 1/features")
+    gamma: float = field(metadata=POSITIVE)
 
     def of_products(self, products: Floats, squares: Floats, square: float) -> Floats:
         """Return the exponential of the squared distance, which rounding must not make negative, over the products."""

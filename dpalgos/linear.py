@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,13 +14,13 @@ from dpalgos.guarantees import Setting
 from dpalgos.losses import ScoreLoss, Squared, outputs
 from dpalgos.models import LinearModel
 from dpalgos.neighbouring import NeighbouringPair, one_row_apart
+from dpalgos.parameters import NON_NEGATIVE, Bounded
 from dpalgos.rows import NULL_LABEL, Array, Features, Floats, Rows, clip_to_unit_ball, sanitise
 from dpalgos.solvers import Problem
-from dpalgos.validation import require_between
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LinearTask:
+class LinearTask(Bounded):
     """The learning task behind a linear trainer: classes (two or more), or real labels where ``classes`` is 1.
 
     Total: rows that are no numbers, or whose label is none of the task, are null records; real labels are clipped to
@@ -40,11 +40,11 @@ class LinearTask:
     """
 
     loss: ScoreLoss
-    intercept_scaling: float = 0.0
+    intercept_scaling: float = field(default=0.0, metadata=NON_NEGATIVE)
     label_range: Sequence[float] = (-1.0, 1.0)
 
     def __post_init__(self) -> None:
-        require_between("intercept_scaling", self.intercept_scaling, 0.0, math.inf, open_high=True)
+        Bounded.__post_init__(self)
         low, high = self.label_range
         if not (math.isfinite(low) and math.isfinite(high) and low < high):
             raise ParameterError(f"label_range is {low!r} to {high!r}; give two finite numbers, the smaller first")

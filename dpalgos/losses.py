@@ -6,7 +6,7 @@ import difflib
 import functools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import singledispatch
 from typing import Any, ClassVar, Protocol
 
@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpalgos.errors import ParameterError, UnknownNameError
+from dpalgos.parameters import POSITIVE, Bounded
 from dpalgos.rows import Floats, Ints
 
 
@@ -65,12 +66,7 @@ class ScoreLoss(Protocol):
         ...
 
 
-def _require_width(width: float) -> None:
-    if not (math.isfinite(width) and width > 0):
-        raise ParameterError(f"width is {width!r}; the quadratic part of a smooth hinge needs a width above 0")
-
-
-class _Margin:
+class _Margin(Bounded):
     """Losses of the margin z = y s, one-vs-rest: what they share."""
 
     separable: ClassVar[bool] = True
@@ -119,11 +115,8 @@ class HuberHinge(_Margin):
     ℓ_Huber in section 3.4.2; Chapelle, "Training a support vector machine in the primal" (2007).
     """
 
-    width: float = 0.5
+    width: float = field(default=0.5, metadata=POSITIVE)
     name: ClassVar[str] = "huber-hinge"
-
-    def __post_init__(self) -> None:
-        _require_width(self.width)
 
     @property
     def curvature_bound(self) -> float:
@@ -154,11 +147,8 @@ class SmoothedHinge(_Margin):
     Chaudhuri, Monteleoni, Sarwate (2011), JMLR 12, the definition of ℓ_s before Corollary 12; c = 3 / (4h).
     """
 
-    width: float = 0.5
+    width: float = field(default=0.5, metadata=POSITIVE)
     name: ClassVar[str] = "smoothed-hinge"
-
-    def __post_init__(self) -> None:
-        _require_width(self.width)
 
     @property
     def curvature_bound(self) -> float:

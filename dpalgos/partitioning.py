@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
 
 from dpalgos.errors import ParameterError
+from dpalgos.parameters import COUNT, NATURAL, POSITIVE, Bound, Bounded
 from dpalgos.registry import register
 from dpalgos.rows import Array, Ints
-from dpalgos.validation import require_count, require_positive
 
 
 @dataclass(frozen=True, kw_only=True)
-class Partition(ABC):
+class Partition(Bounded, ABC):
     """What is registered under ``partitions``."""
 
     content_dependent: ClassVar[bool] = False
@@ -63,15 +63,9 @@ class Even(Partition):
         Of the permutation.
     """
 
-    parties: int = 5
-    rows_per_party: int | None = None
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        require_count("parties", self.parties)
-        if self.rows_per_party is not None:
-            require_count("rows_per_party", self.rows_per_party)
-        require_count("seed", self.seed, 0)
+    parties: int = field(default=5, metadata=COUNT)
+    rows_per_party: int | None = field(default=None, metadata=COUNT)
+    seed: int = field(default=0, metadata=NATURAL)
 
     def assign(self, count: int, labels: Array | None = None) -> dict[int, Ints]:
         """Return positions by party."""
@@ -101,14 +95,14 @@ class Sized(Partition):
     """
 
     sizes: Sequence[int]
-    seed: int = 0
+    seed: int = field(default=0, metadata=NATURAL)
 
     def __post_init__(self) -> None:
+        Bounded.__post_init__(self)
         if not self.sizes:
             raise ParameterError("sizes is empty; give the number of rows of at least one party")
         for size in self.sizes:
-            require_count("a party's size", size)
-        require_count("seed", self.seed, 0)
+            Bound(1, whole=True).require("a party's size", size)
 
     def assign(self, count: int, labels: Array | None = None) -> dict[int, Ints]:
         """Return positions by party."""
@@ -147,15 +141,10 @@ class Dirichlet(Partition):
     seed : int
     """
 
-    parties: int = 5
-    concentration: float = 0.5
-    seed: int = 0
+    parties: int = field(default=5, metadata=COUNT)
+    concentration: float = field(default=0.5, metadata=POSITIVE)
+    seed: int = field(default=0, metadata=NATURAL)
     content_dependent: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        require_count("parties", self.parties)
-        require_positive("concentration", self.concentration)
-        require_count("seed", self.seed, 0)
 
     def assign(self, count: int, labels: Array | None = None) -> dict[int, Ints]:
         """Return positions by party; no party is empty."""
@@ -185,11 +174,8 @@ class ByLabel(Partition):
     parties : int
     """
 
-    parties: int = 5
+    parties: int = field(default=5, metadata=COUNT)
     content_dependent: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        require_count("parties", self.parties)
 
     def assign(self, count: int, labels: Array | None = None) -> dict[int, Ints]:
         """Return positions by party."""

@@ -602,7 +602,7 @@ def check_trust_model(name: str, settings: Mapping[str, object] | None = None) -
     makers = model.noise_makers(members)
     _require(makers and set(makers) <= {*members, EVERYONE}, "noise is made by nobody, or by a stranger")
     _require(model.owner(members) in {*members, EVERYONE}, "the release belongs to a stranger")
-    _require(model.noise_factor(len(parties)) >= 1.0, "less noise than the law's")
+    _require(model.noise_factor(len(parties)) >= 1.0, "less noise than the distribution's")
     algorithm = ConfusionMatrix(budget=GaussianMu(2.0))
     model.require(algorithm, setting)
     own, guarantee = algorithm.guarantee(setting), model.guarantee(algorithm, setting)

@@ -7,26 +7,7 @@ from decimal import ROUND_CEILING, ROUND_FLOOR, Context
 
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import ApproximateDP, Loss, Neighbours, Setting
-
-
-def require_positive(name: str, value: float) -> None:
-    """Raise unless ``value`` is a finite number above 0."""
-    if not (isinstance(value, int | float) and math.isfinite(value) and value > 0):
-        raise ParameterError(f"{name} is {value!r}; it must be a finite number above 0")
-
-
-def require_between(name: str, value: float, low: float, high: float, *, open_high: bool = False) -> None:
-    """Raise unless ``low <= value <= high`` (``< high`` where ``open_high``)."""
-    if not (isinstance(value, int | float) and low <= value <= high and not (open_high and value == high)):
-        raise ParameterError(
-            f"{name} is {value!r}; it must be at least {low:g} and {'below' if open_high else 'at most'} {high:g}"
-        )
-
-
-def require_count(name: str, value: int, low: int = 1) -> None:
-    """Raise unless ``value`` is a whole number of at least ``low``."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < low:
-        raise ParameterError(f"{name} is {value!r}; it must be a whole number of at least {low}")
+from dpalgos.parameters import Bound
 
 
 def require_components(components: int, setting: Setting) -> None:
@@ -47,9 +28,10 @@ def require_budget(budget: Loss, accepted: tuple[type[Loss], ...]) -> None:
     if not isinstance(budget, accepted):
         given = getattr(budget, "kind", type(budget).__name__)
         raise ParameterError(f"the budget is of type {given!r}; this algorithm accepts {kinds}")
-    require_positive(f"the budget's {_NUMBERS[budget.kind]}", getattr(budget, _NUMBERS[budget.kind]))
+    positive = Bound(0.0, open_low=True)
+    positive.require(f"the budget's {_NUMBERS[budget.kind]}", getattr(budget, _NUMBERS[budget.kind]))
     if isinstance(budget, ApproximateDP):
-        require_positive("the budget's delta", budget.delta)
+        positive.require("the budget's delta", budget.delta)
 
 
 def require_relation(setting: Setting, derived: tuple[Neighbours, ...]) -> None:

@@ -221,5 +221,5 @@ class Layout:
         elif wanted not in (None, found.get("objects")):
             raise InputError(
                 f"{self.root} keeps its rows and releases in {found.get('objects') or 'its own folders'}, which is "
-                f"settled when a root is made; unset {OBJECTS_VARIABLE}, or choose a new root with --root"
+                f"fixed when a root is made; unset {OBJECTS_VARIABLE}, or choose a new root with --root"
             )

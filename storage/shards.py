@@ -136,7 +136,7 @@ def _groups(sizes: Mapping[int, int], row_bytes: int) -> tuple[list[list[int]], 
     room = 0
     for number, size in sizes.items():
         if size <= most:
-            if not small or size > room:
+            if size > room or not small:
                 small.append([])
                 room = whole
             small[-1].append(number)

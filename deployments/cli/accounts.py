@@ -43,7 +43,7 @@ def budget(
         Path | None, typer.Option(help="Draw spending against caps over time: a .png, or an .html page with a table.")
     ] = None,
 ) -> Answer:
-    """Show the cap, which is what is guaranteed, what was charged of it and what is left, per party, or of all."""
+    """Show the cap (what is guaranteed), what was charged and what is left, for each party or for all accounts."""
     from tasks.accounts.budget import budget_report, change_cap, verify_ledger
 
     if raise_epsilon_cap is not None:
@@ -95,7 +95,7 @@ def _said_of(one_more: dict[str, object] | None) -> Iterator[str]:
     elif one_more["epsilon"]:
         yield f"{run}: ε of at most {one_more['epsilon']:g}"
     else:
-        yield f"{run}: none fits any more"
+        yield f"{run}: no further run fits"
 
 
 def _overview(dataset: str | None, out: Path | None) -> Answer:
@@ -164,7 +164,7 @@ def _shown(report: BudgetReport) -> Iterator[RenderableType]:
         yield f"reserved, and counted as spent, for run {run}"
     if cap:
         yield f"neighbouring relation: {report['relation']}. {report['meaning']}"
-        how = f" (composed over runs and partitions: {report['filter']})" if each else "; nothing was charged yet"
+        how = f" (composition over runs and partitions: {report['filter']})" if each else "; nothing was charged yet"
         size = report["group_size"]
         whose = f"a person of up to {size} rows: " if size > 1 else ""
         yield f"{whose}spent ε = {_epsilon(report['epsilon_spent'])} of {cap['epsilon']:g}{how}"
@@ -172,7 +172,7 @@ def _shown(report: BudgetReport) -> Iterator[RenderableType]:
 
 def _charges(charges: dict[tuple[str, str, int], set[str]]) -> Table:
     rows = [
-        (when, run, min(labels) + ("" if len(labels) == 1 else f" and {len(labels) - 1} more"))
+        (when, run, ", ".join(sorted(labels)[:3]) + (f" (3 of {len(labels)})" if len(labels) > 3 else ""))
         for (when, run, _), labels in sorted(charges.items(), key=lambda item: item[0][2])
     ]
     return table(("when (UTC)", "run", "releases"), rows, title="charges")

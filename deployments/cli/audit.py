@@ -249,7 +249,7 @@ def audit(
         Path | None, typer.Option(help="--membership: write the picture of its ROC curve here (PNG).")
     ] = None,
 ) -> Answer:
-    """Bound epsilon from below: the code that trains, run many times on synthetic rows that differ in one."""
+    """Bound epsilon from below: run the training code many times on synthetic data sets that differ in one row."""
     from dpalgos.errors import ParameterError
     from dpalgos.guarantees import RELATIONS, Neighbours
     from tasks.auditing.systems import Arguments, find_subject

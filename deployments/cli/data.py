@@ -43,7 +43,7 @@ def datasets(
     name: Annotated[str | None, typer.Argument(help="One data set; all if left out.")] = None,
     sql: Annotated[str | None, typer.Option(help="DuckDB SQL over the views train and test; public sets only.")] = None,
 ) -> Answer:
-    """List the data sets, or ask a public one something in SQL."""
+    """List the data sets, or query a public one in SQL."""
     from tasks.datasets.description import describe_datasets, query
 
     if sql is not None:
@@ -226,7 +226,7 @@ def _drawn(drawn: ColumnContents, epsilon: float | None, account: str) -> Iterat
             "has no noise whose cost could be added up without a delta, so that later runs have the rest of it"
         )
     if fallen := [name for name, ends in drawn.ranges.items() if ends is None]:
-        yield f"no range stood out of the noise for {', '.join(fallen)}: the fallback stands there; look at it"
+        yield f"no range stands out of the noise for {', '.join(fallen)}: the schema has the fallback there; check it"
     if empty := [name for name, found in drawn.values.items() if not found]:
         yield f"no value is held by enough rows in {', '.join(empty)}: declare values, or leave the column out"
     if drawn.full:

@@ -54,7 +54,7 @@ _COMMANDS = (
     _Command(
         "sweep",
         "deployments.cli.experiments",
-        "Run a grid over any parameters: side by side, each point once, failures recorded.",
+        "Run a grid over any parameters: in parallel, each point once, failures recorded.",
     ),
     _Command(
         "reproduce",
@@ -64,15 +64,15 @@ _COMMANDS = (
     _Command(
         "report",
         "deployments.cli.experiments",
-        "Write one self-contained HTML page an experiment, from what was stored when it ran.",
+        "Write one self-contained HTML page for each experiment, from its stored results.",
     ),
     _Command(
         "results",
         "deployments.cli.results",
-        "Ask the results something in SQL (DuckDB); the query sees these views and no file.",
+        "Query the results in SQL (DuckDB); a query sees these views and no file.",
     ),
     _Command("ingest", "deployments.cli.data", "Bring rows in: validated, stored, registered under an account."),
-    _Command("datasets", "deployments.cli.data", "List the data sets, or ask a public one something in SQL."),
+    _Command("datasets", "deployments.cli.data", "List the data sets, or query a public one in SQL."),
     _Command("schema", "deployments.cli.data", "Draft a table's schema, and check it against the rows.", group=True),
     _Command(
         "predict",
@@ -83,7 +83,7 @@ _COMMANDS = (
     _Command(
         "budget",
         "deployments.cli.accounts",
-        "Show the cap, which is what is guaranteed, what was charged of it and what is left, per party, or of all.",
+        "Show the cap (what is guaranteed), what was charged and what is left, for each party or for all accounts.",
     ),
     _Command(
         "algorithms",
@@ -93,7 +93,7 @@ _COMMANDS = (
     _Command(
         "audit",
         "deployments.cli.audit",
-        "Bound epsilon from below: the code that trains, run many times on synthetic rows that differ in one.",
+        "Bound epsilon from below: run the training code many times on synthetic data sets that differ in one row.",
     ),
     _Command(
         "export",
@@ -108,12 +108,12 @@ _COMMANDS = (
     _Command(
         "schedule",
         "deployments.cli.schedules",
-        "Set when a data set is trained on without being asked, and how; `unitball serve` applies it when it starts.",
+        "Set a schedule or a trigger for training on a data set; `unitball serve` applies it when it starts.",
     ),
     _Command(
         "schedules",
         "deployments.cli.schedules",
-        "List which data sets are trained on without being asked, when, and how.",
+        "List the schedules and triggers of all data sets.",
     ),
     _Command(
         "serve",
@@ -130,12 +130,12 @@ _COMMANDS = (
     _Command(
         "federate",
         "deployments.cli.parties",
-        "Train one model over parties of their own: all reserve, all commit, and no row leaves its party; log it.",
+        "Train one model over separate parties: all reserve, all commit, no row leaves its party; log the model.",
     ),
     _Command(
         "party",
         "deployments.cli.parties",
-        "A party of its own: its rows, user, root, secrets and account are nobody else's.",
+        "Act as a separate party: with rows, user, root, secrets and account of its own.",
         group=True,
     ),
     _Command(

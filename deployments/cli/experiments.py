@@ -39,7 +39,7 @@ def sweep(
     dask: DaskOption = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List the points and run none.")] = False,
 ) -> Answer:
-    """Run a grid over any parameters: side by side, each point once, failures recorded."""
+    """Run a grid over any parameters: in parallel, each point once, failures recorded."""
     from tasks.datasets.description import find_dataset
     from tasks.experiments.specification import SweepSpec, load
     from tasks.runtime.cluster import require_scheduler
@@ -231,7 +231,7 @@ def report(
     name: Annotated[str | None, typer.Argument(help="An experiment that was run; all if left out.")] = None,
     out: Annotated[Path | None, typer.Option(help="Write the one page here; default beside its rows.")] = None,
 ) -> Answer:
-    """Write one self-contained HTML page an experiment, from what was stored when it ran."""
+    """Write one self-contained HTML page for each experiment, from its stored results."""
     from storage.atomic import write_bytes
     from tasks.experiments.records import load_experiment, page, stored_experiments
 

@@ -45,7 +45,7 @@ def record(
 
     found = find_model(current_root(), model)
     unknown = record_model(current_root(), found, digest)
-    said = f"{found.name} version {found.version} is on record, on your word, and may be loaded; not known of it:"
+    said = f"{found.name} version {found.version} is recorded with your consent and may be loaded. Not known of it:"
     return Answer(
         {"model": found.name, "version": found.version, "digest": digest.lower(), "unknown": unknown},
         [said, *(f"  - {one}" for one in unknown)],

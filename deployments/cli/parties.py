@@ -30,7 +30,7 @@ from tasks.runtime.settings import current_layout, current_root
 
 party = typer.Typer(
     name="party",
-    help="A party of its own: its rows, user, root, secrets and account are nobody else's.",
+    help="Act as a separate party: with rows, user, root, secrets and account of its own.",
     no_args_is_help=True,
 )
 app.add_typer(party)
@@ -107,7 +107,7 @@ def federate(
     root: RootOption = None,
     json: JsonFlag = False,
 ) -> None:
-    """Train one model over parties of their own: all reserve, all commit, and no row leaves its party; log it."""
+    """Train one model over separate parties: all reserve, all commit, no row leaves its party; log the model."""
     use_root(root)
     current_layout()
     from tasks.runtime.credentials import use_own_server

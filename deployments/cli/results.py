@@ -45,7 +45,7 @@ def results(
         ),
     ] = None,
 ) -> Answer:
-    """Ask the results something in SQL (DuckDB); the query sees these views and no file."""
+    """Query the results in SQL (DuckDB); a query sees these views and no file."""
     from tasks.experiments.results import query_results
 
     records = query_results("SELECT * FROM runs" if sql is None else sql)

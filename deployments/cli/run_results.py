@@ -146,7 +146,7 @@ def _spending(results: Sequence[RunResult]) -> list[str]:
     spent = "unbounded" if report["epsilon_spent"] is None else _spent(report["epsilon_spent"], 4)
     notes = [
         f"Account {report['account']}: all its runs together have spent ε = {spent} of {cap['epsilon']:g} "
-        f"at the cap's δ = {cap['delta']:g}; ε spent in the table is of one run at the run's own δ (--delta). "
+        f"at the cap's δ = {cap['delta']:g}. ε spent in the table is that of one run at its own δ (--delta). "
         f"More: {_program('unitball')} budget {name}",
         report["meaning"],
     ]

@@ -42,7 +42,7 @@ def schedule(
     ] = False,
     remove: Annotated[bool, typer.Option("--remove", help="End the data set's schedule.")] = False,
 ) -> Answer:
-    """Set when a data set is trained on without being asked, and how; `unitball serve` applies it when it starts."""
+    """Set a schedule or a trigger for training on a data set; `unitball serve` applies it when it starts."""
     from tasks.accounts.budget import settled
     from tasks.datasets.schedules import NIGHTLY, Schedule, remove_schedule, set_schedule
     from tasks.release.preflight import require_feasible
@@ -73,11 +73,11 @@ def schedule(
     return Answer(
         {"dataset": dataset, "schedule": None if made is None else made.model_dump(mode="json")},
         [
-            f"{dataset} has no schedule any more"
+            f"{dataset} has no schedule now"
             if made is None
             else f"federated-training/{dataset}: {_when(made)}; {_price(config)} (epsilon {config.epsilon}, "
             f"delta {settled(config).stated_delta:g})",
-            "in force when `unitball serve` starts the next time",
+            "takes effect when `unitball serve` next starts",
         ],
     )
 
@@ -85,7 +85,7 @@ def schedule(
 @app.command(epilog="Example: unitball schedules")
 @answered
 def schedules() -> Answer:
-    """List which data sets are trained on without being asked, when, and how."""
+    """List the schedules and triggers of all data sets."""
     from tasks.datasets.schedules import schedules as standing
 
     found = standing()
@@ -102,8 +102,8 @@ def schedules() -> Answer:
 
 def _price(config: TrainingConfig) -> str:
     if config.horizon is None:
-        return "the same rows again cost nothing, each new version is charged"
-    return f"one charge for {config.horizon} nights, made in the first, whatever comes in them"
+        return "the same rows cost nothing again; each new version is charged"
+    return f"one charge for {config.horizon} nights, made in the first night, whatever rows arrive"
 
 
 def require_timing(cron: str, timezone: str) -> None:

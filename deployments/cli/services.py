@@ -26,7 +26,7 @@ def rotate() -> Answer:
 
     path = rotate_credentials(current_root())
     served = sorted(recorded_servers(current_root()).values())
-    again = [f"start again what serves {address}: it still takes the old one" for address in served]
+    again = [f"start again what serves {address}: it still accepts the old secret" for address in served]
     return Answer({"secret_file": str(path), "to_restart": served}, [f"new secret in {path}", *again])
 
 
@@ -42,7 +42,7 @@ def add(
     from tasks.runtime.settings import current_layout
 
     if not reader:
-        raise InputError(f"say what {name} may do: --reader is all there is beside the root's own secret")
+        raise InputError(f"say what {name} may do: --reader is the only role besides the root's owner")
     path = add_reader(current_layout().root, name)
     return Answer(
         {"reader": name, "secret_file": str(path)},
@@ -58,7 +58,7 @@ def remove(name: Annotated[str, typer.Argument(help="A reader.")]) -> Answer:
     from tasks.runtime.settings import current_root
 
     remove_reader(current_root(), name)
-    return Answer({"reader": name}, [f"{name} may read no more, five minutes from now at the latest"])
+    return Answer({"reader": name}, [f"{name} can read for five more minutes at most"])
 
 
 @app.command(epilog="Example: unitball serve --runs 2")

@@ -75,14 +75,16 @@ def _explained(config: TrainingConfig) -> Answer:
 
     plan = require_feasible(config)
     if plan is None:
-        raise InputError(f"partition {config.partition} goes by what rows contain: what would run is known at the run")
+        raise InputError(
+            f"partition {config.partition} depends on what rows contain: the plan is known only at the run"
+        )
     _warn(plan)
     parts = {
         release.algorithm.kind.removesuffix("s"): {"name": release.name, **release.algorithm.parameters}
         for release in (*plan.projections[:1], *plan.models[:1])
     }
     lines = [f"{plan.system} under trust {plan.trust}"]
-    lines += [f"  - {reason}" for reason in plan.reasons or ("parts and parameters as named or by their defaults",)]
+    lines += [f"  - {reason}" for reason in plan.reasons or ("parts and parameters are those named, or defaults",)]
     for kind, part in parts.items():
         given = ", ".join(f"{name}={value}" for name, value in part.items() if name != "name")
         lines.append(f"  {kind} {part['name']}" + (f": {given}" if given else ""))

@@ -57,12 +57,13 @@ def restore(
     ] = None,
     delta: Annotated[float | None, typer.Option(help="The delta of that.")] = None,
 ) -> Answer:
-    """Accept a ledger that is older than its high-water marks: what it lacks is booked as spent, on record."""
+    """Accept a ledger that is older than its high-water marks: what it lacks is recorded as spent."""
     from tasks.accounts.budget import restore_ledger
 
     accounts = restore_ledger(reason, epsilon, delta)
     return Answer(
-        {"booked": list(accounts)}, [f"restored; booked what was lacking for {', '.join(accounts) or 'no account'}"]
+        {"booked": list(accounts)},
+        [f"restored; recorded as spent what was missing for {', '.join(accounts) or 'no account'}"],
     )
 
 
@@ -106,7 +107,7 @@ def verify(
     found = verify_confined(require_readable(archive, "ARCHIVE"), signer=signer)
     title = f"{found.algorithm} on {found.dataset}, run {found.run[:12]}" if found.run else "what it says does not hold"
     rows = ((check.what, _WORDS[check.holds], check.detail, check.word) for check in found.checks)
-    vouched = table(("who", "on whose word alone"), found.words.items(), title="What nobody can check here")
+    vouched = table(("who", "who vouches for it"), found.words.items(), title="What nobody can check here")
     return Answer(
         found.to_json(),
         [table(("checked", "", "found", "rests on"), rows, title=title), *([vouched] if found.words else [])],

@@ -105,7 +105,7 @@ def _log_expm1(x: float) -> float:
 @_group.register
 def _(loss: SlackGaussian, rows: int) -> Loss:
     return NoGuarantee(
-        "what is revealed with a small probability (by sampling, or by an overrun of a deadline) is bounded for one "
+        "what is revealed with a small probability (by sampling, or by a missed deadline) is bounded for one "
         f"row, and nothing is proved for {rows} rows or a relation that takes {rows} steps; choose an algorithm that "
         "uses all rows, no --deadline, one row a person, or the account's own --neighbours"
     )

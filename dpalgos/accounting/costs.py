@@ -81,12 +81,12 @@ def loss_of_overruns(losses: tuple[Loss, ...], probability: float) -> Loss:
         if (epsilon := profile.epsilon(delta)) <= _LARGEST_EPSILON
     ]
     if not points:
-        return NoGuarantee(f"no bound on what overruns of probability {probability:g} reveal")
+        return NoGuarantee(f"no bound on what deadline misses of probability {probability:g} reveal")
     lost = min(probability * (1 + math.exp(epsilon)) + delta for epsilon, delta in points)
     alike = max(2 * (1 - delta) / (1 + math.exp(epsilon)) for epsilon, delta in points)
     slack = lost / alike * _ROUNDING
     if slack >= 1:
-        return NoGuarantee(f"overruns of probability {probability:g} may reveal everything at so large an epsilon")
+        return NoGuarantee(f"deadline misses of probability {probability:g} may reveal everything at such an epsilon")
     return SlackGaussian(0.0, slack)
 
 

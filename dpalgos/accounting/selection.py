@@ -59,7 +59,7 @@ from dpalgos.accounting.conversions import require_delta, require_epsilon
 from dpalgos.accounting.profiles import GaussianProfile
 from dpalgos.errors import ParameterError
 from dpalgos.mechanisms.gaussian import mu_from_epsilon_delta
-from dpalgos.validation import require_count
+from dpalgos.parameters import Bound
 
 Curve = Callable[[float], float]
 
@@ -130,7 +130,7 @@ def selection_delta(delta: Curve, epsilon: float, candidates: int, probability: 
         For numbers out of range.
     """
     require_epsilon(epsilon)
-    require_count("candidates", candidates)
+    Bound(1, whole=True).require("candidates", candidates)
     require_chance(probability)
     if candidates == 1:
         return delta(epsilon)

@@ -488,14 +488,14 @@ def _reason(
     if not costs and admitted and after.epsilon > cap.epsilon:
         return f"this plan costs nothing; {standing}"
     if admitted:
-        return f"within {limit}: {standing} before, {_up(after.epsilon)} spent after (by {after.filter})"
+        return f"within {limit}: {standing} before, {_up(after.epsilon)} spent after (composition: {after.filter})"
     if not costs:
-        return f"{_up(after.epsilon)} is spent (by {after.filter}), above {limit}"
+        return f"{_up(after.epsilon)} is spent (composition: {after.filter}), above {limit}"
     why = next((reason for reason in map(unproved, costs.values()) if reason is not None), None)
     if why is not None:
         return f"nothing is proved about this plan ({why}), so it fits under no cap; {standing}"
     would = (
-        f"would bring the account to epsilon {_up(after.epsilon)} (by {after.filter})"
+        f"would bring the account to epsilon {_up(after.epsilon)} (composition: {after.filter})"
         if math.isfinite(after.epsilon)
         else f"spends more delta than is left, so that no epsilon holds at delta {cap.delta:g}"
     )

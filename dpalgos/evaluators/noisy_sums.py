@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
@@ -18,6 +18,7 @@ from dpalgos.mechanisms.laplace import DiscreteLaplace
 from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
 from dpalgos.models import Statistic
 from dpalgos.neighbouring import NeighbouringPair, one_row_apart
+from dpalgos.parameters import at_least
 from dpalgos.registry import register
 from dpalgos.rows import NULL_LABEL, Floats, Ints, Rows, null_records
 
@@ -226,14 +227,9 @@ class ScoreHistogram(GaussianSums):
     Dong, Roth, Su, "Gaussian differential privacy", JRSS B 84 (2022), Theorem 1.
     """
 
-    bins: int = 32
+    bins: int = field(default=32, metadata=at_least(2))
     people: ClassVar[str] = "each of k rows adds ⌊U/k⌋ of the U units that one record adds"
     measured: ClassVar[str] = "counts, l2"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.bins < 2:
-            raise ParameterError(f"bins is {self.bins}; it must be at least 2")
 
     @staticmethod
     def _histograms(setting: Setting) -> int:

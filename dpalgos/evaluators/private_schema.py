@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
@@ -19,6 +19,7 @@ from dpalgos.mechanisms.partition_selection import PartitionSelection
 from dpalgos.models import Statistic
 from dpalgos.neighbouring import NeighbouringPair, one_row_apart
 from dpalgos.noise import NoiseSource
+from dpalgos.parameters import COUNT, NATURAL, at_least
 from dpalgos.registry import register
 from dpalgos.resources import Work
 from dpalgos.rows import ArrayRows, Floats, Ints, Rows, null_records
@@ -50,15 +51,10 @@ class BinCounts(LaplaceSums):
     Dwork, McSherry, Nissim, Smith, "Calibrating noise to sensitivity in private data analysis", TCC 2006, Theorem 1.
     """
 
-    bins: int = 2
+    bins: int = field(default=2, metadata=at_least(2))
     columns: int | None = None
     people: ClassVar[str] = "each of k rows adds ⌊U/k⌋ of the U units that one record adds"
     measured: ClassVar[str] = "counts, l1"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.bins < 2:
-            raise ParameterError(f"bins is {self.bins}; it must be at least 2")
 
     def check(self, setting: Setting) -> None:
         """Raise where there are not so many columns."""
@@ -133,7 +129,7 @@ class KeySelection(ApproximateAlgorithm):
     depends on that key's count alone and which is (epsilon / m, delta / m)-DP for a count that changes by one
     (:class:`dpalgos.mechanisms.partition_selection.PartitionSelection`); a key that occurs in one of the neighbours
     only is one of the m, its count being 0 in the other, where it is never released. All other coins have the same
-    law. The m coins are independent, so together they are (epsilon, delta)-DP by basic composition.
+    distribution. The m coins are independent, so together they are (epsilon, delta)-DP by basic composition.
 
     The number of keys is public (``most`` a column): of more, the first in order of their bytes are kept.
 
@@ -154,22 +150,16 @@ class KeySelection(ApproximateAlgorithm):
     Desfontaines, Voss, Gipson, Mandayam, "Differentially private partition selection", PoPETs 2022(1), Theorem 2.
     """
 
-    columns: int = 1
+    columns: int = field(default=1, metadata=COUNT)
     width: int | None = None
-    first: int = 0
-    most: int = 256
+    first: int = field(default=0, metadata=NATURAL)
+    most: int = field(default=256, metadata=COUNT)
     source: ClassVar[str] = "Desfontaines et al. 2022, Theorem 2"
     people: ClassVar[str] = Refused("a person's rows may hold several keys of one column")
     relations: ClassVar[tuple[Neighbours, ...]] = RELATIONS
     audited_rows: ClassVar[int] = 64
     measured: ClassVar[str] = "counts, l1"
     norm: ClassVar[int] = 1
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name, least in (("columns", 1), ("most", 1), ("first", 0)):
-            if getattr(self, name) < least:
-                raise ParameterError(f"{name} is {getattr(self, name)}; it must be at least {least}")
 
     def check(self, setting: Setting) -> None:
         """Raise where the columns do not fit the features, or the budget is beyond what can be drawn."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,10 +14,10 @@ from dpalgos.features.public_map import PublicMap, image_shape
 from dpalgos.features.random_images import drawn_pairs
 from dpalgos.guarantees import Setting
 from dpalgos.noise import NoiseSource
+from dpalgos.parameters import COUNT, NATURAL, POSITIVE
 from dpalgos.registry import lookup, register
 from dpalgos.resources import Work
 from dpalgos.rows import Floats, Rows
-from dpalgos.validation import require_count, require_positive
 
 _PATCHES, _STEPS, _BATCH = 40, 80, 8192
 # Added to the eigenvalues of the patches' covariance, and to a patch's norm, where patches have variance 1 a pixel and
@@ -62,23 +62,17 @@ class Dictionary(PublicMap):
     Coates, Ng, Lee, AISTATS 2011, with synthetic patches in place of the images' own.
     """
 
-    filters: int = 400
-    side: int = 6
-    cells: int = 2
-    threshold: float = 0.25
+    filters: int = field(default=400, metadata=COUNT)
+    side: int = field(default=6, metadata=COUNT)
+    cells: int = field(default=2, metadata=COUNT)
+    threshold: float = field(default=0.25, metadata=POSITIVE)
     processes: Sequence[str] = ("dead-leaves",)
-    images: int = 3000
+    images: int = field(default=3000, metadata=COUNT)
     mirror: bool = False
-    seed: int = 0
+    seed: int = field(default=0, metadata=NATURAL)
     shape: Sequence[int] | None = None
     source: ClassVar[str] = "ours; Coates, Ng, Lee 2011 on synthetic patches"
     kept: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        for name in ("filters", "side", "cells", "images"):
-            require_count(name, getattr(self, name))
-        require_positive("threshold", self.threshold)
-        require_count("seed", self.seed, 0)
 
     def output_dimension(self, dimension: int) -> int:
         """Return the number of features."""

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
 
-from dpalgos.errors import ParameterError
 from dpalgos.features.public_map import PublicMap, RowFeatures
 from dpalgos.guarantees import Setting
 from dpalgos.models import released_kind
 from dpalgos.noise import NoiseSource
+from dpalgos.parameters import POSITIVE, between
 from dpalgos.registry import register
 from dpalgos.rows import Array, Floats, Ints, Rows
-from dpalgos.validation import require_positive
 
 
 @released_kind
@@ -72,13 +71,8 @@ class SignedRoot(PublicMap):
     Perronnin, Sánchez, Mensink, ECCV 2010 (power normalisation); Arandjelović, Zisserman, CVPR 2012 (Hellinger).
     """
 
-    power: float = 0.5
+    power: float = field(default=0.5, metadata=between(0.0, 1.0, open_low=True))
     source: ClassVar[str] = "Perronnin, Sánchez, Mensink 2010"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0.0 < self.power <= 1.0:
-            raise ParameterError(f"power is {self.power!r}; it must lie above 0 and be at most 1")
 
     def output_dimension(self, dimension: int) -> int:
         """Return the same number."""
@@ -104,12 +98,8 @@ class SignedLogarithm(PublicMap):
         What is large; below 1/scale the map is nearly linear.
     """
 
-    scale: float = 100.0
+    scale: float = field(default=100.0, metadata=POSITIVE)
     source: ClassVar[str] = "logarithmic compression"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_positive("scale", self.scale)
 
     def output_dimension(self, dimension: int) -> int:
         """Return the same number."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
@@ -14,6 +14,7 @@ from dpalgos.guarantees import Setting
 from dpalgos.models import released_kind
 from dpalgos.noise import NoiseSource
 from dpalgos.parallel import for_each, pieces
+from dpalgos.parameters import COUNT
 from dpalgos.registry import register
 from dpalgos.rows import Array, Floats, Ints, Rows
 
@@ -90,17 +91,11 @@ class Hog(PublicMap):
     section 5.2.1. Equal to ``skimage.feature.hog``, but for the last scaling.
     """
 
-    cell: int = 4
-    bins: int = 9
-    block: int = 2
+    cell: int = field(default=4, metadata=COUNT)
+    bins: int = field(default=9, metadata=COUNT)
+    block: int = field(default=2, metadata=COUNT)
     shape: Sequence[int] | None = None
     source: ClassVar[str] = "Dalal, Triggs 2005; Wang et al. 2024, section 5.2.1"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("cell", "bins", "block"):
-            if getattr(self, name) < 1:
-                raise ParameterError(f"{name} is {getattr(self, name)!r}; it must be at least 1")
 
     def output_dimension(self, dimension: int) -> int:
         """Return the number of features."""

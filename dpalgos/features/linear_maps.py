@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
@@ -15,9 +15,10 @@ from dpalgos.features.public_map import PublicMap, image_shape
 from dpalgos.guarantees import Setting
 from dpalgos.models import Projection
 from dpalgos.noise import NoiseSource
+from dpalgos.parameters import COUNT, NATURAL
 from dpalgos.registry import register
 from dpalgos.rows import Floats, Rows
-from dpalgos.validation import require_components, require_count
+from dpalgos.validation import require_components
 
 
 @register("projections", "dct")
@@ -37,13 +38,9 @@ class LowFrequencies(PublicMap):
         Of the images; square ones by default.
     """
 
-    components: int = 20
+    components: int = field(default=20, metadata=COUNT)
     shape: Sequence[int] | None = None
     source: ClassVar[str] = "Ahmed, Natarajan, Rao 1974"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_count("components", self.components)
 
     def output_dimension(self, dimension: int) -> int:
         """Return the number of frequencies."""
@@ -91,14 +88,9 @@ class RandomProjection(PublicMap):
     Johnson, Lindenstrauss 1984; Blocki, Blum, Datta, Sheffet 2012 on what it does not give by itself.
     """
 
-    components: int = 20
-    seed: int = 0
+    components: int = field(default=20, metadata=COUNT)
+    seed: int = field(default=0, metadata=NATURAL)
     source: ClassVar[str] = "Johnson, Lindenstrauss 1984"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_count("components", self.components)
-        require_count("seed", self.seed, 0)
 
     def output_dimension(self, dimension: int) -> int:
         """Return the number of directions."""
@@ -130,13 +122,9 @@ class AveragePooling(PublicMap):
         Of the images; square ones by default.
     """
 
-    size: int = 2
+    size: int = field(default=2, metadata=COUNT)
     shape: Sequence[int] | None = None
     source: ClassVar[str] = "average pooling"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_count("size", self.size)
 
     def output_dimension(self, dimension: int) -> int:
         """Return the number of blocks."""

@@ -14,9 +14,9 @@ from dpalgos.guarantees import Setting
 from dpalgos.models import released_kind
 from dpalgos.noise import NoiseSource
 from dpalgos.parallel import for_each, pieces
+from dpalgos.parameters import COUNT, NATURAL
 from dpalgos.registry import register
 from dpalgos.rows import Array, Floats, Ints, Rows
-from dpalgos.validation import require_count
 
 # Images of one piece of work.
 _IMAGES = 16
@@ -133,18 +133,12 @@ class RandomPatches(PublicMap):
     Coates, Ng, Lee, AISTATS 2011 (patches, triangle features, pooling; random filters in section 4).
     """
 
-    filters: int = 64
-    side: int = 5
-    cells: int = 4
-    seed: int = 0
+    filters: int = field(default=64, metadata=COUNT)
+    side: int = field(default=5, metadata=COUNT)
+    cells: int = field(default=4, metadata=COUNT)
+    seed: int = field(default=0, metadata=NATURAL)
     shape: Sequence[int] | None = None
     source: ClassVar[str] = "Coates, Ng, Lee 2011"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("filters", "side", "cells"):
-            require_count(name, getattr(self, name))
-        require_count("seed", self.seed, 0)
 
     def output_dimension(self, dimension: int) -> int:
         """Return the number of features."""

@@ -12,8 +12,8 @@ import numpy as np
 from dpalgos.errors import ParameterError
 from dpalgos.features.public_map import RowFeatures
 from dpalgos.models import released_kind
+from dpalgos.parameters import COUNT, POSITIVE, Bounded, between
 from dpalgos.rows import Array, Floats, null_records, row_products
-from dpalgos.validation import require_between, require_count, require_positive
 
 _MOST_COMPONENTS = 200
 
@@ -70,7 +70,7 @@ def _unit(rows: Floats) -> Floats:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PublicRowsWhitening:
+class PublicRowsWhitening(Bounded):
     """Features centred, turned and scaled by the covariance of public rows.
 
     With T the covariance of the public rows and W their covariance within classes (T itself where ``within`` is off or
@@ -103,18 +103,11 @@ class PublicRowsWhitening:
     private learning in Amid et al., ICML 2022, and Ganesh et al., ICML 2023.
     """
 
-    components: int | None = None
-    power: float = 0.5
-    floor: float = 1e-3
+    components: int | None = field(default=None, metadata=COUNT)
+    power: float = field(default=0.5, metadata=between(0.0, 0.5))
+    floor: float = field(default=1e-3, metadata=POSITIVE)
     within: bool = True
-    head: float = 0.0
-
-    def __post_init__(self) -> None:
-        if self.components is not None:
-            require_count("components", self.components)
-        require_between("power", self.power, 0.0, 0.5)
-        require_positive("floor", self.floor)
-        require_between("head", self.head, 0.0, 1.0, open_high=True)
+    head: float = field(default=0.0, metadata=between(0.0, 1.0, open_high=True))
 
     def output_dimension(self, dimension: int, rows: int, classes: int) -> int:
         """Return the number of features that ``rows`` public rows of ``dimension`` features and K classes give.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
@@ -13,9 +13,9 @@ from dpalgos.features.public_map import PublicMap, RowFeatures
 from dpalgos.guarantees import Setting
 from dpalgos.models import released_kind
 from dpalgos.noise import NoiseSource
+from dpalgos.parameters import COUNT, NATURAL, POSITIVE
 from dpalgos.registry import register
 from dpalgos.rows import Array, Floats, Rows, row_products
-from dpalgos.validation import require_count, require_positive
 
 
 @released_kind
@@ -69,16 +69,10 @@ class RandomFourier(PublicMap):
     Rahimi, Recht, NeurIPS 2007; for private SVMs Rubinstein, Bartlett, Huang, Taft, JPC 4 (2012).
     """
 
-    frequencies: int = 256
-    gamma: float = 1.0
-    seed: int = 0
+    frequencies: int = field(default=256, metadata=COUNT)
+    gamma: float = field(default=1.0, metadata=POSITIVE)
+    seed: int = field(default=0, metadata=NATURAL)
     source: ClassVar[str] = "Rahimi, Recht 2007"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_count("frequencies", self.frequencies)
-        require_positive("gamma", self.gamma)
-        require_count("seed", self.seed, 0)
 
     def output_dimension(self, dimension: int) -> int:
         """Return twice the number of frequencies."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import ClassVar, TypeVar
 
@@ -18,9 +18,9 @@ from dpalgos.guarantees import Setting
 from dpalgos.models import released_kind
 from dpalgos.noise import NoiseSource
 from dpalgos.parallel import for_each, pieces
+from dpalgos.parameters import COUNT, at_least, between
 from dpalgos.registry import register
 from dpalgos.rows import Array, Floats, Ints, Rows
-from dpalgos.validation import require_count, require_positive
 
 # Images of one pass: about 4 MB of work space a thread, which caches hold. Fixed, so that a row's features do not
 # depend on the machine.
@@ -272,22 +272,13 @@ class Scattering(PublicMap):
     private linear models Tramèr, Boneh, ICLR 2021.
     """
 
-    scales: int = 2
-    angles: int = 8
-    places: int = 4
-    power: float = 0.5
+    scales: int = field(default=2, metadata=COUNT)
+    angles: int = field(default=8, metadata=at_least(2))
+    places: int = field(default=4, metadata=COUNT)
+    power: float = field(default=0.5, metadata=between(0.0, 1.0, open_low=True))
     mirror: bool = False
     shape: Sequence[int] | None = None
     source: ClassVar[str] = "Bruna, Mallat 2013; Tramèr, Boneh 2021"
-
-    def __post_init__(self) -> None:
-        for name in ("scales", "angles", "places"):
-            require_count(name, getattr(self, name))
-        require_positive("power", self.power)
-        if self.power > 1:
-            raise ParameterError(f"power is {self.power!r}; it must be at most 1")
-        if self.angles < 2:
-            raise ParameterError(f"angles is {self.angles!r}; it must be at least 2")
 
     def output_dimension(self, dimension: int) -> int:
         """Return the number of features."""

@@ -18,15 +18,19 @@ from dpalgos.features.random_images import drawn_pairs
 from dpalgos.guarantees import Setting
 from dpalgos.models import decode, released_kind
 from dpalgos.noise import NoiseSource, RandomStream
+from dpalgos.parameters import COUNT, NATURAL, POSITIVE
 from dpalgos.registry import AlgorithmSpec, lookup, register
 from dpalgos.resources import Work
 from dpalgos.rows import Array, Floats, Rows, row_products
-from dpalgos.validation import require_components, require_count, require_positive
+from dpalgos.validation import require_components
 
 
 @released_kind
 class WhitenedFeatures(RowFeatures):
     """The map x ↦ u/‖u‖ with u = (f(x) − mean) basis, for a public feature map f.
+
+    Synthetic images are zero where nothing is. An image with negative values (scaled to [-1, 1], or standardised) is
+    therefore moved to start at zero, by itself, and brought to norm 1 again.
 
     Parameters
     ----------
@@ -35,6 +39,8 @@ class WhitenedFeatures(RowFeatures):
     basis : array (p, k)
     map_kind : array of uint8
         The kind of f, as UTF-8 bytes.
+    from_zero : array of bool, optional
+        Whether images are moved to start at zero; not in maps that were made before there was this step.
     **of_map : arrays
         Those of f, each with ``map_`` before its name.
     """
@@ -42,7 +48,15 @@ class WhitenedFeatures(RowFeatures):
     kind: ClassVar[str] = "whitened-features"
     kept: ClassVar[bool] = True
 
-    def __init__(self, mean: Floats, basis: Floats, map_kind: NDArray[np.uint8], **of_map: Array) -> None:
+    def __init__(
+        self,
+        mean: Floats,
+        basis: Floats,
+        map_kind: NDArray[np.uint8],
+        from_zero: NDArray[np.bool_] | None = None,
+        **of_map: Array,
+    ) -> None:
+        self._from_zero = np.array(False) if from_zero is None else from_zero
         self.mean, self.basis, self._map_kind, self._of_map = mean, basis, map_kind, of_map
         own = {name.removeprefix("map_"): array for name, array in of_map.items()}
         self.map = decode(map_kind.tobytes().decode(), own)
@@ -51,7 +65,8 @@ class WhitenedFeatures(RowFeatures):
     def of(cls, features: Any, mean: Floats, basis: Floats) -> WhitenedFeatures:
         """Return the map made of a public feature map, a mean and a basis."""
         kind = np.frombuffer(features.kind.encode(), dtype=np.uint8)
-        return cls(mean, basis, kind, **{f"map_{name}": array for name, array in features.arrays().items()})
+        own = {f"map_{name}": array for name, array in features.arrays().items()}
+        return cls(mean, basis, kind, np.array(True), **own)
 
     @property
     def classes(self) -> tuple[type, ...]:
@@ -66,20 +81,30 @@ class WhitenedFeatures(RowFeatures):
     def first(self, components: int) -> WhitenedFeatures:
         """Return the map to the first so many of the directions."""
         basis = np.ascontiguousarray(self.basis[:, :components])
-        return WhitenedFeatures(self.mean, basis, self._map_kind, **self._of_map)
+        return WhitenedFeatures(self.mean, basis, self._map_kind, self._from_zero, **self._of_map)
 
     def transform(self, features: Floats) -> Floats:
         """Map (m, d) to (m, k), rows of norm 1 (or 0)."""
         turned = np.empty((len(features), self.dimension))
         for start in range(0, len(features), _AT_ONCE):
             part = slice(start, start + _AT_ONCE)
-            turned[part] = row_products(self.map.transform(features[part]) - self.mean, self.basis)
+            images = moved_to_zero(features[part]) if self._from_zero else features[part]
+            turned[part] = row_products(self.map.transform(images) - self.mean, self.basis)
         norms = np.linalg.norm(turned, axis=1, keepdims=True)
         return np.asarray(turned / np.where(norms > 0, norms, 1.0))
 
     def arrays(self) -> dict[str, Array]:
         """Return mean, basis and the arrays of the feature map."""
-        return {"mean": self.mean, "basis": self.basis, "map_kind": self._map_kind, **self._of_map}
+        own = {"from_zero": self._from_zero} if self._from_zero else {}
+        return {"mean": self.mean, "basis": self.basis, "map_kind": self._map_kind, **own, **self._of_map}
+
+
+def moved_to_zero(images: Floats) -> Floats:
+    """Return images (m, d): those with negative values start at zero and have norm 1, the others are as they were."""
+    lowest = images.min(axis=1, keepdims=True, initial=0.0)
+    moved = images - lowest
+    norms = np.linalg.norm(moved, axis=1, keepdims=True)
+    return np.where(lowest < 0.0, moved / np.where(norms > 0.0, norms, 1.0), images)
 
 
 # Operations a number, as measured: of the generalised eigendecomposition over the cube of the number of features, of a
@@ -141,21 +166,15 @@ class PublicWhitening(PublicMap):
 
     features: str = "scattering"
     feature_parameters: Mapping[str, Any] = field(default_factory=dict)
-    components: int = 200
+    components: int = field(default=200, metadata=COUNT)
     processes: Sequence[str] = ("strokes",)
-    images: int = 6000
-    floor: float = 3e-4
+    images: int = field(default=6000, metadata=COUNT)
+    floor: float = field(default=3e-4, metadata=POSITIVE)
     mirror: bool = False
-    seed: int = 0
+    seed: int = field(default=0, metadata=NATURAL)
     shape: Sequence[int] | None = None
     source: ClassVar[str] = "ours; Fisher 1936 on images of a random process"
     kept: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        require_count("components", self.components)
-        require_count("images", self.images)
-        require_count("seed", self.seed, 0)
-        require_positive("floor", self.floor)
 
     def features_of(self, dimension: int) -> int:
         """Return the number of features before the whitening: directions at most.

@@ -61,15 +61,15 @@ streaming differential privacy", FOCS 2024 (buffers); Dong, Roth, Su, "Gaussian 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cache
 
 import numpy as np
 
 from dpalgos.errors import ParameterError
+from dpalgos.parameters import COUNT, Bounded
 from dpalgos.rows import Floats
-from dpalgos.validation import require_count
 
 GRID = 64
 """The first coefficient: the factor's entries are multiples of 1/64."""
@@ -100,7 +100,7 @@ def _decoder(coefficients: tuple[int, ...]) -> Floats:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ToeplitzFactor:
+class ToeplitzFactor(Bounded):
     """The integer factor Ĉ of the running sum over a horizon, how far a row moves Ĉx, and how noisy running sums are.
 
     Parameters
@@ -121,14 +121,13 @@ class ToeplitzFactor:
         For numbers out of range.
     """
 
-    nights: int
+    nights: int = field(metadata=COUNT)
     bands: int | None = None
-    participations: int = 1
-    separation: int = 1
+    participations: int = field(default=1, metadata=COUNT)
+    separation: int = field(default=1, metadata=COUNT)
 
     def __post_init__(self) -> None:
-        for name in ("nights", "participations", "separation"):
-            require_count(name, getattr(self, name))
+        Bounded.__post_init__(self)
         if self.nights > LONGEST:
             raise ParameterError(
                 f"nights is {self.nights}; a horizon has at most {LONGEST}: begin another one after it"

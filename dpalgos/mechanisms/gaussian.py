@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import ClassVar
 
@@ -13,18 +13,15 @@ from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Numerics
 from dpalgos.mechanisms import _precise
 from dpalgos.noise import RandomStream, normals
+from dpalgos.parameters import POSITIVE, Bound, Bounded
 from dpalgos.rows import Floats
 
+_POSITIVE = Bound(0.0, open_low=True)
 _LARGEST = 1e6
 _SMALLEST_DELTA = 1e-300
 _MOST_STEPS = 200
 _FAR = 2.0
 _LOG_2_PI = math.log(2 * math.pi)
-
-
-def _require_positive(name: str, value: float) -> None:
-    if not (math.isfinite(value) and value > 0):
-        raise ParameterError(f"{name} is {value!r}; it must be a finite number above 0")
 
 
 def _require_mu(mu: float) -> None:
@@ -112,7 +109,7 @@ def _root(function: Callable[[float], tuple[float, float]], start: float) -> flo
         # What is left is of the square of the last step.
         if abs(move) <= 1e-9:
             return place
-    raise ArithmeticError("Newton's method did not settle")
+    raise ArithmeticError("Newton's method did not converge")
 
 
 def _estimated_log_delta(mu: float, epsilon: float) -> float:
@@ -213,7 +210,7 @@ def sigma_analytic(epsilon: float, delta: float, sensitivity: float) -> float:
     ----------
     Balle, Wang 2018, Algorithm 1.
     """
-    _require_positive("sensitivity", sensitivity)
+    _POSITIVE.require("sensitivity", sensitivity)
     return math.nextafter(sensitivity / mu_from_epsilon_delta(epsilon, delta), math.inf)
 
 
@@ -226,14 +223,14 @@ def sigma_classical(epsilon: float, delta: float, sensitivity: float) -> float:
     and more nothing is proved: at delta = 1e-5 the noise is too small from epsilon = 8.5 on. Ask
     :func:`delta_of_mu` with ``mu = sensitivity / sigma`` what it really gives.
     """
-    _require_positive("epsilon", epsilon)
+    _POSITIVE.require("epsilon", epsilon)
     _require_delta(delta)
-    _require_positive("sensitivity", sensitivity)
+    _POSITIVE.require("sensitivity", sensitivity)
     return math.sqrt(2.0 * math.log(1.25 / delta)) * sensitivity / epsilon
 
 
 @dataclass(frozen=True, slots=True)
-class GaussianNoise:
+class GaussianNoise(Bounded):
     """Independent N(0, sigma^2) numbers.
 
     Guarantee
@@ -253,11 +250,8 @@ class GaussianNoise:
     Dong, Roth, Su 2022, Theorem 1.
     """
 
-    sigma: float
+    sigma: float = field(metadata=POSITIVE)
     numerics: ClassVar[Numerics] = Numerics.IDEALISED
-
-    def __post_init__(self) -> None:
-        _require_positive("sigma", self.sigma)
 
     def mu(self, sensitivity: float) -> float:
         """Return the Gaussian-DP parameter for an l2 sensitivity, rounded up."""

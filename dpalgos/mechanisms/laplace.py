@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Self
 
 import numpy as np
@@ -13,11 +13,12 @@ from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Numerics
 from dpalgos.mechanisms import _precise
 from dpalgos.noise import RandomStream, uniforms
+from dpalgos.parameters import POSITIVE, Bound, Bounded
 from dpalgos.rows import Floats, Ints
 
 
 @dataclass(frozen=True, slots=True)
-class PureScale:
+class PureScale(Bounded):
     """Noise that makes a vector epsilon-DP for epsilon = sensitivity / scale, in the norm that a subclass names.
 
     Parameters
@@ -26,17 +27,12 @@ class PureScale:
         Above 0, in the unit of what noise is added to.
     """
 
-    scale: float
-
-    def __post_init__(self) -> None:
-        if not (math.isfinite(self.scale) and self.scale > 0):
-            raise ParameterError(f"scale is {self.scale!r}; it must be a finite number above 0: sensitivity / epsilon")
+    scale: float = field(metadata=POSITIVE)
 
     @classmethod
     def calibrated(cls, epsilon: float, sensitivity: float) -> Self:
         """Return the law that gives epsilon-DP for a sensitivity, its scale rounded up."""
-        if not (math.isfinite(epsilon) and epsilon > 0):
-            raise ParameterError(f"epsilon is {epsilon!r}; it must be a finite number above 0")
+        Bound(0.0, open_low=True).require("epsilon", epsilon)
         return cls(math.nextafter(sensitivity / epsilon, math.inf))
 
     def epsilon(self, sensitivity: float) -> float:

@@ -189,7 +189,7 @@ class SymmetricDiscreteGaussian(_SymmetricIntegers):
 def _require_packed(count: int, dimension: int) -> None:
     if count != packed_size(dimension):
         raise ParameterError(
-            f"{count} entries were asked of a law for symmetric {dimension} x {dimension} matrices; "
+            f"{count} entries were asked of a distribution of symmetric {dimension} x {dimension} matrices; "
             f"their packed upper triangle has {packed_size(dimension)}"
         )
 

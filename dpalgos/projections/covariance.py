@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
@@ -21,11 +21,12 @@ from dpalgos.mechanisms.symmetric import SymmetricRoundedGaussian, pack, packed_
 from dpalgos.models import Projection
 from dpalgos.neighbouring import NeighbouringPair, orthogonal_pair
 from dpalgos.noise import NoiseSource, normals
+from dpalgos.parameters import COUNT, SHARE
 from dpalgos.registry import register
 from dpalgos.resources import Work, covariance_work
 from dpalgos.rows import Array, Features, Floats, Ints, Rows, null_labels, sanitise
 from dpalgos.summation import GAUSSIAN_BUDGETS, gaussian_guarantee, grid
-from dpalgos.validation import require_between, require_components, require_count
+from dpalgos.validation import require_components
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,11 +39,7 @@ class PrincipalDirections(ProjectionAlgorithm):
         Number of directions k.
     """
 
-    components: int = 20
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_count("components", self.components)
+    components: int = field(default=20, metadata=COUNT)
 
     def check(self, setting: Setting) -> None:
         """Raise where rows have fewer features than there are directions."""
@@ -72,12 +69,7 @@ class TruncatedDirections(PrincipalDirections):
         Keep only as many directions as hold this share of the (noisy) trace; the rest are zero columns.
     """
 
-    variance_share: float | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.variance_share is not None:
-            require_between("variance_share", self.variance_share, 0.0, 1.0)
+    variance_share: float | None = field(default=None, metadata=SHARE)
 
 
 class CovarianceSum(TruncatedDirections, OneSum):

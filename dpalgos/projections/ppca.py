@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
@@ -14,10 +14,10 @@ from dpalgos.guarantees import RELATIONS, Claim, Guarantee, Neighbours, Numerics
 from dpalgos.mechanisms.fixed_point import gram_sensitivity
 from dpalgos.models import Projection
 from dpalgos.noise import NoiseSource, RandomStream, normals, uniforms
+from dpalgos.parameters import COUNT
 from dpalgos.projections.covariance import PrincipalDirections, gram_matrix
 from dpalgos.registry import register
 from dpalgos.rows import Floats, Rows
-from dpalgos.validation import require_count
 
 # Directions proposed at once. In q dimensions some 1.2 √q are needed on average where the law is most concentrated.
 _PROPOSALS = 32
@@ -110,9 +110,9 @@ class Ppca(PureAlgorithm, PrincipalDirections):
     That change is vᵀ(xxᵀ − zzᵀ)v, of a matrix of rank two with eigenvalues p ≥ 0 ≥ −q and Frobenius norm √(p² + q²) ≤
     √2 (:func:`~dpalgos.mechanisms.fixed_point.gram_sensitivity`), so r = p + q ≤ √2·√2 = 2, reached by orthogonal unit
     rows; against a null record it is ‖x‖² ≤ 1. So c = epsilon/(2k) under replace-one, epsilon/k under replace-special.
-    The sampler draws from exactly this law; numerics idealised. The released basis has no spectrum.
+    The sampler draws from exactly this distribution; numerics idealised. The released basis has no spectrum.
 
-    For k = 1 this is the law of PPCA; for more PPCA draws the subspace at once, which nobody can do exactly.
+    For k = 1 this is the distribution of PPCA; for more, PPCA draws the subspace at once, which nobody can do exactly.
 
     Parameters
     ----------
@@ -174,7 +174,7 @@ class PublishedPpca(Unproved, PureAlgorithm, PrincipalDirections):
 
     Guarantee
     ---------
-    None: see the flaw. (The stated law itself is the exponential mechanism and ε-DP: the trace moves by at most 1
+    None: see the flaw. (The stated distribution is the exponential mechanism and ε-DP: the trace moves by at most 1
     either way. For k = 1 a sweep draws from it; use ``ppca``.)
 
     Parameters
@@ -192,20 +192,16 @@ class PublishedPpca(Unproved, PureAlgorithm, PrincipalDirections):
     distribution", JCGS 18 (2009).
     """
 
-    sweeps: int = 20
+    sweeps: int = field(default=20, metadata=COUNT)
 
     source: ClassVar[str] = "Chaudhuri, Sarwate, Sinha 2013, Algorithm 2, with a Gibbs sampler as in its section 5"
     claim: ClassVar[Claim | None] = Claim(
         "epsilon-DP",
         "Chaudhuri, Sarwate, Sinha 2013, Algorithm 2",
-        "A Gibbs sampler that is stopped does not have the law that the proof is about, and no bound on how far it is "
+        "A Gibbs sampler that is stopped does not have the distribution of the proof, and no bound on how far it is "
         "from it is known.",
     )
     sound_counterpart: ClassVar[str | None] = "ppca"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_count("sweeps", self.sweeps)
 
     def fit(self, parties: Sequence[Rows], setting: Setting, noise: NoiseSource) -> Projection:
         """Return the subspace after the last sweep."""

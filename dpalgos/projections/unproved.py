@@ -102,7 +102,7 @@ class PublishedSvd(Unproved, ApproximateAlgorithm, TruncatedDirections):
 @register("projections", "wishart-pca")
 @dataclass(frozen=True, kw_only=True)
 class PublishedWishart(Unproved, PureAlgorithm, TruncatedDirections):
-    """The top eigenvectors of XᵀX/n + W, W from the Wishart law of d + 1 degrees of freedom and scale 3/(2nε) I.
+    """The top eigenvectors of XᵀX/n + W, W Wishart of d + 1 degrees of freedom and scale 3/(2nε) I.
 
     Guarantee
     ---------

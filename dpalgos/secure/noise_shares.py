@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache, singledispatch
 from typing import ClassVar, Protocol
 
@@ -24,10 +24,12 @@ from dpalgos.mechanisms.symmetric import (
     packed_size,
 )
 from dpalgos.noise import RandomStream, uniforms
+from dpalgos.parameters import COUNT, POSITIVE, Bound, Bounded, at_least
 from dpalgos.rows import Ints
 
 # Larger than the relative error of the few float64 operations between inputs and results.
 _MARGIN = 1.0 + 2.0**-40
+_POSITIVE, _ONE = Bound(0.0, open_low=True), Bound(1)
 # No draw of the sampler lies farther out: its tables end where the tail is below 2^-127.
 _SUPPORT = 14.0
 # Variance that every radial share has at least, in grid units: e(16) is below 10^-136.
@@ -73,12 +75,6 @@ def _mu(sensitivity: float, sigma: float, shares: int, dimension: int) -> float:
     return float(bounds.min()) * _MARGIN
 
 
-def _require(name: str, value: float, *, at_least: float = 0.0, above: bool = True) -> None:
-    if not math.isfinite(value) or value < at_least or (above and value == at_least):
-        bound = "above" if above else "at least"
-        raise ParameterError(f"{name} is {value!r}; it must be a finite number, {bound} {at_least:g}")
-
-
 def secagg_loss(*, sensitivity: float, sigma_share: float, shares: int, dimension: int) -> GaussianMu:
     """Return what a sum costs that holds ``shares`` discrete Gaussian shares unknown to the adversary.
 
@@ -103,10 +99,10 @@ def secagg_loss(*, sensitivity: float, sigma_share: float, shares: int, dimensio
     ParameterError
         If a parameter is out of range, or the noise is so small in grid units that nothing is proved.
     """
-    _require("sensitivity", sensitivity, above=False)
-    _require("sigma_share", sigma_share)
-    _require("shares", shares, at_least=1, above=False)
-    _require("dimension", dimension, at_least=1, above=False)
+    Bound(0.0).require("sensitivity", sensitivity)
+    _POSITIVE.require("sigma_share", sigma_share)
+    _ONE.require("shares", shares)
+    _ONE.require("dimension", dimension)
     if sensitivity == 0:
         return GaussianMu(0.0)
     mu = _mu(sensitivity, sigma_share, shares, dimension)
@@ -146,10 +142,10 @@ def share_sigma_for(budget: Loss, *, sensitivity: float, shares: int, dimension:
             f"a budget of kind {budget.kind} does not calibrate Gaussian shares; give a Gaussian mu or a zCDP rho "
             "(pure epsilon: radial Laplace shares)"
         )
-    _require("the budget", mu)
-    _require("sensitivity", sensitivity)
-    _require("shares", shares, at_least=1, above=False)
-    _require("dimension", dimension, at_least=1, above=False)
+    _POSITIVE.require("the budget", mu)
+    _POSITIVE.require("sensitivity", sensitivity)
+    _ONE.require("shares", shares)
+    _ONE.require("dimension", dimension)
     return _calibrated(mu, sensitivity, shares, dimension)
 
 
@@ -288,7 +284,7 @@ class RoundedRadial:
 
 
 @dataclass(frozen=True, slots=True)
-class RadialShare:
+class RadialShare(Bounded):
     """One party's share of radial Laplace noise: discrete Gaussians of a common random variance.
 
     Guarantee
@@ -319,14 +315,12 @@ class RadialShare:
     distribution and generalizations" (2001), for Gaussian scale mixtures and infinite divisibility.
     """
 
-    scale: float
-    shares: int
-    dimension: int
+    scale: float = field(metadata=POSITIVE)
+    shares: int = field(metadata=COUNT)
+    dimension: int = field(metadata=COUNT)
 
     def __post_init__(self) -> None:
-        _require("scale", self.scale)
-        _require("shares", self.shares, at_least=1, above=False)
-        _require("dimension", self.dimension, at_least=1, above=False)
+        Bounded.__post_init__(self)
         # Checked at the largest variance, so that nothing depends on what is drawn.
         DiscreteGaussian(self.largest_sigma)
 
@@ -423,7 +417,7 @@ class SymmetricRadialShare:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TruexGaussian:
+class TruexGaussian(Bounded):
     """Gaussian noise of a sum, split as Truex et al. publish it: each party adds variance sigma^2 / (t - 1).
 
     Guarantee
@@ -445,12 +439,8 @@ class TruexGaussian:
     AISec 2019, section 4.
     """
 
-    sigma: float
-    honest: int
-
-    def __post_init__(self) -> None:
-        _require("sigma", self.sigma)
-        _require("honest", self.honest, at_least=2, above=False)
+    sigma: float = field(metadata=POSITIVE)
+    honest: int = field(metadata=at_least(2))
 
     @property
     def share(self) -> GaussianShare:
@@ -491,7 +481,7 @@ def share_law(law: object, shares: int, dimension: int) -> NoiseShare:
         If no sharing of this law is proved.
     """
     raise ParameterError(
-        f"no sharing of {type(law).__name__} noise is proved; laws that can be shared: "
+        f"no sharing of {type(law).__name__} noise is proved; distributions that can be shared: "
         "RoundedGaussian, SymmetricRoundedGaussian, DiscreteGaussian, DiscreteLaplace, RoundedRadial, "
         "SymmetricRoundedRadial, TruexGaussian"
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -13,10 +13,10 @@ from dpalgos.guarantees import Setting
 from dpalgos.kernels import KERNELS, GaussianKernel, Kernel
 from dpalgos.losses import signs
 from dpalgos.models import KernelModel, LinearModel
+from dpalgos.parameters import POSITIVE, Bounded
 from dpalgos.rows import Features, Floats, Ints, Rows, null_records
 from dpalgos.smo.solver import Solution, solve
 from dpalgos.smo.working_sets import WorkingSetRule
-from dpalgos.validation import require_positive
 
 # Kernel values of longer rows would leave float64's range.
 _LONGEST = 1e50
@@ -67,23 +67,20 @@ def _stack(blocks: list[Any]) -> Any:
     return vstack(blocks, format="csr")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MachineOptions:
+@dataclass(frozen=True, kw_only=True)
+class MachineOptions(Bounded):
     """What all SMO trainers have in common; see :class:`dpalgos.trainers.smo.Smo` for the meaning of each."""
 
-    C: float
-    kernel: str
-    gamma: float | None
-    tolerance: float
-    shrinking: bool
+    C: float = field(default=1.0, metadata=POSITIVE)
+    kernel: str = "linear"
+    gamma: float | None = field(default=None, metadata=POSITIVE)
+    tolerance: float = field(default=1e-3, metadata=POSITIVE)
+    shrinking: bool = True
 
     def __post_init__(self) -> None:
-        require_positive("C", self.C)
-        require_positive("tolerance", self.tolerance)
+        super().__post_init__()
         if self.kernel not in KERNELS:
             raise ParameterError(f"kernel is {self.kernel!r}; it must be one of {', '.join(sorted(KERNELS))}")
-        if self.gamma is not None:
-            require_positive("gamma", self.gamma)
 
     def make_kernel(self, dimension: int) -> Kernel:
         """Return the kernel; gamma is 1/dimension where none is given, LIBSVM's default."""

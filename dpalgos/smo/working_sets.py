@@ -7,15 +7,15 @@ M = min of v over I_low, so that (i, j) violates optimality where i ∈ I_up, j 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpalgos.errors import ParameterError
 from dpalgos.noise import RandomStream
+from dpalgos.parameters import Bounded, between
 from dpalgos.rows import Features, Floats, Ints
 from dpalgos.smo.rows_cache import KernelRows
 
@@ -70,13 +70,6 @@ class WorkingSetRule(Protocol):
     def selector(self, rows: int, tolerance: float) -> Selector:
         """Return a fresh selector for a problem of that many rows."""
         ...
-
-
-def require_sigma(sigma: float, *, below_one: bool = False) -> None:
-    """Raise unless σ is in (0, 1], or in (0, 1) where ``below_one``."""
-    if not 0 < sigma <= 1 or (below_one and sigma == 1):
-        bound = "above 0 and below 1" if below_one else "above 0 and at most 1"
-        raise ParameterError(f"sigma is {sigma!r}; it must be {bound}, for example 0.7")
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +132,7 @@ class SecondOrder:
 
 
 @dataclass(frozen=True, slots=True)
-class ConstantFactor:
+class ConstantFactor(Bounded):
     """WSS 3: any pair with v_i − v_j ≥ σ (m − M).
 
     The papers leave open which of those pairs is taken. Here i is the next in cyclic order that has a partner, and j
@@ -151,10 +144,7 @@ class ConstantFactor:
     Lin 2005.
     """
 
-    sigma: float
-
-    def __post_init__(self) -> None:
-        require_sigma(self.sigma)
+    sigma: float = field(metadata=between(0.0, 1.0, open_low=True))
 
     def selector(self, rows: int, tolerance: float) -> Selector:
         """Return a selector that remembers the last i."""
@@ -178,7 +168,7 @@ class ConstantFactor:
 
 
 @dataclass(frozen=True, slots=True)
-class FirstConstantFactor:
+class FirstConstantFactor(Bounded):
     """WSS 4: i attains m, and any j ∈ I_low with v_i − v_j ≥ σ (m − M).
 
     The paper leaves open which j; here it is the one that promises the largest fall of the objective. WSS 4 then
@@ -189,10 +179,7 @@ class FirstConstantFactor:
     Sun, Yang, Li, Zhang, "DPWSS", PeerJ Computer Science 7:e799 (2021), WSS 4, eqs. 20–23.
     """
 
-    sigma: float
-
-    def __post_init__(self) -> None:
-        require_sigma(self.sigma)
+    sigma: float = field(metadata=between(0.0, 1.0, open_low=True))
 
     def selector(self, rows: int, tolerance: float) -> Selector:
         """Return the selector."""
@@ -207,7 +194,7 @@ class FirstConstantFactor:
 
 
 @dataclass(frozen=True, slots=True)
-class PrivateSelection:
+class PrivateSelection(Bounded):
     """DPWSS: the exponential mechanism over the pairs that WSS 4 admits, each pair once.
 
     i attains m. A partner j ∈ I_low with v_i − v_j > tolerance, not drawn before with this i, has the score
@@ -232,12 +219,9 @@ class PrivateSelection:
     Sun, Yang, Li, Zhang, "DPWSS", PeerJ Computer Science 7:e799 (2021), Algorithm 1, eqs. 26–28.
     """
 
-    sigma: float
+    sigma: float = field(metadata=between(0.0, 1.0, open_low=True, open_high=True))
     epsilon: float
     stream: RandomStream
-
-    def __post_init__(self) -> None:
-        require_sigma(self.sigma, below_one=True)
 
     def selector(self, rows: int, tolerance: float) -> Selector:
         """Return a selector that remembers the pairs it has drawn."""

@@ -116,10 +116,10 @@ _GUESSING = 2.0
 # ... of two classes of a table, as many rows of each or three times as many of the one (Adult's are three quarters).
 _GUESSING_OF_TWO, _GUESSING_OF_UNEQUAL = 5.0, 30.0
 
-_SEEN_OF_TABLES = "found on sub-samples of MNIST, digits, USPS and Adult and on synthetic tables"
+_SEEN_OF_TABLES = "the rules were found on sub-samples of MNIST, digits, USPS and Adult and on synthetic tables"
 _SEEN_OF_IMAGES = (
-    "found on training rows of MNIST, digits, USPS and 20,000 of CIFAR-10; which random processes and features, among "
-    "a few in trials on MNIST, Fashion-MNIST and CIFAR-10, so that these are no unseen sets"
+    "the rules were found on training rows of MNIST, digits, USPS and 20,000 of CIFAR-10; the random processes and "
+    "the features were chosen in trials on MNIST, Fashion-MNIST and CIFAR-10, so these sets are not unseen"
 )
 
 _EXACT = {"loss": "softmax", "regularisation": 1e-6, "intercept_scaling": 0.25}
@@ -275,8 +275,8 @@ def _of_tables(facts: PublicFacts, strength: float) -> tuple[AlgorithmSpec, Algo
         given = {"iterations": own.fewest, "step_size": step_size, "clip": own.clip}
         trainer = AlgorithmSpec("trainers", "noisy-gd", given)
         why = (
-            f"{own.fewest} gradient steps of size {step_size:g} from zero, on rows from each of which most of the mean "
-            "of its features is subtracted"
+            f"{own.fewest} gradient steps of size {step_size:g} from zero; most of the mean of its own features is "
+            "subtracted from each row"
         )
         return trainer, None, 0.5, [why]
     two = _TWO if known < _SURE_OF_TWO else _TWO_SURE
@@ -302,9 +302,9 @@ def _of_tables(facts: PublicFacts, strength: float) -> tuple[AlgorithmSpec, Algo
         AlgorithmSpec("projections", "private-centring"),
         share,
         [
-            f"the mean of all rows is estimated and subtracted, for {share:g} of the budget (mu^2)",
-            f"{iterations} gradient steps of size {step_size:g} (at most {own.largest:g}); their sizes add up to "
-            f"{way / known:g} n mu",
+            f"the mean of all rows is estimated and subtracted, which takes {share:g} of the budget (mu^2)",
+            f"{iterations} gradient steps of size {step_size:g} (at most {own.largest:g}); the sizes add up to "
+            f"{way:.3g}, which is {way / known:g} times the number of rows times mu",
         ],
     )
 
@@ -371,7 +371,7 @@ register("systems", "hog-noisy-gd")(
 
 register("systems", "whitened-class-means")(
     System(
-        summary="Scattering, whitened by made-up images at no cost, then class means from one noisy sum: for images.",
+        summary="Scattering, whitened by synthetic images at no cost, then class means from one noisy sum: for images.",
         source="ours; features.whitening, trainers.class_means",
         arrangements=summed(AlgorithmSpec("trainers", "class-means"), _WHITENED),
     )

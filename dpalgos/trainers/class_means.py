@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
@@ -15,10 +15,10 @@ from dpalgos.integer_sums import ClassSums
 from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
 from dpalgos.models import LinearModel
 from dpalgos.neighbouring import NeighbouringPair, antipodal_pair
+from dpalgos.parameters import SHARE
 from dpalgos.registry import register
 from dpalgos.rows import Floats, Ints, Rows
 from dpalgos.summation import GAUSSIAN_BUDGETS, gaussian_guarantee, grid
-from dpalgos.validation import require_between
 
 
 def linear_model(weights: Floats, intercept: Floats) -> LinearModel:
@@ -40,17 +40,12 @@ class ClassSumTrainer(PrivateAlgorithm):
         replace-special, where it costs 3 %.
     """
 
-    count_weight: float | None = None
+    count_weight: float | None = field(default=None, metadata=SHARE)
 
     relations: ClassVar[tuple[Neighbours, ...]] = (Neighbours.REPLACE_ONE, Neighbours.REPLACE_SPECIAL)
     budgets: ClassVar[tuple[type[Loss], ...]] = GAUSSIAN_BUDGETS
     measured: ClassVar[str] = "the rows of each class and their number times a, summed, in l2"
     norm: ClassVar[int] = 2
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.count_weight is not None:
-            require_between("count_weight", self.count_weight, 0.0, 1.0)
 
     def check(self, setting: Setting) -> None:
         """Raise for real labels."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
@@ -17,6 +17,7 @@ from dpalgos.mechanisms.laplace import RadialLaplace
 from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
 from dpalgos.models import LinearModel
 from dpalgos.noise import NoiseSource
+from dpalgos.parameters import COUNT, POSITIVE
 from dpalgos.registry import register
 from dpalgos.resources import Work, gathering_work
 from dpalgos.rows import Floats, Rows
@@ -24,7 +25,6 @@ from dpalgos.solvers import certified_minimiser, rounding_bound
 from dpalgos.summation import GAUSSIAN_BUDGETS, gaussian_guarantee
 from dpalgos.trainers.linear import LinearClassifierTrainer
 from dpalgos.trainers.output_perturbation import SOLVER_ASSUMPTION
-from dpalgos.validation import require_count, require_positive
 
 # Grid units per sensitivity: rounding thousands of weights then adds about 10⁻⁴ of it.
 _FINENESS = 20
@@ -51,17 +51,14 @@ class _Consensus(LinearClassifierTrainer):
         λ.
     """
 
-    iterations: int = 10
-    penalty: float = 1.0
-    regularisation: float = 0.01
+    iterations: int = field(default=10, metadata=COUNT)
+    penalty: float = field(default=1.0, metadata=POSITIVE)
+    regularisation: float = field(default=0.01, metadata=POSITIVE)
 
     trusts: ClassVar[tuple[Trust, ...]] = (Trust.CENTRAL,)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_count("iterations", self.iterations)
-        require_positive("penalty", self.penalty)
-        require_positive("regularisation", self.regularisation)
         if not math.isfinite(self.task.loss.slope_norm(2)):
             raise ParameterError(f"the loss {self.loss!r} has no bounded slope; use huber-hinge, logistic or softmax")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import numpy as np
@@ -18,13 +18,13 @@ from dpalgos.integer_sums import ClassSums
 from dpalgos.mechanisms.factorisation import ToeplitzFactor
 from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian, total_mu
 from dpalgos.models import Artefact, LinearModel
+from dpalgos.parameters import POSITIVE, SHARE
 from dpalgos.registry import register
 from dpalgos.resources import Work
 from dpalgos.rows import ArrayRows, Floats, Ints, Rows, sanitise
 from dpalgos.summation import gaussian_guarantee, grid
 from dpalgos.trainers.class_means import ClassMeansDiscriminant, ClassSumTrainer
 from dpalgos.trainers.gradient_descent import ClippedGradientTrainer
-from dpalgos.validation import require_between, require_positive
 
 # Found on training rows of digits, 300 of them held out (three seeds): the deviation of a weight by one night's noise.
 _WALK = 0.1
@@ -51,14 +51,8 @@ class LeaderTrainer(ClippedGradientTrainer):
 
     loss: str = "softmax"
     clip: float = 0.5
-    step_size: float | None = None
-    mean_weight: float = 0.25
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.step_size is not None:
-            require_positive("step_size", self.step_size)
-        require_between("mean_weight", self.mean_weight, 0.0, 1.0)
+    step_size: float | None = field(default=None, metadata=POSITIVE)
+    mean_weight: float = field(default=0.25, metadata=SHARE)
 
     def check(self, setting: Setting) -> None:
         """Raise for real labels, whose scale a step that knows no curvature misses."""
@@ -105,7 +99,9 @@ class FollowTheRegularisedLeader(LeaderTrainer, OneSum):
     def sums(self, setting: Setting) -> GradientSums:
         """Return how gradients are clipped, encoded and added."""
         scale = grid(GaussianMu(total_mu(self.budget)), 2.0, 1, setting)
-        return GradientSums(task=self.task, clip=self.clip, scale=scale, mean_weight=self.mean_weight)
+        return GradientSums(
+            task=self.task, clip=self.clip, scale=scale, mean_weight=self.mean_weight, class_weight=self.class_weight
+        )
 
     def law(self, setting: Setting) -> RoundedGaussian:
         """Return the noise of the sum."""
@@ -362,6 +358,7 @@ class ContinualLeader(LeaderTrainer):
             clip=self.clip,
             step_size=self.step_size,
             mean_weight=self.mean_weight,
+            class_weight=self.class_weight,
             loss=self.loss,
             width=self.width,
             intercept_scaling=self.intercept_scaling,

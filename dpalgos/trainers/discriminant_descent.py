@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpalgos.gradient_sums import EncodedRows, GradientSums
+from dpalgos.gradient_sums import EncodedRows, GradientSums, check_class_weight
 from dpalgos.guarantees import GaussianMu, Guarantee, Neighbours, Setting
 from dpalgos.integer_sums import ClassSums
 from dpalgos.linear import LinearTask
 from dpalgos.losses import make_loss
 from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian, total_mu
 from dpalgos.models import LinearModel
+from dpalgos.parameters import NATURAL, POSITIVE, between
 from dpalgos.registry import register
 from dpalgos.resources import Work
 from dpalgos.rows import Block, Floats, Ints, Rows, sanitise
 from dpalgos.summation import gaussian_guarantee, grid
 from dpalgos.trainers.class_means import ClassSumTrainer, linear_model
-from dpalgos.validation import require_between, require_count, require_positive
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +105,8 @@ class DiscriminantDescent(ClassSumTrainer):
         In [0, 1).
     clip : float
         Largest norm of a row's gradient.
+    class_weight : sequence of float
+        As for ``noisy-gd``. The discriminant itself takes all classes as equally frequent.
     start : float
         Length of the starting weights, on average over the classes: how sure the first softmax is.
     intercept_scaling : float
@@ -117,31 +119,24 @@ class DiscriminantDescent(ClassSumTrainer):
     As for ``noisy-gd`` and ``class-means``; warm starts of private descent in Mehta, Thakurta, Kurakin, Cutkosky 2022.
     """
 
-    iterations: int | None = None
-    step_size: float | None = None
-    first_share: float | None = None
-    momentum: float = 0.9
-    clip: float = 0.5
-    start: float = 12.0
-    intercept_scaling: float = 0.25
+    iterations: int | None = field(default=None, metadata=NATURAL)
+    step_size: float | None = field(default=None, metadata=POSITIVE)
+    first_share: float | None = field(default=None, metadata=between(0.01, 0.99))
+    momentum: float = field(default=0.9, metadata=between(0.0, 1.0, open_high=True))
+    clip: float = field(default=0.5, metadata=POSITIVE)
+    class_weight: Sequence[float] = ()
+    start: float = field(default=12.0, metadata=POSITIVE)
+    intercept_scaling: float = field(default=0.25, metadata=POSITIVE)
 
     source: ClassVar[str] = "ours; noisy gradient descent from noisy class means"
     people: ClassVar[str] = (
         "as for class-means, then as for noisy-gd: the adaptive composition is of sums no one moves by more"
     )
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.iterations is not None:
-            require_count("iterations", self.iterations, 0)
-        if self.step_size is not None:
-            require_positive("step_size", self.step_size)
-        if self.first_share is not None:
-            require_between("first_share", self.first_share, 0.01, 0.99)
-        require_between("momentum", self.momentum, 0.0, 1.0, open_high=True)
-        require_positive("clip", self.clip)
-        require_positive("start", self.start)
-        require_positive("intercept_scaling", self.intercept_scaling)
+    def check(self, setting: Setting) -> None:
+        """Raise where the weights of classes do not fit."""
+        super().check(setting)
+        check_class_weight(self.class_weight, setting)
 
     def guarantee(self, setting: Setting) -> Guarantee:
         """Return the budget."""
@@ -235,7 +230,7 @@ class DiscriminantDescent(ClassSumTrainer):
         return grid(GaussianMu(total_mu(self.budget)), 2.0, self.steps(setting), setting)
 
     def _gradient_sums(self, setting: Setting) -> GradientSums:
-        return GradientSums(task=self._task, clip=self.clip, scale=self._grid(setting))
+        return GradientSums(task=self._task, clip=self.clip, scale=self._grid(setting), class_weight=self.class_weight)
 
     def class_sums(self, setting: Setting) -> ClassSums:
         """Return the sums of the first step, on the grid of all steps' noise."""

@@ -5,24 +5,24 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Generic, TypeVar
 
 import numpy as np
 
 from dpalgos.algorithms import ApproximateAlgorithm, PrivateAlgorithm
 from dpalgos.errors import ParameterError
-from dpalgos.gradient_sums import EncodedRows, GradientSums
+from dpalgos.gradient_sums import EncodedRows, GradientSums, check_class_weight
 from dpalgos.guarantees import RELATIONS, Claim, GaussianMu, Guarantee, Loss, Neighbours, Numerics, Setting, Trust
 from dpalgos.mechanisms.fixed_point import sum_sensitivity
 from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian, total_mu
 from dpalgos.models import LinearModel
+from dpalgos.parameters import COUNT, NON_NEGATIVE, POSITIVE, SHARE, between
 from dpalgos.registry import register
 from dpalgos.resources import Work
 from dpalgos.rows import Floats, Ints, Rows
 from dpalgos.summation import GAUSSIAN_BUDGETS, gaussian_guarantee, grid
 from dpalgos.trainers.linear import LinearTrainer
-from dpalgos.validation import require_between, require_count, require_positive
 
 State = TypeVar("State")
 
@@ -35,22 +35,26 @@ class ClippedGradientTrainer(PrivateAlgorithm, LinearTrainer):
     ----------
     clip : float
         Largest norm of a row's gradient.
+    class_weight : sequence of float
+        What a class's gradients are multiplied by after they are clipped, one number a class, the largest 1; public.
     """
 
-    clip: float = 1.0
+    clip: float = field(default=1.0, metadata=POSITIVE)
+    class_weight: Sequence[float] = ()
 
     relations: ClassVar[tuple[Neighbours, ...]] = RELATIONS
     budgets: ClassVar[tuple[type[Loss], ...]] = GAUSSIAN_BUDGETS
     measured: ClassVar[str] = "sum of clipped gradients, l2"
     norm: ClassVar[int] = 2
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_positive("clip", self.clip)
-
     def sensitivity(self, setting: Setting) -> float:
         """Return clip times the records that neighbours differ in, at any weights."""
         return sum_sensitivity(self.clip, setting.neighbours)
+
+    def check(self, setting: Setting) -> None:
+        """Raise where the weights of classes do not fit."""
+        super().check(setting)
+        check_class_weight(self.class_weight, setting)
 
     def guarantee(self, setting: Setting) -> Guarantee:
         """Return the budget."""
@@ -81,13 +85,8 @@ class GradientSumTrainer(ClippedGradientTrainer, Generic[State]):
         Largest norm of a row's gradient.
     """
 
-    iterations: int = 100
-    regularisation: float = 1e-3
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_count("iterations", self.iterations)
-        require_between("regularisation", self.regularisation, 0.0, math.inf, open_high=True)
+    iterations: int = field(default=100, metadata=COUNT)
+    regularisation: float = field(default=1e-3, metadata=NON_NEGATIVE)
 
     @abstractmethod
     def initial(self, setting: Setting) -> State:
@@ -103,7 +102,7 @@ class GradientSumTrainer(ClippedGradientTrainer, Generic[State]):
 
     def sums(self, setting: Setting) -> GradientSums:
         """Return how gradients are clipped, encoded and added."""
-        return GradientSums(task=self.task, clip=self.clip, scale=self.grid(setting))
+        return GradientSums(task=self.task, clip=self.clip, scale=self.grid(setting), class_weight=self.class_weight)
 
     def grid(self, setting: Setting) -> float:
         """Return the grid units per unit of both factors of a gradient."""
@@ -150,11 +149,7 @@ class PlainDescent(GradientSumTrainer[Floats]):
         η.
     """
 
-    step_size: float = 1.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_positive("step_size", self.step_size)
+    step_size: float = field(default=1.0, metadata=POSITIVE)
 
     def divisor(self, setting: Setting) -> int:
         """Return what the sum of gradients is divided by to be their mean."""
@@ -222,6 +217,8 @@ class NoisyGradientDescent(GradientSumTrainer[DescentState]):
         T.
     clip : float
         Largest norm of a row's gradient; softmax never exceeds √2.
+    class_weight : sequence of float
+        See :class:`ClippedGradientTrainer`.
     step_size : float, optional
         By default from public quantities: the noise of a step's mean gradient has standard deviation
         s = Δ√T/(μ n) a coordinate; the step is 0.25/(√T s), at most 4.
@@ -248,25 +245,17 @@ class NoisyGradientDescent(GradientSumTrainer[DescentState]):
     loss: str = "softmax"
     iterations: int = 80
     clip: float = 0.5
-    step_size: float | None = None
-    momentum: float = 0.9
-    mean_weight: float = 0.25
+    step_size: float | None = field(default=None, metadata=POSITIVE)
+    momentum: float = field(default=0.9, metadata=between(0.0, 1.0, open_high=True))
+    mean_weight: float = field(default=0.25, metadata=SHARE)
     regularisation: float = 0.0
-    public_start: float = 0.0
+    public_start: float = field(default=0.0, metadata=NON_NEGATIVE)
 
     source: ClassVar[str] = "ours; full-batch DP gradient descent after Bassily, Smith, Thakurta 2014"
     people: ClassVar[str] = (
         "each of k rows' gradients is weighed 1/k in the factor that makes no score: their sum is no longer "
         "than one row's"
     )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.step_size is not None:
-            require_positive("step_size", self.step_size)
-        require_between("momentum", self.momentum, 0.0, 1.0, open_high=True)
-        require_between("mean_weight", self.mean_weight, 0.0, 1.0)
-        require_between("public_start", self.public_start, 0.0, math.inf, open_high=True)
 
     def check(self, setting: Setting) -> None:
         """Raise where the last features cannot be the scores of the classes."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from dpalgos.algorithms import Algorithm, Unproved
@@ -13,10 +13,10 @@ from dpalgos.losses import make_loss
 from dpalgos.models import LinearModel
 from dpalgos.neighbouring import NeighbouringPair
 from dpalgos.noise import NoiseSource
+from dpalgos.parameters import POSITIVE
 from dpalgos.registry import register
 from dpalgos.rows import Rows
 from dpalgos.solvers import Problem, minimise
-from dpalgos.validation import require_positive
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,16 +99,11 @@ class EmpiricalRisk(Unproved, LinearTrainer):
         Norm of the gradient at which the solver stops.
     """
 
-    regularisation: float = 0.01
-    tolerance: float = 1e-8
+    regularisation: float = field(default=0.01, metadata=POSITIVE)
+    tolerance: float = field(default=1e-8, metadata=POSITIVE)
 
     source: ClassVar[str] = "regularised empirical risk minimisation; Wang et al. 2024, eq. (4)"
     sound_counterpart: ClassVar[str | None] = "objective-perturbation"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_positive("regularisation", self.regularisation)
-        require_positive("tolerance", self.tolerance)
 
     def problem(self, parties: Sequence[Rows], setting: Setting) -> Problem:
         """Return the risk over all parties' rows together."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import ClassVar
 
@@ -23,11 +23,11 @@ from dpalgos.mechanisms.laplace import RadialLaplace
 from dpalgos.mechanisms.positive_parts import log_expected_excess
 from dpalgos.models import LinearModel
 from dpalgos.noise import NoiseSource
+from dpalgos.parameters import POSITIVE
 from dpalgos.registry import register
 from dpalgos.rows import Floats, Rows
 from dpalgos.solvers import minimise
 from dpalgos.trainers.linear import LinearClassifierTrainer
-from dpalgos.validation import require_positive
 
 TOLERANCE = 1e-11
 """Gradient norm the solver is asked for: above float64's rounding error, below anything its noise would show."""
@@ -74,7 +74,7 @@ class OneVsRestTrainer(LinearClassifierTrainer):
         λ, the least regularisation.
     """
 
-    regularisation: float = 0.01
+    regularisation: float = field(default=0.01, metadata=POSITIVE)
     loss: str = "smoothed-hinge"
 
     trusts: ClassVar[tuple[Trust, ...]] = (Trust.LOCAL, Trust.CENTRAL)
@@ -83,7 +83,6 @@ class OneVsRestTrainer(LinearClassifierTrainer):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_positive("regularisation", self.regularisation)
         if not self.task.loss.separable or not math.isfinite(self.task.loss.slope_norm(1)):
             raise ParameterError(
                 f"the loss {self.loss!r} is not one-vs-rest with a bounded slope; "
@@ -245,7 +244,7 @@ class PublishedObjectivePerturbation(Unproved, PureAlgorithm):
     Wang et al., CMC 78 (2024), Algorithm 3, Theorem 4.2.
     """
 
-    regularisation: float = 0.01
+    regularisation: float = field(default=0.01, metadata=POSITIVE)
     width: float = 0.5
 
     source: ClassVar[str] = "Wang et al. 2024, Algorithm 3"
@@ -260,7 +259,6 @@ class PublishedObjectivePerturbation(Unproved, PureAlgorithm):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_positive("regularisation", self.regularisation)
         HuberHinge(width=self.width)
 
     def calibration(self, setting: Setting) -> Calibration:
@@ -468,17 +466,12 @@ class ApproximateMinimaPerturbation(ApproximateAlgorithm, OneVsRestTrainer):
     S&P 2019, Algorithm 1; constants derived anew.
     """
 
-    tolerance: float | None = None
+    tolerance: float | None = field(default=None, metadata=POSITIVE)
 
     source: ClassVar[str] = "Iyengar et al. 2019, Algorithm 1; constants derived anew"
     people: ClassVar[str] = Refused("its Jacobian bound needs a Hessian of rank one, that of one row")
     relations: ClassVar[tuple[Neighbours, ...]] = RELATIONS
     claim: ClassVar[Claim | None] = Claim("(epsilon, delta)-DP", "Iyengar et al. 2019, Theorem 1")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.tolerance is not None:
-            require_positive("tolerance", self.tolerance)
 
     def guarantee(self, setting: Setting) -> Guarantee:
         """Return the budget."""

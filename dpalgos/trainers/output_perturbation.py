@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
@@ -14,6 +14,7 @@ from dpalgos.losses import ScoreLoss, Squared, outputs
 from dpalgos.mechanisms.laplace import DiscreteLaplace, RadialLaplace
 from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
 from dpalgos.models import LinearModel
+from dpalgos.parameters import POSITIVE
 from dpalgos.registry import register
 from dpalgos.resources import Work, gathering_work
 from dpalgos.rows import Floats, Ints, Rows
@@ -21,7 +22,6 @@ from dpalgos.secure.noise_shares import RoundedRadial
 from dpalgos.solvers import certified_minimiser, rounding_bound
 from dpalgos.summation import GAUSSIAN_BUDGETS, IntegerNoise, gaussian_guarantee
 from dpalgos.trainers.linear import LinearTrainer
-from dpalgos.validation import require_positive
 
 # What is charged for the solver at least; it is small against any slope.
 _TOLERANCE = 1e-9
@@ -53,11 +53,7 @@ class MinimiserSum(LinearTrainer, OneSum):
         λ.
     """
 
-    regularisation: float = 0.01
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_positive("regularisation", self.regularisation)
+    regularisation: float = field(default=0.01, metadata=POSITIVE)
 
     def sum_shape(self, setting: Setting) -> tuple[int, ...]:
         """Return the shape of the weights (m, p)."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
@@ -17,6 +17,7 @@ from dpalgos.losses import signs
 from dpalgos.mechanisms.laplace import Laplace
 from dpalgos.models import LinearModel
 from dpalgos.noise import NoiseSource
+from dpalgos.parameters import COUNT, POSITIVE, at_least
 from dpalgos.registry import register
 from dpalgos.resources import Work, machine_work
 from dpalgos.rows import Rows
@@ -27,7 +28,6 @@ from dpalgos.smo.working_sets import RULES
 from dpalgos.summation import gaussian_guarantee
 from dpalgos.trainers.gradient_descent import PlainDescent
 from dpalgos.trainers.smo import Smo
-from dpalgos.validation import require_count, require_positive
 
 
 @register("trainers", "dual-perturbation-published")
@@ -59,8 +59,8 @@ class PublishedDualPerturbation(Unproved, PureAlgorithm):
     IEEE Access 7 (2019) 98238; as described by Sun et al. 2021, section 2, and Wang et al. 2024, section 2.
     """
 
-    C: float = 1.0
-    tolerance: float = 1e-3
+    C: float = field(default=1.0, metadata=POSITIVE)
+    tolerance: float = field(default=1e-3, metadata=POSITIVE)
 
     source: ClassVar[str] = "Zhang, Hao, Wang 2019, as Sun et al. 2021 and Wang et al. 2024 describe it"
     claim: ClassVar[Claim | None] = Claim(
@@ -71,11 +71,6 @@ class PublishedDualPerturbation(Unproved, PureAlgorithm):
         "the bias is exact. Many dual variables move when one row does, not one by C.",
     )
     sound_counterpart: ClassVar[str | None] = "smo-output-perturbation"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_positive("C", self.C)
-        require_positive("tolerance", self.tolerance)
 
     def work(self, setting: Setting) -> Work:
         """Return that of holding rows as they are, and a cache of kernel rows."""
@@ -123,8 +118,8 @@ class PublishedLaplaceSvm(Unproved, PureAlgorithm):
     Huang, Yang, Xu, Zhou, Security and Communication Networks 2021, Algorithm 2, Lemma 2, Theorem 2.
     """
 
-    C: float = 1.0
-    attributes: int | None = None
+    C: float = field(default=1.0, metadata=POSITIVE)
+    attributes: int | None = field(default=None, metadata=COUNT)
 
     source: ClassVar[str] = "Huang et al. 2021, Algorithm 2"
     claim: ClassVar[Claim | None] = Claim(
@@ -133,12 +128,6 @@ class PublishedLaplaceSvm(Unproved, PureAlgorithm):
         "The bias and the basis before it are released exactly, and both are functions of the rows.",
     )
     sound_counterpart: ClassVar[str | None] = "smo-output-perturbation"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_positive("C", self.C)
-        if self.attributes is not None:
-            require_count("attributes", self.attributes)
 
     def noise_scale(self, setting: Setting) -> float:
         """Return 2Cnd/ε."""
@@ -201,7 +190,7 @@ class TruexDescent(PlainDescent):
     AISec 2019, section 4 (the split of the noise); as a row of Table 1 in Wang et al. 2024.
     """
 
-    honest: int | None = None
+    honest: int | None = field(default=None, metadata=at_least(2))
 
     source: ClassVar[str] = "Truex et al. 2019, section 4"
     people: ClassVar[str] = (
@@ -210,11 +199,6 @@ class TruexDescent(PlainDescent):
     )
     claim: ClassVar[Claim | None] = Claim("(epsilon, delta)-DP if t parties are honest", "Truex et al. 2019, section 4")
     trusts: ClassVar[tuple[Trust, ...]] = (Trust.CENTRAL,)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.honest is not None:
-            require_count("honest", self.honest, 2)
 
     def guarantee(self, setting: Setting) -> Guarantee:
         """Return the budget, and who is assumed honest."""

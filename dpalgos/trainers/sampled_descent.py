@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import numpy as np
@@ -18,12 +18,12 @@ from dpalgos.guarantees import GaussianMu, Guarantee, Neighbours, Numerics, Sett
 from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
 from dpalgos.models import LinearModel
 from dpalgos.noise import NoiseSource
+from dpalgos.parameters import COUNT, NON_NEGATIVE, POSITIVE, between
 from dpalgos.registry import register
 from dpalgos.resources import Work
 from dpalgos.rows import ChosenRows, Floats, Rows
 from dpalgos.summation import grid
 from dpalgos.trainers.linear import LinearTrainer
-from dpalgos.validation import require_between, require_count, require_positive
 
 _RATE_BITS = 32
 # As for noisy-gd: how far the noise may walk in all steps, and the largest step.
@@ -84,13 +84,13 @@ class SampledDescent(ApproximateAlgorithm, LinearTrainer):
     """
 
     loss: str = "softmax"
-    sampling_rate: float = 0.1
-    iterations: int = 200
-    clip: float = 0.5
-    step_size: float | None = None
-    momentum: float = 0.9
-    slack_share: float = 0.1
-    regularisation: float = 0.0
+    sampling_rate: float = field(default=0.1, metadata=between(2.0 ** (-20), 1.0))
+    iterations: int = field(default=200, metadata=COUNT)
+    clip: float = field(default=0.5, metadata=POSITIVE)
+    step_size: float | None = field(default=None, metadata=POSITIVE)
+    momentum: float = field(default=0.9, metadata=between(0.0, 1.0, open_high=True))
+    slack_share: float = field(default=0.1, metadata=between(0.0, 1.0, open_low=True, open_high=True))
+    regularisation: float = field(default=0.0, metadata=NON_NEGATIVE)
 
     source: ClassVar[str] = "Abadi et al. 2016; Zhu, Dong, Wang 2022"
     people: ClassVar[str] = Refused("it draws rows, and a person with many is drawn more often")
@@ -100,15 +100,6 @@ class SampledDescent(ApproximateAlgorithm, LinearTrainer):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_between("sampling_rate", self.sampling_rate, 2.0**-20, 1.0)
-        require_count("iterations", self.iterations)
-        require_positive("clip", self.clip)
-        if self.step_size is not None:
-            require_positive("step_size", self.step_size)
-        require_between("momentum", self.momentum, 0.0, 1.0, open_high=True)
-        if not 0.0 < self.slack_share < 1.0:
-            raise ParameterError(f"slack_share is {self.slack_share!r}; it must lie between 0 and 1")
-        require_between("regularisation", self.regularisation, 0.0, math.inf, open_high=True)
         if self.budget.delta == 0.0:
             raise ParameterError("delta is 0: a sampled Gaussian step has no pure guarantee; choose delta > 0")
 

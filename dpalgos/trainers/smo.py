@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from dpalgos.algorithms import PureAlgorithm, Unproved
@@ -12,15 +12,16 @@ from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Claim, Setting
 from dpalgos.models import KernelModel, LinearModel
 from dpalgos.noise import NoiseSource
+from dpalgos.parameters import between
 from dpalgos.registry import register
 from dpalgos.resources import Work, machine_work
 from dpalgos.rows import Rows
 from dpalgos.smo.machine import MachineOptions, fingerprints, train
-from dpalgos.smo.working_sets import RULES, PrivateSelection, require_sigma
+from dpalgos.smo.working_sets import RULES, PrivateSelection
 
 
 @dataclass(frozen=True, kw_only=True)
-class MachineTrainer(Unproved):
+class MachineTrainer(MachineOptions, Unproved):
     """What trains a C-SVM by sequential minimal optimisation; a subclass chooses the working sets.
 
     Parameters
@@ -28,21 +29,6 @@ class MachineTrainer(Unproved):
     C, kernel, gamma, tolerance, shrinking
         See :class:`Smo`.
     """
-
-    C: float = 1.0
-    kernel: str = "linear"
-    gamma: float | None = None
-    tolerance: float = 1e-3
-    shrinking: bool = True
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._options()
-
-    def _options(self) -> MachineOptions:
-        return MachineOptions(
-            C=self.C, kernel=self.kernel, gamma=self.gamma, tolerance=self.tolerance, shrinking=self.shrinking
-        )
 
     def work(self, setting: Setting) -> Work:
         """Return that of holding rows as they are, and a cache of kernel rows."""
@@ -111,7 +97,7 @@ class Smo(MachineTrainer):
     ) -> tuple[LinearModel | KernelModel, dict[str, float]]:
         """Return the machine and the numbers of its training (:func:`dpalgos.smo.machine.train`)."""
         rule = RULES[self.selection](self.sigma)
-        return train(self._options(), lambda index: rule, parties, setting)
+        return train(self, lambda index: rule, parties, setting)
 
 
 _FLAW = (
@@ -155,15 +141,11 @@ class DpWss(MachineTrainer, PureAlgorithm):
     PeerJ Computer Science 7:e799 (2021), Algorithms 1 and 2.
     """
 
-    sigma: float = 0.7
+    sigma: float = field(default=0.7, metadata=between(0.0, 1.0, open_low=True, open_high=True))
 
     source: ClassVar[str] = "Sun et al. 2021, Algorithms 1 and 2"
     claim: ClassVar[Claim | None] = Claim("epsilon-DP", "Sun et al. 2021, Theorem 1", _FLAW)
     sound_counterpart: ClassVar[str | None] = "smo-output-perturbation"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_sigma(self.sigma, below_one=True)
 
     def diagnostics(
         self, parties: Sequence[Rows], setting: Setting, noise: NoiseSource
@@ -171,7 +153,7 @@ class DpWss(MachineTrainer, PureAlgorithm):
         """Return the machine and the numbers of its training (:func:`dpalgos.smo.machine.train`)."""
         key = fingerprints(parties)
         return train(
-            self._options(),
+            self,
             lambda index: PrivateSelection(
                 sigma=self.sigma, epsilon=self.budget.epsilon, stream=noise.stream(f"working-sets-{index}", key)
             ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
@@ -20,12 +20,12 @@ from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
 from dpalgos.models import LinearModel
 from dpalgos.neighbouring import NeighbouringPair
 from dpalgos.noise import NoiseSource, RandomStream
+from dpalgos.parameters import NON_NEGATIVE, POSITIVE, between
 from dpalgos.registry import register
 from dpalgos.rows import NULL_LABEL, Floats, Ints, Rows, sanitise
 from dpalgos.smo.coordinate_descent import minimise_hinge, rounding_slack
 from dpalgos.smo.machine import fingerprints
 from dpalgos.summation import GAUSSIAN_BUDGETS, gaussian_guarantee
-from dpalgos.validation import require_between, require_positive
 
 # Grid units per sensitivity: rounding thousands of weights then adds about 10⁻⁴ of it.
 _FINENESS = 20
@@ -49,23 +49,13 @@ class HingeMinimisers(Algorithm):
         B, at least 0; 0 trains without intercept.
     """
 
-    C: float = 1.0
-    tolerance: float = 0.01
-    intercept_scaling: float = 1.0
+    C: float = field(default=1.0, metadata=POSITIVE)
+    tolerance: float = field(default=0.01, metadata=between(0.0, 1.0, open_low=True))
+    intercept_scaling: float = field(default=1.0, metadata=NON_NEGATIVE)
 
     relations: ClassVar[tuple[Neighbours, ...]] = RELATIONS
     measured: ClassVar[str] = "minimisers of ½‖w‖² + C Σ hinge, l2"
     norm: ClassVar[int] = 2
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_positive("C", self.C)
-        require_positive("tolerance", self.tolerance)
-        require_between("tolerance", self.tolerance, 0.0, 1.0)
-        if not (math.isfinite(self.intercept_scaling) and self.intercept_scaling >= 0):
-            raise ParameterError(
-                f"intercept_scaling is {self.intercept_scaling!r}; it must be a finite number of at least 0, 0 for none"
-            )
 
     def gap(self, setting: Setting) -> float:
         """Return Γ, how far the solver may stay from the minimum in each one-vs-rest problem."""

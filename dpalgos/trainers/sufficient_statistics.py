@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
@@ -18,10 +18,10 @@ from dpalgos.mechanisms.fixed_point import encoded_radius, gram_sensitivity
 from dpalgos.mechanisms.symmetric import SymmetricRoundedGaussian, packed_size, to_vector, unpack
 from dpalgos.models import LinearModel
 from dpalgos.neighbouring import NeighbouringPair, one_row_apart
+from dpalgos.parameters import NON_NEGATIVE, POSITIVE
 from dpalgos.registry import register
 from dpalgos.rows import Array, Features, Floats, Ints, Rows
 from dpalgos.summation import GAUSSIAN_BUDGETS, gaussian_guarantee, grid
-from dpalgos.validation import require_between, require_positive
 
 
 @register("trainers", "sufficient-statistics")
@@ -58,9 +58,9 @@ class SufficientStatistics(PrivateAlgorithm, OneSum):
     Vu, Slavkovic, ICDM Workshops 2009; Foulds et al., UAI 2016; Wang, UAI 2018 (noise-aware ridge).
     """
 
-    regularisation: float = 1e-3
-    target_weight: float = 1.0
-    noise_regularisation: float = 0.5
+    regularisation: float = field(default=1e-3, metadata=POSITIVE)
+    target_weight: float = field(default=1.0, metadata=POSITIVE)
+    noise_regularisation: float = field(default=0.5, metadata=NON_NEGATIVE)
     intercept_scaling: float = 0.0
     label_range: Sequence[float] = (-1.0, 1.0)
 
@@ -75,9 +75,6 @@ class SufficientStatistics(PrivateAlgorithm, OneSum):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_positive("regularisation", self.regularisation)
-        require_positive("target_weight", self.target_weight)
-        require_between("noise_regularisation", self.noise_regularisation, 0.0, math.inf, open_high=True)
         self._task()
 
     def guarantee(self, setting: Setting) -> Guarantee:

@@ -31,10 +31,10 @@ from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
 from dpalgos.models import KernelModel, LinearModel
 from dpalgos.neighbouring import Calibrated, NeighbouringPair
 from dpalgos.noise import NoiseSource, RandomStream
+from dpalgos.parameters import between
 from dpalgos.registry import construct, lookup, names, register
 from dpalgos.resources import Work
 from dpalgos.rows import Array, ArrayRows, ChosenRows, Floats, Rows, sanitise
-from dpalgos.validation import require_between
 
 # Fractions of the golden ratio's multiples spread evenly, whatever the order of the rows, and begin at 0.
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
@@ -108,8 +108,8 @@ class Tuned(ApproximateAlgorithm):
     trainer: str = "class-means"
     parameters: Mapping[str, object] = field(default_factory=dict)
     grid: Mapping[str, Sequence[object]] = field(default_factory=lambda: {"count_weight": (1.0, 0.25)})
-    enters: float = 0.5
-    held_out: float = 0.2
+    enters: float = field(default=0.5, metadata=between(2.0 ** (-20), 1.0, open_high=True))
+    held_out: float = field(default=0.2, metadata=between(0.01, 0.5))
 
     source: ClassVar[str] = "ours; private selection after Liu, Talwar 2019 and Koskela, Redberg, Wang 2024"
     people: ClassVar[str] = Refused("it holds out rows, and not people, to score its candidates by")
@@ -125,8 +125,6 @@ class Tuned(ApproximateAlgorithm):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_between("held_out", self.held_out, 0.01, 0.5)
-        require_between("enters", self.enters, 2.0**-20, 1.0, open_high=True)
         if not isinstance(self.grid, Mapping) or not self.grid:
             raise ParameterError(f"grid is {self.grid!r}; name a parameter of {self.trainer} and its values")
         for name, values in self.grid.items():

@@ -289,8 +289,8 @@ class _Standing:
             held = standing(under, FilterCap(closed.epsilon, closed.delta))
             if not held.admitted:
                 broken = (
-                    "a raised cap opens a filter of its own, and what was charged before spends the delta that is kept "
-                    f"for it: {held.reason}; a first run at a smaller delta would have left it"
+                    "a raised cap opens a new filter, and earlier charges have spent the delta that is kept for it: "
+                    f"{held.reason}; a first run at a smaller delta would have left it"
                 )
         return cls(
             limit=FilterCap(cap.epsilon, found.delta, earlier=found.earlier_epsilon, reserved=found.reserved),
@@ -524,7 +524,7 @@ def low_budget(account: str) -> dict[str, str | float | None]:
 def change_cap(dataset: str, epsilon: float, reason: str) -> None:
     """Raise or lower the epsilon of the cap of a data set's account, on record.
 
-    A raised cap is the old one and a new filter beside it (:mod:`dpalgos.accounting.filters`); delta is fixed when
+    Raising a cap keeps the old filter and opens a new one (:mod:`dpalgos.accounting.filters`); delta is fixed when
     the account is opened, because the filters of all raises share it.
 
     Raises

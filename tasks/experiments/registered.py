@@ -169,12 +169,12 @@ the flaw is named, the published algorithm runs on public data only, and its sou
   bound on its whole trade-off curve (least mu, least rho, or its tight epsilon at the delta it states), never by one
   (epsilon, delta) point; across plans only filters that hold under full adaptivity count
   (`dpalgos/accounting/composition.py` and `filters.py` have the proofs, [accounting](accounting.md) the numbers). What
-  is guaranteed of an account is its cap; "spent" is a reading. A raised cap is the old cap and a new filter with its
-  own part of delta (`successive.py`). A party pays for what reads its rows; partitions of the same rows add up.
+  is guaranteed of an account is its cap; "spent" is a reading. Raising a cap opens a new filter with its own part of
+  delta (`successive.py`). A party pays for what reads its rows; partitions of the same rows add up.
 - **Exactly once.** A release is charged before noise exists and keyed by its identity; see [design](design.md).
 - **Numerics.** `exact`: the noise is drawn in integers and the guarantee holds for the released bits, up to a total
   variation below 2⁻¹⁰⁰ a draw. `idealised`: floating-point noise, the guarantee holds in real arithmetic; on private
-  data this needs the owner's word (`--allow-idealised`).
+  data this needs the owner's consent (`--allow-idealised`).
 - **Totality.** Behind the door nothing raises, stops or branches to another release because of what rows contain.
 - **Where a row goes** is decided by its position and by public facts, never by what any row holds, so that neighbours
   differ in one row at one place. A null record keeps its place. Of people it is decided by the place in the roster,
@@ -193,7 +193,7 @@ the flaw is named, the published algorithm runs on public data only, and its sou
 | the held-out part of public rows | its position, the number of rows, a public seed |
 | training and test files | the file |
 | nights of files of their own | the file, and the version that the row came with |
-| nights dealt to parties in turn | the version, and its position after the older rows ([when](nights.md#nights)) |
+| nights whose rows go to the parties in turn | the version, and its place after older rows ([when](nights.md#nights)) |
 | nights of `continual-class-means`, `continual-ftrl` | its position in its party, modulo the nights |
 | the rows that `tuned` scores by | its position in its party, the share that is held out |
 | batches of `dp-sgd` | a draw of its own from its holder's secret, for each step |

@@ -489,8 +489,8 @@ def _prices(contents: _Contents) -> str:
         differing = [_differing(costs, plan["content"]["costs"]) for costs in _proved_costs(contents, plan)]
         if all(differing):
             other = differing[0]
-            raise _RefutedError(f"plan {plan['sequence']} was booked at another price than its releases have: {other}")
-    return f"{len(plans)} plan(s) cost what the ledger booked"
+            raise _RefutedError(f"plan {plan['sequence']} was recorded at another price than its releases': {other}")
+    return f"{len(plans)} plan(s) cost what the ledger recorded"
 
 
 def _require_own_ledger(contents: _Contents) -> None:

@@ -418,7 +418,7 @@ def _derived(root: Path, dataset: str, number: int, asked: str, said: tuple[Desc
     for release in own_releases(own, shards):
         for party, rows in zip(release.parties, release.sizes, strict=True):
             if party in (said[number].party, HELD_OUT) and sizes[party] != rows:
-                raise RefusedError("its rows are dealt otherwise than was described; begin the run again")
+                raise RefusedError("its rows are partitioned in another way than it described; begin the run again")
     return _Run(run, shared, own, shards)
 
 

@@ -213,7 +213,7 @@ class TrainingConfig(BaseModel, frozen=True, extra="forbid"):
     partition: Annotated[
         Annotated[str, RegisteredName("partitions", besides=("own",))] | None,
         Field(
-            description="How rows are dealt: even; sized, with sizes; dirichlet; by-label; own, by files. If empty, "
+            description="How rows are partitioned: even; sized, with sizes; dirichlet; by-label; own, by files. Empty: "
             "own where the parties brought their own files, else even: to parties that are simulated."
         ),
     ] = None
@@ -231,7 +231,7 @@ class TrainingConfig(BaseModel, frozen=True, extra="forbid"):
         ),
     ] = None
     partition_seed: Annotated[
-        int, Field(ge=0, le=_MOST, description="Seed of the public permutation that deals rows.")
+        int, Field(ge=0, le=_MOST, description="Seed of the public permutation that partitions rows.")
     ] = 0
     seed: Annotated[
         int | None, Field(ge=0, le=_MOST, description="Public noise seed, for papers and tests: public data only.")
@@ -274,7 +274,7 @@ class TrainingConfig(BaseModel, frozen=True, extra="forbid"):
     ] = None
     overrun: Annotated[
         float,
-        Field(gt=0, le=0.01, description="With --deadline: probability of an overrun on any rows; charged as delta."),
+        Field(gt=0, le=0.01, description="With --deadline: probability of a miss on any rows; charged as delta."),
     ] = 1e-9
     horizon: Annotated[
         int | None,
@@ -309,6 +309,14 @@ class TrainingConfig(BaseModel, frozen=True, extra="forbid"):
             description="Values of a trainer's parameter to choose from on the private rows (NAME=A,B,C, under --trust "
             "central): by private selection, within the run's budget.",
             examples=[{"clip": [0.5, 0.25]}],
+        ),
+    ] = {}
+    class_weight: Annotated[
+        dict[str, Annotated[float, Field(gt=0, le=1)]],
+        Field(
+            description="What the gradients of a frequent class weigh beside a rare one's, by name (NAME=WEIGHT), from "
+            "public knowledge; a class that is not named weighs 1.",
+            examples=[{"honest": 0.04}],
         ),
     ] = {}
     mirror: Annotated[

@@ -354,7 +354,7 @@ class _Draft:
         slack = math.fsum(loss.slack if isinstance(loss, SlackGaussian) else 1.0 for loss in price)
         if slack >= delta:
             raise ParameterError(
-                f"overruns of probability {self._deadline.overrun:g} cost {slack:.2g} of delta, which is "
+                f"deadline misses of probability {self._deadline.overrun:g} cost {slack:.2g} of delta, which is "
                 f"{delta:g} in all: choose a larger --deadline and a smaller --overrun"
             )
         return allocate(kinds, weights, epsilon, delta - slack).losses

@@ -110,6 +110,8 @@ def resolve(
     parts = _with_parameters(parts, own)
     if "projection" in parts:
         parts["projection"] = _with_components(parts["projection"], config, dimension)
+    if config.class_weight:
+        parts["trainer"] = _with_class_weight(parts["trainer"], config.class_weight, dataset.classes)
     if label_range is not None and "label_range" in _fields(parts["trainer"]):
         parts["trainer"] = parts["trainer"].with_parameters(
             **{"label_range": list(label_range), **parts["trainer"].parameters}
@@ -215,6 +217,20 @@ def _facts(
         components=config.dimension,
         mirror=config.mirror,
     )
+
+
+def _with_class_weight(trainer: AlgorithmSpec, weights: Mapping[str, float], classes: Sequence[str]) -> AlgorithmSpec:
+    if "class_weight" not in _fields(trainer):
+        raise ParameterError(
+            f"{trainer.name} has no weights of classes: leave class_weight out, or choose a trainer that goes by "
+            "gradients, for example --algorithm noisy-gd"
+        )
+    unknown = sorted(set(weights) - set(classes))
+    if unknown:
+        raise ParameterError(
+            f"class_weight names {unknown[0]!r}, which is no class here; there are: {', '.join(classes) or 'none'}"
+        )
+    return trainer.with_parameters(class_weight=[weights.get(name, 1.0) for name in classes])
 
 
 def _with_components(projection: AlgorithmSpec, config: TrainingConfig, dimension: int) -> AlgorithmSpec:

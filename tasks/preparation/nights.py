@@ -144,7 +144,8 @@ def _uses_own_files(config: TrainingConfig, files: Sequence[object]) -> bool:
     """
     if config.partition not in (None, "even", OWN_FILES) or config.sizes or config.rows_per_party:
         raise ParameterError(
-            f"nights are dealt to parties in turn, or by their own files; leave --partition {config.partition or ''}, "
+            f"the rows of a night go to the parties in turn, or by the parties' own files; leave "
+            f"--partition {config.partition or ''}, "
             "--sizes and --rows-per-party out"
         )
     if config.partition == OWN_FILES and not files:

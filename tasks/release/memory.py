@@ -22,6 +22,6 @@ def require_memory(release: PlannedRelease) -> None:
         raise InputError(
             f"{release.label} ({release.name}) holds {release.setting.rows:,} × {release.setting.dimension} rows in "
             f"memory, about {held / _MIB:,.0f} MiB, and {MEMORY_VARIABLE} allows {limit / _MIB:,.0f}; nothing was "
-            f"charged: allow it more ({MEMORY_VARIABLE}={-(-held // _MIB)}M), deal the rows to more parties or give "
+            f"charged: allow it more ({MEMORY_VARIABLE}={-(-held // _MIB)}M), use more parties or give "
             "them fewer features, or train by sums of the rows, which are read in a stream, as noisy-gd does"
         )

@@ -80,8 +80,8 @@ def cost_of_measuring_later(plan: RunPlan) -> str | None:
     cost = compose([loss for release in plan.evaluations for loss in release.guarantee().losses]).epsilon(plan.delta)
     by = " and ".join(dict.fromkeys(release.algorithm.name for release in plan.evaluations))
     return (
-        f"the model is released already, and measuring it by {by} is a charge of its own to the held-out rows, a "
-        f"second one if it has been measured: epsilon {rounded_up(cost, 3):g} at delta {plan.delta:g}"
+        f"the model is released already; measuring it by {by} is a separate charge to the held-out rows (a second one "
+        f"if it was measured before): epsilon {rounded_up(cost, 3):g} at delta {plan.delta:g}"
     )
 
 
@@ -197,7 +197,7 @@ def _require_affordable(config: TrainingConfig, plan: RunPlan, shards: Shards) -
         words = (
             f"the largest epsilon that would still fit a plan of this kind is {fits:.4g} {delta}"
             if fits
-            else f"nothing of this kind fits any more {delta}"
+            else f"no further plan of this kind fits {delta}"
         )
         raise OverspendError(refusal.reason, words, fits) from None
 
@@ -252,7 +252,9 @@ def expect_run(config: TrainingConfig) -> Expectation:
     plan = require_feasible(config)
     config = settled(config)
     if plan is None:
-        raise InputError(f"partition {config.partition} goes by what rows contain: what would run is known at the run")
+        raise InputError(
+            f"partition {config.partition} depends on what rows contain: the plan is known only at the run"
+        )
     registered = find_dataset(config.dataset)
     mapped = mapped_ref(registered, resolve_normalisation(config, default_normalisation(config.dataset)))
     dealt = featured_ref(mapped, plan_features(mapped, config))

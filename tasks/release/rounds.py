@@ -143,7 +143,7 @@ class PartyRounds:
         """
         if step and self._notes.get(stepwise.step_name(step - 1)) is None:
             raise RefusedError(
-                f"it has not been told the sum of step {step - 1}: it was lost then, and is for this run"
+                f"it did not receive the sum of step {step - 1}: the party was lost then, and stays lost for this run"
             )
         lengths = step_lengths(self._planned)
         if not step < len(lengths) or len(numbers) != lengths[step]:
@@ -153,7 +153,7 @@ class PartyRounds:
             )
         sent = np.asarray(numbers, dtype="<i8").tobytes()
         if self._notes.put(stepwise.step_name(step), sent) != sent:
-            raise RefusedError(f"it has been told another sum of step {step} before; one step has one sum")
+            raise RefusedError(f"it received another sum of step {step} before; one step has one sum")
 
     def sums(self, steps: int) -> list[Ints]:
         """Return the sums of the first steps, as it was told them."""

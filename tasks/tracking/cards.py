@@ -129,10 +129,9 @@ def _spent(dataset: DatasetRef, plan: RunPlan, result: RunResult) -> str:
     here = f"ε = {rounded_up(run, 4):g}" if math.isfinite(run) else "no finite ε"
     spent = "unbounded" if report["epsilon_spent"] is None else f"{rounded_up(report['epsilon_spent'], 4):g}"
     return (
-        f"At the cap's δ = {cap['delta']:g}: this run costs {here}; with all runs until then the account "
-        f"{report['account']} has spent ε = {spent} of {cap['epsilon']:g} (composition: {report['filter']}). "
-        "The same noise is a smaller ε at a larger δ, so that the numbers above, at the run's "
-        "own δ, differ. `unitball budget` has today's."
+        f"At the cap's δ = {cap['delta']:g} this run costs {here}. With it the account {report['account']} has spent "
+        f"ε = {spent} of {cap['epsilon']:g} (composition: {report['filter']}). The numbers above are at the run's δ. "
+        "They differ, because the same noise is a smaller ε at a larger δ. `unitball budget` shows what is spent today."
     )
 
 
@@ -141,7 +140,7 @@ def _spent_elsewhere(result: RunResult) -> str:
         return ""
     return (
         f"Each party has paid for its own rows, in its own account: {result.proved.statement()} at the run's δ. "
-        "What an account has left, its owner says: `unitball budget`, at that party."
+        "The owner of an account sees what it has left: `unitball budget`, at that party."
     )
 
 
@@ -162,8 +161,8 @@ def _measured(dataset: DatasetRef, result: RunResult) -> str:
     if not dataset.private:
         return parts
     return (
-        f"{parts} The held-out {dataset.unit.several} are a party of their own: measuring cost them what training cost "
-        f"the others, and the training nothing but these {dataset.unit.several}."
+        f"{parts} The held-out {dataset.unit.several} train no model: the measurement was charged to them, as "
+        f"the training was to the others. The training lost nothing but these {dataset.unit.several}."
     )
 
 

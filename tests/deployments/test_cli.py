@@ -301,6 +301,7 @@ def test_equal_results_in_two_roots_with_a_seed(
         (["--roc", "--aim", "recall=0.8"], "aim", "recall=0.8"),
         (["--deadline", "30"], "deadline", 30.0),
         (["--overrun", "1e-8"], "overrun", 1e-8),
+        (["--class-weight", "honest=0.04"], "class_weight", {"honest": 0.04}),
         (["--tune", "clip=0.5,1", "--tune", "loss=huber"], "tune", {"clip": (0.5, 1), "loss": ("huber",)}),
         (["--projection", "pca"], "projection", "pca"),
         (["--trainer", "noisy-gd"], "trainer", "noisy-gd"),

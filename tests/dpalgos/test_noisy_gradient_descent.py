@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from dpalgos import testing
 from dpalgos.errors import ParameterError
 from dpalgos.gradient_sums import EncodedBlock, EncodedRows, GradientSums
 from dpalgos.guarantees import GaussianMu, Neighbours, Numerics, PureEpsilon, Setting, Trust, ZeroConcentrated
@@ -17,9 +18,11 @@ from dpalgos.losses import Softmax
 from dpalgos.mechanisms.fixed_point import encode_rows
 from dpalgos.mechanisms.gaussian import mu_from_epsilon_delta
 from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
+from dpalgos.registry import AlgorithmSpec
 from dpalgos.resources import memory_limit, set_memory_limit
 from dpalgos.rows import ArrayRows
 from dpalgos.solvers import Problem, minimise
+from dpalgos.trainers.discriminant_descent import DiscriminantDescent
 from dpalgos.trainers.gradient_descent import DescentState, NoisyGradientDescent
 from tests.support.training import blobs, fit, fitted, noise, parties_of, setting_of
 
@@ -101,6 +104,71 @@ def test_the_worst_neighbours_spend_the_budget_and_no_more(clip: float, mu: floa
 @pytest.mark.parametrize("mutant", [EachClassClipped, OneStep, AddRemoveNoise])
 def test_mutants_overspend(mutant: Any) -> None:
     assert largest_spent(mutant(budget=MU, clip=0.3)) > MU.mu
+
+
+WEIGHED = (0.05, 1.0, 0.3, 0.5)
+
+
+def test_weighed_classes_spend_no_more_and_heavier_ones_would(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mutant: a weight of 2 beside an unchanged sensitivity."""
+    assert 0.9 * MU.mu <= largest_spent(NoisyGradientDescent(budget=MU, clip=0.3, class_weight=WEIGHED)) <= MU.mu
+    monkeypatch.setattr("dpalgos.trainers.gradient_descent.check_class_weight", lambda *_: None)
+    monkeypatch.setattr("dpalgos.gradient_sums.squared_limit", lambda radius, scale: 4 * (radius * scale) ** 2)
+    assert largest_spent(NoisyGradientDescent(budget=MU, clip=0.3, class_weight=(2.0,) * 4)) > MU.mu
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("name", ["noisy-gd", "discriminant-gd", "ftrl", "gradient-perturbation"])
+def test_a_class_weighs_what_is_declared(name: str, compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the clip: each class's sum is multiplied by its weight; of a person's rows each by its own."""
+    if compiled:
+        monkeypatch.setattr("dpalgos.gradient_sums._COMPILED_FROM", 0)
+    rows = blobs(60, 5, 4, 3)
+    random = np.random.default_rng(3)
+    for shares in (None, random.integers(1, 5, 60)):
+        setting = dataclasses.replace(setting_of([rows], 4), rows_per_person=1 if shares is None else 4)
+
+        def total(weights: tuple[float, ...], label: int, shares: Any = shares, setting: Any = setting) -> Array:
+            algorithm = AlgorithmSpec("trainers", name, {"budget": MU, "class_weight": list(weights)}).build()
+            sums = getattr(algorithm, "_gradient_sums", None) or algorithm.sums
+            own = np.asarray(rows.labels) == label
+            given = None if shares is None else shares[own]
+            some = ArrayRows(rows.features[own].astype(np.float32), rows.labels[own], shares=given)
+            task = algorithm._task if name == "discriminant-gd" else algorithm.task
+            at = np.random.default_rng(1).normal(size=task.shape(setting))
+            return np.asarray(sums(setting).decode(sums(setting).total(at, some, setting)))
+
+        for label, weight in enumerate(WEIGHED):
+            plain = total((), label)
+            np.testing.assert_allclose(total(WEIGHED, label), weight * plain, atol=2e-3)
+            assert np.abs(plain).max() > 0.1
+
+
+@pytest.mark.parametrize("name", ["noisy-gd", "discriminant-gd"])
+def test_weighed_classes_keep_the_contract(name: str) -> None:
+    """All of it that has three classes, as the weights have: the relations, people, null records, bad rows."""
+    case = testing._Case("trainers", name, {"budget": MU, "iterations": 4, "class_weight": [0.05, 1.0, 0.3]})
+    for check in (
+        testing._keeps_its_relations,
+        testing._moves_by_people_as_by_records,
+        testing._sums_nothing_of_null_records,
+        testing._leaves_null_records_out,
+    ):
+        check(case)
+
+
+def test_weights_that_no_sensitivity_covers_are_refused() -> None:
+    setting = setting_of([blobs(20, 5, 3, 1)], 3)
+    for weights, says in (
+        ((2.0, 1.0, 1.0), "divide all by 2"),
+        ((0.5, 0.5, 0.2), "divide all by 0.5"),
+        ((0.0, 1.0, 1.0), "above 0"),
+        ((math.nan, 1.0, 1.0), "above 0"),
+        ((0.5, 1.0), "one a class"),
+    ):
+        for trainer in (NoisyGradientDescent, DiscriminantDescent):
+            with pytest.raises(ParameterError, match=says):
+                trainer(budget=MU, class_weight=weights).guarantee(setting)
 
 
 def test_zcdp_budgets_cost_what_they_say() -> None:

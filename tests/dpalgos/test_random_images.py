@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +12,9 @@ from scipy import ndimage
 from dpalgos.errors import ParameterError, UnknownNameError
 from dpalgos.features._compiled_images import paint, warp
 from dpalgos.features.random_images import drawn_pairs, random_textures
+from dpalgos.features.whitening import PublicWhitening, WhitenedFeatures
+from dpalgos.models import decode
+from dpalgos.normalisation import UnitNorm
 from dpalgos.registry import lookup, names
 
 SHAPES = {"strokes": (1, 20, 16), "objects": (1, 20, 16), "dead-leaves": (3, 16, 20)}
@@ -100,3 +104,29 @@ def test_textures_have_variance_one_and_mostly_low_frequencies(random: np.random
     np.testing.assert_allclose(textures.std(axis=(1, 2)), 1.0)
     power = (np.abs(np.fft.fft2(textures)) ** 2).mean(axis=0)
     assert power[1, 1] > 10 * power[12, 12]
+
+
+class TestImagesWithNegativeValues:
+    """USPS comes scaled to [-1, 1]: without a step of its own its accuracy at epsilon 0.3 was 0.52 in place of 0.95."""
+
+    images = np.abs(np.random.default_rng(3).normal(size=(5, 64))) * (np.arange(64) % 3 == 0)
+
+    def row_map(self) -> WhitenedFeatures:
+        return PublicWhitening(images=60, components=20).make(64)
+
+    def test_they_are_mapped_as_the_same_images_from_zero(self) -> None:
+        row_map, largest = self.row_map(), self.images.max(axis=1, keepdims=True)
+        scaled = 2.0 * self.images / largest - 1.0
+        expected = row_map.transform(UnitNorm()(self.images))
+        assert row_map.transform(UnitNorm()(scaled)) == pytest.approx(expected, abs=1e-9)
+
+    def test_others_and_maps_of_before_are_as_they_were(self) -> None:
+        row_map = self.row_map()
+        arrays = row_map.arrays()
+        before: Any = decode(row_map.kind, {name: array for name, array in arrays.items() if name != "from_zero"})
+        assert np.array_equal(before.transform(self.images), row_map.transform(self.images))
+        moved = before.transform(self.images - 0.5)
+        assert np.abs(moved - row_map.transform(self.images - 0.5)).max() > 0.05
+        assert "from_zero" not in before.arrays()
+        few = decode(row_map.kind, arrays).first(7).transform(-self.images)
+        assert np.abs(few - before.first(7).transform(-self.images)).max() > 0.05, "fewer directions move images too"

@@ -135,6 +135,17 @@ def test_what_is_asked_for_goes_before_the_rules() -> None:
     assert [release.name for release in other.projections] == ["hog"]
 
 
+def test_classes_are_weighed_by_name() -> None:
+    shards = shards_of(dataset_of(dimension=8, classes=2))
+    for given in ({"algorithm": "unitball"}, {"algorithm": None, "trainer": "noisy-gd"}):
+        (trainer,) = planned(shards, class_weight={"0": 0.04}, **given).models
+        assert trainer.algorithm.parameters["class_weight"] == [0.04, 1.0]
+    with pytest.raises(ParameterError, match="names 'honest', which is no class here; there are: 0, 1"):
+        planned(shards, class_weight={"honest": 0.04})
+    with pytest.raises(ParameterError, match="class-means has no weights of classes"):
+        planned(shards, class_weight={"0": 0.04}, algorithm=None, trainer="class-means")
+
+
 def test_mirror_images_are_declared_where_something_averages_over_them() -> None:
     shards = shards_of(dataset_of(dimension=64, image_shape=(8, 8)))
     own = planned(shards, projection="public-whitening", algorithm=None, trainer="noisy-gd", mirror=True)

@@ -274,16 +274,3 @@ def test_a_column_that_is_always_missing_and_a_class_that_never_occurs_are_data(
     assert set(np.asarray(labels).tolist()) == {0, 1}
     assert np.isfinite(features).all()
     assert stored.dimension == features.shape[1]
-
-
-def test_people_are_refused_until_the_whole_chain_counts_them(root: Path, tmp_path: Path) -> None:
-    rows, schema = tmp_path / "rows.csv", tmp_path / "schema.yaml"
-    rows.write_text("id,age,sick\n7,50,no\n7,60,yes\n")
-    schema.write_text(
-        "columns:\n  - {name: id, type: person}\n  - {name: age, type: numeric, range: [0, 100]}\n"
-        '  - {name: sick, type: label, classes: ["no", "yes"]}\n'
-    )
-    terms = {"epsilon_cap": 1.0, "delta_cap": 1e-6}
-    with pytest.raises(RefusedError, match="column id is of type person, and accounts charge rows so far"):
-        ingest(IngestRequest(name="visits", format="csv", path=rows, schema_path=schema, **terms))
-    assert not list(current_layout().datasets.glob("[!.]*"))

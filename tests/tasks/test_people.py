@@ -21,7 +21,6 @@ from storage.shards import open_shard
 from tasks.auditing.membership import public_sample
 from tasks.datasets.registration import ingest
 from tasks.datasets.request import IngestRequest
-from tasks.planning import planner
 from tasks.planning.configuration import TrainingConfig
 from tasks.preparation import dealing
 from tasks.preparation.dealing import deal_rows
@@ -188,16 +187,14 @@ def test_a_part_without_rows_is_a_shard_of_people(root: Path, tmp_path: Path) ->
     """Whether the only person of a part has a row that is in order is not seen in whether there is such a part."""
     tested = {"one": "p900,900,0,no", "none": "p900,5000,0,no"}
     found = [
-        bring_in(
-            tmp_path / name, visits(COUNTS, len(name), 200 * len(name)), test=[row], on_violation="drop", name=name
-        )
+        bring_in(tmp_path / name, visits(COUNTS), test=[row], on_violation="drop", name=name, account="clinic")
         for name, row in tested.items()
     ]
     assert [ref.test_rows for ref in found] == [1, 1]
     shards = [open_shard(current_layout(), dealt_people(ref)["test"]) for ref in found]
     assert [(rows.count, rows.stored) for rows in shards] == [(1, 1), (1, 0)]
     assert list(shards[1].blocks()) == []
-    without = bring_in(tmp_path / "without", visits(COUNTS), name="one")
+    without = bring_in(tmp_path / "without", visits(COUNTS), name="one", account="clinic")
     assert without.test_rows == 0
     assert dealt_people(without)["test"].rows > 1
 
@@ -294,11 +291,11 @@ def test_rows_in_the_place_of_people_in_a_plan_are_caught(
 ) -> None:
     """The mutant: n rows for N people in the setting, of which step sizes and noise are made."""
     bring_in(tmp_path / "input", visits(COUNTS))
-
-    def of_rows(**given: Any) -> Setting:
-        return Setting(**{**given, "sizes": tuple(2 * size for size in given["sizes"])})
-
-    monkeypatch.setattr(planner, "Setting", of_rows)
+    honest = Setting
+    monkeypatch.setattr(
+        "tasks.planning.planner.Setting",
+        lambda **given: honest(**{**given, "sizes": tuple(2 * size for size in given["sizes"])}),
+    )
     with pytest.raises(RefusedError, match="number of rows"):
         followed("visits", algorithm="noisy-gd")
 

@@ -142,7 +142,7 @@ def test_comments_and_docstrings_change_no_version(tree: Path) -> None:
 @pytest.mark.parametrize(
     ("kind", "name", "path", "old", "new"),
     [
-        ("trainers", TRAINER, "dpalgos/trainers/sufficient_statistics.py", "= 1e-3", "= 1e-4"),
+        ("trainers", TRAINER, "dpalgos/trainers/sufficient_statistics.py", "=1e-3", "=1e-4"),
         ("trainers", TRAINER, "dpalgos/summation.py", "_FINEST = 16", "_FINEST = 15"),
         ("trainers", TRAINER, "dpalgos/__init__.py", '"""', 'X = 1\n"""'),
         ("trainers", TRAINER, "dpalgos/keystream.py", "import hmac", "import hmac\n\nEXTRA = 1"),
