@@ -264,7 +264,9 @@ default parameters (an ε of 1, or a μ of 1), for {parties} parties of {rows} r
 algorithm's own pair of neighbours (`neighbouring_pair`) attains at zero weights. `tests/dpalgos/test_sensitivities.py`
 searches for each supremum numerically. *Of a person*: with any number of rows in the place of one, each weighed so that
 all together move the statistic by no more (`row_weights` in `dpalgos/mechanisms/fixed_point.py` has the proof, the
-section of each algorithm its argument; solvers' tolerances are those of as many rows as people may have).
+section of each algorithm its argument; solvers' tolerances are those of as many rows as people may have). A column of
+`type: person` in the schema makes people the records; without one, `--group-size` is what protects somebody with
+several rows.
 `tests/dpalgos/test_contract.py` holds people of up to 1,024 rows against it.
 """
 _REFERENCE = Setting(sizes=(200,) * 10, dimension=10, classes=3, trust=Trust.CENTRAL)
