@@ -145,16 +145,17 @@ def predict(
 ) -> Answer:
     """Predict each row of a file; rows that the schema refuses get a reason instead of a prediction."""
     from tasks.runtime.settings import current_root
-    from tasks.tracking.models import find_model, load_model
+    from tasks.tracking.models import find_model, guaranteed, load_model
     from tasks.tracking.prediction import predict_file
 
     require_readable(source, "--input")
     with progress("predict"):
         found = find_model(current_root(), model)
         done = predict_file(load_model(current_root(), found), source, output, id_column=id_column, threshold=threshold)
+        promise = guaranteed(current_root(), found)
     refused = f", {done.refused} refused (column refusal says why)" if done.refused else ""
     machine = {"model": found.name, "version": found.version, "output": str(output)}
     return Answer(
-        {**machine, "rows": done.rows, "refused": done.refused},
-        [f"{output}: {done.rows} rows by {found.name} version {found.version}{refused}"],
+        {**machine, "rows": done.rows, "refused": done.refused, "guaranteed": promise},
+        [f"{output}: {done.rows} rows by {found.name} version {found.version}{refused}", *filter(None, [promise])],
     )

@@ -157,10 +157,11 @@ the flaw is named, the published algorithm runs on public data only, and its sou
   under `replace-one` include them. An account keeps one relation; a release proved under `replace-special` enters an
   account of `replace-one` as a group of two (μ → 2μ, ε → 2ε, ρ → 4ρ, δ → (1 + e^ε) δ), never the other way.
   `add-remove-one` is refused: n shows in manifests, sizes of shards, grids and calibrations, and an audit told forty of
-  forty neighbouring pairs apart by it. Releases that were charged under it are accounted as groups of two. The unit of
-  privacy is the row; an owner who declares k rows a person (`--group-size`) is charged for groups. Where the unit is a
-  person, a record is all rows of one person: n is the number of people, and each of k rows weighs as 1/k. Algorithms
-  whose proof covers that say so below; the others refuse people.
+  forty neighbouring pairs apart by it. Releases that were charged under it are accounted as groups of two.
+- **Unit.** An account is of rows or of people, for life. Of rows a record is one row, and an owner who declares k rows
+  a person (`--group-size`) is charged for groups. Of people, where a table has a column of type `person`, a record is
+  all rows of one person: n is the number of people and public, how many rows anybody has is not, and each of k rows
+  weighs as 1/k. Algorithms whose proof covers that say so below; the others refuse people.
 - **Who may see what.** `local`: the server sees each party's noisy release. `central`: one trusted curator sees the
   rows and adds the noise once. `secagg`: the server sees only a masked sum to which the parties' noise shares were
   added before.
@@ -176,7 +177,8 @@ the flaw is named, the published algorithm runs on public data only, and its sou
   data this needs the owner's consent (`--allow-idealised`).
 - **Totality.** Behind the door nothing raises, stops or branches to another release because of what rows contain.
 - **Where a row goes** is decided by its position and by public facts, never by what any row holds, so that neighbours
-  differ in one row at one place. A null record keeps its place. A test changes one row (equal to another, null, first,
+  differ in one row at one place. A null record keeps its place. Of people it is decided by the place in the roster,
+  and all rows of a person go where the person does. A test changes one row (equal to another, null, first,
   last, of another label) and finds every other one where it was (`tests/tasks/test_partitioning.py`); another finds
   that what a row adds to an integer sum depends on that row alone, seen through a released basis or model too
   (`tests/dpalgos/test_spreading.py`). Maps by products of real numbers (`random-fourier`, `public-whitening`, those
@@ -216,7 +218,9 @@ Not covered:
 - people in several accounts whose owners declared the people disjoint;
 - whose rows an encoder of one's own (`--features onnx:FILE`) was trained on, and the rows of `--public-dataset`: such a
   run names both among its assumptions, and protects the private rows alone;
-- what a model says about the population: differential privacy bounds what it says about one row.
+- what a model says about the population: differential privacy bounds what it says about one row, or one person;
+- where the unit is a row, people with several: whoever has five rows is a group of five, with an epsilon of a group.
+  Where it is a person (a column of type `person`), whoever has five rows has the same epsilon as whoever has one.
 """
 
 

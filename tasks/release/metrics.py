@@ -179,7 +179,7 @@ def measure_by_releases(
     return Evaluation(
         metrics=_mean_of_noisy(list(by_party.values())),
         by_party=by_party if len(by_party) > 1 else {},
-        measured_on="held-out rows, noisy",
+        measured_on=f"held-out {plan.identity.dataset.unit.several}, noisy",
         **_figured(list(measured.values()), classes),
     )
 

@@ -17,7 +17,7 @@ from tasks.tracking.results import Proved, RunResult, at_threshold, by_class, sh
 
 _MOST_RECALLS = 10
 _ALWAYS_OUTSIDE = (
-    "the numbers of rows and parties, names, parameters and times of runs, which are public",
+    "the numbers of {several} and parties, names, parameters and times of runs, which are public",
     "what is computed from the rows by anything but Unitball, and what somebody knows of a person from elsewhere",
 )
 
@@ -161,8 +161,8 @@ def _measured(dataset: DatasetRef, result: RunResult) -> str:
     if not dataset.private:
         return parts
     return (
-        f"{parts} The held-out rows train no model: the measurement was charged to them, as the training was to the "
-        "others. The training lost nothing but these rows."
+        f"{parts} The held-out {dataset.unit.several} train no model: the measurement was charged to them, as "
+        f"the training was to the others. The training lost nothing but these {dataset.unit.several}."
     )
 
 
@@ -179,7 +179,8 @@ def _accuracy(result: RunResult) -> str:
         )
         if name in result.metrics
     ]
-    margins = " In brackets: 95 % margins, of noise and of the drawing of the held-out rows together."
+    margins = " In brackets: 95 % margins, of noise and of the drawing of the held-out "
+    margins += f"{result.identity.dataset.unit.several} together."
     return " ".join(
         [
             "; ".join([f"Accuracy {shown_metric(result, 'accuracy')}, {result.measured_on}", *parts]) + ".",
@@ -200,7 +201,7 @@ def _outside(dataset: DatasetRef, result: RunResult, group: int) -> list[str]:
         outside.append("what floating-point noise reveals: the proof is in real arithmetic")
     if result.proved is not None and str(result.trust) == "central":
         outside.append("the curator, who sees all rows")
-    return [*outside, *_ALWAYS_OUTSIDE]
+    return [*outside, *(one.format(several=dataset.unit.several) for one in _ALWAYS_OUTSIDE)]
 
 
 def _versions(dataset: DatasetRef, result: RunResult) -> str:

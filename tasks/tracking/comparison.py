@@ -211,7 +211,12 @@ def compare_models(
     algorithm = planned.build()
     assert isinstance(algorithm, Discordance)
     found = accuracy_gain(counts, held_out.rows, algorithm.deviation(setting))
-    return _outcome(contest, *found, f"{held_out.rows} held-out rows, charged epsilon {epsilon:g}", epsilon)
+    return _outcome(
+        contest,
+        *found,
+        f"{held_out.rows} held-out {held_out.dataset.unit.several}, charged epsilon {epsilon:g}",
+        epsilon,
+    )
 
 
 def _outcome(contest: Contest, gain: float, margin: float, how: str, epsilon: float | None = None) -> Comparison:

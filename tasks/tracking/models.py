@@ -87,6 +87,15 @@ def read_lineage(root: Path, model: RegisteredModel) -> Lineage:
         ) from error
 
 
+def guaranteed(root: Path, model: RegisteredModel) -> str:
+    """Return what is proved of a registered model and what that protects; empty where nothing is known."""
+    facts = record_of(root, model).facts
+    if facts["proved"] == "none" or not facts["lineage"]:
+        return ""
+    unit = read_lineage(root, model).dataset.unit
+    return f"{facts['proved']} for a {unit} it was trained on. {unit.meaning()}"
+
+
 CHAMPION = "champion"
 """The alias of the version that is to be used."""
 

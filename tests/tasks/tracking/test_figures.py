@@ -11,6 +11,7 @@ from matplotlib.image import imread
 
 from dpalgos.evaluators.noisy_sums import curves_of
 from dpalgos.margins import area_under_curve
+from storage.refs import DatasetRef
 from tasks.planning.plans import RunIdentity
 from tasks.tracking.figures import draw_measured, figure_files
 from tasks.tracking.results import RunResult
@@ -19,7 +20,7 @@ from tasks.tracking.results import RunResult
 def a_result(**more: Any) -> RunResult:
     known: dict[str, Any] = {name: None for name, field in RunResult.model_fields.items() if field.is_required()}
     known |= {"algorithm": "noisy-gd", "dataset": "clinic", "trust": "central", "run_key": "x", "releases": ()}
-    known |= {"identity": cast(Any, RunIdentity).model_construct()}
+    known |= {"identity": cast(Any, RunIdentity).model_construct(dataset=cast(Any, DatasetRef).model_construct())}
     known |= {"metrics": {}, "by_party": {}, "split": {}}
     return RunResult(**{**known, **more})
 
