@@ -234,7 +234,8 @@ def table(
     right : collection of str
         Headings of the columns of numbers.
     """
-    made = Table(title=title, title_justify="left", box=SIMPLE)
+    # Wide enough for its title, up to a usual terminal.
+    made = Table(title=title, title_justify="left", box=SIMPLE, min_width=min(len(title or ""), 80))
     for heading in headings:
         made.add_column(heading, justify="right" if heading in right else "left", overflow="fold")
     for row in rows:

@@ -59,7 +59,7 @@ _COMMANDS = (
     _Command(
         "reproduce",
         "deployments.cli.experiments",
-        "Redraw a paper's figure or table from honest runs, beside what the paper claims.",
+        "Redraw a paper's figure or table from runs of this code, beside what the paper claims.",
     ),
     _Command(
         "report",

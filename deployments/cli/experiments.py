@@ -149,7 +149,7 @@ def reproduce(
     workers: _Workers = None,
     dask: DaskOption = None,
 ) -> Answer:
-    """Redraw a paper's figure or table from honest runs, beside what the paper claims."""
+    """Redraw a paper's figure or table from runs of this code, beside what the paper claims."""
     from flows.specs import load_reproduction
     from tasks.runtime.cluster import require_scheduler
     from tasks.runtime.engine import prepare_engine, quick_flows
@@ -193,13 +193,16 @@ def _known() -> Answer:
             one.name,
             one.title,
             ", ".join(need.name for need in one.quick.data),
-            None if one.full is None else "\n".join(f"{need.name}: {need.files}" for need in one.full.data),
+            None if one.full is None else ", ".join(need.name for need in one.full.data),
         )
         for one in known
     )
-    shown = table(("name", "what", "quick on", "full on: files needed"), rows, title="Figures and tables")
+    shown = table(("name", "what", "quick on", "full on"), rows, title="Figures and tables")
     shown.columns[0].no_wrap = True
-    return Answer({"reproductions": [one.model_dump(mode="json") for one in known]}, [shown])
+    # Once, not with each figure that is drawn from them.
+    files = {need.name: need.files for one in known if one.full for need in one.full.data if need.files}
+    needed = table(("data set", "files in --path"), sorted(files.items()), title="What --scale full reads")
+    return Answer({"reproductions": [one.model_dump(mode="json") for one in known]}, [shown, needed])
 
 
 def _answer(experiment: Experiment) -> Answer:

@@ -13,7 +13,7 @@ from storage.ledger.charges import PlanRequest, ReleaseCharge
 from storage.ledger.ledger import Ledger
 from storage.refs import DatasetRef, ReleaseRef, ShardRef
 from storage.shards import open_shard
-from tasks.accounts.budget import open_ledger, tenth
+from tasks.accounts.budget import open_ledger, runs_left, tenth
 from tasks.planning.fields import Json
 from tasks.planning.plans import PlannedCombination, PlannedRelease, RunPlan
 from tasks.release.memory import require_memory
@@ -80,6 +80,14 @@ def require_admissible(plan: RunPlan, shards: Sequence[ShardRef]) -> None:
     readers = _admissible(ledger, plan.releases, shards, plan.system, plan.sound_counterpart)
     if readers:
         ledger.require_affordable(_request({release.key: release for release in readers}, plan.system, ledger))
+
+
+def runs_that_fit(plan: RunPlan) -> int | None:
+    """Return how many more runs like this one would be admitted, each charged; None where nothing has a cap."""
+    readers = {release.key: release for release in plan.releases if release.reads_rows}
+    if not readers:
+        return None
+    return runs_left(next(iter(readers.values())).account, _request(readers, plan.system, open_ledger()))
 
 
 def _admissible(

@@ -155,16 +155,19 @@ def query_seconds() -> float:
 
 def mlflow_page(run_id: str) -> str:
     """Return the address of a run's page: on a server that was named, at ``UNITBALL_MLFLOW_URL``, or as usual."""
-    address = server_address() or os.environ.get(MLFLOW_VARIABLE, "http://127.0.0.1:5000")
+    usual = f"http://127.0.0.1:{os.environ.get('UNITBALL_MLFLOW_PORT') or 5000}"
+    served = os.environ.get(MLFLOW_VARIABLE) or recorded_servers(current_root()).get("mlflow", usual)
+    address = server_address() or served
     return f"{address.rstrip('/')}/#/runs/{run_id}"
 
 
 def flow_run_page(flow_run_id: str) -> str:
-    """Return the address of a flow run's page: beside ``PREFECT_API_URL``, or at Prefect's usual port of ours."""
+    """Return the address of a flow run's page: beside ``PREFECT_API_URL``, where the root is served, or as usual."""
     api = os.environ.get("PREFECT_API_URL")
-    # The embedded server has no pages and is gone afterwards; `make serve` shows its runs at the usual port.
+    # The embedded server has no pages and is gone afterwards; `unitball serve` shows its runs.
     if not api or api == os.environ.get(EMBEDDED_VARIABLE):
-        api = "http://127.0.0.1:4210/api"
+        usual = f"http://127.0.0.1:{os.environ.get('UNITBALL_PREFECT_PORT') or 4210}/api"
+        api = recorded_servers(current_root()).get("prefect", usual)
     return f"{api.rstrip('/').removesuffix('/api')}/runs/flow-run/{flow_run_id}"
 
 

@@ -8,6 +8,7 @@ import math
 import shlex
 
 from dpalgos.accounting.composition import compose
+from dpalgos.margins import is_measured
 from dpalgos.validation import rounded_up
 from storage.refs import DatasetRef
 from tasks.accounts.budget import budget_report, epsilon_of_person
@@ -168,7 +169,7 @@ def _measured(dataset: DatasetRef, result: RunResult) -> str:
 
 def _accuracy(result: RunResult) -> str:
     parts = [
-        f"{what} {shown_metric(result, name)}"
+        f"{what if is_measured(result.metrics, name) else what.removesuffix(' is')} {shown_metric(result, name)}"
         for name, what in (
             ("majority_rate", "guessing the most frequent class gives"),
             (
