@@ -43,11 +43,10 @@ from storage.layout import Layout
 from tasks.datasets.schedules import Schedule, schedules
 from tasks.release.admission import runs_that_fit
 from tasks.release.preflight import require_feasible
-from tasks.runtime.concurrency import AT_WORK
+from tasks.runtime.ending import AT_WORK
 from tasks.runtime.events import Event, dataset_resource
 from tasks.runtime.interrupted import crash_interrupted_runs
-from tasks.runtime.permissions import keep_private, use_own_temporary_folder
-from tasks.runtime.settings import current_root
+from tasks.runtime.settings import current_root, keep_private, use_own_temporary_folder
 
 _NAMING_SECONDS = 20.0
 _PAGE = 200

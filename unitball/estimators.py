@@ -26,8 +26,7 @@ from storage.encoder import TableEncoder
 from storage.people import MOST_ROWS, People, identifiers, named
 from tasks.planning.configuration import TrainingConfig
 from tasks.tracking.results import Proved, proved_of
-from unitball.fitting import BudgetError, Fit, Grouped, fit_private, fit_public, row_map
-from unitball.roots import PROCESS, other_process
+from unitball.fitting import PROCESS, BudgetError, Fit, Grouped, fit_private, fit_public, other_process, row_map
 
 # As tables are encoded: an intercept's coordinate of a tenth beside a row of norm 1.
 _INTERCEPT = 0.1

@@ -80,7 +80,7 @@ def export(
 ) -> Answer:
     """Write a run's releases, charges, proof, audit verdict and package versions as one signed archive."""
     from storage.atomic import write_bytes
-    from tasks.exports.collecting import export_run
+    from tasks.exports.archive import export_run
 
     data, key, signer = export_run(run)
     write_bytes(out.absolute(), data)

@@ -18,8 +18,7 @@ from tasks.datasets.registration import ingest
 from tasks.datasets.request import IngestRequest
 from tasks.release.rows import maps_of, rows_of
 from tasks.tracking.comparison import Comparison, ComparisonRequest, compare_models, open_contest
-from tasks.tracking.models import find_model
-from tasks.tracking.promotion import note_audit, promote, roll_back
+from tasks.tracking.models import find_model, note_audit, promote, roll_back
 from tasks.tracking.reporting import run_report
 from tasks.tracking.runs import track_run
 from tests.support.chains import charges, configured, ingest_private, prepare

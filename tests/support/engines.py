@@ -15,8 +15,7 @@ from typing import IO
 
 from storage.layout import Layout
 from tasks.runtime import engine_process
-from tasks.runtime.credentials import credentials
-from tasks.runtime.engine import prefect_database
+from tasks.runtime.engine import credentials, prefect_database
 from tests.support.processes import clean_environment
 
 _SERVE = """

@@ -24,7 +24,7 @@ from storage.errors import InputError
 from tasks.datasets.description import find_dataset
 from unitball import BudgetError, PrivateClassifier, PrivateRegressor
 from unitball.estimators import Bounds
-from unitball.roots import process_root
+from unitball.fitting import process_root
 
 # No check is expected to fail; these skip themselves, and why.
 SKIPPED = {
@@ -43,7 +43,7 @@ def rows() -> tuple[Any, Any]:
 
 @pytest.fixture(autouse=True)
 def fresh_process_books(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("unitball.roots._PROCESS_ROOTS", {})
+    monkeypatch.setattr("unitball.fitting._PROCESS_ROOTS", {})
 
 
 def private(account: str = "clinic", **given: Any) -> PrivateClassifier:

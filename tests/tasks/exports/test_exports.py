@@ -19,8 +19,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from dpalgos.trainers.objective_perturbation import ObjectivePerturbation
 from storage.errors import DamagedError, InputError, StorageError
 from storage.layout import Layout
-from tasks.exports.archive import Archive, pack, read
-from tasks.exports.collecting import CHARGES, RUN, export_run, release_member
+from tasks.exports.archive import CHARGES, RUN, Archive, export_run, pack, read, release_member
 from tasks.exports.verifying import verify, verify_archive
 from tasks.tracking.results import append_result
 from tests.support.chains import configured, followed, ingest_private

@@ -12,14 +12,16 @@ import pytest
 
 from storage.errors import SecretError, StorageError
 from storage.layout import Layout
-from tasks.runtime.credentials import (
+from tasks.runtime.engine import (
     USER,
+    being_served,
     credentials,
     credentials_file,
+    on_running_server,
     rotate_credentials,
+    running_servers,
     use_own_server,
 )
-from tasks.runtime.running_server import being_served, on_running_server, running_servers
 from tasks.runtime.settings import flow_run_page, mlflow_page, record_servers, recorded_servers
 from tests.support.command_line import CommandLine
 
@@ -122,7 +124,7 @@ def test_only_a_server_that_runs_is_found(layout: Layout, monkeypatch: pytest.Mo
     with on_running_server(layout.root) as found:
         assert not found
     serving = (
-        "import sys, time, pathlib; from tasks.runtime.running_server import being_served\n"
+        "import sys, time, pathlib; from tasks.runtime.engine import being_served\n"
         "with being_served(pathlib.Path(sys.argv[1])): print('serving', flush=True); time.sleep(60)"
     )
     with subprocess.Popen([sys.executable, "-c", serving, str(layout.root)], stdout=subprocess.PIPE) as process:

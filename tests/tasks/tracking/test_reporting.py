@@ -25,8 +25,8 @@ from storage.shards import open_shard
 from tasks.datasets.description import find_dataset
 from tasks.experiments.results import query_results
 from tasks.planning.configuration import TrainingConfig
-from tasks.recording import record
 from tasks.runtime.settings import current_layout
+from tasks.steps import record
 from tasks.tracking import reporting
 from tasks.tracking.client import tracking_client
 from tasks.tracking.reporting import run_report
