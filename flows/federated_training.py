@@ -192,8 +192,7 @@ def train(config: TrainingConfig) -> RunResult:
             showing_progress(),
         ):
             config = settled(config)
-            dataset, plan, result, models = chain(config)
-            recorded = record(config, dataset, plan, result, models)
+            recorded = record(config, *chain(config))
     except RefusedError as refusal:
         # Prefect takes a returned state as the run's own, and raises its exception for who called the flow.
         return cast(RunResult, refused(refusal))

@@ -37,7 +37,7 @@ from tasks.tracking.comparison import Comparison, Contest, compare_models, recor
 from tasks.tracking.models import find_model, load_model, note_audit
 from tasks.tracking.prediction import ScoringRequest, chosen_model, predict_file
 from tasks.tracking.reporting import keep_run
-from tasks.tracking.results import RunResult
+from tasks.tracking.results import Chained, RunResult
 from tasks.tracking.runs import RunReport, track_run
 
 
@@ -232,7 +232,7 @@ def record(
 
     ``models`` gives for each released model what rows pass through, the model last.
     """
-    logged = keep_run(config, dataset, plan, result, models)
+    logged = keep_run(config, Chained(dataset, plan, result, models))
     say("log", f"MLflow run {str(logged.mlflow_run_id)[:8]}")
     return logged
 

@@ -128,10 +128,10 @@ def _trained(config: TrainingConfig, recorded: RunResult | None) -> TrainedModel
 
     with inline():
         config = settled(config)
-        rows, plan, result, models = chain(config)
-        result = recorded or record(config, rows, plan, result, models)
-    model = run_report(config, rows, plan, result, models).model
-    return TrainedModel(result=result, pipeline=None if model is None else model.pipeline)
+        run = chain(config)
+        run = run._replace(result=recorded or record(config, *run))
+    model = run_report(config, run).model
+    return TrainedModel(result=run.result, pipeline=None if model is None else model.pipeline)
 
 
 def predict(model: str, rows: Any, *, root: str | os.PathLike[str] | None = None) -> pd.Series:

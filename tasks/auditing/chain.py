@@ -55,7 +55,7 @@ def observe(layout: Layout, config: TrainingConfig, finished: Chained) -> dict[s
     finished : Chained
     """
     roles = _roles(layout, finished)
-    report = run_report(config, finished.dataset, finished.plan, finished.result, finished.models)
+    report = run_report(config, finished)
     told = {
         "reference": finished.dataset.model_dump(mode="json"),
         "plan": finished.plan.model_dump(mode="json"),

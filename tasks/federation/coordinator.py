@@ -54,7 +54,7 @@ from tasks.release.storing import is_stored, key_said_by, require_sent, store_re
 from tasks.runtime.settings import current_layout
 from tasks.runtime.stores import open_releases
 from tasks.tracking.reporting import Columns, keep_run
-from tasks.tracking.results import RunResult, summarise
+from tasks.tracking.results import Chained, RunResult, summarise
 
 
 class Post(Protocol):
@@ -146,7 +146,7 @@ def federate(
     else:
         measured = measure_by_releases(plan, models, rows.classes, lambda planned, _: made[planned.key])
     summary = summarise(plan, rows, measured, [made[key] for key in plan.training])
-    result = keep_run(config, rows, plan, summary, models, asking.columns)
+    result = keep_run(config, Chained(rows, plan, summary, models), asking.columns)
     last = next(iter(models.values()))[-1]
     return Federated(
         run=asking.run,

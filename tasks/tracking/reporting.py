@@ -17,7 +17,7 @@ from dpalgos.registry import lookup
 from dpalgos.validation import rounded_up
 from storage.datasets import declared_table
 from storage.encoder import TableEncoder
-from storage.refs import DatasetRef, ReleaseRef
+from storage.refs import DatasetRef
 from tasks.accounts.budget import budget_report, epsilon_of_person
 from tasks.datasets.description import find_dataset
 from tasks.planning.configuration import TrainingConfig
@@ -29,6 +29,7 @@ from tasks.runtime.settings import current_layout, current_root, flow_run_page
 from tasks.tracking.figures import figure_files
 from tasks.tracking.models import LINEAGE, lineage_of, registered_by
 from tasks.tracking.results import (
+    Chained,
     Proved,
     RunResult,
     append_result,
@@ -333,21 +334,14 @@ def describe(
     )
 
 
-def run_report(
-    config: TrainingConfig,
-    dataset: DatasetRef,
-    plan: RunPlan,
-    result: RunResult,
-    models: dict[str, list[ReleaseRef]],
-    columns: Columns | None = None,
-) -> RunReport:
+def run_report(config: TrainingConfig, run: Chained, columns: Columns | None = None) -> RunReport:
     """Return all that MLflow keeps of a run: :func:`describe`, a child a party, the released model, the result.
 
     Parameters
     ----------
-    models : dict
-        For each released model what rows pass through, the model last. Where each party has a model of its own, the
-        first one stands for all.
+    config : TrainingConfig
+    run : Chained
+        Where each party has a model of its own, the first one stands for all.
     columns : Columns, optional
         Of rows that are registered elsewhere; of those registered here where left out.
 
@@ -356,9 +350,10 @@ def run_report(
     ParameterError
         If the released arrays do not fit together.
     """
+    dataset, plan, result, models = run
     report = describe(config, dataset, plan, result, elsewhere=columns is not None)
     try:
-        model = _model_report(config, dataset, plan, result, next(iter(models.values())), columns)
+        model = _model_report(config, run, columns)
     except NotExportableError as reason:
         model, report = None, dataclasses.replace(report, note=f"{report.note}\n\nNo model is logged: {reason}.")
     lineage = lineage_of(config, dataset, plan, next(iter(models.values()))).model_dump_json(indent=2)
@@ -393,15 +388,9 @@ def _children(plan: RunPlan, result: RunResult) -> tuple[Entries, ...]:
     )
 
 
-def _model_report(
-    config: TrainingConfig,
-    dataset: DatasetRef,
-    plan: RunPlan,
-    result: RunResult,
-    path: list[ReleaseRef],
-    columns: Columns | None,
-) -> ModelReport:
-    *maps, model = [read_release(reference) for reference in path]
+def _model_report(config: TrainingConfig, run: Chained, columns: Columns | None) -> ModelReport:
+    dataset, plan, result, models = run
+    *maps, model = [read_release(reference) for reference in next(iter(models.values()))]
     features = [stored_map(step) for step in plan.features]
     normalisation: str | RowMap = dataset.normalisation
     if columns is None:
@@ -428,25 +417,10 @@ def _model_report(
     )
 
 
-def keep_run(
-    config: TrainingConfig,
-    dataset: DatasetRef,
-    plan: RunPlan,
-    result: RunResult,
-    models: dict[str, list[ReleaseRef]],
-    columns: Columns | None = None,
-) -> RunResult:
-    """Log a run to MLflow and append it to the results; a run that was logged before is found again.
-
-    Parameters
-    ----------
-    models : dict
-        For each released model what rows pass through, the model last.
-    columns : Columns, optional
-        Of rows that are registered elsewhere.
-    """
-    run_id = track_run(current_root(), run_report(config, dataset, plan, result, models, columns))
-    logged = result.model_copy(update={"mlflow_run_id": run_id})
+def keep_run(config: TrainingConfig, run: Chained, columns: Columns | None = None) -> RunResult:
+    """Log a run to MLflow as :func:`run_report` has it, and append it to the results; one logged before is found."""
+    run_id = track_run(current_root(), run_report(config, run, columns))
+    logged = run.result.model_copy(update={"mlflow_run_id": run_id})
     append_result(config, logged)
     return logged
 

@@ -38,7 +38,7 @@ def trained(root: Path, dataset: str = "clinic", at_most: float = 1.0, **config:
         asked = configured(dataset, **{**SPLIT, **config, "repetition": repetition})
         chained = chain_inline(asked)
         if right_share(dataset, next(iter(chained.models.values()))) <= at_most:
-            track_run(root, run_report(asked, chained.dataset, chained.plan, chained.result, chained.models))
+            track_run(root, run_report(asked, chained))
             return
     raise AssertionError("no such model in thirty")
 
