@@ -121,7 +121,7 @@ def scheduler(
     root: RootOption = None,
 ) -> None:
     """Start a scheduler that admits only who shows the root's certificate; without a dashboard; until Ctrl-C."""
-    _serve_dask("Scheduler", root, host=host, port=port, protocol="tls", dashboard=False)
+    _serve_dask("Scheduler", root, host=host, port=port, dashboard=False)
 
 
 @dask.command(epilog="Example: unitball dask worker tls://10.0.0.1:8786 --threads 4")
@@ -152,8 +152,8 @@ def _serve_dask(part: str, root: Path | None, *address: str, **options: object) 
     import distributed
 
     async def serve() -> None:
-        begun = getattr(distributed, part)(*address, security=secured, dashboard_address=NO_DASHBOARD, **options)
-        async with begun as running:
+        secure = {"protocol": "tls", "security": secured, "dashboard_address": NO_DASHBOARD}
+        async with getattr(distributed, part)(*address, **secure, **options) as running:
             of = "".join(f" of {one}" for one in address)
             console().print(f"{part.lower()}  {running.address}{of}", highlight=False, soft_wrap=True)
             print_root()

@@ -91,11 +91,11 @@ def check_root() -> list[Finding]:
         A check that cannot be made is a problem, never an exception.
     """
     layout = Layout(current_root())
-    there = layout.ledger.exists() or ledger_url() is not None
     findings = []
     for name, (check, of_ledger) in _CHECKS.items():
         try:
-            problems = list(check(layout)) if there or not of_ledger else []
+            looked = not of_ledger or layout.ledger.exists() or ledger_url() is not None
+            problems = list(check(layout)) if looked else []
         except (StorageError, InputError, RefusedError, OSError) as error:
             problems = [(" ".join(str(error).split()), "see the message")]
         findings += [Finding(name, *problem) for problem in problems] or [Finding(name)]
