@@ -321,6 +321,11 @@ class PrivateClassifier(ClassifierMixin, _PrivateEstimator):  # type: ignore[mis
     searches of this process spend from one account by its name. Fitting again on equal rows with equal parameters gives
     the same release and costs nothing; another ``repetition`` is a fresh one.
 
+    There is no ``predict_proba``. The scores of a private model are no probabilities: clipping and noise change their
+    scale, and calibrating them takes held-out rows, whose release is charged. ``unitball.train(…, roc=True)`` makes
+    that release and returns probabilities. ``CalibratedClassifierCV`` would fit on the rows exactly, outside the
+    guarantee.
+
     Parameters
     ----------
     epsilon : float
@@ -346,7 +351,8 @@ class PrivateClassifier(ClassifierMixin, _PrivateEstimator):  # type: ignore[mis
     root : path, optional
         Whose ledger is charged. Needed where several processes fit (``n_jobs`` above 1).
     parameters : mapping, optional
-        Of the algorithm's parts, such as ``{"trainer.regularisation": 0.01}``.
+        Of the algorithm's parts, such as ``{"trainer.regularisation": 0.01}`` or, in the order of the classes,
+        ``{"class_weight": [0.04, 1]}``.
     repetition : int
         Another number is another release, drawn and charged anew.
     random_state : int, RandomState or None
@@ -472,6 +478,20 @@ class PrivateClassifier(ClassifierMixin, _PrivateEstimator):  # type: ignore[mis
         """Return scores: (m,) for two classes, positive for the second; (m, K) otherwise."""
         scores = self._scores(X)
         return scores[:, 0] if scores.shape[1] == 1 else scores
+
+    @property
+    def predict_proba(self) -> Any:
+        """Not offered: see the class's own words.
+
+        Raises
+        ------
+        AttributeError
+            Always, so that scikit-learn's tools take the decision function.
+        """
+        raise AttributeError(
+            "a private model's scores are no probabilities, and calibrating them takes a charged release of held-out "
+            "rows: unitball.train(…, roc=True) makes it; decision_function gives the scores"
+        )
 
     def predict(self, X: Any) -> NDArray[Any]:
         """Return a class for each row, (m,)."""
