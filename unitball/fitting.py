@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import tempfile
 from collections.abc import Sequence
@@ -36,7 +37,7 @@ from unitball.roots import charged_root, opened
 
 _PUBLIC = "public rows"
 # Where nothing names an account or opens it, it holds what one fit costs.
-_DEFAULT_ACCOUNT = "unnamed"
+DEFAULT_ACCOUNT = "unnamed"
 
 
 class BudgetError(BaseException):
@@ -183,6 +184,7 @@ def fit_private(
     root: str | os.PathLike[str] | None,
     pure: bool,
     grouped: Grouped | None = None,
+    disjoint_people: str = "",
 ) -> Fit:
     """Register encoded rows under an account and train on them as a flow does; the ledger is charged.
 
@@ -203,6 +205,8 @@ def fit_private(
         Refuse what would spend a delta.
     grouped : Grouped, optional
         Whose rows they are.
+    disjoint_people : str
+        The reason why their people are others than those of other accounts, where that is declared.
 
     Raises
     ------
@@ -213,10 +217,12 @@ def fit_private(
     """
     try:
         with charged_root(root):
-            asked = (classes, label_range, account, root is not None, pure, grouped)
+            asked = (classes, label_range, account, root is not None, pure, grouped, disjoint_people)
             return _through_the_door(config, features, labels, *asked)
     except RefusedError as refusal:
-        raise BudgetError(str(refusal)) from None
+        # The ways out in the words of Python.
+        words = re.sub(r"--account (\S+?)(?=,|$)", r"account='\1'", str(refusal))
+        raise BudgetError(words.replace('--disjoint-people "', 'disjoint_people="')) from None
 
 
 def _through_the_door(
@@ -229,6 +235,7 @@ def _through_the_door(
     kept: bool,
     pure: bool,
     grouped: Grouped | None,
+    disjoint_people: str,
 ) -> Fit:
     from tasks.datasets.registration import ingest
     from tasks.datasets.request import IngestRequest
@@ -237,7 +244,7 @@ def _through_the_door(
     from tasks.runtime.settings import current_layout
     from tasks.runtime.stores import open_catalog
 
-    population = account or _DEFAULT_ACCOUNT
+    population = account or DEFAULT_ACCOUNT
     known = open_catalog().account(population)
     if known is not None and (known.unit == PERSON) != (grouped is not None):
         way = "say whose rows they are: fit(…, groups=…)" if grouped is None else "open one of people for others"
@@ -268,6 +275,8 @@ def _through_the_door(
                 classes=tuple(classes) or None,
                 label_range=label_range,
                 people=None if grouped is None else grouped.people,
+                group_size=1 if known is None else known.group_size,
+                disjoint_people=disjoint_people,
             )
         )
     if pure:

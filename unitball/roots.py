@@ -9,9 +9,11 @@ import secrets
 import shutil
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -22,6 +24,7 @@ from storage.ledger.charges import Cap
 from tasks.accounts.budget import budget_report, open_ledger
 from tasks.runtime.environment import restoring
 from tasks.runtime.settings import ROOT_VARIABLE, isolated_root
+from tasks.runtime.stores import open_catalog
 
 PROCESS = secrets.token_hex(16)
 """Names this process, so that what was made in another one is known to be."""
@@ -92,6 +95,7 @@ def open_account(
     root: str | os.PathLike[str] | None = None,
     allow_idealised: bool = False,
     people: bool = False,
+    group_size: int = 1,
 ) -> None:
     """Open the account of a population for estimators: what all fits on its rows together may spend.
 
@@ -111,6 +115,8 @@ def open_account(
     people : bool
         What is protected is a person with all rows, and no single row, for good; ``fit(…, groups=…)`` or a schema's
         column of type ``person`` says whose they are.
+    group_size : int
+        The most rows that one person has, where rows are protected; the account then counts what a person loses.
 
     Raises
     ------
@@ -118,10 +124,11 @@ def open_account(
         If it exists with another cap or unit, or the cap bounds nothing.
     """
     with charged_root(root):
-        opened(name, Cap(epsilon=epsilon, delta=delta), allow_idealised=allow_idealised, people=people)
+        terms = {"allow_idealised": allow_idealised, "people": people}
+        opened(name, Cap(epsilon=epsilon, delta=delta), **terms, group_size=group_size)
 
 
-def opened(name: str, cap: Cap, *, allow_idealised: bool = False, people: bool = False) -> None:
+def opened(name: str, cap: Cap, *, allow_idealised: bool = False, people: bool = False, group_size: int = 1) -> None:
     """Open an account in the current root."""
     open_ledger().open_account(
         name,
@@ -129,18 +136,33 @@ def opened(name: str, cap: Cap, *, allow_idealised: bool = False, people: bool =
         idealised_allowed=allow_idealised,
         deltas={"reserved": RESERVED},
         unit=PERSON if people else ROW,
+        group_size=group_size,
     )
 
 
+def _report(name: str) -> Mapping[str, Any] | None:
+    """Return what is said of an account by its name, in the current root; None where there is none."""
+    catalog = open_catalog()
+    account = catalog.account(name)
+    if account is None:
+        return None
+    paying = [one.name for one in catalog.datasets() if one.account == name]
+    if paying:
+        return budget_report(paying[0])
+    cap = account.cap and asdict(account.cap)
+    left = None if cap is None else cap["epsilon"]
+    return {"account": name, "cap": cap, "epsilon_spent": 0.0, "epsilon_left": left, "parties": []}
+
+
 def budget(dataset: str, *, root: str | os.PathLike[str] | None = None) -> pd.DataFrame:
-    """Return what a data set's account has spent, a line a party.
+    """Return what an account has spent, a line a party.
 
     Parameters
     ----------
     dataset : str
-        A registered data set.
+        A registered data set, or an account, such as an estimator's.
     root : path, optional
-        ``UNITBALL_ROOT`` or the user's own by default.
+        ``UNITBALL_ROOT`` or the user's own by default; for an account that is not there, the one of this process.
 
     Returns
     -------
@@ -151,10 +173,15 @@ def budget(dataset: str, *, root: str | os.PathLike[str] | None = None) -> pd.Da
     Raises
     ------
     storage.errors.InputError
-        If there is no such data set.
+        If there is no such data set or account.
     """
+    report: Mapping[str, Any] | None = None
+    if root is None and os.getpid() in _PROCESS_ROOTS:
+        with process_root():
+            report = _report(dataset)
     with using_root(root):
-        report = budget_report(dataset)
+        # Otherwise it says which data sets there are.
+        report = report or _report(dataset) or budget_report(dataset)
     table = pd.DataFrame(
         [
             {
