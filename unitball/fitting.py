@@ -5,13 +5,14 @@ from __future__ import annotations
 import atexit
 import multiprocessing
 import os
+import re
 import secrets
 import shutil
 import tempfile
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -40,6 +41,7 @@ from tasks.planning.planner import plan_run
 from tasks.planning.plans import Node, PlannedCombination, RunPlan, carry_out
 from tasks.planning.resolution import resolve_normalisation
 from tasks.runtime.settings import ROOT_VARIABLE, isolated_root, restoring
+from tasks.runtime.stores import open_catalog
 
 PROCESS = secrets.token_hex(16)
 """Names this process, so that what was made in another one is known to be."""
@@ -110,6 +112,7 @@ def open_account(
     root: str | os.PathLike[str] | None = None,
     allow_idealised: bool = False,
     people: bool = False,
+    group_size: int = 1,
 ) -> None:
     """Open the account of a population for estimators: what all fits on its rows together may spend.
 
@@ -129,6 +132,8 @@ def open_account(
     people : bool
         What is protected is a person with all rows, and no single row, for good; ``fit(…, groups=…)`` or a schema's
         column of type ``person`` says whose they are.
+    group_size : int
+        The most rows that one person has, where rows are protected; the account then counts what a person loses.
 
     Raises
     ------
@@ -136,10 +141,11 @@ def open_account(
         If it exists with another cap or unit, or the cap bounds nothing.
     """
     with charged_root(root):
-        opened(name, Cap(epsilon=epsilon, delta=delta), allow_idealised=allow_idealised, people=people)
+        terms = {"allow_idealised": allow_idealised, "people": people}
+        opened(name, Cap(epsilon=epsilon, delta=delta), **terms, group_size=group_size)
 
 
-def opened(name: str, cap: Cap, *, allow_idealised: bool = False, people: bool = False) -> None:
+def opened(name: str, cap: Cap, *, allow_idealised: bool = False, people: bool = False, group_size: int = 1) -> None:
     """Open an account in the current root."""
     open_ledger().open_account(
         name,
@@ -147,18 +153,33 @@ def opened(name: str, cap: Cap, *, allow_idealised: bool = False, people: bool =
         idealised_allowed=allow_idealised,
         deltas={"reserved": RESERVED},
         unit=PERSON if people else ROW,
+        group_size=group_size,
     )
 
 
+def _report(name: str) -> Mapping[str, Any] | None:
+    """Return what is said of an account by its name, in the current root; None where there is none."""
+    catalog = open_catalog()
+    account = catalog.account(name)
+    if account is None:
+        return None
+    paying = [one.name for one in catalog.datasets() if one.account == name]
+    if paying:
+        return budget_report(paying[0])
+    cap = account.cap
+    left = None if cap is None else cap.epsilon
+    return {"account": name, "cap": cap and asdict(cap), "epsilon_spent": 0.0, "epsilon_left": left, "parties": []}
+
+
 def budget(dataset: str, *, root: str | os.PathLike[str] | None = None) -> pd.DataFrame:
-    """Return what a data set's account has spent, a line a party.
+    """Return what an account has spent, a line a party.
 
     Parameters
     ----------
     dataset : str
-        A registered data set.
+        A registered data set, or an account, such as an estimator's.
     root : path, optional
-        ``UNITBALL_ROOT`` or the user's own by default.
+        ``UNITBALL_ROOT`` or the user's own by default; for an account that is not there, the one of this process.
 
     Returns
     -------
@@ -169,10 +190,15 @@ def budget(dataset: str, *, root: str | os.PathLike[str] | None = None) -> pd.Da
     Raises
     ------
     storage.errors.InputError
-        If there is no such data set.
+        If there is no such data set or account.
     """
+    report: Mapping[str, Any] | None = None
+    if root is None and os.getpid() in _PROCESS_ROOTS:
+        with process_root():
+            report = _report(dataset)
     with using_root(root):
-        report = budget_report(dataset)
+        # Otherwise it says which data sets there are.
+        report = report or _report(dataset) or budget_report(dataset)
     table = pd.DataFrame(
         [
             {
@@ -191,7 +217,7 @@ def budget(dataset: str, *, root: str | os.PathLike[str] | None = None) -> pd.Da
 
 _PUBLIC = "public rows"
 # Where nothing names an account or opens it, it holds what one fit costs.
-_DEFAULT_ACCOUNT = "unnamed"
+DEFAULT_ACCOUNT = "unnamed"
 
 
 class BudgetError(BaseException):
@@ -338,6 +364,7 @@ def fit_private(
     root: str | os.PathLike[str] | None,
     pure: bool,
     grouped: Grouped | None = None,
+    disjoint_people: str = "",
 ) -> Fit:
     """Register encoded rows under an account and train on them as a flow does; the ledger is charged.
 
@@ -358,6 +385,8 @@ def fit_private(
         Refuse what would spend a delta.
     grouped : Grouped, optional
         Whose rows they are.
+    disjoint_people : str
+        The reason why their people are others than those of other accounts, where that is declared.
 
     Raises
     ------
@@ -368,10 +397,12 @@ def fit_private(
     """
     try:
         with charged_root(root):
-            asked = (classes, label_range, account, root is not None, pure, grouped)
+            asked = (classes, label_range, account, root is not None, pure, grouped, disjoint_people)
             return _through_the_door(config, features, labels, *asked)
     except RefusedError as refusal:
-        raise BudgetError(str(refusal)) from None
+        # The ways out in the words of Python.
+        words = re.sub(r"--account (\S+?)(?=,|$)", r"account='\1'", str(refusal))
+        raise BudgetError(words.replace('--disjoint-people "', 'disjoint_people="')) from None
 
 
 def _through_the_door(
@@ -384,6 +415,7 @@ def _through_the_door(
     kept: bool,
     pure: bool,
     grouped: Grouped | None,
+    disjoint_people: str,
 ) -> Fit:
     from tasks.datasets.registration import ingest
     from tasks.datasets.request import IngestRequest
@@ -392,7 +424,7 @@ def _through_the_door(
     from tasks.runtime.settings import current_layout
     from tasks.runtime.stores import open_catalog
 
-    population = account or _DEFAULT_ACCOUNT
+    population = account or DEFAULT_ACCOUNT
     known = open_catalog().account(population)
     if known is not None and (known.unit == PERSON) != (grouped is not None):
         way = "say whose rows they are: fit(…, groups=…)" if grouped is None else "open one of people for others"
@@ -423,6 +455,8 @@ def _through_the_door(
                 classes=tuple(classes) or None,
                 label_range=label_range,
                 people=None if grouped is None else grouped.people,
+                group_size=1 if known is None else known.group_size,
+                disjoint_people=disjoint_people,
             )
         )
     if pure:
