@@ -281,11 +281,11 @@ def _import_ahead() -> None:
     gc.disable()
     try:
         # First, because it walks every module that is there.
-        import skops.io
+        import skops.io  # noqa: F401 - imported ahead of its use
 
         # isort: split
         import mlflow.sklearn
-        import mlflow.store.tracking.sqlalchemy_store
+        import mlflow.store.tracking.sqlalchemy_store  # noqa: F401 - imported ahead of its use
         import prefect  # noqa: F401 - imported ahead of its use
     finally:
         gc.freeze()

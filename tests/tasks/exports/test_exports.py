@@ -308,7 +308,7 @@ def test_no_change_of_any_field_makes_the_verdict_say_something_else(exported: E
     assert tried > (2000 if every else 1000)
 
 
-@pytest.mark.usefixtures("root")
+@pytest.mark.usefixtures("root", "derived_once")
 def test_a_field_that_is_said_twice_is_refused(exported: Exported) -> None:
     """Whoever reads the first and whoever reads the last would read another release."""
     members = dict(read(exported[0]).members)
