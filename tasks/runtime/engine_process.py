@@ -6,6 +6,7 @@ Run by file name, so that it needs nothing but Prefect and MLflow and no import 
 from __future__ import annotations
 
 import fcntl
+import gc
 import json
 import os
 import socket
@@ -274,6 +275,8 @@ def serve(descriptor: int, *, whole: bool) -> None:
     address = url.get_secret_value()
     files = address.startswith("sqlite")
     database = WaitingSqlite(connection_url=address) if files else provide_database_interface().database_config
+    gc.freeze()
+    gc.enable()
     with socket.socket(fileno=descriptor) as listener, temporary_database_config(database):
         server.run(sockets=[listener])
 
@@ -281,6 +284,8 @@ def serve(descriptor: int, *, whole: bool) -> None:
 def main() -> None:
     """Make the databases that are asked for, in JSON, then serve if a socket is given."""
     os.umask(0o077)
+    # Nearly all that is made until requests come is modules, which stay.
+    gc.disable()
     asked = json.loads(sys.argv[1])
     workplace = Path(asked["workplace"])
     if "prefect" in asked:
