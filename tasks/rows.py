@@ -23,7 +23,7 @@ def ingest(name: str) -> DatasetRef:
     :func:`tasks.datasets.registration.ingest`, at the owner's command and not by a run.
     """
     dataset = find_dataset(name)
-    say("ingestion", f"{dataset.rows} rows of {name}")
+    say("ingestion", f"{dataset.rows} {dataset.unit.several} of {name}")
     return dataset
 
 
@@ -31,7 +31,7 @@ def ingest(name: str) -> DatasetRef:
 def normalise(dataset: DatasetRef, name: str) -> DatasetRef:
     """Store a version of a data set whose rows are mapped as a run wants them; a version that is there is reused."""
     result = map_rows(dataset, name)
-    say("normalisation", f"{result.rows} rows to {name}")
+    say("normalisation", f"{result.rows} {dataset.unit.several} to {name}")
     return result
 
 
@@ -39,7 +39,8 @@ def normalise(dataset: DatasetRef, name: str) -> DatasetRef:
 def extract_features(dataset: DatasetRef, features: tuple[FeatureStep, ...]) -> DatasetRef:
     """Store a version of a data set whose rows have passed through public maps; a version that is there is reused."""
     result = map_features(dataset, features)
-    say("features", f"{result.rows} rows to {result.dimension} features: {', '.join(each.label for each in features)}")
+    of, maps = f"{result.rows} {dataset.unit.several}", ", ".join(each.label for each in features)
+    say("features", f"{of} to {result.dimension} features: {maps}")
     return result
 
 
@@ -47,7 +48,8 @@ def extract_features(dataset: DatasetRef, features: tuple[FeatureStep, ...]) -> 
 def partition(dataset: DatasetRef, config: TrainingConfig) -> Shards:
     """Deal a data set's rows to parties by a rule that is fixed before any row is looked at."""
     shards = deal_rows(dataset, config)
-    say("partition", f"{sum(shard.rows for shard in shards.training)} rows to {len(shards.training)} parties")
+    of = f"{sum(shard.rows for shard in shards.training)} {dataset.unit.several}"
+    say("partition", f"{of} to {len(shards.training)} parties")
     return shards
 
 

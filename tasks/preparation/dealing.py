@@ -135,7 +135,7 @@ def _held_out(dataset: DatasetRef, fraction: float, seed: int, files: Sequence[t
         held = np.sort(np.random.default_rng([seed, 1]).permutation(dataset.rows)[: round(fraction * dataset.rows)])
     if not 0 < len(held) < dataset.rows:
         raise InputError(
-            f"a test fraction of {fraction:g} holds out {len(held)} of {dataset.rows} rows; "
+            f"a test fraction of {fraction:g} holds out {len(held)} of {dataset.rows} {dataset.unit.several}; "
             f"choose one between {1 / dataset.rows:.3g} and {1 - 1 / dataset.rows:.3g}, or 0 to train on all"
         )
     return held

@@ -20,8 +20,8 @@ def require_memory(release: PlannedRelease) -> None:
     held, limit = release.build().work(release.setting).held, kept_memory()
     if held > limit:
         raise InputError(
-            f"{release.label} ({release.name}) holds {release.setting.most_rows:,} × {release.setting.dimension} rows in "
-            f"memory, about {held / _MIB:,.0f} MiB, and {MEMORY_VARIABLE} allows {limit / _MIB:,.0f}; nothing was "
-            f"charged: allow it more ({MEMORY_VARIABLE}={-(-held // _MIB)}M), use more parties or give "
+            f"{release.label} ({release.name}) holds {release.setting.most_rows:,} × {release.setting.dimension} "
+            f"rows in memory, about {held / _MIB:,.0f} MiB, and {MEMORY_VARIABLE} allows {limit / _MIB:,.0f}; nothing "
+            f"was charged: allow it more ({MEMORY_VARIABLE}={-(-held // _MIB)}M), use more parties or give "
             "them fewer features, or train by sums of the rows, which are read in a stream, as noisy-gd does"
         )

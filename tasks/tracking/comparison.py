@@ -184,7 +184,8 @@ def compare_models(
         exact = Discordance(budget=GaussianMu(1.0)).statistic(
             rows_of(held_out, maps_of(path, branches), setting.dimension), setting
         )
-        return _outcome(contest, *accuracy_gain(exact, held_out.rows, 0.0), f"{held_out.rows} public rows")
+        how = f"{held_out.rows} public {held_out.dataset.unit.several}"
+        return _outcome(contest, *accuracy_gain(exact, held_out.rows, 0.0), how)
     if epsilon is None:
         raise ParameterError("a comparison on private rows is charged: say how much with --epsilon")
     delta = settled(new.config).stated_delta

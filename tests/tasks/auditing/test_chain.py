@@ -15,7 +15,7 @@ from dpalgos.audit.observables import compare
 from dpalgos.audit.report import Verdict
 from dpalgos.guarantees import Neighbours
 from dpalgos.models import Artefact
-from dpalgos.rows import gather
+from dpalgos.rows import sanitise
 from flows.federated_training import chain_inline
 from storage.errors import RefusedError
 from tasks.auditing.chain import ChainReport, Tables, audit_chain, chain_config, run_once, synthetic_tables
@@ -80,7 +80,8 @@ def through(maps: Any) -> Any:
 
 def leaking_fit(opened: OpenRelease) -> Artefact:
     """Train as ever, and write down exact statistics: a norm, the count of a class, the number of rows, a spectrum."""
-    features, labels = (np.concatenate(parts) for parts in zip(*(gather(rows, 2) for rows in opened.rows), strict=True))
+    blocks = [sanitise(features, labels, 2) for rows in opened.rows for features, labels, _ in rows.blocks()]
+    features, labels = (np.concatenate(parts) for parts in zip(*blocks, strict=True))
     opened._diagnostics = {
         "norm": float(np.linalg.norm(features.sum(axis=0))),
         "positives": float((labels == 1).sum()),
