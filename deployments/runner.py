@@ -36,18 +36,22 @@ from prefect.states import Crashed
 from pydantic import TypeAdapter, ValidationError
 
 from deployments.webhook import remove_earlier, send_alerts
+from dpalgos.errors import ParameterError
 from storage.documents import read_yaml
-from storage.errors import InputError
+from storage.errors import InputError, RefusedError
 from storage.layout import Layout
 from tasks.datasets.schedules import Schedule, schedules
-from tasks.runtime.concurrency import AT_WORK
+from tasks.release.admission import runs_that_fit
+from tasks.release.preflight import require_feasible
+from tasks.runtime.ending import AT_WORK
 from tasks.runtime.events import Event, dataset_resource
 from tasks.runtime.interrupted import crash_interrupted_runs
-from tasks.runtime.permissions import keep_private, use_own_temporary_folder
-from tasks.runtime.settings import current_root
+from tasks.runtime.settings import current_root, keep_private, use_own_temporary_folder
 
 _NAMING_SECONDS = 20.0
 _PAGE = 200
+# Prefect looks no farther.
+_MOST_DATES = 1000
 
 
 def run_name(flow: Flow[Any, Any], parameters: Mapping[str, Any]) -> str | None:
@@ -207,12 +211,36 @@ def scheduled_deployments() -> list[dict[str, Any]]:
     return trainings + [_scoring(schedule) for schedule in standing if schedule.scoring_input is not None]
 
 
+def outlook(schedule: Schedule) -> str:
+    """Return how many more of a schedule's trainings fit under the cap, and the day of the first that is refused.
+
+    Empty where nothing is charged run by run: for public rows, for a horizon, and where nothing is trained.
+    """
+    if not schedule.trains or schedule.config.horizon is not None:
+        return ""
+    try:
+        plan = require_feasible(schedule.config)
+        left = None if plan is None else runs_that_fit(plan)
+    except (InputError, ParameterError, RefusedError) as refusal:
+        return f"The next run is refused: {refusal}"
+    if left is None:
+        return ""
+    told = f"{left} more run{'s' * (left != 1)} on new versions fit{'s' * (left == 1)} under the cap"
+    if schedule.cron is None or left >= _MOST_DATES:
+        return f"{told}."
+    # The client's schedules do not count their days.
+    from prefect.server.schemas.schedules import CronSchedule
+
+    dates = CronSchedule(cron=schedule.cron, timezone=schedule.timezone).get_dates(left + 1)
+    return f"{told}; if every run finds a new version, the first refusal is on {asyncio.run(dates)[-1]:%Y-%m-%d}."
+
+
 def _training(schedule: Schedule) -> dict[str, Any]:
     name = schedule.dataset
     config = schedule.config.model_dump(mode="json")
     spec: dict[str, Any] = {
         "name": name,
-        "description": f"Train on {name}, as its owner has set it: `unitball schedule {name}`.",
+        "description": f"Train on {name}, as its owner has set it: `unitball schedule {name}`. {outlook(schedule)}",
         "entrypoint": "flows.federated_training.train",
         "parameters": {"config": config},
     }

@@ -18,14 +18,27 @@ from pathlib import Path
 from deployments.webhook import keep_webhook
 from storage.atomic import writing
 from storage.layout import Layout
-from tasks.runtime.credentials import credentials, credentials_file
-from tasks.runtime.databases import DatabaseServer, recorded_server
-from tasks.runtime.engine import EngineError, prepare_databases, prepare_engine, start_server, wait_for_server
+from tasks.runtime.engine import (
+    EngineError,
+    LeashedProcess,
+    being_served,
+    credentials,
+    credentials_file,
+    prepare_databases,
+    prepare_engine,
+    start_server,
+    wait_for_server,
+)
 from tasks.runtime.events import log_event
-from tasks.runtime.processes import LeashedProcess
-from tasks.runtime.relocation import use_database_server
-from tasks.runtime.running_server import being_served
-from tasks.runtime.settings import MLFLOW_VARIABLE, ROOT_VARIABLE, record_servers, webhook_address
+from tasks.runtime.settings import (
+    MLFLOW_VARIABLE,
+    ROOT_VARIABLE,
+    DatabaseServer,
+    record_servers,
+    recorded_server,
+    webhook_address,
+)
+from tasks.runtime.stores import use_database_server
 
 _UNIT = """\
 # Put into ~/.config/systemd/user/unitball.service, then: systemctl --user enable --now unitball
@@ -195,17 +208,12 @@ class _Part:
 
 
 def _open_port(port: int, option: str) -> socket.socket:
-    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        listener.bind((HOST, port))
-        listener.listen(128)
+        return socket.create_server((HOST, port), backlog=128)
     except OSError as error:
-        listener.close()
         raise ServeError(
             f"port {port} on {HOST} cannot be used ({error.strerror}); stop what uses it or choose another: {option}"
         ) from error
-    return listener
 
 
 def _answers(url: str) -> bool:

@@ -8,10 +8,7 @@ from pathlib import Path
 
 from storage.layout import Layout
 from storage.mapped import remove_unused_mapped
-from tasks.runtime.environment import restoring
-from tasks.runtime.permissions import keep_private
-from tasks.runtime.settings import current_root
-from tasks.runtime.tracking_server import has_own_database, own_database
+from tasks.runtime.settings import current_root, has_own_database, keep_private, own_database, restoring
 
 
 def remove_old_results(root: Path, days: float) -> int:
@@ -35,7 +32,7 @@ def remove_deleted_runs(root: Path, days: float) -> None:
 
     where = ["--backend-store-uri", own_database(root), "--tracking-uri", own_database(root)]
     # MLflow writes where it is pointed into the environment, and leaves it there.
-    with restoring(["MLFLOW_TRACKING_URI"]):
+    with restoring("MLFLOW_TRACKING_URI"):
         gc([*where, "--older-than", f"{int(days * 24 * 3600)}s"], standalone_mode=False)
 
 

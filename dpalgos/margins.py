@@ -8,11 +8,14 @@ For a ratio A / (A + B) of sums of counts the 2.5 % and 97.5 % quantiles of the 
 interval, with the exact law of the noise for the normal one: with a = A - Z'_A and b = B - Z'_B cut at zero,
 a / (a + b) <= t exactly where (1 - t) (A - Z'_A) <= t (B - Z'_B), so that the share of such draws is the p-value of
 "the ratio is t". Draws with a = b = 0 may be any ratio, and count as 0 for the lower and as 1 for the upper limit; the
-interval covers with at least 95 %, whatever the denominator.
+interval covers with at least 95 %, whatever the denominator, where the noise is all there is.
 
 The held-out rows are themselves drawn, and the margins are of the number in the population they are drawn from: each
 drawn pair (a, b) becomes a drawn probability, Beta(a, b + 1) for the lower and Beta(a + 1, b) for the upper limit
-(Clopper and Pearson; Beta(a + 1/2, b + 1/2), of Jeffreys, for means over more than two classes).
+(Clopper and Pearson). Counts are whole, so that these limits hold in 98 of 100 runs where counts are few, and are a
+third wider than they must be. A quarter of the draws are therefore of the other side's distribution; half of them would
+be Lancaster's mid-p. Coverage stays above 94 %, for class counts from 10 to 10,000 and epsilon from 0.05 to 3
+(``tests/dpalgos/test_margins.py``).
 
 Where the unit is a person, counts are sums of the means over people's rows. In the place of a mean stands a row of that
 person drawn at random: it has the same expectation, and by Jensen's inequality no smaller variance, of any linear
@@ -21,8 +24,9 @@ combination of counts. So the margins are those of one row a person, and no narr
 References
 ----------
 Fieller, "Some problems in interval estimation", JRSS B 16 (1954); Clopper, Pearson, "The use of confidence or fiducial
-limits illustrated in the case of the binomial", Biometrika 26 (1934); Hanley, McNeil, "The meaning and use of the area
-under a receiver operating characteristic (ROC) curve", Radiology 143 (1982).
+limits illustrated in the case of the binomial", Biometrika 26 (1934); Lancaster, "Significance tests in discrete
+distributions", JASA 56 (1961); Hanley, McNeil, "The meaning and use of the area under a receiver operating
+characteristic (ROC) curve", Radiology 143 (1982).
 """
 
 from __future__ import annotations
@@ -41,6 +45,7 @@ Margins = dict[str, tuple[float, float]]
 LEVELS = (0.025, 0.975)
 PERFECT, WIDE = 0.99, 0.2
 _SEED = 20260701
+_MID_P = 0.25
 # So many numbers are drawn, and at least and at most so many times each: limits are exact to some 0.002 of probability.
 _NUMBERS, _FEWEST, _MOST = 4_000_000, 1_000, 5_000
 # Beyond so many classes a row of the matrix and a column of it are drawn as if they had no cell in common.
@@ -96,8 +101,10 @@ def shares(random: np.random.Generator, hits: Floats, misses: Floats) -> tuple[F
     """Return drawn probabilities, for lower and for upper limits, of drawn numbers of hits and misses."""
     hits, misses = np.maximum(hits, 0.0), np.maximum(misses, 0.0)
     sides = []
-    for successes, failures in ((hits, misses + 1.0), (hits + 1.0, misses)):
-        one, other = random.standard_gamma(successes), random.standard_gamma(failures)
+    # Without any row nothing is known, from 0 to 1.
+    exchanged = (random.random(hits.shape) < _MID_P) & (hits + misses > 0)
+    for more in (exchanged, ~exchanged):
+        one, other = random.standard_gamma(hits + more), random.standard_gamma(misses + ~more)
         sides.append(one / (one + other))
     return sides[0], sides[1]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from prefect import flow
 
-from tasks.evaluation import score
-from tasks.runtime.end_states import announcing_failures
+from tasks.runtime.ending import announcing_failures
+from tasks.steps import score
 from tasks.tracking.prediction import ScoringRequest
 
 

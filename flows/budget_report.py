@@ -5,8 +5,8 @@ from __future__ import annotations
 from prefect import flow
 
 from tasks.accounts.history import BudgetHistory
-from tasks.recording import record_budgets
-from tasks.runtime.end_states import announcing_failures
+from tasks.runtime.ending import announcing_failures
+from tasks.steps import record_budgets
 
 
 @flow(name="budget-report", flow_run_name="budgets of all accounts", persist_result=False)

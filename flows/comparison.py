@@ -10,18 +10,15 @@ from flows.federated_training import train
 from storage.errors import RefusedError
 from tasks.datasets.description import default_normalisation
 from tasks.datasets.schedules import schedule_of
-from tasks.evaluation import compare_with_champion
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.resolution import resolve_normalisation
-from tasks.preparation.features import plan_features
-from tasks.rows import extract_features, ingest, normalise, partition
-from tasks.runtime.concurrency import one_run_a_dataset
-from tasks.runtime.end_states import announcing_failures, refused
+from tasks.preparation.mapping import plan_features
+from tasks.runtime.ending import announcing_failures, one_run_a_dataset, refused
 from tasks.runtime.settings import current_root
+from tasks.steps import compare_with_champion, extract_features, ingest, normalise, partition
 from tasks.tracking.artifacts import show_comparison
 from tasks.tracking.comparison import Comparison, ComparisonRequest, open_contest
-from tasks.tracking.models import CHAMPION
-from tasks.tracking.promotion import promote
+from tasks.tracking.models import CHAMPION, promote
 from tasks.tracking.results import RunResult
 
 

@@ -16,25 +16,32 @@ from flows.secure_rounds import in_rounds
 from storage.errors import RefusedError
 from storage.refs import DatasetRef, ReleaseRef, ShardRef
 from tasks.accounts.budget import relation_of, settled
-from tasks.charging import charge
 from tasks.datasets.description import default_normalisation
-from tasks.evaluation import evaluate
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.nights import plan_night, planned_night
 from tasks.planning.planner import plan_run
 from tasks.planning.plans import Node, PlannedCombination, PlannedRelease, RunPlan, Shards, carry_out
 from tasks.planning.resolution import resolve_normalisation
-from tasks.preparation.features import plan_features
+from tasks.preparation.mapping import plan_features
 from tasks.preparation.nights import begin_nights, deal_test_rows
-from tasks.recording import record
 from tasks.release.metrics import Evaluation
-from tasks.releasing import aggregate, reduce_dimension, train_model
-from tasks.rows import arrive, extract_features, ingest, normalise, partition
-from tasks.runtime.concurrency import one_run_a_dataset
-from tasks.runtime.end_states import announcing_failures, refused
+from tasks.runtime.ending import announcing_failures, one_run_a_dataset, refused
 from tasks.runtime.events import dataset_resource
 from tasks.runtime.progress import say
 from tasks.runtime.steps import Done, Future, inline, is_inline, served_from_cache
+from tasks.steps import (
+    aggregate,
+    arrive,
+    charge,
+    evaluate,
+    extract_features,
+    ingest,
+    normalise,
+    partition,
+    record,
+    reduce_dimension,
+    train_model,
+)
 from tasks.tracking.artifacts import show_result, showing_progress
 from tasks.tracking.reporting import announce_trained
 from tasks.tracking.results import Chained, RunResult, summarise
@@ -185,8 +192,7 @@ def train(config: TrainingConfig) -> RunResult:
             showing_progress(),
         ):
             config = settled(config)
-            dataset, plan, result, models = chain(config)
-            recorded = record(config, dataset, plan, result, models)
+            recorded = record(config, *chain(config))
     except RefusedError as refusal:
         # Prefect takes a returned state as the run's own, and raises its exception for who called the flow.
         return cast(RunResult, refused(refusal))

@@ -13,7 +13,7 @@ from storage.documents import read_yaml
 from storage.errors import InputError
 from tasks.federation.messages import Request, Roster
 from tasks.federation.party import Party
-from tasks.runtime.permissions import keep_private
+from tasks.runtime.settings import keep_private
 
 ANSWER = "unitball-answer"
 """The type of the artifact that an answer travels in."""

@@ -10,12 +10,11 @@ from prefect.states import Completed, Failed
 from dpalgos.guarantees import Neighbours
 from flows.federated_training import chain_inline
 from tasks.auditing.examination import CONSISTENT, AuditRequest, Examined
-from tasks.evaluation import audit
-from tasks.recording import record_audit
-from tasks.runtime.end_states import EndState
+from tasks.runtime.ending import EndState
 from tasks.runtime.events import Event, announce
 from tasks.runtime.settings import current_root
-from tasks.tracking.promotion import VIOLATION, InUse, algorithms_in_use
+from tasks.steps import audit, record_audit
+from tasks.tracking.models import VIOLATION, InUse, algorithms_in_use
 
 
 class PrivacyViolationError(Exception):

@@ -17,11 +17,10 @@ from storage.refs import Visibility
 from tasks.datasets.description import describe_datasets, find_dataset
 from tasks.datasets.registration import ingest
 from tasks.datasets.request import IngestRequest
-from tasks.experiments.computed import COMPUTED, decision_boundaries, ingest_features
+from tasks.experiments.computed import COMPUTED, Risk, decision_boundaries, ingest_features
 from tasks.experiments.figures import Drawing, draw
 from tasks.experiments.points import PointResult, compare_with_paper, derive, verdicts
 from tasks.experiments.records import Experiment, means_table, page, versions, write
-from tasks.experiments.risk import Risk
 from tasks.experiments.specification import NOISE_AXES, DataNeed, Plot, Reproduction, Scale, SweepSpec
 from tasks.planning.identity import identity
 from tasks.runtime.settings import current_root

@@ -10,8 +10,8 @@ from dpalgos.trust.secagg import SecureAggregation
 from storage.refs import ReleaseRef, ShardRef
 from storage.rounds import MessageRef
 from tasks.planning.plans import PlannedRelease
-from tasks.releasing import answer, decide, open_rounds, open_sum
 from tasks.runtime.steps import Future, Step
+from tasks.steps import answer, decide, open_rounds, open_sum
 
 _BLOCKS = 8
 

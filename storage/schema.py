@@ -150,6 +150,8 @@ class Schema:
             raise InputError(f"delimiter is {self.delimiter!r}; it must be one character")
         if self.decimal not in (".", ",") or self.decimal == self.delimiter:
             raise InputError(f"decimal is {self.decimal!r}; it must be '.' or ',' and not the delimiter")
+        if any(isinstance(column, Numeric) and column.thousands == self.decimal for column in self.columns):
+            raise InputError(f"decimal is {self.decimal!r}, and so is what stands between thousands; they must differ")
         try:
             codecs.lookup(self.encoding)
         except LookupError:

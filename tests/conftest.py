@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import zlib
@@ -21,14 +22,25 @@ from tests.support.serving import Served, started
 for _name in [name for name in os.environ if name.startswith("MLFLOW_TRACKING_")]:
     del os.environ[_name]
 
+# Hundreds of tests start Python, which would compile our modules each time.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
 SEED = int(os.environ.get("UNITBALL_TEST_SEED", "20240917"))
 
 
 _guards: list[subprocess.Popen[bytes]] = []
 
 
+# Of memory, for the tests' folders: most of what they wait for is a disk that confirms each commit.
+_IN_MEMORY, _ENOUGH_BYTES = Path("/dev/shm"), 8 * 2**30
+
+
 def pytest_configure() -> None:
     _guards.append(guard_session())
+    with contextlib.suppress(OSError):
+        found = os.statvfs(_IN_MEMORY)
+        if found.f_bavail * found.f_frsize >= _ENOUGH_BYTES and not found.f_flag & os.ST_NOEXEC:
+            os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(_IN_MEMORY))
 
 
 def pytest_report_header() -> str:

@@ -39,8 +39,7 @@ _require_own_packages()
 
 if TYPE_CHECKING:
     from unitball.estimators import PrivateClassifier, PrivateRegressor
-    from unitball.fitting import BudgetError
-    from unitball.roots import budget, open_account
+    from unitball.fitting import BudgetError, budget, open_account
     from unitball.training import TrainedModel, frontier, plot, predict, results, train
 
 __all__ = [
@@ -58,8 +57,7 @@ __all__ = [
 ]
 _PLACES = {
     "estimators": ("PrivateClassifier", "PrivateRegressor"),
-    "fitting": ("BudgetError",),
-    "roots": ("budget", "open_account"),
+    "fitting": ("BudgetError", "budget", "open_account"),
     "training": ("TrainedModel", "frontier", "plot", "predict", "results", "train"),
 }
 

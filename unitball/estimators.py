@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import warnings
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import ValidationError
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
@@ -26,8 +28,18 @@ from storage.encoder import TableEncoder
 from storage.people import MOST_ROWS, People, identifiers, named
 from tasks.planning.configuration import TrainingConfig
 from tasks.tracking.results import Proved, proved_of
-from unitball.fitting import BudgetError, Fit, Grouped, fit_private, fit_public, row_map
-from unitball.roots import PROCESS, other_process
+from unitball.fitting import (
+    DEFAULT_ACCOUNT,
+    PROCESS,
+    BudgetError,
+    Fit,
+    Grouped,
+    budget,
+    fit_private,
+    fit_public,
+    other_process,
+    row_map,
+)
 
 # As tables are encoded: an intercept's coordinate of a tenth beside a row of norm 1.
 _INTERCEPT = 0.1
@@ -150,6 +162,7 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
         repetition: int,
         random_state: Any,
         rows_per_person: int,
+        disjoint_people: str,
     ) -> None:
         self.epsilon = epsilon
         self.delta = delta
@@ -163,6 +176,7 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
         self.repetition = repetition
         self.random_state = random_state
         self.rows_per_person = rows_per_person
+        self.disjoint_people = disjoint_people
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_process": self._process}
@@ -184,19 +198,25 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
         labels, classes, label_range = self._label_facts(y)
         features = np.asarray(self._encoding(rows))
         pure = self.delta == 0
-        config = TrainingConfig.model_validate(
-            {
-                "dataset": "estimator",
-                ("algorithm" if self._algorithm in names("systems") else "trainer"): self._algorithm,
-                "epsilon": self.epsilon,
-                "delta": _UNSPENT_DELTA if pure else self.delta,
-                "parties": 1,
-                "evaluation": False,
-                "test_fraction": 0.0,
-                "repetition": self.repetition,
-                "parameters": self._parameters(len(y) if grouped is None else grouped.records, features.shape[1]),
-            }
-        )
+        given = {
+            "dataset": "estimator",
+            ("algorithm" if self._algorithm in names("systems") else "trainer"): self._algorithm,
+            "epsilon": self.epsilon,
+            "delta": _UNSPENT_DELTA if pure else self.delta,
+            "parties": 1,
+            "evaluation": False,
+            "test_fraction": 0.0,
+            "repetition": self.repetition,
+            "parameters": self._parameters(len(y) if grouped is None else grouped.records, features.shape[1]),
+        }
+        try:
+            config = TrainingConfig.model_validate(given)
+        except ValidationError as error:
+            faults = (
+                f"{fault['loc'][-1] if fault['loc'] else ''} is {fault['input']!r}: {fault['msg']}"
+                for fault in error.errors()
+            )
+            raise ParameterError("; ".join(faults)) from None
         if self.public:
             fitted = fit_public(
                 config,
@@ -220,8 +240,26 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
                 root=self.root,
                 pure=pure,
                 grouped=grouped,
+                disjoint_people=self.disjoint_people,
             )
         self._take(fitted)
+
+    def remaining_budget(self) -> float | None:
+        """Return the epsilon that the account has left, at the delta of its cap; None where the rows are public."""
+        if self.public:
+            return None
+        left = budget(self.account or DEFAULT_ACCOUNT, root=self.root).attrs["epsilon_left"]
+        return None if left is None else float(left)
+
+    def _warn_of_scores(self) -> None:
+        if not self.public:
+            # Python shows it once, as it always comes from here.
+            warnings.warn(
+                "a score on private rows is exact and no release: keep it to yourself; a search or cross-validation "
+                "also charges the fit of each fold to the account",
+                UserWarning,
+                stacklevel=1,
+            )
 
     def _grouped(self, X: Any, groups: Any, rows: int) -> Grouped | None:
         """Return whose rows they are: by ``groups``, or by the schema's column of type person."""
@@ -260,7 +298,14 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
 
     def _rows(self, X: Any, y: Any) -> tuple[Any, NDArray[Any]]:
         if self.schema is None:
-            checked, labels = validate_data(self, X, y, dtype=np.float64, y_numeric=self._numeric)
+            try:
+                checked, labels = validate_data(self, X, y, dtype=np.float64, y_numeric=self._numeric)
+            except ValueError as error:
+                if "could not convert string" not in str(error):
+                    raise
+                raise ParameterError(
+                    f"{error}; columns of texts need their values declared: give schema=FILE"
+                ) from None
             return checked, labels
         encoder = self._table()
         self.feature_names_in_, self.n_features_in_ = encoder.feature_names_in_, encoder.n_features_in_
@@ -321,6 +366,11 @@ class PrivateClassifier(ClassifierMixin, _PrivateEstimator):  # type: ignore[mis
     searches of this process spend from one account by its name. Fitting again on equal rows with equal parameters gives
     the same release and costs nothing; another ``repetition`` is a fresh one.
 
+    There is no ``predict_proba``. The scores of a private model are no probabilities: clipping and noise change their
+    scale, and calibrating them takes held-out rows, whose release is charged. ``unitball.train(…, roc=True)`` makes
+    that release and returns probabilities. ``CalibratedClassifierCV`` would fit on the rows exactly, outside the
+    guarantee.
+
     Parameters
     ----------
     epsilon : float
@@ -346,11 +396,14 @@ class PrivateClassifier(ClassifierMixin, _PrivateEstimator):  # type: ignore[mis
     root : path, optional
         Whose ledger is charged. Needed where several processes fit (``n_jobs`` above 1).
     parameters : mapping, optional
-        Of the algorithm's parts, such as ``{"trainer.regularisation": 0.01}``.
+        Of the algorithm's parts, such as ``{"trainer.regularisation": 0.01}`` or, in the order of the classes,
+        ``{"class_weight": [0.04, 1]}``.
     repetition : int
         Another number is another release, drawn and charged anew.
     random_state : int, RandomState or None
         Public seed of the noise; for public rows only.
+    disjoint_people : str
+        Where rows like these are under another account: the reason why their people are others, which is recorded.
     rows_per_person : int
         With ``groups``: the most rows of one person that are taken; public.
 
@@ -404,6 +457,7 @@ class PrivateClassifier(ClassifierMixin, _PrivateEstimator):  # type: ignore[mis
         repetition: int = 0,
         random_state: Any = None,
         rows_per_person: int = MOST_ROWS,
+        disjoint_people: str = "",
     ) -> None:
         common = (
             algorithm,
@@ -416,6 +470,7 @@ class PrivateClassifier(ClassifierMixin, _PrivateEstimator):  # type: ignore[mis
             repetition,
             random_state,
             rows_per_person,
+            disjoint_people,
         )
         super().__init__(epsilon, delta, *common)
         self.classes = classes
@@ -472,6 +527,25 @@ class PrivateClassifier(ClassifierMixin, _PrivateEstimator):  # type: ignore[mis
         """Return scores: (m,) for two classes, positive for the second; (m, K) otherwise."""
         scores = self._scores(X)
         return scores[:, 0] if scores.shape[1] == 1 else scores
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Return the accuracy on these rows, which is exact and no release."""
+        self._warn_of_scores()
+        return float(super().score(X, y, sample_weight))
+
+    @property
+    def predict_proba(self) -> Any:
+        """Not offered: see the class's own words.
+
+        Raises
+        ------
+        AttributeError
+            Always, so that scikit-learn's tools take the decision function.
+        """
+        raise AttributeError(
+            "a private model's scores are no probabilities, and calibrating them takes a charged release of held-out "
+            "rows: unitball.train(…, roc=True) makes it; decision_function gives the scores"
+        )
 
     def predict(self, X: Any) -> NDArray[Any]:
         """Return a class for each row, (m,)."""
@@ -531,6 +605,7 @@ class PrivateRegressor(RegressorMixin, _PrivateEstimator):  # type: ignore[misc]
         repetition: int = 0,
         random_state: Any = None,
         rows_per_person: int = MOST_ROWS,
+        disjoint_people: str = "",
     ) -> None:
         common = (
             algorithm,
@@ -543,6 +618,7 @@ class PrivateRegressor(RegressorMixin, _PrivateEstimator):  # type: ignore[misc]
             repetition,
             random_state,
             rows_per_person,
+            disjoint_people,
         )
         super().__init__(epsilon, delta, *common)
         self.label_range = label_range
@@ -580,6 +656,11 @@ class PrivateRegressor(RegressorMixin, _PrivateEstimator):  # type: ignore[misc]
     def _set_coefficients(self, weights: Floats, intercept: Floats) -> None:
         super()._set_coefficients(weights, intercept)
         self.coef_, self.intercept_ = self.coef_[0], self.intercept_[0]
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Return R² on these rows, which is exact and no release."""
+        self._warn_of_scores()
+        return float(super().score(X, y, sample_weight))
 
     def predict(self, X: Any) -> Floats:
         """Return a number for each row, (m,)."""

@@ -1,12 +1,18 @@
-"""One fit of an estimator: planned as any run is; private rows go through the door, public ones stay in memory."""
+"""One fit of an estimator, planned as any run is, and the root and accounts that the calls of a notebook work on."""
 
 from __future__ import annotations
 
+import atexit
+import multiprocessing
 import os
+import re
 import secrets
+import shutil
 import tempfile
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,6 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from dpalgos.accounting.filters import RESERVED
 from dpalgos.algorithms import fit
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import PureEpsilon
@@ -24,19 +31,193 @@ from dpalgos.normalisation import RowMap
 from dpalgos.registry import lookup
 from dpalgos.rows import ArrayRows, Floats
 from storage.errors import InputError, RefusedError
-from storage.ledger.accounts import PERSON
+from storage.ledger.accounts import PERSON, ROW
 from storage.ledger.charges import Cap
 from storage.people import People, at_most, shares
 from storage.refs import DatasetRef, ShardRef, Visibility
+from tasks.accounts.budget import budget_report, open_ledger
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.planner import plan_run
 from tasks.planning.plans import Node, PlannedCombination, RunPlan, carry_out
 from tasks.planning.resolution import resolve_normalisation
-from unitball.roots import charged_root, opened
+from tasks.runtime.settings import ROOT_VARIABLE, isolated_root, restoring
+from tasks.runtime.stores import open_catalog
+
+PROCESS = secrets.token_hex(16)
+"""Names this process, so that what was made in another one is known to be."""
+# A root is the environment's, which belongs to the whole process.
+_LOCK = threading.RLock()
+_PROCESS_ROOTS: dict[int, Path] = {}
+
+
+@contextmanager
+def using_root(root: str | os.PathLike[str] | None) -> Iterator[None]:
+    """Work on a root; where none is named, on ``UNITBALL_ROOT`` or the user's own.
+
+    Calls of several threads wait for each other.
+    """
+    with _LOCK, restoring(ROOT_VARIABLE):
+        if root is not None:
+            os.environ[ROOT_VARIABLE] = str(Path(root).expanduser().resolve())
+        yield
+
+
+@contextmanager
+def process_root() -> Iterator[None]:
+    """Work on the root of this process: its accounts hold for all who spend from them here, and end with it.
+
+    Raises
+    ------
+    RefusedError
+        In a process that another one has started: each would have a ledger of its own, and spend the same cap again.
+    """
+    if multiprocessing.parent_process() is not None or multiprocessing.current_process().name != "MainProcess":
+        raise RefusedError(other_process("this one was started by another"))
+    with _LOCK:
+        number = os.getpid()
+        if number not in _PROCESS_ROOTS:
+            if _PROCESS_ROOTS:
+                raise RefusedError(other_process("this one is a copy of another"))
+            folder = Path(tempfile.mkdtemp(prefix="unitball-"))
+            _PROCESS_ROOTS[number] = folder
+            atexit.register(_remove, number, folder)
+        with isolated_root(_PROCESS_ROOTS[number] / "root"):
+            yield
+
+
+def charged_root(root: str | os.PathLike[str] | None) -> AbstractContextManager[None]:
+    """Return the root whose ledger is charged: the one that is named, or that of this process alone."""
+    return process_root() if root is None else using_root(root)
+
+
+def other_process(what: str) -> str:
+    """Return why an account without a root is of one process, and the way out."""
+    return (
+        f"the budget of private rows is kept in one process, and {what}; give root=FOLDER, whose ledger all processes "
+        "charge, or leave n_jobs at 1"
+    )
+
+
+def _remove(number: int, folder: Path) -> None:
+    # A fork runs its parent's exit handlers, too.
+    if os.getpid() == number:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def open_account(
+    name: str,
+    *,
+    epsilon: float,
+    delta: float,
+    root: str | os.PathLike[str] | None = None,
+    allow_idealised: bool = False,
+    people: bool = False,
+    group_size: int = 1,
+) -> None:
+    """Open the account of a population for estimators: what all fits on its rows together may spend.
+
+    Called again with the same arguments, it changes nothing.
+
+    Parameters
+    ----------
+    name : str
+        Of the population, as estimators name it (``account=``).
+    epsilon, delta : float
+        The cap; delta below one over the number of rows.
+    root : path, optional
+        Whose ledger keeps the account. None: this process, and the account ends with it. That is for trying things
+        out: rows whose account is forgotten have their whole budget again.
+    allow_idealised : bool
+        Admit algorithms that are proved in real arithmetic only.
+    people : bool
+        What is protected is a person with all rows, and no single row, for good; ``fit(…, groups=…)`` or a schema's
+        column of type ``person`` says whose they are.
+    group_size : int
+        The most rows that one person has, where rows are protected; the account then counts what a person loses.
+
+    Raises
+    ------
+    storage.errors.InputError
+        If it exists with another cap or unit, or the cap bounds nothing.
+    """
+    with charged_root(root):
+        terms = {"allow_idealised": allow_idealised, "people": people}
+        opened(name, Cap(epsilon=epsilon, delta=delta), **terms, group_size=group_size)
+
+
+def opened(name: str, cap: Cap, *, allow_idealised: bool = False, people: bool = False, group_size: int = 1) -> None:
+    """Open an account in the current root."""
+    open_ledger().open_account(
+        name,
+        cap,
+        idealised_allowed=allow_idealised,
+        deltas={"reserved": RESERVED},
+        unit=PERSON if people else ROW,
+        group_size=group_size,
+    )
+
+
+def _report(name: str) -> Mapping[str, Any] | None:
+    """Return what is said of an account by its name, in the current root; None where there is none."""
+    catalog = open_catalog()
+    account = catalog.account(name)
+    if account is None:
+        return None
+    paying = [one.name for one in catalog.datasets() if one.account == name]
+    if paying:
+        return budget_report(paying[0])
+    cap = account.cap
+    left = None if cap is None else cap.epsilon
+    return {"account": name, "cap": cap and asdict(cap), "epsilon_spent": 0.0, "epsilon_left": left, "parties": []}
+
+
+def budget(dataset: str, *, root: str | os.PathLike[str] | None = None) -> pd.DataFrame:
+    """Return what an account has spent, a line a party.
+
+    Parameters
+    ----------
+    dataset : str
+        A registered data set, or an account, such as an estimator's.
+    root : path, optional
+        ``UNITBALL_ROOT`` or the user's own by default; for an account that is not there, the one of this process.
+
+    Returns
+    -------
+    data frame
+        ``party``, ``epsilon_spent`` (at ``delta``), ``releases``. Its ``attrs`` hold what is of the whole account:
+        ``account``, ``cap``, ``epsilon_spent``, ``epsilon_left``, ``filter``, ``relation``, ``unit``.
+
+    Raises
+    ------
+    storage.errors.InputError
+        If there is no such data set or account.
+    """
+    report: Mapping[str, Any] | None = None
+    if root is None and os.getpid() in _PROCESS_ROOTS:
+        with process_root():
+            report = _report(dataset)
+    with using_root(root):
+        # Otherwise it says which data sets there are.
+        report = report or _report(dataset) or budget_report(dataset)
+    table = pd.DataFrame(
+        [
+            {
+                "party": party["party"],
+                "epsilon_spent": party["epsilon_spent"],
+                "delta": party["delta_spent"],
+                "releases": len(party["charges"]),
+            }
+            for party in report["parties"]
+        ],
+        columns=["party", "epsilon_spent", "delta", "releases"],
+    )
+    table.attrs |= {name: value for name, value in report.items() if name not in ("parties", "dataset")}
+    return table
+
 
 _PUBLIC = "public rows"
 # Where nothing names an account or opens it, it holds what one fit costs.
-_DEFAULT_ACCOUNT = "unnamed"
+DEFAULT_ACCOUNT = "unnamed"
 
 
 class BudgetError(BaseException):
@@ -183,6 +364,7 @@ def fit_private(
     root: str | os.PathLike[str] | None,
     pure: bool,
     grouped: Grouped | None = None,
+    disjoint_people: str = "",
 ) -> Fit:
     """Register encoded rows under an account and train on them as a flow does; the ledger is charged.
 
@@ -203,6 +385,8 @@ def fit_private(
         Refuse what would spend a delta.
     grouped : Grouped, optional
         Whose rows they are.
+    disjoint_people : str
+        The reason why their people are others than those of other accounts, where that is declared.
 
     Raises
     ------
@@ -213,10 +397,12 @@ def fit_private(
     """
     try:
         with charged_root(root):
-            asked = (classes, label_range, account, root is not None, pure, grouped)
+            asked = (classes, label_range, account, root is not None, pure, grouped, disjoint_people)
             return _through_the_door(config, features, labels, *asked)
     except RefusedError as refusal:
-        raise BudgetError(str(refusal)) from None
+        # The ways out in the words of Python.
+        words = re.sub(r"--account (\S+?)(?=,|$)", r"account='\1'", str(refusal))
+        raise BudgetError(words.replace('--disjoint-people "', 'disjoint_people="')) from None
 
 
 def _through_the_door(
@@ -229,6 +415,7 @@ def _through_the_door(
     kept: bool,
     pure: bool,
     grouped: Grouped | None,
+    disjoint_people: str,
 ) -> Fit:
     from tasks.datasets.registration import ingest
     from tasks.datasets.request import IngestRequest
@@ -237,7 +424,7 @@ def _through_the_door(
     from tasks.runtime.settings import current_layout
     from tasks.runtime.stores import open_catalog
 
-    population = account or _DEFAULT_ACCOUNT
+    population = account or DEFAULT_ACCOUNT
     known = open_catalog().account(population)
     if known is not None and (known.unit == PERSON) != (grouped is not None):
         way = "say whose rows they are: fit(…, groups=…)" if grouped is None else "open one of people for others"
@@ -268,6 +455,8 @@ def _through_the_door(
                 classes=tuple(classes) or None,
                 label_range=label_range,
                 people=None if grouped is None else grouped.people,
+                group_size=1 if known is None else known.group_size,
+                disjoint_people=disjoint_people,
             )
         )
     if pure:

@@ -12,7 +12,7 @@ import pandas as pd
 from storage.errors import InputError, RefusedError
 from tasks.planning.configuration import TrainingConfig
 from tasks.tracking.results import Proved, RunResult
-from unitball.roots import using_root
+from unitball.fitting import using_root
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -98,7 +98,7 @@ def train(
         For settings that do not fit.
     """
     from tasks.release.preflight import require_feasible
-    from tasks.runtime.running_server import on_running_server
+    from tasks.runtime.engine import on_running_server
     from tasks.runtime.settings import current_root
 
     config = TrainingConfig(dataset=dataset, **settings)
@@ -122,16 +122,16 @@ def _trained(config: TrainingConfig, recorded: RunResult | None) -> TrainedModel
     """Run the chain as plain calls; what a flow run has released is stored, and read again at no cost."""
     from flows.federated_training import chain
     from tasks.accounts.budget import settled
-    from tasks.recording import record
     from tasks.runtime.steps import inline
+    from tasks.steps import record
     from tasks.tracking.reporting import run_report
 
     with inline():
         config = settled(config)
-        rows, plan, result, models = chain(config)
-        result = recorded or record(config, rows, plan, result, models)
-    model = run_report(config, rows, plan, result, models).model
-    return TrainedModel(result=result, pipeline=None if model is None else model.pipeline)
+        run = chain(config)
+        run = run._replace(result=recorded or record(config, *run))
+    model = run_report(config, run).model
+    return TrainedModel(result=run.result, pipeline=None if model is None else model.pipeline)
 
 
 def predict(model: str, rows: Any, *, root: str | os.PathLike[str] | None = None) -> pd.Series:
@@ -218,7 +218,7 @@ def frontier(
         if find_dataset(dataset).private:
             raise RefusedError(f"{dataset} is private, and a frontier is many runs with public seeds; use a public set")
         from flows.federated_training import chain_inline
-        from flows.frontier import frontier_sweep
+        from flows.sweep import frontier_sweep
 
         spec = frontier_sweep(TrainingConfig(dataset=dataset, **settings), algorithms, epsilons, seeds)
         runs = [(point.config, chain_inline(point.config).result) for point in spec.points()]

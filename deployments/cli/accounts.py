@@ -156,6 +156,8 @@ def _shown(report: BudgetReport) -> Iterator[RenderableType]:
         again = " (computed again, charged again)" if charge["recharge"] else ""
         made = charges.setdefault((charge["recorded_at"][:19], charge["run"] + again, charge["plan"]), set())
         made.add(charge["label"])
+    for number, at in enumerate(report["restored"]):
+        charges[at[:19], "restored ledger", -number - 1] = {"recorded as spent: what the back-up did not hold"}
     if charges:
         yield _charges(charges)
     for one in report["disjoint"]:
@@ -173,6 +175,6 @@ def _shown(report: BudgetReport) -> Iterator[RenderableType]:
 def _charges(charges: dict[tuple[str, str, int], set[str]]) -> Table:
     rows = [
         (when, run, ", ".join(sorted(labels)[:3]) + (f" (3 of {len(labels)})" if len(labels) > 3 else ""))
-        for (when, run, _), labels in sorted(charges.items(), key=lambda item: item[0][2])
+        for (when, run, _), labels in sorted(charges.items())
     ]
     return table(("when (UTC)", "run", "releases"), rows, title="charges")

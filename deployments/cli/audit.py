@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from deployments.cli.common import Answer, answered, table
+from deployments.cli.common import Answer, answered, progress, table
 from deployments.cli.entry_point import app
+from tasks.runtime.progress import say
 from tasks.runtime.settings import current_layout
 
 if TYPE_CHECKING:
@@ -21,19 +21,6 @@ if TYPE_CHECKING:
 
 # What a leak is called is told by a few of its fields.
 _MOST_FIELDS = 20
-
-
-@contextmanager
-def progress(title: str) -> Iterator[Callable[..., None]]:
-    """Show on a terminal how many of how many runs are done; what is yielded may be told another title."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    screen = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=screen, transient=True, disable=not screen.is_terminal) as shown:
-        bar = shown.add_task(title, total=None)
-        yield lambda done, of, title=title: shown.update(bar, completed=done, total=of, description=title)
 
 
 def _given(asked: Arguments, *fields: str, **renamed: str) -> dict[str, Any]:
@@ -55,8 +42,8 @@ def subject_audit(subject: Subject, asked: Arguments) -> Answer:
     """Audit a system or a release on synthetic neighbours."""
     from tasks.auditing.systems import audit_subject
 
-    with progress(f"audit of {subject.name}") as advance:
-        report = audit_subject(subject, asked, progress=advance)
+    with progress(f"audit of {subject.name}"):
+        report = audit_subject(subject, asked)
     return _answer(report)
 
 
@@ -65,8 +52,8 @@ def audit_on_rows(name: str, asked: Arguments, dataset: str) -> Answer:
     from tasks.auditing.systems import audit_on_public_rows
 
     given = _given(asked, "epsilon", "delta", "neighbours", "trials", "confidence", "seed")
-    with progress(f"audit of {name} on rows of {dataset}") as advance:
-        report = audit_on_public_rows(name, dataset, progress=advance, **given)
+    with progress(f"audit of {name} on rows of {dataset}"):
+        report = audit_on_public_rows(name, dataset, **given)
     return _answer(report)
 
 
@@ -101,11 +88,11 @@ def membership_inference(name: str, asked: Arguments, dataset: str, out: Path | 
     """Attack a system's models of public rows: members are to be told from others."""
     from storage.atomic import write_bytes
     from tasks.auditing.examination import draw_membership
-    from tasks.auditing.membership import infer_membership
+    from tasks.auditing.synthetic import infer_membership
 
     given = _given(asked, "epsilon", "delta", "neighbours", "seed", models="trials")
-    with progress(f"membership inference on {name}") as advance:
-        report = infer_membership(name, dataset, progress=advance, **given)
+    with progress(f"membership inference on {name}"):
+        report = infer_membership(name, dataset, **given)
     if out is not None:
         write_bytes(out.absolute(), draw_membership(report))
     stated = "proved" if report.proved_epsilon is not None else "claimed"
@@ -129,8 +116,8 @@ def chain_audit(name: str, asked: Arguments) -> Answer:
     from tasks.auditing.chain import audit_chain
 
     given = _given(asked, "epsilon", "delta", "neighbours", "trials", "confidence")
-    with progress(f"audit of {name}, the whole chain") as advance:
-        report = audit_chain(name, chain=chain_inline, progress=advance, **given)
+    with progress(f"audit of {name}, the whole chain"):
+        report = audit_chain(name, chain=chain_inline, **given)
     shown = _lines(
         f"{name}, the whole chain: {_verdict(report)}",
         [("epsilon proved", report.proved_epsilon)],
@@ -182,10 +169,10 @@ def all_audits(arguments: Arguments) -> Answer:
     wanted = subjects()
     folder = current_layout().root / "audits"
     found: list[Mapping[str, object]] = []
-    with progress("audits") as advance:
+    with progress("audits"):
         for subject, report in audit_all(wanted, arguments, folder, processes=os.cpu_count() or 1):
             found.append(report)
-            advance(len(found), len(wanted), f"audits: {subject.name} {report['verdict']}")
+            say("audits", f"{subject.name} {report['verdict']}", len(found) / len(wanted))
     found.sort(key=lambda one: (KINDS.index(str(one["kind"])), str(one["algorithm"])))
     numbers = ("δ", *(f"ε {heading}" for heading in _COLUMNS), "runs", "seconds")
     rows = (

@@ -8,7 +8,6 @@ import math
 import os
 import stat
 import sys
-import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,12 +17,12 @@ from typing import Annotated, Any
 import typer
 from rich.box import SIMPLE
 from rich.console import Console, RenderableType
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
 from storage.documents import read_text as document_text
 from storage.errors import FormatVersionError, InputError, StorageError
-from tasks.runtime.progress import listen
+from tasks.runtime.progress import listen, say
 from tasks.runtime.settings import ROOT_VARIABLE, current_layout, current_root
 
 RootOption = Annotated[
@@ -33,8 +32,8 @@ RootOption = Annotated[
     ),
 ]
 _PIPE_WIDTH = 132
-# Before so many seconds the pace says little.
-_SOON = 2.0
+# Seconds by which a pace is told: a step may take minutes.
+_PACE = 3600.0
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout and nothing else there.")]
 
 
@@ -116,27 +115,6 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-class _StageClock:
-    """Says how long a stage will take yet, at the pace that it has gone so far."""
-
-    def __init__(self) -> None:
-        self._stage, self._started, self._first, self._last = "", time.monotonic(), 0.0, 0.0
-
-    def left(self, stage: str, share: float | None) -> str:
-        """Return words for the time left; none before two seconds are over, or where the share is not known."""
-        now = time.monotonic()
-        if share is None or stage != self._stage or share < self._last:
-            self._stage, self._started, self._first = stage, now, share or 0.0
-            self._last = self._first
-            return ""
-        self._last = share
-        elapsed, done = now - self._started, share - self._first
-        if elapsed < _SOON or done <= 0 or share >= 1:
-            return ""
-        seconds = elapsed / done * (1.0 - share)
-        return f", about {seconds:.0f} s left" if seconds < 100 else f", about {seconds / 60:.0f} min left"
-
-
 @contextmanager
 def progress(title: str, *, stages: Collection[str] | None = None) -> Iterator[None]:
     """Show on a terminal what the work within the context has finished, and how long it will take where that is known.
@@ -154,16 +132,35 @@ def progress(title: str, *, stages: Collection[str] | None = None) -> Iterator[N
         yield
         return
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    clock = _StageClock()
-    with Progress(*columns, console=screen, transient=True) as display:
-        line = display.add_task(title, total=None)
+    with Progress(
+        *columns, TimeRemainingColumn(), console=screen, transient=True, speed_estimate_period=_PACE
+    ) as display:
+        line, last = display.add_task(title, total=None), ""
 
         def show(stage: str, label: str, share: float | None) -> None:
-            if stages is None or stage in stages:
-                text = f"{title}: {stage} · {label}{clock.left(stage, share)}"
-                display.update(line, description=text, completed=share or 0.0, total=None if share is None else 1.0)
+            nonlocal last
+            if stages is not None and stage not in stages:
+                return
+            if stage != last or (share or 0.0) < display.tasks[line].completed:
+                # How long it takes yet is told by the stage's own pace.
+                display.reset(line)
+            last, total = stage, None if share is None else 1.0
+            text = f"{title}: {stage} · {label}"
+            display.update(line, description=text, completed=share or 0.0, total=total)
 
         with listen(show):
+            yield
+
+
+@contextmanager
+def running(title: str, *, stages: Collection[str] | None = None) -> Iterator[None]:
+    """Show progress, with the engine ready; flows are imported within, since Prefect reads its settings at import."""
+    from tasks.runtime.engine import prepare_engine, quick_flows
+
+    with progress(title, stages=stages):
+        say("engine", "starting")
+        prepare_engine(current_root())
+        with quick_flows():
             yield
 
 
@@ -234,7 +231,8 @@ def table(
     right : collection of str
         Headings of the columns of numbers.
     """
-    made = Table(title=title, title_justify="left", box=SIMPLE)
+    # Wide enough for its title, up to a usual terminal.
+    made = Table(title=title, title_justify="left", box=SIMPLE, min_width=min(len(title or ""), 80))
     for heading in headings:
         made.add_column(heading, justify="right" if heading in right else "left", overflow="fold")
     for row in rows:

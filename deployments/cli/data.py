@@ -137,6 +137,7 @@ def _accounted(report: IngestionReport, reference: DatasetRef, group_size: int) 
         yield "duplicates: none"
 
 
+_MANY_FEATURES = 200
 _DROPPED = "--on-violation drop or clip-or-drop"
 
 schema = typer.Typer(help="Draft a table's schema, and check it against the rows.", no_args_is_help=True)
@@ -296,6 +297,13 @@ def _lines(report: SchemaReport) -> Iterator[str]:
         yield f"- {report.hopeless_rows} have a cell that cannot be clipped: refused, or null with {_DROPPED}"
     if not report.broken_rows + report.missing_rows + report.outside_rows:
         yield "- all of them are taken as they are"
+    for column in report.columns:
+        if column.features > _MANY_FEATURES:
+            yield (
+                f"- column {column.name} becomes {column.features} features; a private trainer adds noise to each. "
+                "Declare the frequent values alone (with --on-violation clip others become none of them), or draw "
+                f"these privately: unitball schema draft … --categories {column.name}"
+            )
     if report.duplicates.rows:
         yield f"- {report.duplicates.rows} are equal to an earlier one, up to {report.duplicates.largest_group} alike"
     for name, (values, rows, most) in report.repeated.items():

@@ -59,7 +59,7 @@ _COMMANDS = (
     _Command(
         "reproduce",
         "deployments.cli.experiments",
-        "Redraw a paper's figure or table from honest runs, beside what the paper claims.",
+        "Redraw a paper's figure or table from runs of this code, beside what the paper claims.",
     ),
     _Command(
         "report",
@@ -157,12 +157,13 @@ def command_group(arguments: list[str]) -> TyperGroup:
         if one.name == asked:
             importlib.import_module(one.module)
     group = get_group(app)
-    group.commands = {one.name: group.commands.get(one.name) or _stand_in(one) for one in _COMMANDS}
+    # The others stand in by name and help alone.
+    group.commands = {
+        one.name: group.commands.get(one.name)
+        or (TyperGroup if one.group else TyperCommand)(name=one.name, help=one.help)
+        for one in _COMMANDS
+    }
     return group
-
-
-def _stand_in(one: _Command) -> TyperCommand | TyperGroup:
-    return (TyperGroup if one.group else TyperCommand)(name=one.name, help=one.help)
 
 
 # What somebody has pasted by mistake is not printed whole; paths are.
@@ -227,7 +228,7 @@ def _prefects_refusal(error: BaseException) -> str | None:
 def _one_line(error: BaseException) -> str:
     from pydantic import ValidationError
 
-    from deployments.cli.options import faults
+    from tasks.planning.configuration import faults
 
     text = "; ".join(faults(error)) if isinstance(error, ValidationError) else str(error)
     return printable(text) or type(error).__name__

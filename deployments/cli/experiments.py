@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import RenderableType
 
-from deployments.cli.common import Answer, DaskOption, answered, progress, read_text, table
+from deployments.cli.common import Answer, DaskOption, answered, read_text, running, table
 from deployments.cli.entry_point import app
 from deployments.cli.options import options_of
 from dpalgos.errors import ParameterError
 from storage.errors import InputError, RefusedError
 from tasks.planning.configuration import TrainingConfig
-from tasks.runtime.settings import current_root
 
 if TYPE_CHECKING:
     from tasks.experiments.records import Experiment
@@ -43,7 +42,6 @@ def sweep(
     from tasks.datasets.description import find_dataset
     from tasks.experiments.specification import SweepSpec, load
     from tasks.runtime.cluster import require_scheduler
-    from tasks.runtime.engine import prepare_engine, quick_flows
 
     spec = load(SweepSpec, read_text(specification, "SPECIFICATION"), str(specification))
     points = spec.points()
@@ -53,8 +51,7 @@ def sweep(
     for dataset in {point.config.dataset for point in points}:
         find_dataset(dataset)
     require_scheduler(dask)
-    prepare_engine(current_root())
-    with progress(f"sweep {spec.name}", stages=["points"]), quick_flows():
+    with running(f"sweep {spec.name}", stages=["points"]):
         from flows.reproduction import report_sweep
         from flows.sweep import run_sweep
 
@@ -102,19 +99,16 @@ def frontier(
 ) -> Answer:
     """Draw accuracy against epsilon: the recommended system, the papers' and training without privacy. Public sets."""
     from tasks.datasets.description import find_dataset
-    from tasks.runtime.engine import prepare_engine, quick_flows
 
     if find_dataset(config.dataset).private:
         raise RefusedError(
             f"{config.dataset} is private, and a frontier is many runs with public seeds; draw it on a public set"
         )
     budgets = _numbers(epsilons)
-    prepare_engine(current_root())
-    with progress(f"frontier of {config.dataset}", stages=["points"]), quick_flows():
-        from flows.frontier import FRONTIER_PLOT, frontier_sweep
+    with running(f"frontier of {config.dataset}", stages=["points"]):
         from flows.reproduction import report_sweep
-        from flows.sweep import run_sweep
-        from tasks.tracking.cards import command_of
+        from flows.sweep import FRONTIER_PLOT, frontier_sweep, run_sweep
+        from tasks.tracking.reporting import command_of
 
         spec = frontier_sweep(config, algorithms.split(","), budgets, seeds)
         result = run_sweep(spec, workers=workers, dask=None)
@@ -149,10 +143,9 @@ def reproduce(
     workers: _Workers = None,
     dask: DaskOption = None,
 ) -> Answer:
-    """Redraw a paper's figure or table from honest runs, beside what the paper claims."""
+    """Redraw a paper's figure or table from runs of this code, beside what the paper claims."""
     from flows.specs import load_reproduction
     from tasks.runtime.cluster import require_scheduler
-    from tasks.runtime.engine import prepare_engine, quick_flows
 
     if every:
         return _known()
@@ -165,8 +158,7 @@ def reproduce(
     # What is wrong is said before an engine is started.
     load_reproduction(name).at(scale)
     require_scheduler(dask)
-    prepare_engine(current_root())
-    with progress(f"{name} ({scale})", stages=["points"]), quick_flows():
+    with running(f"{name} ({scale})", stages=["points"]):
         from flows.reproduction import reproduce as run
 
         given = {"--scale": scale, "--dataset": dataset, "--path": path}
@@ -193,13 +185,16 @@ def _known() -> Answer:
             one.name,
             one.title,
             ", ".join(need.name for need in one.quick.data),
-            None if one.full is None else "\n".join(f"{need.name}: {need.files}" for need in one.full.data),
+            None if one.full is None else ", ".join(need.name for need in one.full.data),
         )
         for one in known
     )
-    shown = table(("name", "what", "quick on", "full on: files needed"), rows, title="Figures and tables")
+    shown = table(("name", "what", "quick on", "full on"), rows, title="Figures and tables")
     shown.columns[0].no_wrap = True
-    return Answer({"reproductions": [one.model_dump(mode="json") for one in known]}, [shown])
+    # Once, not with each figure that is drawn from them.
+    files = {need.name: need.files for one in known if one.full for need in one.full.data if need.files}
+    needed = table(("data set", "files in --path"), sorted(files.items()), title="What --scale full reads")
+    return Answer({"reproductions": [one.model_dump(mode="json") for one in known]}, [shown, needed])
 
 
 def _answer(experiment: Experiment) -> Answer:

@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
-from deployments.cli.common import Answer, answered, console, progress, require_readable
+from deployments.cli.common import Answer, answered, console, progress, require_readable, running
 from deployments.cli.entry_point import app
+from tasks.runtime.settings import current_root
 
 models = typer.Typer(help="Registered models.", no_args_is_help=True)
 app.add_typer(models, name="model")
@@ -22,7 +23,6 @@ def show(
     """Show the model card: trained on what, guaranteed, spent, how good, what is not covered, how to reproduce."""
     from rich.markdown import Markdown
 
-    from tasks.runtime.settings import current_root
     from tasks.tracking.models import find_model
 
     found = find_model(current_root(), model)
@@ -40,7 +40,6 @@ def record(
     digest: Annotated[str, typer.Option(help="SHA-256 of its model.skops, taken where it was made.")],
 ) -> Answer:
     """Vouch for a model that this root has not logged, so that it may be loaded; says what is not known of it."""
-    from tasks.runtime.settings import current_root
     from tasks.tracking.models import find_model, record_model
 
     found = find_model(current_root(), model)
@@ -59,9 +58,8 @@ def promote(
     alias: Annotated[str, typer.Option(help="The alias that the version gets.")] = "champion",
 ) -> Answer:
     """Give a version an alias. The champion's goes to what is proved, within budget, audited and better."""
-    from tasks.runtime.settings import current_root
     from tasks.tracking.models import find_model
-    from tasks.tracking.promotion import promote as set_alias
+    from tasks.tracking.models import promote as set_alias
 
     found = find_model(current_root(), model)
     set_alias(current_root(), found.name, found.version, alias)
@@ -81,19 +79,15 @@ def compare(
     promote: Annotated[bool, typer.Option("--promote", help="Make it champion where it is better.")] = False,
 ) -> Answer:
     """Compare a version with the champion of its name on the same held-out rows."""
-    from tasks.runtime.engine import prepare_engine, quick_flows
-    from tasks.runtime.settings import current_root
     from tasks.tracking.comparison import ComparisonRequest, open_contest
 
     request = ComparisonRequest(model=model, epsilon=epsilon, promote=promote)
     # What cannot be compared is said before an engine is started.
     open_contest(current_root(), model)
-    with progress(f"compare {model}"):
-        prepare_engine(current_root())
+    with running(f"compare {model}"):
         from flows.comparison import champion_comparison
 
-        with quick_flows():
-            compared = champion_comparison(request)
+        compared = champion_comparison(request)
     return Answer({**compared.model_dump(mode="json"), "better": compared.better}, [compared.statement])
 
 
@@ -103,8 +97,7 @@ def rollback(
     name: Annotated[str, typer.Argument(help="A registered model.")],
 ) -> Answer:
     """Give the champion's alias back to the version that had it before."""
-    from tasks.runtime.settings import current_root
-    from tasks.tracking.promotion import roll_back
+    from tasks.tracking.models import roll_back
 
     version = roll_back(current_root(), name)
     return Answer(
@@ -119,8 +112,7 @@ def withdraw_audits(
     reason: Annotated[str, typer.Option(help="Why the finding was an error; it stays on record.")],
 ) -> Answer:
     """Take back what audits have refuted of an algorithm; its models may be champion after another audit."""
-    from tasks.runtime.settings import current_root
-    from tasks.tracking.promotion import withdraw_audits as withdraw
+    from tasks.tracking.models import withdraw_audits as withdraw
 
     freed = withdraw(current_root(), algorithm, reason)
     return Answer(
@@ -144,7 +136,6 @@ def predict(
     ] = None,
 ) -> Answer:
     """Predict each row of a file; rows that the schema refuses get a reason instead of a prediction."""
-    from tasks.runtime.settings import current_root
     from tasks.tracking.models import find_model, guaranteed, load_model
     from tasks.tracking.prediction import predict_file
 

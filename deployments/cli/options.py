@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import json
-import re
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,12 +16,11 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from dpalgos.errors import ParameterError
-from tasks.planning.fields import Offered
+from tasks.planning.configuration import Offered, faults
 
 _BOUNDS = (("gt", ">"), ("ge", "≥"), ("lt", "<"), ("le", "≤"))
 _METAVARS = {int: "INTEGER", float: "FLOAT", Path: "PATH"}
 _MAPPINGS = (dict, Mapping)
-_MOST_TEXT = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,28 +128,6 @@ def options_of(
     return decorate
 
 
-def faults(error: ValidationError, options: Sequence[_Option] = ()) -> list[str]:
-    """Return all faults that a validation found, each with its field (or option), the bound and the value."""
-    flags = {".".join(option.place): option.flag for option in options}
-    found = []
-    for fault in error.errors():
-        place = [str(part) for part in fault["loc"]]
-        # A fault of an element of a list is one of the option that gives the list.
-        name = next((flags[path] for end in range(len(place)) if (path := ".".join(place[: end + 1])) in flags), None)
-        message = fault["msg"].removeprefix("Value error, ")
-        if options:
-            message = re.sub("`(\\w+)`", lambda match: flags.get(match[1], match[1]), message)
-        if place:
-            got = _cut(repr(fault["input"]))
-            message = f"{name or '.'.join(place)}: {message}" + ("" if got in message else f" (got {got})")
-        found.append(message)
-    return list(dict.fromkeys(found))
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= _MOST_TEXT else text[:_MOST_TEXT] + "…"
-
-
 def _made(
     model: type[BaseModel], options: Sequence[_Option], texts: Mapping[str, Any], defaults: Mapping[str, Any]
 ) -> BaseModel:
@@ -170,7 +146,7 @@ def _made(
     try:
         made = model.model_validate(values)
     except ValidationError as error:
-        wrong += faults(error, options)
+        wrong += faults(error, {".".join(option.place): option.flag for option in options})
     if wrong:
         raise ParameterError("; ".join(wrong))
     return made

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -10,16 +11,11 @@ import typer
 
 from deployments.cli.common import (
     Answer,
-    JsonFlag,
     RootOption,
     answered,
-    console,
-    print_json,
-    print_root,
     require_readable,
     use_root,
 )
-from deployments.cli.common import show as show_part
 from deployments.cli.data import ingest
 from deployments.cli.entry_point import app
 from deployments.cli.options import options_of
@@ -68,7 +64,7 @@ def serve(dataset: _Dataset, roster: _Roster, root: RootOption = None) -> None:
             "PREFECT_API_URL is not set; name the coordinator's Prefect server (and PREFECT_API_AUTH_STRING)"
         )
     from tasks.runtime.engine import keep_quiet
-    from tasks.runtime.permissions import use_own_temporary_folder
+    from tasks.runtime.settings import use_own_temporary_folder
 
     keep_quiet()
     layout = current_layout()
@@ -96,6 +92,7 @@ def give_back(
 
 @app.command(epilog="Example: unitball federate --roster docs/examples/roster.yaml --dataset study --epsilon 1")
 @options_of(TrainingConfig, without=[*_NOT_HERE, *_NOR, *_NOR_YET], named={"parameters": "--param"})
+@answered
 def federate(
     config: TrainingConfig,
     roster: _Roster,
@@ -104,15 +101,9 @@ def federate(
         str | None,
         typer.Option(help="Public data set here to measure the model on; no party holds out rows then."),
     ] = None,
-    root: RootOption = None,
-    json: JsonFlag = False,
-) -> None:
+) -> Answer:
     """Train one model over separate parties: all reserve, all commit, no row leaves its party; log the model."""
-    use_root(root)
-    current_layout()
-    from tasks.runtime.credentials import use_own_server
-    from tasks.runtime.engine import keep_quiet
-    from tasks.runtime.running_server import running_servers
+    from tasks.runtime.engine import keep_quiet, running_servers, use_own_server
 
     os.environ.setdefault("PREFECT_API_URL", running_servers(current_root()).get("prefect", ""))
     if not os.environ["PREFECT_API_URL"]:
@@ -124,19 +115,10 @@ def federate(
     from flows.party import read_roster
     from tasks.federation.coordinator import federate as run
 
-    out = console()
     asked = read_roster(require_readable(roster, "--roster"))
-    progress = (lambda line: None) if json else (lambda line: out.print(line, highlight=False, markup=False))
-    made = run(config, asked, posting(patience), measured_on=measure_on, progress=progress)
-    if json:
-        print_json(made.model_dump(mode="json"))
-        return
-    out.print(
+    made = run(config, asked, posting(patience), measured_on=measure_on, progress=partial(typer.echo, err=True))
+    paid = (
         f"model {made.model.key[:12]} of {', '.join(made.took_part)}; each party's account paid for epsilon "
-        f"{made.epsilon:g} at delta {made.delta:g}",
-        highlight=False,
-        soft_wrap=True,
+        f"{made.epsilon:g} at delta {made.delta:g}"
     )
-    for part in shown_results([made.result], elsewhere=True):
-        show_part(part)
-    print_root()
+    return Answer(made.model_dump(mode="json"), [paid, *shown_results([made.result], elsewhere=True)])

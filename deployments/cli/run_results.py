@@ -96,7 +96,7 @@ def _program(name: str) -> str:
 
 def shown_results(results: Sequence[RunResult], *, elsewhere: bool = False) -> Iterator[RenderableType]:
     """Yield the results of runs on one data set, for people; ``elsewhere``: accounts are parties' of their own."""
-    from tasks.runtime.tracking_server import server_address
+    from tasks.runtime.settings import server_address
 
     yield results_table(results)
     yield from [*_guessing(results), *_footnotes(results), *([] if elsewhere else _spending(results))]

@@ -43,6 +43,7 @@ def schedule(
     remove: Annotated[bool, typer.Option("--remove", help="End the data set's schedule.")] = False,
 ) -> Answer:
     """Set a schedule or a trigger for training on a data set; `unitball serve` applies it when it starts."""
+    from deployments.runner import outlook
     from tasks.accounts.budget import settled
     from tasks.datasets.schedules import NIGHTLY, Schedule, remove_schedule, set_schedule
     from tasks.release.preflight import require_feasible
@@ -77,6 +78,7 @@ def schedule(
             if made is None
             else f"federated-training/{dataset}: {_when(made)}; {_price(config)} (epsilon {config.epsilon}, "
             f"delta {settled(config).stated_delta:g})",
+            *([] if made is None or not (told := outlook(made)) else [told]),
             "takes effect when `unitball serve` next starts",
         ],
     )

@@ -12,6 +12,8 @@ import typer
 
 from deployments.cli.common import Answer, RootOption, answered, console, print_root, use_root
 from deployments.cli.entry_point import app
+from storage.errors import InputError
+from tasks.runtime.settings import DatabaseServer, current_layout, current_root, recorded_servers
 
 secret = typer.Typer(name="secret", help="The secret of a root's Prefect and MLflow servers.", no_args_is_help=True)
 app.add_typer(secret)
@@ -21,8 +23,7 @@ app.add_typer(secret)
 @answered
 def rotate() -> Answer:
     """Replace the secret; what is being served keeps the old one until it is started again."""
-    from tasks.runtime.credentials import rotate_credentials
-    from tasks.runtime.settings import current_root, recorded_servers
+    from tasks.runtime.engine import rotate_credentials
 
     path = rotate_credentials(current_root())
     served = sorted(recorded_servers(current_root()).values())
@@ -37,9 +38,7 @@ def add(
     reader: Annotated[bool, typer.Option("--reader", help="May see all of MLflow's pages and write nothing.")] = False,
 ) -> Answer:
     """Give somebody a secret of their own for MLflow, or a new one; the root's secret opens everything else."""
-    from deployments.mlflow_users import add_reader
-    from storage.errors import InputError
-    from tasks.runtime.settings import current_layout
+    from deployments.mlflow_server import add_reader
 
     if not reader:
         raise InputError(f"say what {name} may do: --reader is the only role besides the root's owner")
@@ -54,8 +53,7 @@ def add(
 @answered
 def remove(name: Annotated[str, typer.Argument(help="A reader.")]) -> Answer:
     """Take a reader's secret back; MLflow's server may remember its password for five minutes."""
-    from deployments.mlflow_users import remove_reader
-    from tasks.runtime.settings import current_root
+    from deployments.mlflow_server import remove_reader
 
     remove_reader(current_root(), name)
     return Answer({"reader": name}, [f"{name} can read for five more minutes at most"])
@@ -87,8 +85,6 @@ def serve(
 ) -> None:
     """Serve Prefect, MLflow and the deployed flows on this machine until Ctrl-C."""
     from deployments.serving import DEPLOYMENTS, Serving, run, unit_of
-    from tasks.runtime.databases import DatabaseServer
-    from tasks.runtime.settings import current_root
 
     use_root(root)
     if systemd_unit:
@@ -125,22 +121,7 @@ def scheduler(
     root: RootOption = None,
 ) -> None:
     """Start a scheduler that admits only who shows the root's certificate; without a dashboard; until Ctrl-C."""
-    from tasks.runtime.cluster import NO_DASHBOARD, security
-    from tasks.runtime.settings import current_layout
-
-    use_root(root)
-    secured = security(current_layout())
-    _import_tasks()
-    from distributed import Scheduler
-
-    async def serve() -> None:
-        options = {"protocol": "tls", "security": secured, "dashboard": False, "dashboard_address": NO_DASHBOARD}
-        async with Scheduler(host=host, port=port, **options) as running:
-            console().print(f"scheduler  {running.address}", highlight=False, soft_wrap=True)
-            print_root()
-            await running.finished()
-
-    asyncio.run(serve())
+    _serve_dask("Scheduler", root, host=host, port=port, dashboard=False)
 
 
 @dask.command(epilog="Example: unitball dask worker tls://10.0.0.1:8786 --threads 4")
@@ -150,31 +131,32 @@ def worker(
     root: RootOption = None,
 ) -> None:
     """Start a worker of a scheduler; it needs the same root (a shared file system); until Ctrl-C."""
-    from tasks.runtime.cluster import NO_DASHBOARD, require_scheduler, security
-    from tasks.runtime.settings import current_layout
+    from tasks.runtime.cluster import require_scheduler
 
-    use_root(root)
     require_scheduler(address)
-    secured = security(current_layout())
-    _import_tasks()
-    from distributed import Worker
-
-    async def serve() -> None:
-        at_once = threads or os.cpu_count() or 1
-        options = {"protocol": "tls", "security": secured, "dashboard_address": NO_DASHBOARD}
-        async with Worker(address, nthreads=at_once, **options) as running:
-            console().print(f"worker  {running.address} of {address}", highlight=False, soft_wrap=True)
-            print_root()
-            await running.finished()
-
-    asyncio.run(serve())
+    _serve_dask("Worker", root, address, nthreads=threads or os.cpu_count() or 1)
 
 
-def _import_tasks() -> None:
-    """Import what runs send here, before anybody connects.
+def _serve_dask(part: str, root: Path | None, *address: str, **options: object) -> None:
+    """Run a part of Dask until it is stopped, what runs send to it imported before anybody connects.
 
     Scheduler and worker unpickle it in their event loops, and a loop that waits for imports answers nobody: on a slow
     machine that takes longer than the half minute after which Dask gives a connection up.
     """
+    from tasks.runtime.cluster import NO_DASHBOARD, security
+
+    use_root(root)
+    secured = security(current_layout())
     for module in ("flows.federated_training", "flows.sweep"):
         importlib.import_module(module)
+    import distributed
+
+    async def serve() -> None:
+        secure = {"protocol": "tls", "security": secured, "dashboard_address": NO_DASHBOARD}
+        async with getattr(distributed, part)(*address, **secure, **options) as running:
+            of = "".join(f" of {one}" for one in address)
+            console().print(f"{part.lower()}  {running.address}{of}", highlight=False, soft_wrap=True)
+            print_root()
+            await running.finished()
+
+    asyncio.run(serve())

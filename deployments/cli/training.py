@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from deployments.cli.common import Answer, DaskOption, answered, progress, require_readable
+from deployments.cli.common import Answer, DaskOption, answered, require_readable, running
 from deployments.cli.entry_point import app
 from deployments.cli.options import options_of
 from deployments.cli.run_results import shown_results
 from dpalgos.errors import ParameterError
 from storage.errors import InputError, RefusedError
 from tasks.planning.configuration import TrainingConfig
-from tasks.runtime.settings import current_layout, current_root
+from tasks.runtime.settings import current_layout
 
 if TYPE_CHECKING:
     from tasks.planning.plans import RunPlan
@@ -141,8 +141,6 @@ def compare(
 def _run(configs: Sequence[TrainingConfig], title: str, dask: str | None = None) -> list[RunResult]:
     from tasks.release.preflight import require_feasible
     from tasks.runtime.cluster import require_scheduler, task_runner
-    from tasks.runtime.engine import prepare_engine, quick_flows
-    from tasks.runtime.progress import say
 
     require_scheduler(dask)
     for config in configs:
@@ -150,16 +148,12 @@ def _run(configs: Sequence[TrainingConfig], title: str, dask: str | None = None)
     if not os.environ.get("UNITBALL_DEBUG"):
         # Prefect shows what it catches with a traceback; the command says it in one line.
         os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
-    with progress(title):
-        # Prefect reads its settings when it is imported, so the engine comes first.
-        say("engine", "starting")
-        prepare_engine(current_root())
+    with running(title):
         from flows.comparison import compare as compare_flow
         from flows.federated_training import train as train_flow
 
-        with quick_flows():
-            if len(configs) == 1:
-                if dask is not None:
-                    train_flow = train_flow.with_options(task_runner=task_runner(current_layout(), None, dask))
-                return [train_flow(configs[0])]
+        if len(configs) > 1:
             return compare_flow(list(configs))
+        if dask is not None:
+            train_flow = train_flow.with_options(task_runner=task_runner(current_layout(), None, dask))
+        return [train_flow(configs[0])]

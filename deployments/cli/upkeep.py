@@ -80,7 +80,7 @@ def export(
 ) -> Answer:
     """Write a run's releases, charges, proof, audit verdict and package versions as one signed archive."""
     from storage.atomic import write_bytes
-    from tasks.exports.collecting import export_run
+    from tasks.exports.archive import export_run
 
     data, key, signer = export_run(run)
     write_bytes(out.absolute(), data)
@@ -89,7 +89,7 @@ def export(
         [
             f"{out}: run {key[:12]}, {len(data):,} bytes",
             f"signed by {signer}",
-            "Tell this fingerprint by another channel than the archive's; then there: "
+            "Send this fingerprint by another channel than the archive. Whoever receives both checks them with: "
             f"unitball verify {out.name} --signer {signer}",
         ],
     )
@@ -107,7 +107,7 @@ def verify(
     found = verify_confined(require_readable(archive, "ARCHIVE"), signer=signer)
     title = f"{found.algorithm} on {found.dataset}, run {found.run[:12]}" if found.run else "what it says does not hold"
     rows = ((check.what, _WORDS[check.holds], check.detail, check.word) for check in found.checks)
-    vouched = table(("who", "who vouches for it"), found.words.items(), title="What nobody can check here")
+    vouched = table(("who vouches", "for what"), found.words.items(), title="What nobody can check here")
     return Answer(
         found.to_json(),
         [table(("checked", "", "found", "rests on"), rows, title=title), *([vouched] if found.words else [])],

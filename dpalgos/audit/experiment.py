@@ -160,9 +160,14 @@ def best_pair(experiments: Sequence[Experiment], *, trials: int, delta: float) -
         event = learn_event(part_of(left, 0, half), part_of(right, 0, half), delta, 0.9)
         counted = [part_of(of, half, count) for of in (left, right)]
         ours, theirs = (event.score(of) for of in counted)
-        spread = float(np.sqrt(0.5 * (ours.var() + theirs.var())))
-        # In standard deviations, of which few runs tell little.
-        apart = abs(float(ours.mean() - theirs.mean())) / max(spread, 1e-9) - np.sqrt(2.0 / half)
+        if GAUSSIAN_RATIO in left:
+            # The ratio's standard deviation is mu, of which as many runs tell far more than the distance of its means.
+            ours, theirs = left[GAUSSIAN_RATIO], right[GAUSSIAN_RATIO]
+            apart = float(np.sqrt(0.5 * (ours.var() + theirs.var())))
+        else:
+            spread = float(np.sqrt(0.5 * (ours.var() + theirs.var())))
+            # In standard deviations, of which few runs tell little.
+            apart = abs(float(ours.mean() - theirs.mean())) / max(spread, 1e-9) - np.sqrt(2.0 / half)
         return bound_of_event(event, counted[0], counted[1], delta, 0.9) + float(np.clip(apart, 0.0, _FAR))
 
     apart = [shown(experiment) for experiment in experiments]

@@ -116,9 +116,9 @@ _GUESSING = 2.0
 # ... of two classes of a table, as many rows of each or three times as many of the one (Adult's are three quarters).
 _GUESSING_OF_TWO, _GUESSING_OF_UNEQUAL = 5.0, 30.0
 
-_SEEN_OF_TABLES = "the rules were found on sub-samples of MNIST, digits, USPS and Adult and on synthetic tables"
+_SEEN_OF_TABLES = "found on sub-samples of MNIST, digits, USPS and Adult and on synthetic tables"
 _SEEN_OF_IMAGES = (
-    "the rules were found on training rows of MNIST, digits, USPS and 20,000 of CIFAR-10; the random processes and "
+    "found on training rows of MNIST, digits, USPS and 20,000 of CIFAR-10; the random processes and "
     "the features were chosen in trials on MNIST, Fashion-MNIST and CIFAR-10, so these sets are not unseen"
 )
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import date, datetime
 from functools import cached_property
@@ -168,8 +170,9 @@ class Date(Column):
     parts : tuple of str
         What of a day becomes features: ``days`` (since the first day of the range) and ``year``, numbers; ``month`` and
         ``weekday``, one-hot.
-    format : str or None
-        As of :meth:`datetime.datetime.strptime`; ISO 8601 (2026-01-31, with a time or without) where None.
+    formats : tuple of str
+        As of :meth:`datetime.datetime.strptime`, the first that fits; ISO 8601 (2026-01-31, with a time or without)
+        where there is none.
     """
 
     keys: ClassVar[tuple[str, ...]] = ("range", "parts", "format")
@@ -177,14 +180,14 @@ class Date(Column):
     name: str
     range: tuple[date, date]
     parts: tuple[str, ...] = ("days",)
-    format: str | None = None
+    formats: tuple[str, ...] = ()
     missing: MissingRows | None = None
 
     @classmethod
     def parse(cls, name: str, missing: MissingRows | None, given: Mapping[str, Any], place: str) -> Date:
         """Return the declared column."""
         bounds = given.get("range")
-        days = [_day(value, None) for value in bounds] if isinstance(bounds, list) else []
+        days = [_day(value) for value in bounds] if isinstance(bounds, list) else []
         if len(days) != 2 or days[0] is None or days[1] is None or not days[0] < days[1]:
             raise InputError(
                 f"{place}: range is {bounds!r}; it must be two days, the first one first: [2020-01-01, 2026-12-31]"
@@ -192,16 +195,19 @@ class Date(Column):
         parts = given.get("parts", ["days"])
         if not isinstance(parts, list) or not parts or not set(map(str, parts)) <= set(_PARTS):
             raise InputError(f"{place}: parts are {parts!r}; they must be some of {', '.join(_PARTS)}")
-        form = given.get("format")
-        if form is not None and not isinstance(form, str):
-            raise InputError(f'{place}: format is {form!r}; it must be text such as "%d.%m.%Y"')
+        form = given.get("format", [])
+        forms = form if isinstance(form, list) else [form]
+        if not all(isinstance(one, str) for one in forms):
+            raise InputError(
+                f'{place}: format is {form!r}; it must be text such as "%d.%m.%Y", or a list of such texts'
+            )
         ordered = tuple(part for part in _PARTS if part in parts)
-        return cls(name, (days[0], days[1]), ordered, form, missing)
+        return cls(name, (days[0], days[1]), ordered, tuple(forms), missing)
 
     @property
     def bound(self) -> str:
         """The range and how days are written."""
-        return f"a day from {self.range[0]} to {self.range[1]}, written {self.format or '2026-01-31'}"
+        return f"a day from {self.range[0]} to {self.range[1]}, written {' or '.join(self.formats) or '2026-01-31'}"
 
     @property
     def features(self) -> tuple[str, ...]:
@@ -226,7 +232,7 @@ class Date(Column):
     def encode(self, cells: Sequence[Any]) -> Encoded:
         """Encode the parts, clipping to the ends of the range; what is no day cannot be clipped."""
         first, last = self.range
-        days = [_day(cell, self.format) for cell in cells]
+        days = [_day(cell, self.formats) for cell in cells]
         hopeless = np.array([day is None for day in days], dtype=bool)
         outside = np.array([day is None or not first <= day <= last for day in days], dtype=bool)
         within = [first if day is None else min(max(day, first), last) for day in days]
@@ -242,17 +248,17 @@ class Date(Column):
         return Encoded(values, outside, hopeless)
 
 
-def _day(cell: Any, form: str | None) -> date | None:
+def _day(cell: Any, formats: Sequence[str] = ()) -> date | None:
     """Return the day that a cell names; None where it names none."""
     if isinstance(cell, datetime):
         return cell.date()
     if isinstance(cell, date):
         return cell
-    try:
-        text = str(cell).strip()
-        return (datetime.fromisoformat(text) if form is None else datetime.strptime(text, form)).date()
-    except ValueError:
-        return None
+    text = str(cell).strip()
+    for form in formats or (None,):
+        with suppress(ValueError):
+            return (datetime.fromisoformat(text) if form is None else datetime.strptime(text, form)).date()
+    return None
 
 
 @column_type("label")
@@ -351,6 +357,18 @@ class Label(Column):
         return None if codes is None else np.array(self.classes)[codes][:, None]
 
 
+_THOUSANDS = (
+    "",
+    ",",
+    ".",
+    "'",
+    "\N{RIGHT SINGLE QUOTATION MARK}",
+    " ",
+    "\N{NO-BREAK SPACE}",
+    "\N{NARROW NO-BREAK SPACE}",
+)
+
+
 def _signed_log(numbers: Any) -> Any:
     return np.sign(numbers) * np.log1p(np.abs(numbers))
 
@@ -367,15 +385,21 @@ class Numeric(Column):
         What lies at 0; the middle of the range (on its scale) where None.
     log : bool
         Whether the scale is sign(x) log(1 + |x|), for numbers whose sizes differ by orders of magnitude.
+    currency : tuple of str
+        What stands before or after a number and is no part of it: "€", "EUR".
+    thousands : str
+        What stands between groups of three digits, as in the file; none where empty.
     """
 
-    keys: ClassVar[tuple[str, ...]] = ("range", "centre", "scale")
+    keys: ClassVar[tuple[str, ...]] = ("range", "centre", "scale", "currency", "thousands")
 
     name: str
     range: tuple[float, float] | None
     missing: MissingRows | None = None
     centre: float | None = None
     log: bool = False
+    currency: tuple[str, ...] = ()
+    thousands: str = ""
 
     @classmethod
     def parse(cls, name: str, missing: MissingRows | None, given: Mapping[str, Any], place: str) -> Numeric:
@@ -388,7 +412,14 @@ class Numeric(Column):
             if not low <= (value := float(as_numbers([centre])[0])) <= high:
                 raise InputError(f"{place}: centre is {centre!r}; it must be a number in the range [{low:g}, {high:g}]")
             centre = value
-        return cls(name, (low, high), missing, centre, scale == "log")
+        currency, thousands = given.get("currency"), given.get("thousands", "")
+        listed = currency if isinstance(currency, list) else [currency]
+        signs = () if currency is None else declared_texts(f"{place}: currency", listed)
+        if thousands not in _THOUSANDS:
+            raise InputError(
+                f"{place}: thousands is {thousands!r}; it must be one of {', '.join(map(repr, _THOUSANDS))}"
+            )
+        return cls(name, (low, high), missing, centre, scale == "log", signs, thousands)
 
     @property
     def bound(self) -> str:
@@ -400,9 +431,23 @@ class Numeric(Column):
         """They are numbers."""
         return True
 
+    def _plain(self, cell: Any) -> Any:
+        """Return a text without currency and thousands; as it is where its digits do not stand in groups of three.
+
+        A decimal comma has become a point before, and a point between thousands a comma.
+        """
+        if not isinstance(cell, str) or not (self.currency or self.thousands):
+            return cell
+        text = cell.strip()
+        for sign in self.currency:
+            text = re.sub(rf"^([+-]?)\s*{re.escape(sign)}\s*|\s*{re.escape(sign)}$", r"\1", text)
+        mark = "," if self.thousands == "." else self.thousands
+        grouped = mark and re.fullmatch(rf"[+-]?\d{{1,3}}({re.escape(mark)}\d{{3}})+(\.\d*)?", text)
+        return text.replace(mark, "") if grouped else text
+
     def encode(self, cells: Sequence[Any]) -> Encoded:
         """Scale to [0, 1], clipping to the ends of the range."""
-        numbers = as_numbers(cells)
+        numbers = as_numbers([self._plain(cell) for cell in cells])
         if self.range is None:
             hopeless = ~np.isfinite(numbers)
             return Encoded(numbers[:, None], hopeless, hopeless)
@@ -414,6 +459,8 @@ class Numeric(Column):
 
     def typed(self, cells: Any, markers: frozenset[str]) -> NDArray[Any] | None:
         """Scale numbers that are all in the range."""
+        if self.currency or self.thousands:
+            return None
         numbers = typed_numbers(cells, self.range, markers)
         if numbers is not None and self.range is not None:
             low, high = self.range

@@ -33,7 +33,7 @@ from dpalgos.guarantees import (
 )
 from storage.errors import InputError, RefusedError
 from storage.ledger.accounts import require_cap
-from storage.ledger.charges import AccountTerms, Cap, Decision, PlanRecord, ReleaseCharge
+from storage.ledger.charges import AccountTerms, Cap, Decision, PlanRecord, PlanRequest, ReleaseCharge
 from storage.ledger.ledger import ChargeRecord, Ledger
 from tasks.datasets.description import find_dataset
 from tasks.planning.configuration import TrainingConfig
@@ -424,6 +424,7 @@ class BudgetReport(TypedDict):
     meaning: str
     relation: str
     reserved: list[str]
+    restored: list[str]
     disjoint: list[DisjointLine]
     parties: list[PartyBudget]
 
@@ -460,6 +461,7 @@ def budget_report(dataset: str) -> BudgetReport:
         "meaning": unit.meaning("whose ε is counted here", group) if group > 1 else unit.meaning(),
         "relation": account.relation,
         "reserved": [one.name for one in ledger.reservations(account.name)],
+        "restored": [one.recorded_at for one in ledger.plans(account.name) if not one.releases],
         "disjoint": [
             {"from": list(one.accounts), "reason": one.reason, "recorded_at": one.recorded_at}
             for one in open_catalog().disjoint_from(account.name)
@@ -497,15 +499,24 @@ def _charge(charge: ChargeRecord) -> ChargeLine:
     }
 
 
-def runs_left(account: str) -> int | None:
-    """Return how many more plans like the last one fit; None for public accounts and before the first plan."""
+def runs_left(account: str, plan: PlanRequest | None = None) -> int | None:
+    """Return how many more plans like a given one, or the last one, fit; None for public accounts, or without one."""
     ledger = open_ledger()
-    cap = ledger.account(account).cap
-    plans = ledger.plans(account)
-    if cap is None or not plans:
+    found, plans, terms = ledger.account(account), ledger.plans(account), ledger.terms(account)
+    if found.cap is None or (plan is None and not plans):
         return None
-    now = _Standing.of(_records(ledger, account), cap, ledger.terms(account))
-    return repeats_left(now.summed, _costs([plans[-1].record()])[0], now.limit)
+    if plan is None:
+        priced = _costs([plans[-1].record()])[0]
+    else:
+        policy = AccountingPolicy().for_group(found.group_size)
+        priced = plan.partition, policy.prices(plan.releases, plan.delta, terms)[0]
+    now = _Standing.of(_records(ledger, account), found.cap, terms)
+    return repeats_left(now.summed, priced, now.limit)
+
+
+def account_reading(account: str) -> dict[str, object]:
+    """Return what an account has spent and left, as a charge's outcome names it."""
+    return dict(open_ledger().standing(account).details)
 
 
 def low_budget(account: str) -> dict[str, str | float | None]:

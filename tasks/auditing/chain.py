@@ -31,6 +31,7 @@ from storage.refs import OnViolation, Visibility
 from tasks.datasets.registration import ingest
 from tasks.datasets.request import IngestRequest
 from tasks.planning.configuration import TrainingConfig
+from tasks.runtime.progress import say_runs
 from tasks.runtime.settings import current_layout, isolated_root
 from tasks.tracking.reporting import run_report
 from tasks.tracking.results import Chained, Proved
@@ -54,7 +55,7 @@ def observe(layout: Layout, config: TrainingConfig, finished: Chained) -> dict[s
     finished : Chained
     """
     roles = _roles(layout, finished)
-    report = run_report(config, finished.dataset, finished.plan, finished.result, finished.models)
+    report = run_report(config, finished)
     told = {
         "reference": finished.dataset.model_dump(mode="json"),
         "plan": finished.plan.model_dump(mode="json"),
@@ -235,7 +236,6 @@ def audit_chain(
     trials: int = 48,
     confidence: float = 0.99,
     neighbours: Neighbours = Neighbours.REPLACE_ONE,
-    progress: Callable[[int, int], None] | None = None,
 ) -> ChainReport:
     """Run a proved system on neighbouring synthetic private tables and compare everything that everybody may see.
 
@@ -261,8 +261,6 @@ def audit_chain(
         Runs on each neighbour of a pair, half of them to learn an event on; a run takes about a third of a second.
     confidence : float
     neighbours : Neighbours
-    progress : callable, optional
-        Called with the number of runs that are done and that of all.
 
     Raises
     ------
@@ -291,8 +289,7 @@ def audit_chain(
             for world, tables in enumerate(pair):
                 observed, proved = run_once(config, tables, chain)
                 seen[world].append(observed)
-                if progress is not None:
-                    progress(2 * (number * trials + trial) + world + 1, 2 * trials * len(parts))
+                say_runs(2 * (number * trials + trial) + world + 1, 2 * trials * len(parts))
         found[part] = compare(seen[0], seen[1], delta=delta, confidence=each)
     worst = max(parts, key=lambda part: (found[part].lower_bound, len(found[part].differing)))
     most = replace(

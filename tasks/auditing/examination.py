@@ -29,13 +29,11 @@ from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Neighbours
 from dpalgos.rows import NULL_LABEL, Floats
 from tasks.auditing.chain import Chain, ChainReport, audit_chain
-from tasks.auditing.membership import MembershipReport
-from tasks.auditing.synthetic import SyntheticRun
+from tasks.auditing.synthetic import MembershipReport, SyntheticRun
 from tasks.auditing.systems import audit_system, require_noise
-from tasks.planning.configuration import RegisteredName
-from tasks.planning.fields import RelationInForce
+from tasks.planning.configuration import RegisteredName, RelationInForce
 from tasks.runtime.plots import BLUE, RED, png_of, styled_figure
-from tasks.tracking.promotion import AUDIT_TAG, AUDITS, VIOLATION
+from tasks.tracking.models import AUDIT_TAG, AUDITS, VIOLATION
 from tasks.tracking.runs import RunReport
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from multiprocessing import get_context
@@ -21,11 +21,11 @@ from dpalgos.errors import ParameterError, UnknownNameError
 from dpalgos.guarantees import Neighbours
 from dpalgos.registry import lookup, names
 from storage.atomic import write_bytes
-from tasks.auditing.membership import canary_pairs, public_sample
-from tasks.auditing.synthetic import ONE_COORDINATE, SyntheticRun, neighbouring_rows
-from tasks.planning.fields import Json
+from tasks.auditing.synthetic import ONE_COORDINATE, SyntheticRun, canary_pairs, neighbouring_rows, public_sample
+from tasks.planning.configuration import Json
 from tasks.planning.identity import identity, package_digest
 from tasks.planning.plans import PlannedRelease
+from tasks.runtime.progress import say_runs
 
 _ROWS = 8
 # (features, classes): few numbers make strong tests, noise a coordinate shows in many, and ten classes show whether
@@ -44,7 +44,6 @@ def audit_system(
     neighbours: Neighbours | None = None,
     seed: int = 0,
     effort: Effort | None = None,
-    progress: Callable[[int, int], None] | None = None,
 ) -> AuditReport:
     """Run a registered system on synthetic neighbours many times, and bound its epsilon from below.
 
@@ -66,8 +65,6 @@ def audit_system(
     seed : int
         Of the noise, which is public: the rows are synthetic.
     effort : Effort, optional
-    progress : callable, optional
-        Called with the number of runs that are done and that of all.
 
     Raises
     ------
@@ -101,7 +98,7 @@ def audit_system(
         neighbours=neighbours,
         seed=seed,
         effort=effort,
-        progress=progress,
+        progress=say_runs,
     )
     return replace(report, seconds=round(time.monotonic() - started, 2))
 
@@ -117,11 +114,10 @@ def audit_on_public_rows(
     neighbours: Neighbours = Neighbours.REPLACE_ONE,
     rows: int = 40,
     seed: int = 0,
-    progress: Callable[[int, int], None] | None = None,
 ) -> AuditReport:
     """Run a registered system on public rows with and without a canary, and bound its epsilon from below.
 
-    Which canary shows most is chosen on runs of its own; see :func:`~tasks.auditing.membership.canary_pairs`. It is
+    Which canary shows most is chosen on runs of its own; see :func:`~tasks.auditing.synthetic.canary_pairs`. It is
     mostly a weaker test than the worst pairs of :func:`audit_system`: what it tells is how much
     of a row such as there are leaks.
 
@@ -141,8 +137,6 @@ def audit_on_public_rows(
         Even; as many again are held back.
     seed : int
         Of sample and noise.
-    progress : callable, optional
-        Called with the number of runs that are done and that of all.
 
     Raises
     ------
@@ -170,7 +164,7 @@ def audit_on_public_rows(
         neighbours=neighbours,
         seed=seed,
         effort=Effort(pilot=48),
-        progress=progress,
+        progress=say_runs,
     )
     return replace(report, seconds=round(time.monotonic() - started, 2))
 
@@ -294,9 +288,7 @@ def find_subject(name: str, kind: str | None = None) -> Subject:
     raise UnknownNameError(f"nothing that can be audited is called {name!r}; see unitball algorithms")
 
 
-def audit_subject(
-    subject: Subject, arguments: Arguments, progress: Callable[[int, int], None] | None = None
-) -> AuditReport:
+def audit_subject(subject: Subject, arguments: Arguments) -> AuditReport:
     """Audit one system or release.
 
     Raises
@@ -308,8 +300,8 @@ def audit_subject(
     given = {field.name: getattr(arguments, field.name) for field in dataclasses.fields(arguments)}
     effort = QUICK if given.pop("quick") else Effort()
     if subject.kind == "systems":
-        return audit_system(subject.name, effort=effort, progress=progress, **given)
-    report = audit_release(subject.kind, subject.name, effort=effort, progress=progress, **given)
+        return audit_system(subject.name, effort=effort, **given)
+    report = audit_release(subject.kind, subject.name, effort=effort, progress=say_runs, **given)
     return dataclasses.replace(report, seconds=round(time.monotonic() - started, 2))
 
 

@@ -15,7 +15,7 @@ from storage.errors import InputError
 from storage.ledger.charges import Cap
 from storage.people import People
 from storage.refs import OnViolation, Scaling, Visibility
-from tasks.planning.fields import RelationInForce
+from tasks.planning.configuration import RelationInForce
 
 
 class AccountRequest(BaseModel, frozen=True, extra="forbid"):

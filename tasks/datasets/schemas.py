@@ -217,6 +217,8 @@ class ColumnReport:
         The first of them: line and cell.
     unseen : list of str
         Declared values or classes that do not occur.
+    features : int
+        How many it becomes.
     """
 
     name: str
@@ -226,6 +228,7 @@ class ColumnReport:
     hopeless: int = 0
     examples: dict[str, str] = field(default_factory=dict)
     unseen: list[str] = field(default_factory=list)
+    features: int = 0
 
 
 @dataclass(slots=True)
@@ -288,7 +291,9 @@ def check_schema(path: Path, rows: Path) -> SchemaReport:
     schema = parse_schema(declaration, str(path))
     used = [column for column in schema.columns if column.used]
     report = SchemaReport(
-        columns=[ColumnReport(column.name, column.bound, unseen=_declared(column)) for column in used]
+        columns=[
+            ColumnReport(column.name, column.bound, unseen=_declared(column), features=column.width) for column in used
+        ]
     )
     prints = Fingerprints(b"", patterns=False)
     expected = expected_rows(rows)

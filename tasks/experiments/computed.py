@@ -1,4 +1,4 @@
-"""What is computed beside an experiment's runs: constants and decision boundaries."""
+"""What is computed beside an experiment's runs: the risk of their models, constants and decision boundaries."""
 
 from __future__ import annotations
 
@@ -11,13 +11,16 @@ import numpy as np
 from pydantic import BaseModel
 from sklearn.datasets import dump_svmlight_file
 
+from dpalgos import metrics
 from dpalgos.errors import ParameterError, UnknownNameError
 from dpalgos.guarantees import ApproximateDP, PureEpsilon, Setting, Trust
 from dpalgos.registry import AlgorithmSpec, lookup
 from dpalgos.rows import Floats, Ints
+from dpalgos.solvers import Problem
 from storage.datasets import open_dataset
 from storage.errors import InputError, RefusedError
 from storage.refs import DatasetRef, ReleaseRef, Visibility
+from storage.shards import open_shard
 from tasks.datasets.description import find_dataset
 from tasks.datasets.registration import ingest
 from tasks.datasets.request import IngestRequest
@@ -25,12 +28,68 @@ from tasks.experiments.figures import Drawing, draw_boundaries
 from tasks.experiments.points import PointResult
 from tasks.experiments.records import Table
 from tasks.experiments.registered import describe_system
-from tasks.experiments.risk import Risk, curvature_along_descent
 from tasks.experiments.specification import Point
+from tasks.planning.configuration import TrainingConfig
 from tasks.planning.resolution import resolve
+from tasks.preparation.dealing import deal_rows
+from tasks.preparation.mapping import map_rows
 from tasks.release.storing import read_release
-from tasks.rows import normalise
 from tasks.runtime.settings import current_layout
+
+_POINTS = 25
+
+
+class Risk:
+    """The risk J(θ) of one loss over a run's training rows, all parties together; public rows only.
+
+    Parameters
+    ----------
+    config : TrainingConfig
+        Whose data set, normalisation and partition decide the rows.
+    loss : str
+    regularisation : float
+
+    Raises
+    ------
+    RefusedError
+        If the rows are private: the exact risk is no release.
+    """
+
+    def __init__(self, config: TrainingConfig, *, loss: str, regularisation: float) -> None:
+        dataset = find_dataset(config.dataset)
+        if dataset.private:
+            raise RefusedError(f"the exact risk on {dataset.name} is no release and the rows are private")
+        mapped = map_rows(dataset, config.normalisation or "unit-norm")
+        shards = deal_rows(mapped, config).training
+        setting = Setting(
+            sizes=tuple(shard.rows for shard in shards),
+            dimension=mapped.dimension,
+            classes=max(len(mapped.classes), 1),
+            trust=Trust.CENTRAL,
+        )
+        trainer = AlgorithmSpec("trainers", "erm", {"loss": loss, "regularisation": regularisation}).build()
+        self.problem: Problem = trainer.problem([open_shard(current_layout(), shard) for shard in shards], setting)
+
+    def of(self, release: str) -> float:
+        """Return J of a released model without intercept."""
+        model = read_release(ReleaseRef(key=release, kind="model", party="all"))
+        return self.problem.value(np.asarray(model.weights, dtype=np.float64))
+
+
+def curvature_along_descent(problem: Problem, step_size: float, iterations: int) -> list[tuple[int, float, float]]:
+    """Return average and minimum curvature along gradient descent from zero, at geometrically spaced steps.
+
+    Each is a triple: after how many steps, tr H/p, and the smallest eigenvalue of H.
+    """
+    wanted = {0, *np.unique(np.geomspace(1, iterations, _POINTS).round().astype(int)).tolist()}
+    weights: Floats = np.zeros(problem.shape)
+    path = []
+    for step in range(iterations + 1):
+        if step in wanted:
+            path.append((step, *metrics.curvature(problem, weights)))
+        weights = weights - step_size * problem.gradient(weights)
+    return path
+
 
 _MODELS: Mapping[str, str] = MappingProxyType(
     {Trust.LOCAL: "distributed", Trust.SECAGG: "distributed, secure sums", Trust.CENTRAL: "centralized"}
@@ -168,7 +227,7 @@ def decision_boundaries(results: Sequence[PointResult], title: str) -> Drawing:
     dataset = find_dataset(results[0].dataset)
     if dataset.private or dataset.dimension != 2:
         raise InputError(f"{dataset.name} has {dataset.dimension} features; the picture is of public rows with two")
-    dataset = normalise.fn(dataset, str(results[0].axes.get("normalisation", "unit-norm")))
+    dataset = map_rows(dataset, str(results[0].axes.get("normalisation", "unit-norm")))
     rows, labels = _rows(dataset)
     x, y = np.linspace(rows.min(axis=0) - _MARGIN, rows.max(axis=0) + _MARGIN, _GRID).T
     grid = np.stack(np.meshgrid(x, y), axis=-1).reshape(-1, 2)

@@ -9,11 +9,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, Field, ValidationError
 
 from dpalgos.errors import ParameterError
 from storage.documents import parse_yaml
-from tasks.planning.configuration import TrainingConfig
+from tasks.planning.configuration import TrainingConfig, faults
 from tasks.planning.identity import identity
 
 _PARAMETER = "param."
@@ -26,8 +26,8 @@ _MOST_POINTS = 100_000
 _M = TypeVar("_M", bound=BaseModel)
 
 
-class _Specification(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+class _Specification(BaseModel, frozen=True, extra="forbid"):
+    """What is written in YAML."""
 
 
 def _known(name: str) -> str:
@@ -97,15 +97,6 @@ class Point(_Specification):
         return f"{self.label} on {self.config.dataset}" + (f" ({listed})" if listed else "")
 
 
-def first_error(error: ValidationError) -> str:
-    """Return the first fault of a validation in one line that names the field and the value."""
-    fault = error.errors()[0]
-    field = ".".join(str(part) for part in fault["loc"])
-    message = fault["msg"].removeprefix("Value error, ")
-    place = f"{field}: " if field else ""
-    return f"{place}{message}" + (f" (got {fault['input']!r:.80})" if fault["type"] != "value_error" else "")
-
-
 def _point(label: str | None, settings: dict[str, object], varied: Sequence[str], where: str) -> Point:
     own = {name.removeprefix(_PARAMETER): value for name, value in settings.items() if name.startswith(_PARAMETER)}
     fields = {name: value for name, value in settings.items() if not name.startswith(_PARAMETER)}
@@ -115,7 +106,7 @@ def _point(label: str | None, settings: dict[str, object], varied: Sequence[str]
         config = TrainingConfig(**fields, parameters=own)
     except ValidationError as error:
         asked = ", ".join(f"{name}={settings[name]!r}" for name in varied)
-        raise ParameterError(f"{where}: point ({asked}): {first_error(error)}") from None
+        raise ParameterError(f"{where}: point ({asked}): {'; '.join(faults(error))}") from None
     parts = (config.projection, config.trainer, config.aggregation)
     name = label or config.algorithm or "+".join(part for part in parts if part)
     return Point(label=name, axes=settings, config=config)
@@ -336,4 +327,4 @@ def load(model: type[_M], text: str, place: str) -> _M:
     try:
         return model.model_validate(data)
     except ValidationError as error:
-        raise ParameterError(f"{place}: {first_error(error)}") from None
+        raise ParameterError(f"{place}: {'; '.join(faults(error))}") from None

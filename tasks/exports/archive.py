@@ -1,4 +1,4 @@
-"""The archive: named members, their digests in one list, and a signature of that list.
+"""A run taken elsewhere: what of it is collected, and the archive: named members, their digests in one list, signed.
 
 Guarantee. Where :func:`read` returns, every member is the one that the list names, nothing is missing or added, and the
 list was signed with the private half of the key that the archive names (Ed25519, RFC 8032). Whose key that is, the
@@ -8,24 +8,39 @@ archive cannot say by itself: compare its fingerprint with one that the owner ha
 from __future__ import annotations
 
 import hashlib
+import importlib.metadata
+import inspect
 import io
+import json
 import weakref
 import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from string import hexdigits
+from typing import cast
 from zlib import error as zlib_error
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
-from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
-from storage.confined import admitted_memory
+from dpalgos.registry import lookup
+from storage.confined import admitted_memory, kept_memory
 from storage.documents import UNREADABLE, open_archive, parse_json
 from storage.errors import DamagedError, FormatVersionError, InputError
+from storage.ledger.moving import extract
 from storage.manifests import canonical
-from storage.secrets import Secret
+from storage.results import query
+from storage.secrets import root_secret
+from tasks.federation.messages import fingerprint, identity_key
+from tasks.federation.planning import Evidence
+from tasks.planning.configuration import Json
+from tasks.runtime.settings import current_layout, current_root
+from tasks.runtime.stores import open_ledger_database, open_releases
+from tasks.tracking.models import audit_of, find_model
+from tasks.tracking.results import RunResult
 
 FORMAT_VERSION = 1
 _CONTENTS, _SIGNATURE = "contents.json", "signature.json"
@@ -47,17 +62,6 @@ class Archive:
 
     members: Mapping[str, bytes]
     signer: str
-
-
-def signing_key(secret: Secret) -> Ed25519PrivateKey:
-    """Return the key that a root signs its exports with, derived from the root's secret (HKDF-SHA256)."""
-    seed = HKDF(algorithm=SHA256(), length=32, salt=None, info=b"unitball export signature").derive(secret)
-    return Ed25519PrivateKey.from_private_bytes(seed)
-
-
-def fingerprint(key: Ed25519PublicKey) -> str:
-    """Return the SHA-256 of a public key, in hexadecimal."""
-    return hashlib.sha256(key.public_bytes_raw()).hexdigest()
 
 
 def pack(members: Mapping[str, bytes], key: Ed25519PrivateKey) -> bytes:
@@ -189,3 +193,126 @@ def _signed(path: Path, members: _Members) -> tuple[dict[str, str], str]:
     if version > FORMAT_VERSION:
         raise FormatVersionError(f"{path} has format version {version}, newer than {FORMAT_VERSION}; upgrade Unitball")
     return digests, fingerprint(key)
+
+
+SIGNED = "signed.json"
+RUN, CHARGES, AUDIT, PROOF, ENVIRONMENT = "run.json", "charges.json", "audit.json", "proof.md", "environment.json"
+_JSON = ("proved", "claim", "split", "identity", "releases", "evaluations", "classes", "confusion", "roc")
+_NAMES = ("run_key", "mlflow_run_id")
+_LOCK = Path(__file__).resolve().parents[2] / "requirements.lock"
+
+
+def release_member(key: str, file: str) -> str:
+    """Return the member that holds a release's file, or what parties have signed of it."""
+    return f"releases/{key}/{file}"
+
+
+def export_run(run: str) -> tuple[bytes, str, str]:
+    """Return a run's archive, the run's key, and the fingerprint of the key that signs the archive.
+
+    The archive holds what everybody may see already: no row, no exact statistic of one, no secret.
+
+    Parameters
+    ----------
+    run : str
+        The run's key or MLflow's id of it, or the first six characters or more of either; or a registered model that
+        it made: ``NAME``, ``NAME@ALIAS`` or ``NAME/VERSION``.
+
+    Raises
+    ------
+    InputError
+        If no run is meant, or several are.
+    storage.errors.DamagedError
+        If one of its releases does not match its digests.
+    """
+    layout, found = current_layout(), _find(run)
+    keys = [*found["releases"], *found["evaluations"]]  # type: ignore[misc]  # both are lists
+    store, members = open_releases(), {RUN: canonical(found)}
+    manifests: dict[str, Json] = {}
+    for key in keys:
+        files = store.files(key)
+        manifests[key] = store.manifest(key)
+        # Whatever a release is made of is part of its proof: of a night's model, the nights before.
+        used = cast(Mapping[str, list[str]], manifests[key].get("post_processing", manifests[key]))["upstream"]
+        keys += [one for one in used if one not in keys]
+        if "charged_by" in manifests[key]:
+            evidence = Evidence.stored(layout, key)
+            if evidence is None:
+                raise InputError(
+                    f"release {key[:12]} was made of parties' messages by an earlier version, which kept none of what "
+                    "they had signed; ask for the run once more with another --repetition"
+                )
+            files[SIGNED] = evidence
+        members |= {release_member(key, name): data for name, data in files.items()}
+    database = open_ledger_database()
+    members[CHARGES] = canonical({"ledger": database.ledger_id, "entries": extract(database, keys)})
+    members[PROOF] = _proof(manifests).encode()
+    members[AUDIT] = canonical(audit_of(current_root(), str(found["mlflow_run_id"] or ""), str(found["algorithm"])))
+    members[ENVIRONMENT] = canonical(
+        {"packages": installed(), "lock": hashlib.sha256(_LOCK.read_bytes()).hexdigest() if _LOCK.is_file() else None}
+    )
+    key = identity_key(root_secret(layout), "export signature")
+    return pack(members, key), str(found["run_key"]), fingerprint(key.public_key())
+
+
+def _find(run: str) -> Json:
+    if len(run) < 6:
+        raise InputError(f"run {run!r} is too short; give six characters or more of its key, or of MLflow's id of it")
+    records = query(current_layout(), "SELECT * FROM runs", memory=kept_memory()).to_pylist()
+    means = [record for record in records if any(str(record.get(name) or "").startswith(run) for name in _NAMES)]
+    if not means and not set(run) <= set(hexdigits):
+        logged = find_model(current_root(), run).run_id
+        means = [record for record in records if record.get("mlflow_run_id") == logged]
+    if len(means) != 1:
+        known = ", ".join(str(record.get("run_key"))[:12] for record in records[-5:]) or "none yet"
+        how = f"{len(means)} runs" if means else "no run"
+        raise InputError(f"{how} of this root: {run!r} (the last ones are {known}, or name a model)")
+    if means[0].get("identity") is None:
+        raise InputError(
+            f"run {run} was recorded before results said what their key is the digest of; run it again, which charges "
+            "nothing, and export it then"
+        )
+    return {
+        name: json.loads(value) if name in _JSON and isinstance(value, str) else value
+        for name, value in means[0].items()
+        # The records of other versions have other columns, which are empty here.
+        if name in RunResult.model_fields or (name.startswith("config_") and value is not None)
+    }
+
+
+def _proof(manifests: Mapping[str, Mapping[str, object]]) -> str:
+    """Return what is proved of each release, and the argument as its algorithm states it."""
+    lines, said = ["# What is proved, and how", ""], set()
+    for key, manifest in manifests.items():
+        algorithm = manifest.get("algorithm")
+        lines += [f"## {manifest['label']} ({key[:12]})", ""]
+        if not isinstance(algorithm, Mapping):
+            lines += ["Made of the releases it names: post-processing, which costs nothing.", ""]
+            continue
+        lines += [f"`{algorithm['kind']}/{algorithm['name']}`: {json.dumps(manifest['guarantee'], sort_keys=True)}", ""]
+        trust = manifest["trust"]
+        assert isinstance(trust, Mapping)
+        for spec in (algorithm, trust):
+            cls = lookup(str(spec["kind"]), str(spec["name"]))
+            if cls not in said:
+                said.add(cls)
+                lines += [f"### {spec['kind']}/{spec['name']}", "", inspect.getdoc(cls) or "", ""]
+    return "\n".join(lines)
+
+
+def installed() -> dict[str, str]:
+    """Return the versions installed here of Unitball and of all that it needs, extras apart."""
+    found: dict[str, str] = {}
+    waiting = ["unitball"]
+    while waiting:
+        name = canonicalize_name(waiting.pop())
+        if name in found:
+            continue
+        try:
+            distribution = importlib.metadata.distribution(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+        found[name] = distribution.version
+        needed = map(Requirement, distribution.requires or [])
+        waiting += [one.name for one in needed if one.marker is None or one.marker.evaluate({"extra": ""})]
+    return dict(sorted(found.items()))

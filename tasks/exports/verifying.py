@@ -25,9 +25,19 @@ from storage.ledger.moving import FIELDS, linked, unlike
 from storage.manifests import canonical
 from storage.releases import ReleaseStore
 from tasks.accounts.budget import AccountingPolicy
-from tasks.exports.archive import Archive, read
-from tasks.exports.collecting import AUDIT, CHARGES, ENVIRONMENT, PROOF, RUN, SIGNED, installed, release_member
-from tasks.federation.evidence import Evidence, federated_manifest
+from tasks.exports.archive import (
+    AUDIT,
+    CHARGES,
+    ENVIRONMENT,
+    PROOF,
+    RUN,
+    SIGNED,
+    Archive,
+    installed,
+    read,
+    release_member,
+)
+from tasks.federation.planning import Evidence, federated_manifest
 from tasks.planning.plans import (
     NightIdentity,
     PlannedCombination,

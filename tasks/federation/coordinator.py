@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import NoReturn, Protocol
+from typing import NoReturn, Protocol, cast
 
 import numpy as np
 from pydantic import BaseModel
@@ -21,37 +21,40 @@ from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Trust
 from dpalgos.models import Artefact
 from dpalgos.rows import Ints
-from dpalgos.secure.rounds import AGREEMENT, SUM, Stage, carry_out
+from dpalgos.secure.rounds import AGREEMENT, SUM, Stage
+from dpalgos.secure.rounds import carry_out as carry_out_rounds
 from dpalgos.trust.secagg import SecureAggregation
 from storage.documents import parse_json
 from storage.encoder import TableEncoder
 from storage.errors import InputError, RefusedError, StorageError
 from storage.refs import DatasetRef, ReleaseRef
-from storage.releases import ReleaseStore
 from storage.rounds import RoundStore
 from tasks.datasets.description import find_dataset
-from tasks.federation.evidence import (
+from tasks.federation.messages import Answer, Ask, Purpose, Request, Roster, Sent, Signed, Status, packed, unpacked
+from tasks.federation.planning import (
     Evidence,
+    described,
     federated_manifest,
+    federated_plan,
     keys_of,
     numbers_of,
+    run_name,
     session_name,
+    shared_rows,
 )
-from tasks.federation.messages import Answer, Ask, Purpose, Request, Roster, Sent, Signed, Status, packed, unpacked
-from tasks.federation.planning import described, federated_plan, run_name, shared_rows
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.identity import identity
-from tasks.planning.plans import PlannedCombination, PlannedRelease, RunPlan, Shards
+from tasks.planning.plans import Node, PlannedCombination, PlannedRelease, RunPlan, Shards, carry_out
 from tasks.preparation.dealing import deal_rows
-from tasks.preparation.features import make_maps, map_features
-from tasks.preparation.mapping import map_rows
+from tasks.preparation.mapping import make_maps, map_features, map_rows
 from tasks.release.combining import combine
-from tasks.release.metrics import Evaluation, measure_by_releases, measure_exactly
+from tasks.release.metrics import measure_by_releases, measure_exactly
 from tasks.release.rounds import ServerRounds, keep_sum, kept_sums, result_of, step_lengths
-from tasks.release.storing import is_stored, key_said_by, require_sent, store_release
+from tasks.release.storing import is_stored, key_said_by, require_sent, store_release, stored_release
 from tasks.runtime.settings import current_layout
+from tasks.runtime.stores import open_releases
 from tasks.tracking.reporting import Columns, keep_run
-from tasks.tracking.results import RunResult, summarise
+from tasks.tracking.results import Chained, RunResult, summarise
 
 
 class Post(Protocol):
@@ -135,18 +138,15 @@ def federate(
     public = None if measured_on is None else _public_rows(measured_on, rows, asking.plan)
     asking.reserve()
     asking.commit()
-    asking.make(asking.plan.projections)
-    asking.combine(asking.plan.basis)
-    asking.make(asking.plan.models)
-    asking.combine(asking.plan.model)
-    asking.make(asking.plan.evaluations)
-    plan, made = asking.plan, asking.made
+    plan = asking.plan
+    made = carry_out({**plan.training, **{release.key: release for release in plan.evaluations}}, asking.make)
     models = {name: [made[key] for key in path] for name, path in plan.paths().items()}
     if public is not None:
         measured = measure_exactly(models, public)
     else:
         measured = measure_by_releases(plan, models, rows.classes, lambda planned, _: made[planned.key])
-    result = keep_run(config, rows, plan, _summary(plan, rows, measured, made), models, asking.columns)
+    summary = summarise(plan, rows, measured, [made[key] for key in plan.training])
+    result = keep_run(config, Chained(rows, plan, summary, models), asking.columns)
     last = next(iter(models.values()))[-1]
     return Federated(
         run=asking.run,
@@ -158,11 +158,6 @@ def federate(
         delta=plan.delta,
         result=result,
     )
-
-
-def _summary(plan: RunPlan, rows: DatasetRef, measured: Evaluation, made: Mapping[str, ReleaseRef]) -> RunResult:
-    evaluations = {release.key for release in plan.evaluations}
-    return summarise(plan, rows, measured, [one for key, one in made.items() if key not in evaluations])
 
 
 def _public_rows(name: str, rows: DatasetRef, plan: RunPlan) -> Shards:
@@ -202,7 +197,6 @@ class _Asking:
     def __init__(self, config: TrainingConfig, roster: Roster, post: Post, progress: Callable[[str], None]) -> None:
         self._config, self._roster, self._post, self._progress = config, roster, post, progress
         self.said: tuple[Signed, ...] = ()
-        self.made: dict[str, ReleaseRef] = {}
 
     # ── before anything is charged ───────────────────────────────────────────────────────────────────────────────────
 
@@ -238,7 +232,7 @@ class _Asking:
         """Let everybody reserve, or nobody."""
         for release in self.plan.projections:
             if not release.reads_rows:
-                self.made[release.key] = _public_map(release)
+                _store_public_map(release)
         try:
             answers = self.ask_all(Ask.RESERVE)
             for party, answer in answers.items():
@@ -268,43 +262,36 @@ class _Asking:
 
     # ── releases ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def make(self, releases: Sequence[PlannedRelease]) -> None:
-        """Let the parties make some of the plan's releases, unless they are here."""
-        alone = [release for release in releases if release.reads_rows and len(release.parties) == 1]
-        missing = [release for release in alone if not is_stored(release.key)]
-        if missing:
-            requests = {self._holder(one): self._request(Ask.RELEASE, one) for one in missing}
-            answers = self._all(requests)
-            for release in missing:
-                answer = answers[self._holder(release)]
-                said = self.require(answer, Purpose.RELEASE, self.run)
-                self._store(release, _checked(release, answer), (answer.party,), [(said,)])
-        for release in releases:
-            if release.reads_rows and len(release.parties) > 1 and not is_stored(release.key):
-                sums, took_part = self._sums(release)
-                steps = len(ServerRounds(release).blocks if self._is_secure(release) else sums)
-                messages = [self.kept(release, number, ()) for number in range(steps)]
-                self._store(release, result_of(release, sums), took_part, messages)
-            self.made[release.key] = self._reference(release)
+    def make(self, key: str, node: Node, inputs: list[ReleaseRef]) -> ReleaseRef:
+        """Let the parties make a release of the plan, unless it is here, or put releases together."""
+        if isinstance(node, PlannedCombination):
+            return combine(node, inputs)
+        if not is_stored(key):
+            if len(node.parties) == 1:
+                self._make_alone(
+                    next(one for one in (self.plan.projections, self.plan.models, self.plan.evaluations) if node in one)
+                )
+            else:
+                sums, took_part = self._sums(node)
+                steps = len(ServerRounds(node).blocks if self._is_secure(node) else sums)
+                messages = [self.kept(node, number, ()) for number in range(steps)]
+                self._store(node, result_of(node, sums), took_part, messages)
+        return cast(ReleaseRef, stored_release(node))
 
-    def combine(self, combination: PlannedCombination | None) -> None:
-        """Put releases together, where the plan does: post-processing."""
-        if combination is not None:
-            self.made[combination.key] = combine(combination, [self.made[key] for key in combination.upstream])
+    def _make_alone(self, releases: Sequence[PlannedRelease]) -> None:
+        """Let the parties make their own of some releases, all at once."""
+        alone = [release for release in releases if release.reads_rows and len(release.parties) == 1]
+        missing = {release.parties[0]: release for release in alone if not is_stored(release.key)}
+        answers = self._all({party: self._request(Ask.RELEASE, release) for party, release in missing.items()})
+        for party, release in missing.items():
+            said = self.require(answers[party], Purpose.RELEASE, self.run)
+            self._store(release, _checked(release, answers[party]), (party,), [(said,)])
 
     def took_part(self, releases: Sequence[PlannedRelease]) -> tuple[str, ...]:
         """Return whose rows some releases are of, in the roster's order."""
-        store = ReleaseStore(current_layout())
+        store = open_releases()
         present = {party for one in releases for party in store.manifest(one.key)["took_part"]}
         return tuple(name for name in self._roster.names if name in present)
-
-    def _holder(self, release: PlannedRelease) -> str:
-        (party,) = release.parties
-        return party
-
-    def _reference(self, release: PlannedRelease) -> ReleaseRef:
-        kind = ReleaseStore(current_layout()).manifest(release.key)["artefact"]
-        return ReleaseRef(key=release.key, kind=kind, party=release.owner)
 
     def _store(
         self,
@@ -327,7 +314,7 @@ class _Asking:
             evidence.require(self.run, self.plan.releases, release, made)
             evidence.store(current_layout(), release.key)
         manifest = federated_manifest(release, made.kind, took_part)
-        ReleaseStore(current_layout()).write(release.key, manifest, made.arrays())
+        open_releases().write(release.key, manifest, made.arrays())
 
     def kept(self, release: PlannedRelease, number: int, said: Sequence[Signed]) -> tuple[Signed, ...]:
         """Keep what parties have signed of a step, or of a block of steps, and return what was kept first."""
@@ -360,12 +347,12 @@ class _Asking:
             server = ServerRounds(release, number)
             server.open()
             if not server.agreed and len(sums) < block.first + block.steps:
-                carry_out(_Posted(self, release, number, server, there), AGREEMENT)
+                carry_out_rounds(_Posted(self, release, number, server, there), AGREEMENT)
             for step in range(block.steps):
                 rounds = ServerRounds(release, number, step)
                 if block.first + step == len(sums):
                     before = sums[-1] if sums else None
-                    found = carry_out(_Posted(self, release, number, rounds, there, before), SUM)
+                    found = carry_out_rounds(_Posted(self, release, number, rounds, there, before), SUM)
                     assert found is not None
                     sums.append(found)
                     self._progress(f"sum {len(sums)} of {total}")
@@ -512,7 +499,7 @@ class _NoNoise:
         raise ParameterError("it is drawn at random, and each party would draw another")
 
 
-def _public_map(release: PlannedRelease) -> ReleaseRef:
+def _store_public_map(release: PlannedRelease) -> None:
     """Make a map from public parameters, as each party does by itself.
 
     Raises
@@ -524,7 +511,7 @@ def _public_map(release: PlannedRelease) -> ReleaseRef:
         made = fit(release.build(), (), release.setting, _NoNoise())
     except ParameterError as error:
         raise RefusedError(f"{release.name} is no map for parties of their own: {error}; try --features") from None
-    return store_release(release, made, {})
+    store_release(release, made, {})
 
 
 def _checked(planned: PlannedRelease, answer: Answer) -> Artefact:

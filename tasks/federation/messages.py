@@ -20,7 +20,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from dpalgos.guarantees import Neighbours
 from dpalgos.rows import Array
@@ -28,17 +28,16 @@ from dpalgos.trust.secagg import SecureAggregation
 from storage.errors import InputError, RefusedError
 from storage.releases import ReleaseStore
 from storage.secrets import Secret
-from tasks.planning.configuration import TrainingConfig
-from tasks.planning.fields import Json
+from tasks.planning.configuration import Json, TrainingConfig
 from tasks.planning.identity import canonical
-from tasks.runtime.settings import current_layout
+from tasks.runtime.stores import open_releases
 
 _MOST_MESSAGE = 64 * 2**20
 Message = Annotated[str, Field(max_length=_MOST_MESSAGE, description="Bytes of the protocol, base64.")]
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+class _Model(BaseModel, frozen=True, extra="forbid"):
+    """What travels."""
 
 
 class Ask(StrEnum):
@@ -244,9 +243,9 @@ def fingerprint(key: Ed25519PublicKey) -> str:
     return hashlib.sha256(key.public_bytes_raw()).hexdigest()
 
 
-def identity_key(secret: Secret) -> Ed25519PrivateKey:
-    """Return the long-term key of a party, derived from its root's secret (HKDF-SHA256)."""
-    seed = HKDF(algorithm=SHA256(), length=32, salt=None, info=b"unitball party identity").derive(secret)
+def identity_key(secret: Secret, purpose: str = "party identity") -> Ed25519PrivateKey:
+    """Return the long-term key of a party, or that of another purpose, derived from its root's secret (HKDF-SHA256)."""
+    seed = HKDF(algorithm=SHA256(), length=32, salt=None, info=f"unitball {purpose}".encode()).derive(secret)
     return Ed25519PrivateKey.from_private_bytes(seed)
 
 
@@ -275,7 +274,7 @@ class Sent(_Model):
     @classmethod
     def stored(cls, key: str) -> Sent:
         """Return a release of the current root."""
-        files = ReleaseStore(current_layout()).files(key)
+        files = open_releases().files(key)
         return cls(manifest=packed(files["manifest.json"]), arrays=packed(files["arrays.npz"]))
 
 

@@ -29,7 +29,6 @@ from storage.rounds import PrivateNotes
 from storage.secrets import root_secret
 from tasks.accounts.budget import open_ledger, relation_of
 from tasks.datasets.description import default_normalisation, find_dataset
-from tasks.federation.evidence import keys_of, release_body, session_name
 from tasks.federation.messages import (
     Answer,
     Ask,
@@ -48,9 +47,12 @@ from tasks.federation.messages import (
 from tasks.federation.planning import (
     described,
     federated_plan,
+    keys_of,
     own_releases,
+    release_body,
     require_carried,
     run_name,
+    session_name,
     test_fraction,
 )
 from tasks.planning.configuration import TrainingConfig
@@ -58,13 +60,11 @@ from tasks.planning.identity import canonical, identity
 from tasks.planning.plans import PlannedCombination, PlannedRelease, RunPlan, Shards
 from tasks.planning.resolution import resolve_normalisation
 from tasks.preparation.dealing import HELD_OUT, deal_rows
-from tasks.preparation.features import map_features
-from tasks.preparation.mapping import map_rows
+from tasks.preparation.mapping import map_features, map_rows
 from tasks.release.admission import commit, reserve
 from tasks.release.door import make_release
 from tasks.release.rounds import PartyRounds, session_of
 from tasks.release.storing import (
-    is_stored,
     read_release,
     require_sent,
     store_combination,
@@ -290,7 +290,7 @@ class Party:
             if one is not None and not one.reads_rows:
                 found.append(make_release(one, []))
             elif one is not None and len(one.parties) == 1:
-                found.append(_stored(one))
+                found.append(_stored(one, "comes first: it was not asked for yet"))
             else:
                 wanted = one or combined[key]
                 parts = [] if one is not None else [planned[part] for part in wanted.upstream]
@@ -305,10 +305,7 @@ class Party:
         sent: Sent | None,
     ) -> ReleaseRef:
         if sent is None:
-            if not is_stored(planned.key):
-                raise RefusedError(f"{planned.label} was not sent along, and its rows are to be seen through it")
-            kind = ReleaseStore(current_layout()).manifest(planned.key)["artefact"]
-            return ReleaseRef(key=planned.key, kind=kind, party="server")
+            return _stored(planned, "was not sent along, and its rows are to be seen through it")
         artefact = require_sent(planned, parts, key, sent.opened("the coordinator"))
         kept = (
             store_combination(planned, artefact)
@@ -427,10 +424,10 @@ def _normalised(dataset: str, config: TrainingConfig) -> DatasetRef:
     return map_rows(find_dataset(dataset), resolve_normalisation(config, default_normalisation(dataset)))
 
 
-def _stored(planned: PlannedRelease) -> ReleaseRef:
+def _stored(planned: PlannedRelease | PlannedCombination, lacking: str) -> ReleaseRef:
     found = stored_release(planned)
     if found is None:
-        raise RefusedError(f"{planned.label} comes first: it was not asked for yet")
+        raise RefusedError(f"{planned.label} {lacking}")
     return found
 
 

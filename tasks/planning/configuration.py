@@ -1,7 +1,7 @@
 """The parameters of a training run, validated by name before anything is read or charged.
 
 Names, help, bounds and defaults are written here alone: the command line, Prefect's form and YAML specifications
-show what this model says.
+show what this model says. How the mathematics' own types travel through Pydantic stands here, too.
 """
 
 from __future__ import annotations
@@ -9,20 +9,105 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import json
-from typing import Annotated
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Annotated, TypeVar
 
 from pydantic import (
     BaseModel,
     Field,
     GetCoreSchemaHandler,
     GetJsonSchemaHandler,
+    PlainSerializer,
+    PlainValidator,
+    ValidationError,
     field_validator,
     model_validator,
 )
 from pydantic_core import CoreSchema, core_schema
 
 from dpalgos.errors import ParameterError, UnknownNameError
-from tasks.planning.fields import RelationInForce
+from dpalgos.guarantees import RELATIONS, Claim, Loss, Neighbours, Setting, loss_from_json, loss_to_json
+from dpalgos.registry import AlgorithmSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Offered:
+    """Annotates :class:`~dpalgos.guarantees.Neighbours`: what forms and help offer; others are refused with a reason.
+
+    Parameters
+    ----------
+    choices : tuple of str
+    """
+
+    choices: tuple[str, ...]
+
+    def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_before_validator_function(self._read, handler(source))
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, object]:
+        return {"type": "string", "enum": list(self.choices)}
+
+    def _read(self, given: object) -> Neighbours:
+        if given not in set(Neighbours):
+            raise ParameterError(f"{given!r} is none of {', '.join(self.choices)}")
+        return Neighbours(str(given)).in_force()
+
+
+RelationInForce = Annotated[Neighbours, Offered(tuple(str(relation) for relation in RELATIONS))]
+
+
+Json = dict[str, object]
+_T = TypeVar("_T")
+
+
+def _either(kind: type[_T] | object, read: Callable[[Json], _T]) -> PlainValidator:
+    def validate(value: object) -> _T:
+        if isinstance(value, Mapping):
+            return read(dict(value))
+        if not isinstance(value, kind):  # type: ignore[arg-type]  # from JSON, checked by the class
+            raise ValueError(f"{value!r} is no {kind} and no JSON of one")
+        return value
+
+    return PlainValidator(validate)
+
+
+def _algorithm(data: Json) -> AlgorithmSpec:
+    # JSON knows no tuples; a specification's own are settings of trust models.
+    parameters = data["parameters"]
+    assert isinstance(parameters, Mapping)
+    return AlgorithmSpec(str(data["kind"]), str(data["name"]), dict(parameters))
+
+
+def _algorithm_json(spec: AlgorithmSpec) -> Json:
+    return {"kind": spec.kind, "name": spec.name, "parameters": dict(spec.parameters)}
+
+
+def _setting(data: Json) -> Setting:
+    sizes, neighbours = data.pop("sizes"), data.pop("neighbours")
+    assert isinstance(sizes, (list, tuple))
+    return Setting(sizes=tuple(sizes), neighbours=Neighbours(str(neighbours)), **data)  # type: ignore[arg-type]  # from JSON, checked by the class
+
+
+def _setting_json(setting: Setting) -> Json:
+    given = {**dataclasses.asdict(setting), "sizes": list(setting.sizes)}
+    if setting.rows_per_person == 1:
+        # Plans of rows keep the identity that they had before people were known.
+        del given["rows_per_person"]
+    return given
+
+
+def _claim(data: Json) -> Claim:
+    return Claim(**data)  # type: ignore[arg-type]  # from JSON, checked by the class
+
+
+LossField = Annotated[Loss, _either(Loss, loss_from_json), PlainSerializer(loss_to_json)]
+AlgorithmField = Annotated[AlgorithmSpec, _either(AlgorithmSpec, _algorithm), PlainSerializer(_algorithm_json)]
+SettingField = Annotated[Setting, _either(Setting, _setting), PlainSerializer(_setting_json)]
+ClaimField = Annotated[Claim, _either(Claim, _claim), PlainSerializer(dataclasses.asdict)]
+
 
 _MOST_NAMES = 6
 _PUBLIC_DELTA = 1e-5
@@ -407,3 +492,32 @@ class TrainingConfig(BaseModel, frozen=True, extra="forbid"):
         if faults:
             raise ValueError("; ".join(faults))
         return self
+
+
+_MOST_TEXT = 100
+_NO_FLAGS: Mapping[str, str] = MappingProxyType({})
+
+
+def faults(error: ValidationError, flags: Mapping[str, str] = _NO_FLAGS) -> list[str]:
+    """Return all faults that a validation found, each with its field, the bound and the value.
+
+    Parameters
+    ----------
+    error : ValidationError
+    flags : mapping of str to str
+        How fields are called instead, by the path to them.
+    """
+    found = []
+    for fault in error.errors():
+        place = [str(part) for part in fault["loc"]]
+        # A fault of an element of a list is one of the option that gives the list.
+        name = next((flags[path] for end in range(len(place)) if (path := ".".join(place[: end + 1])) in flags), None)
+        message = fault["msg"].removeprefix("Value error, ")
+        if flags:
+            message = re.sub("`(\\w+)`", lambda match: flags.get(match[1], match[1]), message)
+        if place:
+            shown = repr(fault["input"])
+            got = shown if len(shown) <= _MOST_TEXT else shown[:_MOST_TEXT] + "…"
+            message = f"{name or '.'.join(place)}: {message}" + ("" if got in message else f" (got {got})")
+        found.append(message)
+    return list(dict.fromkeys(found))

@@ -13,7 +13,7 @@ from dpalgos.resources import Work
 from dpalgos.trainers.tuned import Tuned
 from storage.refs import DatasetRef
 from storage.rowfiles import RowFormat
-from tasks.planning.fields import Json
+from tasks.planning.configuration import Json
 from tasks.planning.plans import PlannedRelease, RunPlan
 
 _BYTES = 4

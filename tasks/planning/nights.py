@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import cast
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 from dpalgos.accounting.calibration import allocate
 from dpalgos.algorithms import ProjectionAlgorithm
@@ -37,7 +37,7 @@ from tasks.planning.resolution import Resolved, resolve, resolve_trust
 _LARGEST_STATE = 2**32
 
 
-class StreamTerms(BaseModel):
+class StreamTerms(BaseModel, frozen=True, extra="forbid"):
     """What is released night after night: everything that must not change before the horizon ends.
 
     Attributes
@@ -53,8 +53,6 @@ class StreamTerms(BaseModel):
     classes : int
     epsilon : float
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     system: str
     paper: str

@@ -15,8 +15,7 @@ from dpalgos.guarantees import GaussianMu, Loss, Neighbours, PureEpsilon, Settin
 from dpalgos.registry import AlgorithmSpec, lookup
 from dpalgos.systems.system import Scope
 from storage.refs import ShardRef
-from tasks.planning.configuration import TrainingConfig
-from tasks.planning.fields import Json
+from tasks.planning.configuration import Json, TrainingConfig
 from tasks.planning.identity import code_version
 from tasks.planning.plans import Deadline, FeatureStep, PlannedCombination, PlannedRelease, RunIdentity, RunPlan
 from tasks.planning.resolution import Resolved, resolve, resolve_trust

@@ -9,7 +9,6 @@ from typing import TypeVar, cast
 import numpy as np
 from pydantic import (
     BaseModel,
-    ConfigDict,
     SerializeAsAny,
     SerializerFunctionWrapHandler,
     model_serializer,
@@ -27,7 +26,7 @@ from dpalgos.models import Artefact
 from dpalgos.registry import AlgorithmSpec, lookup
 from dpalgos.trust.model import EVERYONE, TrustModel
 from storage.refs import DatasetRef, ShardRef
-from tasks.planning.fields import AlgorithmField, ClaimField, Json, LossField, SettingField
+from tasks.planning.configuration import AlgorithmField, ClaimField, Json, LossField, SettingField
 from tasks.planning.identity import identity
 
 __all__ = [
@@ -49,8 +48,8 @@ __all__ = [
 ]
 
 
-class _Planned(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+class _Planned(BaseModel, frozen=True, extra="forbid"):
+    """A part of a plan."""
 
 
 class Deadline(_Planned):

@@ -22,8 +22,7 @@ from tasks.planning.identity import identity
 from tasks.planning.nights import StreamTerms, fix_terms, night_partition
 from tasks.planning.plans import FeatureStep
 from tasks.preparation.dealing import HELD_OUT, OWN_FILES
-from tasks.preparation.features import featured_ref, plan_features
-from tasks.preparation.mapping import mapped_ref
+from tasks.preparation.mapping import featured_ref, mapped_ref, plan_features
 from tasks.runtime.settings import current_layout
 from tasks.runtime.stores import open_catalog, open_releases
 
@@ -126,7 +125,10 @@ def _night(config: TrainingConfig, horizon: Horizon, arrival: Arrival, normalisa
     mapped = mapped_ref(registered, normalisation)
     features = plan_features(mapped, config)
     stored = featured_ref(mapped, features)
-    parties, partition = _parties(config, registered), _partition(config, registered, horizon)
+    files = origins(current_layout(), registered)
+    own = _uses_own_files(config, files)
+    parties = [name for name, _ in files] if own else [str(party) for party in range(config.parties)]
+    partition = night_partition(registered, horizon.number, OWN_FILES if own else config.parties)
     shards = tuple(
         ShardRef(dataset=stored, partition=partition, party=party, rows=rows)
         for party, rows in zip(parties, _sizes(config, arrival), strict=True)
@@ -155,22 +157,10 @@ def _uses_own_files(config: TrainingConfig, files: Sequence[object]) -> bool:
     return bool(files) and config.partition != "even"
 
 
-def _parties(config: TrainingConfig, registered: DatasetRef) -> tuple[str, ...]:
-    files = origins(current_layout(), registered)
-    if _uses_own_files(config, files):
-        return tuple(name for name, _ in files)
-    return tuple(str(party) for party in range(config.parties))
-
-
 def _sizes(config: TrainingConfig, arrival: Arrival) -> tuple[int, ...]:
     if _uses_own_files(config, arrival.by_file):
         return arrival.by_file
     return tuple(len(range(party, arrival.rows, config.parties)) for party in range(config.parties))
-
-
-def _partition(config: TrainingConfig, registered: DatasetRef, horizon: Horizon) -> str:
-    files = origins(current_layout(), registered)
-    return night_partition(registered, horizon.number, OWN_FILES if _uses_own_files(config, files) else config.parties)
 
 
 def deal_night(config: TrainingConfig, night: Night) -> tuple[ShardRef, ...]:
@@ -184,7 +174,9 @@ def deal_night(config: TrainingConfig, night: Night) -> tuple[ShardRef, ...]:
     positions = positions_of(night.registered, arrival, config.dataset)
     files = origins(current_layout(), night.registered)
     parties = [shard.party for shard in night.shards]
-    dealt = _by_file(files, positions) if _uses_own_files(config, files) else _in_turn(parties, positions)
+    dealt = {party: positions[number :: len(parties)] for number, party in enumerate(parties)}
+    if _uses_own_files(config, files):
+        dealt = _by_file(files, positions)
     return write_shards(current_layout(), night.shards[0].dataset, dealt, night.shards[0].partition, allow_empty=True)
 
 
@@ -194,10 +186,6 @@ def _by_file(files: Sequence[tuple[str, int]], positions: NDArray[np.int64]) -> 
         found[party] = positions[(positions >= start) & (positions < start + rows)]
         start += rows
     return found
-
-
-def _in_turn(parties: Sequence[str], positions: NDArray[np.int64]) -> dict[str, NDArray[np.int64]]:
-    return {party: positions[number :: len(parties)] for number, party in enumerate(parties)}
 
 
 def deal_test_rows(night: Night) -> ShardRef | None:

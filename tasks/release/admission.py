@@ -7,19 +7,39 @@ from dataclasses import replace
 
 from dpalgos.algorithms import require_people
 from dpalgos.guarantees import Numerics
+from storage.confined import MEMORY_VARIABLE, kept_memory
 from storage.datasets import dataset_ref
-from storage.errors import RefusedError
+from storage.errors import InputError, RefusedError
 from storage.ledger.charges import PlanRequest, ReleaseCharge
 from storage.ledger.ledger import Ledger
 from storage.refs import DatasetRef, ReleaseRef, ShardRef
 from storage.shards import open_shard
-from tasks.accounts.budget import open_ledger, tenth
-from tasks.planning.fields import Json
+from tasks.accounts.budget import open_ledger, runs_left, tenth
+from tasks.planning.configuration import Json
 from tasks.planning.plans import PlannedCombination, PlannedRelease, RunPlan
-from tasks.release.memory import require_memory
 from tasks.release.noise import key_identifiers
 from tasks.release.storing import is_stored
 from tasks.runtime.settings import current_layout
+
+_MIB = 2**20
+
+
+def require_memory(release: PlannedRelease) -> None:
+    """Refuse an algorithm that holds all its rows where they are more than this process may hold.
+
+    Raises
+    ------
+    InputError
+        Naming what is needed, the limit and the way out.
+    """
+    held, limit = release.build().work(release.setting).held, kept_memory()
+    if held > limit:
+        raise InputError(
+            f"{release.label} ({release.name}) holds {release.setting.most_rows:,} × {release.setting.dimension} rows "
+            f"in memory, about {held / _MIB:,.0f} MiB, and {MEMORY_VARIABLE} allows {limit / _MIB:,.0f}; nothing was "
+            f"charged: allow it more ({MEMORY_VARIABLE}={-(-held // _MIB)}M), use more parties or give "
+            "them fewer features, or train by sums of the rows, which are read in a stream, as noisy-gd does"
+        )
 
 
 def admit(
@@ -80,6 +100,14 @@ def require_admissible(plan: RunPlan, shards: Sequence[ShardRef]) -> None:
     readers = _admissible(ledger, plan.releases, shards, plan.system, plan.sound_counterpart)
     if readers:
         ledger.require_affordable(_request({release.key: release for release in readers}, plan.system, ledger))
+
+
+def runs_that_fit(plan: RunPlan) -> int | None:
+    """Return how many more runs like this one would be admitted, each charged; None where nothing has a cap."""
+    readers = {release.key: release for release in plan.releases if release.reads_rows}
+    if not readers:
+        return None
+    return runs_left(next(iter(readers.values())).account, _request(readers, plan.system, open_ledger()))
 
 
 def _admissible(

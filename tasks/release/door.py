@@ -23,9 +23,9 @@ from storage.confined import kept_memory
 from storage.errors import RefusedError
 from storage.refs import ReleaseRef, ShardRef
 from tasks.accounts.budget import open_ledger
-from tasks.planning.fields import Json
+from tasks.planning.configuration import Json
 from tasks.planning.plans import PlannedRelease, RunPlan
-from tasks.preparation.features import public_map
+from tasks.preparation.mapping import public_map
 from tasks.release import storing as checkpoints
 from tasks.release.admission import admit, require_upstream
 from tasks.release.noise import noises_of

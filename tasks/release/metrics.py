@@ -9,7 +9,7 @@ from typing import TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 from sklearn.metrics import roc_curve
 
 from dpalgos.calibration import Calibration, choose, platt
@@ -36,10 +36,8 @@ from tasks.release.storing import diagnostics_of, read_release
 _MOST_CLASSES, _CURVE_POINTS = 50, 101
 
 
-class Evaluation(BaseModel):
+class Evaluation(BaseModel, frozen=True):
     """Measured numbers of a run: of the model, or the mean over the parties' models, and of each; or released ones."""
-
-    model_config = ConfigDict(frozen=True)
 
     metrics: dict[str, float] = {}
     by_party: dict[str, dict[str, float]] = {}

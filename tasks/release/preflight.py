@@ -10,7 +10,7 @@ from dpalgos.accounting.composition import compose
 from dpalgos.errors import ParameterError
 from dpalgos.features.public_map import PublicMap
 from dpalgos.guarantees import ApproximateDP, GaussianMu, Loss, PureEpsilon, ZeroConcentrated
-from dpalgos.registry import AlgorithmSpec, lookup
+from dpalgos.registry import lookup
 from dpalgos.secure.primitives import SecureAggregationError
 from dpalgos.validation import rounded_down, rounded_up
 from storage.confined import kept_memory
@@ -23,10 +23,9 @@ from tasks.planning.expectation import Expectation, expect, measure_speeds
 from tasks.planning.nights import plan_night
 from tasks.planning.planner import plan_run
 from tasks.planning.plans import FeatureStep, PlannedRelease, RunPlan, Shards
-from tasks.planning.resolution import Resolved, resolve, resolve_normalisation
+from tasks.planning.resolution import resolve, resolve_normalisation
 from tasks.preparation.dealing import planned_shards
-from tasks.preparation.features import featured_ref, find_public_map, plan_features
-from tasks.preparation.mapping import are_kept, mapped_ref
+from tasks.preparation.mapping import are_kept, featured_ref, find_public_map, mapped_ref, plan_features
 from tasks.preparation.nights import preview_nights
 from tasks.release.admission import require_admissible
 from tasks.release.storing import is_stored
@@ -161,8 +160,9 @@ def largest_epsilon(config: TrainingConfig) -> float:
 
 
 class _Dealt(NamedTuple):
-    """The rows of a run as their references say, and the public maps that they pass through."""
+    """The rows of a run as their references say, mapped and dealt, and the public maps that they pass through."""
 
+    mapped: DatasetRef
     shards: Shards
     features: tuple[FeatureStep, ...]
 
@@ -172,7 +172,7 @@ def _dealt(config: TrainingConfig, dataset: DatasetRef, faults: _Faults) -> _Dea
     mapped = faults.of(lambda: mapped_ref(dataset, name)) or dataset
     features = faults.of(lambda: plan_features(mapped, config)) or ()
     shards = faults.of(lambda: planned_shards(featured_ref(mapped, features), config, dataset))
-    return None if shards is None else _Dealt(shards, features)
+    return None if shards is None else _Dealt(mapped, shards, features)
 
 
 def _planned(config: TrainingConfig, dealt: _Dealt) -> RunPlan:
@@ -255,23 +255,21 @@ def expect_run(config: TrainingConfig) -> Expectation:
         raise InputError(
             f"partition {config.partition} depends on what rows contain: the plan is known only at the run"
         )
-    registered = find_dataset(config.dataset)
-    mapped = mapped_ref(registered, resolve_normalisation(config, default_normalisation(config.dataset)))
-    dealt = featured_ref(mapped, plan_features(mapped, config))
-    shards = planned_shards(dealt, config, registered)
-    layout = current_layout()
-    missing = [version for version in {mapped.version, dealt.version} if not layout.dataset(version).exists()]
-    undealt = shards is not None and not all(
-        layout.shard(shard.party, shard.partition, shard.dataset.version).exists() for shard in shards.all
+    dealt = _dealt(config, find_dataset(config.dataset), _Faults())
+    assert dealt is not None, "a run that is feasible has rows"
+    rows, layout = dealt.shards.training[0].dataset, current_layout()
+    missing = [version for version in {dealt.mapped.version, rows.version} if not layout.dataset(version).exists()]
+    undealt = not all(
+        layout.shard(shard.party, shard.partition, shard.dataset.version).exists() for shard in dealt.shards.all
     )
     return expect(
         plan,
-        dealt,
+        rows,
         measure_speeds(),
         to_store=len(missing) + undealt,
         limit=kept_memory(),
         new_root=not has_databases(layout.root),
-        mapped=shards is not None and _are_mapped(plan, shards.all),
+        mapped=_are_mapped(plan, dealt.shards.all),
     )
 
 
@@ -295,19 +293,13 @@ def _check_parts(config: TrainingConfig, dataset: DatasetRef, faults: _Faults) -
     if resolved is None:
         return
     faults.of(lambda: resolve(bare.model_copy(update={"dimension": config.dimension}), dataset))
-    if config.epsilon is None and any(lookup(part.kind, part.name).budgets for part in _noisy(resolved)):
-        faults.of(lambda: _missing_budget(resolved))
+    noisy = [part for name, part in resolved.parts.items() if name in ("projection", "trainer")]
+    if config.epsilon is None and any(lookup(part.kind, part.name).budgets for part in noisy):
+        missing = ParameterError(f"{resolved.name} draws noise: give a total budget, for example --epsilon 1")
+        faults.found.setdefault(str(missing), missing)
     for field, value in config.parameters.items():
         if not field.startswith("partition."):
             faults.of(lambda field=field, value=value: _check_parameter(bare, dataset, field, value))  # type: ignore[misc]  # bound now
-
-
-def _noisy(resolved: Resolved) -> list[AlgorithmSpec]:
-    return [part for name, part in resolved.parts.items() if name in ("projection", "trainer")]
-
-
-def _missing_budget(resolved: Resolved) -> None:
-    raise ParameterError(f"{resolved.name} draws noise: give a total budget, for example --epsilon 1")
 
 
 def _check_parameter(config: TrainingConfig, dataset: DatasetRef, field: str, value: object) -> None:

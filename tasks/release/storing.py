@@ -19,7 +19,7 @@ from storage.errors import RefusedError
 from storage.journal import Journal
 from storage.refs import ReleaseRef
 from tasks.accounts.budget import open_ledger
-from tasks.planning.fields import Json
+from tasks.planning.configuration import Json
 from tasks.planning.plans import PlannedCombination, PlannedRelease
 from tasks.runtime.settings import current_layout
 from tasks.runtime.stores import open_releases
@@ -72,13 +72,14 @@ def is_stored(key: str) -> bool:
     return open_releases().exists(key)
 
 
-def stored_release(release: PlannedRelease) -> ReleaseRef | None:
+def stored_release(planned: PlannedRelease | PlannedCombination) -> ReleaseRef | None:
     """Return the reference of a release that is stored: the first stored copy is the release."""
-    store, key = open_releases(), release.key
+    store, key = open_releases(), planned.key
     if not store.exists(key):
         return None
     manifest, _ = store.read(key)
-    return ReleaseRef(key=key, kind=manifest["artefact"], party=release.owner)
+    owner = planned.owner if isinstance(planned, PlannedRelease) else "server"
+    return ReleaseRef(key=key, kind=manifest["artefact"], party=owner)
 
 
 def require_sent(

@@ -1,4 +1,4 @@
-"""The engine under a root: Prefect's and MLflow's settings and databases, and the embedded Prefect server.
+"""The engine under a root: Prefect's and MLflow's settings and databases, its servers, their secret, their processes.
 
 Prefect reads its settings when it is imported, so this module imports neither it nor MLflow at its top level.
 """
@@ -6,33 +6,216 @@ Prefect reads its settings when it is imported, so this module imports neither i
 from __future__ import annotations
 
 import atexit
+import contextlib
+import fcntl
+import gc
 import hashlib
+import hmac
 import http.client
 import importlib.metadata
+import json
 import logging
 import os
+import secrets
 import select
+import shutil
 import socket
+import stat
+import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from storage.atomic import writing
-from storage.errors import StorageError
+from storage.atomic import write_bytes, write_once, writing
+from storage.errors import SecretError, StorageError
 from storage.layout import Layout
-from tasks.runtime import engine_process
-from tasks.runtime.credentials import Credentials, credentials, use_own_server
-from tasks.runtime.databases import recorded_server
-from tasks.runtime.permissions import keep_private
-from tasks.runtime.processes import LeashedProcess
-from tasks.runtime.settings import EMBEDDED_VARIABLE, current_root
-from tasks.runtime.tracking_server import has_own_database, own_database, require_server
+from tasks.runtime import engine_process, leash
+from tasks.runtime.settings import (
+    EMBEDDED_VARIABLE,
+    MLFLOW_VARIABLE,
+    current_root,
+    has_own_database,
+    keep_private,
+    own_database,
+    recorded_server,
+    recorded_servers,
+    require_server,
+    restoring,
+)
+
+_LOG_LIMIT = 1_000_000
+
+
+class LeashedProcess:
+    """A command that ends, with its process group, when this process does.
+
+    Parameters
+    ----------
+    command : sequence of str
+    log : Path
+        Where its output goes, behind what is there; begun anew beyond a megabyte.
+    environment : mapping of str to str
+        The whole of it.
+    pass_fds : tuple of int
+        Open files that the command gets.
+
+    Raises
+    ------
+    storage.errors.StorageError
+        If the log cannot be written.
+    """
+
+    def __init__(
+        self, command: Sequence[str], log: Path, environment: Mapping[str, str], pass_fds: tuple[int, ...] = ()
+    ) -> None:
+        self.log = log
+        with writing(log), os.fdopen(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as output:
+            if output.tell() > _LOG_LIMIT:
+                output.truncate(0)
+            self._logged_from = output.tell()
+            self._process = subprocess.Popen(
+                # Isolated and without site packages: it needs neither, and starts in a few milliseconds.
+                [sys.executable, "-I", "-S", leash.__file__, *command],
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=dict(environment),
+                pass_fds=pass_fds,
+                # Ctrl-C reaches the whole terminal; the order of stopping is this process's to choose.
+                start_new_session=True,
+            )
+
+    def exit_code(self) -> int | None:
+        """Return the command's exit code, or None while it runs."""
+        return self._process.poll()
+
+    def wait(self, seconds: float | None = None) -> int:
+        """Wait for the command to end by itself; return its exit code.
+
+        Raises
+        ------
+        subprocess.TimeoutExpired
+            If it takes longer.
+        """
+        return self._process.wait(seconds)
+
+    def logged(self) -> list[str]:
+        """Return the lines that it has written and that are not empty."""
+        with self.log.open("rb") as file:
+            file.seek(self._logged_from)
+            return [line for line in file.read().decode(errors="replace").splitlines() if line.strip()]
+
+    def trim_log(self) -> None:
+        """Put a log aside that has grown beyond the limit, the one that was aside before it going.
+
+        It is copied and cut, not renamed: the command has it open for appending.
+        """
+        with contextlib.suppress(OSError):
+            if self.log.stat().st_size > _LOG_LIMIT:
+                shutil.copyfile(self.log, self.log.with_name(f"{self.log.name}.1"))
+                os.truncate(self.log, 0)
+                self._logged_from = 0
+
+    def stop(self) -> None:
+        """End it, as the end of this process would: SIGTERM, and after a while SIGKILL to its group."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
+        try:
+            self._process.wait(leash.GRACE_SECONDS + 10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+USER = "unitball"
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """Name and password of a root's services, one for all of them.
+
+    The password never shows itself (``repr`` leaves it out); it is handed to processes in their environment, which
+    only their own user can read, and never on a command line.
+    """
+
+    password: str = field(repr=False)
+
+    @property
+    def basic(self) -> str:
+        """Name and password as basic authentication joins them; Prefect's page asks for it in this form."""
+        return f"{USER}:{self.password}"
+
+    def derived(self, purpose: str) -> str:
+        """Return a key for one purpose that does not reveal the password."""
+        return hmac.digest(self.password.encode(), purpose.encode(), "sha256").hex()
+
+
+def credentials_file(root: Path) -> Path:
+    """Return the file that holds a root's secret: one line, ``unitball:<password>``."""
+    return Layout(root).private / "services.secret"
+
+
+def _fresh() -> bytes:
+    return f"{USER}:{secrets.token_urlsafe(32)}\n".encode()
+
+
+def credentials(root: Path) -> Credentials:
+    """Return the credentials of a root's services; made at first use.
+
+    Raises
+    ------
+    storage.errors.SecretError
+        If others than the owner can reach the file, or it is not of its form.
+    storage.errors.StorageError
+        If the root cannot be written.
+    """
+    path = credentials_file(root)
+    if not path.exists():
+        write_once(path, _fresh())
+    try:
+        with path.open("rb") as file:
+            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+            text = file.read(1000).decode(errors="replace").strip()
+    except OSError as error:
+        raise SecretError(f"cannot read {path}: {error.strerror}; its owner must be able to read it") from error
+    if mode & 0o077:
+        raise SecretError(
+            f"{path} has mode {mode:04o}: others than its owner can reach it; "
+            f"run: chmod 600 {path} && unitball secret rotate"
+        )
+    name, _, password = text.partition(":")
+    if name != USER or len(password) < 20 or not password.isprintable():
+        raise SecretError(f"{path} is damaged (its content is not shown); run: unitball secret rotate")
+    return Credentials(password)
+
+
+def rotate_credentials(root: Path) -> Path:
+    """Give a root's services a new secret and return its file; what already runs keeps the old one until it ends.
+
+    Raises
+    ------
+    storage.errors.StorageError
+        If the root cannot be written.
+    """
+    path = credentials_file(root)
+    write_bytes(path, _fresh(), mode=0o600)
+    return path
+
+
+def use_own_server(root: Path) -> None:
+    """Let this process's Prefect show the secret where ``PREFECT_API_URL`` is the root's own server, and only there."""
+    address = os.environ.get("PREFECT_API_URL")
+    if address and address == recorded_servers(root).get("prefect"):
+        os.environ.setdefault("PREFECT_API_AUTH_STRING", credentials(root).basic)
+
 
 STARTUP_SECONDS = 120
+_SERVER_PASSWORD = "PREFECT_SERVER_API_AUTH_STRING"
 
 # Nothing is sent anywhere, and the console stays the command's own; what a user has set is left alone.
 _QUIET = {
@@ -124,7 +307,7 @@ def _own_server_wanted() -> bool:
 
 
 def _start(
-    root: Path, arguments: Sequence[str], settings: Mapping[str, str], *, fd: int | None = None
+    root: Path, asked: Mapping[str, object], settings: Mapping[str, str], *, fd: int | None = None
 ) -> LeashedProcess:
     """Start one of the engine's own processes."""
     home = Layout(root).prefect
@@ -133,7 +316,7 @@ def _start(
     for name in ("PREFECT_API_URL", "PREFECT_API_AUTH_STRING", EMBEDDED_VARIABLE):
         environment.pop(name, None)
     # -P: the folder of the script must not come first on the import path, its modules bear common names.
-    command = [sys.executable, "-P", engine_process.__file__, "--workplace", str(home), *arguments]
+    command = [sys.executable, "-P", engine_process.__file__, json.dumps({"workplace": str(home), **asked})]
     process = LeashedProcess(command, home / "engine.log", environment, () if fd is None else (fd,))
     atexit.register(process.stop)
     return process
@@ -185,15 +368,14 @@ def wait_for_server(address: tuple[str, int], process: LeashedProcess) -> None:
 _servers: dict[Path, LeashedProcess] = {}
 
 
-def _database_arguments(root: Path, needs: _Needs) -> tuple[list[str], list[str]]:
-    layout = Layout(root)
+def _missing_databases(root: Path, needs: _Needs) -> tuple[dict[str, object], dict[str, object]]:
+    """Return what to ask the engine's processes for: Prefect's database, MLflow's."""
+    prefect: dict[str, object] = {"prefect": str(prefect_database(root)), "prefect_mark": _mark("prefect")}
+    mlflow: dict[str, object] = {"mlflow": str(Layout(root).mlflow_database), "mlflow_mark": _mark("mlflow")}
+    mlflow["artifacts"] = str(Layout(root).artifacts)
     if recorded_server(root) is not None:
-        move = ["--mlflow-server", "--mlflow", str(layout.mlflow_database), "--artifacts", str(layout.artifacts)]
-        return (["--prefect-server"] if needs.prefect else []), (move if needs.mlflow else [])
-    prefect = ["--prefect", str(prefect_database(root)), "--prefect-mark", str(_mark("prefect"))]
-    mlflow = ["--mlflow", str(layout.mlflow_database), "--mlflow-mark", str(_mark("mlflow"))]
-    mlflow += ["--artifacts", str(layout.artifacts)]
-    return (prefect if needs.prefect else []), (mlflow if needs.mlflow else [])
+        prefect, mlflow = {"prefect_server": True}, {**mlflow, "mlflow_server": True}
+    return (prefect if needs.prefect else {}), (mlflow if needs.mlflow else {})
 
 
 def prepare_databases(root: Path) -> None:
@@ -213,8 +395,7 @@ def prepare_databases(root: Path) -> None:
     _use_environment(root)
     # A server's databases may have been restored from a dump of an older version: what is there already costs little.
     needs = _Needs.of(root) if recorded_server(root) is None else _Needs(prefect=True, mlflow=True)
-    parts = [arguments for arguments in _database_arguments(root, needs) if arguments]
-    for process in [_start(root, arguments, {}) for arguments in parts]:
+    for process in [_start(root, asked, {}) for asked in _missing_databases(root, needs) if asked]:
         _finish(process)
 
 
@@ -223,7 +404,7 @@ def prepare_tracking(root: Path) -> None:
 
     Raises
     ------
-    tasks.runtime.tracking_server.TrackingError
+    tasks.runtime.settings.TrackingError
         If a server was named and refuses.
     storage.errors.StorageError
         If the root cannot be written.
@@ -237,11 +418,7 @@ def prepare_tracking(root: Path) -> None:
     if not _Needs.of(root).mlflow:
         return
     _usable(root)
-    _finish(_start(root, _database_arguments(root, _Needs(prefect=False, mlflow=True))[1], {}))
-
-
-def _authentication(secret: Credentials) -> dict[str, str]:
-    return {"PREFECT_SERVER_API_AUTH_STRING": secret.basic}
+    _finish(_start(root, _missing_databases(root, _Needs(prefect=False, mlflow=True))[1], {}))
 
 
 def start_server(root: Path, listener: socket.socket, settings: Mapping[str, str]) -> LeashedProcess:
@@ -259,8 +436,8 @@ def start_server(root: Path, listener: socket.socket, settings: Mapping[str, str
     settings : mapping of str to str
         Prefect's settings as environment variables.
     """
-    arguments = ["--whole", "--socket", str(listener.fileno())]
-    return _start(root, arguments, {**_authentication(credentials(root)), **settings}, fd=listener.fileno())
+    asked = {"socket": listener.fileno(), "whole": True}
+    return _start(root, asked, {_SERVER_PASSWORD: credentials(root).basic, **settings}, fd=listener.fileno())
 
 
 def _usable(root: Path) -> Path:
@@ -273,6 +450,22 @@ def _usable(root: Path) -> Path:
     with writing(root), tempfile.NamedTemporaryFile(dir=Layout(root).prefect, prefix=".probe-"):
         pass
     return root
+
+
+def _import_ahead() -> None:
+    """Import what a run needs. What is imported stays: looking for garbage in it costs a sixth of the time."""
+    gc.disable()
+    try:
+        # First, because it walks every module that is there.
+        import skops.io  # noqa: F401 - imported ahead of its use
+
+        # isort: split
+        import mlflow.sklearn
+        import mlflow.store.tracking.sqlalchemy_store  # noqa: F401 - imported ahead of its use
+        import prefect  # noqa: F401 - imported ahead of its use
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def prepare_engine(root: Path) -> None:
@@ -304,24 +497,18 @@ def prepare_engine(root: Path) -> None:
     if root in _servers and _servers[root].exit_code() is None:
         return
     secret = credentials(root)
-    prefect_part, mlflow_part = _database_arguments(root, _Needs.of(root))
+    prefect_part, mlflow_part = _missing_databases(root, _Needs.of(root))
     # The port is bound here and handed over, so that nobody else can answer there and be shown the secret.
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = listener.getsockname()[:2]
-        arguments = [*prefect_part, "--socket", str(listener.fileno())]
-        settings = {**_EMBEDDED_SERVER, **_authentication(secret)}
-        server = _start(root, arguments, settings, fd=listener.fileno())
+        asked = {**prefect_part, "socket": listener.fileno(), "whole": False}
+        settings = {**_EMBEDDED_SERVER, _SERVER_PASSWORD: secret.basic}
+        server = _start(root, asked, settings, fd=listener.fileno())
     migration = _start(root, mlflow_part, {}) if mlflow_part and has_own_database(root) else None
     os.environ["PREFECT_API_URL"] = os.environ[EMBEDDED_VARIABLE] = f"http://127.0.0.1:{address[1]}/api"
     os.environ["PREFECT_API_AUTH_STRING"] = secret.basic
-    # The imports take as long as the server's start and can go beside it; this one walks every module before it.
-    import skops.io  # noqa: F401 - imported ahead of its use
-
-    # isort: split
-    import mlflow.sklearn
-    import mlflow.store.tracking.sqlalchemy_store  # noqa: F401 - imported ahead of its use
-    import prefect  # noqa: F401 - imported ahead of its use
-
+    # The imports take as long as the server's start and can go beside it.
+    _import_ahead()
     # At exit the last events are sent within a second or two; that they are still on their way is no warning.
     logging.getLogger("EventsWorker").setLevel(logging.ERROR)
     if migration is not None:
@@ -353,3 +540,84 @@ def quick_flows() -> Iterator[None]:
     changed = {PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None} if embedded else {}
     with marked_runs(current_root()), temporary_settings(updates=changed):
         yield
+
+
+_ATTEMPTS, _PAUSE = 20, 0.05
+
+
+def _lock_file(root: Path) -> Path:
+    return Layout(root).prefect / ".lock-served"
+
+
+@contextmanager
+def being_served(root: Path) -> Iterator[None]:
+    """Hold the lock that says that this process serves a root; the kernel drops it with the process.
+
+    Raises
+    ------
+    StorageError
+        If another process serves it.
+    """
+    with _lock_file(root).open("ab") as file:
+        for attempt in range(_ATTEMPTS):
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                # Whoever looks holds it, shared, for an instant.
+                if attempt == _ATTEMPTS - 1:
+                    where = ", ".join(sorted(recorded_servers(root).values())) or "by a process that is starting"
+                    raise StorageError(
+                        f"{root} is being served already ({where}): stop that first, or name another --root"
+                    ) from None
+                time.sleep(_PAUSE)
+        yield
+
+
+def running_servers(root: Path) -> dict[str, str]:
+    """Return the addresses of the servers of a root that is being served now: ``prefect`` (its API) and ``mlflow``.
+
+    What a killed process has noted down is not among them: its ports may be anybody's, and whoever answers there must
+    not be shown the secret. The process that holds the lock keeps Prefect's port open as long.
+    """
+    try:
+        with _lock_file(root).open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return {}
+    except BlockingIOError:
+        return recorded_servers(root)
+    return {}
+
+
+@contextmanager
+def on_running_server(root: Path) -> Iterator[bool]:
+    """Run flows of this process on the Prefect server of a root that is being served; yield whether there is one.
+
+    Where ``PREFECT_API_URL`` is set, that server is the user's choice and is left alone.
+    """
+    found = {} if os.environ.get("PREFECT_API_URL") else running_servers(root)
+    if "prefect" not in found:
+        yield False
+        return
+    keep_quiet()
+    from prefect.settings import (
+        PREFECT_API_AUTH_STRING,
+        PREFECT_API_URL,
+        PREFECT_LOCAL_STORAGE_PATH,
+        PREFECT_RESULTS_DEFAULT_SERIALIZER,
+        temporary_settings,
+    )
+
+    # Results are references and belong to this root, whoever serves the API.
+    changed = {
+        PREFECT_API_URL: found["prefect"],
+        PREFECT_API_AUTH_STRING: credentials(root).basic,
+        PREFECT_LOCAL_STORAGE_PATH: Layout(root).prefect / "results",
+        PREFECT_RESULTS_DEFAULT_SERIALIZER: "json",
+    }
+    # Where pages link to.
+    linked = {"PREFECT_API_URL": found["prefect"], MLFLOW_VARIABLE: found.get("mlflow", "")}
+    with restoring(*linked), temporary_settings(updates=changed):
+        os.environ.update({name: value for name, value in linked.items() if value})
+        yield True

@@ -5,8 +5,9 @@ Run by file name, so that it needs nothing but Prefect and MLflow and no import 
 
 from __future__ import annotations
 
-import argparse
 import fcntl
+import gc
+import json
 import os
 import socket
 import sqlite3
@@ -274,39 +275,33 @@ def serve(descriptor: int, *, whole: bool) -> None:
     address = url.get_secret_value()
     files = address.startswith("sqlite")
     database = WaitingSqlite(connection_url=address) if files else provide_database_interface().database_config
+    gc.freeze()
+    gc.enable()
     with socket.socket(fileno=descriptor) as listener, temporary_database_config(database):
         server.run(sockets=[listener])
 
 
 def main() -> None:
-    """Make the databases that are asked for, then serve if a socket is given."""
+    """Make the databases that are asked for, in JSON, then serve if a socket is given."""
     os.umask(0o077)
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--workplace", type=Path, required=True)
-    parser.add_argument("--prefect", type=Path)
-    parser.add_argument("--prefect-mark", type=int)
-    parser.add_argument("--mlflow", type=Path)
-    parser.add_argument("--mlflow-mark", type=int)
-    parser.add_argument("--prefect-server", action="store_true")
-    parser.add_argument("--mlflow-server", action="store_true")
-    parser.add_argument("--artifacts", type=Path)
-    parser.add_argument("--socket", type=int)
-    parser.add_argument("--whole", action="store_true")
-    arguments = parser.parse_args()
-    if arguments.prefect:
-        make_database(arguments.prefect, arguments.prefect_mark, arguments.workplace, migrate_prefect)
-    if arguments.prefect_server:
+    # Nearly all that is made until requests come is modules, which stay.
+    gc.disable()
+    asked = json.loads(sys.argv[1])
+    workplace = Path(asked["workplace"])
+    if "prefect" in asked:
+        make_database(Path(asked["prefect"]), asked["prefect_mark"], workplace, migrate_prefect)
+    if "prefect_server" in asked:
         with _locked_on_server(os.environ["PREFECT_SERVER_DATABASE_CONNECTION_URL"]):
             upgrade_prefect()
-    if arguments.mlflow_server:
+    if "mlflow_server" in asked:
         url = os.environ["MLFLOW_BACKEND_STORE_URI"]
         with _locked_on_server(url):
-            upgrade_mlflow(url, arguments.artifacts, arguments.mlflow)
-    elif arguments.mlflow:
-        migrate = partial(migrate_mlflow, artifacts=arguments.artifacts)
-        make_database(arguments.mlflow, arguments.mlflow_mark, arguments.workplace, migrate)
-    if arguments.socket is not None:
-        serve(arguments.socket, whole=arguments.whole)
+            upgrade_mlflow(url, Path(asked["artifacts"]), Path(asked["mlflow"]))
+    elif "mlflow" in asked:
+        migrate = partial(migrate_mlflow, artifacts=Path(asked["artifacts"]))
+        make_database(Path(asked["mlflow"]), asked["mlflow_mark"], workplace, migrate)
+    if "socket" in asked:
+        serve(asked["socket"], whole=asked["whole"])
         sys.stderr.flush()
         sys.stdout.flush()
         # All is on disk; unwinding the interpreter would only cost another second.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
@@ -14,8 +15,7 @@ from pydantic import AwareDatetime, BaseModel, Field
 
 from storage.atomic import locked_directory
 from storage.layout import Layout
-from tasks.runtime.credentials import use_own_server
-from tasks.runtime.running_server import running_servers
+from tasks.runtime.engine import running_servers, use_own_server
 from tasks.runtime.settings import EMBEDDED_VARIABLE, current_root
 
 FILE_BYTES = 2_000_000
@@ -68,7 +68,7 @@ def log_event(
         details=dict(details or {}),
     )
     path = events_file(current_root())
-    try:
+    with suppress(OSError):
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         # One writer at a time: a line is never cut, and nobody appends to a file that was just put aside.
         with locked_directory(path.parent):
@@ -76,8 +76,6 @@ def log_event(
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
             with os.fdopen(descriptor, "ab") as file:
                 file.write(line.model_dump_json(exclude_none=True).encode() + b"\n")
-    except OSError:
-        return
 
 
 def _run() -> str | None:

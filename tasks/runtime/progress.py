@@ -44,6 +44,11 @@ def say(stage: str, label: str, share: float | None = None) -> None:
         listener(stage, label, share)
 
 
+def say_runs(done: int, of: int) -> None:
+    """Tell the listeners how many of how many runs are done."""
+    say("runs", f"{done:,} of {of:,}", done / of)
+
+
 @dataclass(frozen=True)
 class Counted(Iterable[_T]):
     """Blocks of rows that are counted whenever they are read.

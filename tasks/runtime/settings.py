@@ -1,22 +1,267 @@
-"""Where state lives: one root folder that holds everything Unitball, MLflow and the embedded Prefect keep."""
+"""Where state lives: the root folder, its databases, the MLflow that its runs go to, and who can reach them."""
 
 from __future__ import annotations
 
 import ipaddress
 import json
+import logging
 import math
 import os
+import re
+import stat
+import tempfile
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
 
 from storage.atomic import write_bytes, writing
 from storage.errors import InputError, StorageError
 from storage.layout import Layout
-from tasks.runtime.databases import recorded_server
-from tasks.runtime.permissions import check_permissions, keep_private, take_empty_folder
-from tasks.runtime.tracking_server import server_address
+
+_warned: set[Path] = set()
+
+
+def keep_private() -> None:
+    """Let what this process writes from now on be its user's alone: files 0600, folders 0700."""
+    os.umask(0o077)
+
+
+def use_own_temporary_folder(layout: Layout) -> None:
+    """Let this process and its children keep temporary files below the root.
+
+    Prefect's runner works in a folder of one fixed name in the shared one, which the first user that runs one owns.
+    """
+    folder = layout.prefect / "temporary"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    os.environ["TMPDIR"] = tempfile.tempdir = str(folder)
+
+
+def check_permissions(layout: Layout) -> None:
+    """Refuse a root with private rows that others can enter; warn, once a process, of another that they can.
+
+    Raises
+    ------
+    storage.errors.InputError
+        With the command that mends it.
+    """
+    mode = stat.S_IMODE(layout.root.stat().st_mode)
+    if not mode & 0o077:
+        return
+    message = f"{layout.root} has mode {mode:04o}: others than its owner can reach it; run: chmod -R go= {layout.root}"
+    # Fingerprints are kept of private rows only.
+    if any(layout.datasets.glob("*/fingerprints.npy")):
+        raise InputError(f"{message} (it holds private rows)")
+    if layout.root not in _warned:
+        _warned.add(layout.root)
+        logging.getLogger(__name__).warning("%s", message)
+
+
+@contextmanager
+def restoring(*beginnings: str) -> Iterator[None]:
+    """Put back afterwards what the variables whose names begin so were before, unset ones included.
+
+    The environment is the process's.
+    """
+    before = {name: value for name, value in os.environ.items() if name.startswith(beginnings)}
+    try:
+        yield
+    finally:
+        for name in [name for name in os.environ if name.startswith(beginnings) and name not in before]:
+            del os.environ[name]
+        os.environ |= before
+
+
+PARTS = ("prefect", "mlflow", "mlflow_users", "ledger")
+_PREFIX = re.compile(r"[a-z][a-z0-9_]{0,40}")
+
+
+@dataclass(frozen=True, slots=True)
+class DatabaseServer:
+    """A PostgreSQL server and the prefix of a root's databases on it.
+
+    Parameters
+    ----------
+    url : str
+        ``postgresql://user@host:port/prefix``; the prefix is ``unitball`` where none is given. It may hold a password
+        and does not show itself.
+
+    Raises
+    ------
+    storage.errors.InputError
+        If the URL is of another kind, or the prefix is no name.
+    """
+
+    url: str = field(repr=False)
+
+    def __post_init__(self) -> None:
+        parts = self._parts
+        if parts.scheme not in ("postgresql", "postgres"):
+            raise InputError(
+                f"the database URL begins with {parts.scheme or 'no scheme'!r}; give postgresql://user@host:port/prefix"
+            )
+        if not _PREFIX.fullmatch(self.prefix):
+            raise InputError(
+                f"databases cannot be named {self.prefix!r}: the URL's path is the prefix of their names, 1 to 41 "
+                "small letters, digits and '_', beginning with a letter"
+            )
+
+    @property
+    def _parts(self) -> SplitResult:
+        try:
+            return urlsplit(self.url)
+        except ValueError:
+            raise InputError("the database URL cannot be read; give postgresql://user@host:port/prefix") from None
+
+    @property
+    def prefix(self) -> str:
+        """What the names of the databases begin with."""
+        return self._parts.path.strip("/") or "unitball"
+
+    @property
+    def user(self) -> str:
+        """The user that the URL names, empty where it names none."""
+        return unquote(self._parts.username or "")
+
+    @property
+    def shown(self) -> str:
+        """The URL without a user or password, for people."""
+        return f"postgresql://{self._parts.netloc.rpartition('@')[2]}/{self.prefix}"
+
+    def name(self, part: str) -> str:
+        """Return the name of one database."""
+        return f"{self.prefix}_{part}"
+
+    def database(self, part: str, driver: str = "psycopg") -> str:
+        """Return SQLAlchemy's URL of one database; it may hold the password."""
+        return self.of_name(self.name(part), driver)
+
+    def of_name(self, name: str, driver: str = "psycopg") -> str:
+        """Return SQLAlchemy's URL of any database of the server."""
+        # By hand: where there is no host, urlunsplit leaves "//" out.
+        query = f"?{self._parts.query}" if self._parts.query else ""
+        return f"postgresql+{driver}://{self._parts.netloc}/{name}{query}"
+
+
+def _file(root: Path) -> Path:
+    return Layout(root).private / "database.url"
+
+
+def recorded_server(root: Path) -> DatabaseServer | None:
+    """Return the server that holds a root's databases, None where they are files under the root.
+
+    Raises
+    ------
+    storage.errors.StorageError
+        If what says so cannot be read.
+    """
+    try:
+        return DatabaseServer(_file(root).read_text().strip())
+    except (FileNotFoundError, NotADirectoryError):
+        # A root that cannot be there has no record either; whoever writes there says so.
+        return None
+    except OSError as error:
+        raise StorageError(f"cannot read {_file(root)}: {error.strerror}; its owner must be able to read it") from error
+
+
+def record_server(root: Path, server: DatabaseServer) -> None:
+    """Note where a root's databases are, for its owner alone."""
+    write_bytes(_file(root), f"{server.url}\n".encode(), mode=0o600)
+
+
+_VARIABLE = "MLFLOW_TRACKING_URI"
+# Once, without MLflow's minutes of trying again: somebody waits for an answer.
+_AT_ONCE = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0", "MLFLOW_HTTP_REQUEST_TIMEOUT": "20"}
+_GLOBAL = threading.RLock()
+# Where MLflow's own functions point, and pointed before, while one root is worked on within another.
+_POINTED: list[str] = []
+
+
+class TrackingError(StorageError):
+    """The MLflow server that was named does not answer, or refuses this user."""
+
+
+def own_database(root: Path) -> str:
+    """Return the address of a root's own MLflow database; on a server it may hold a password."""
+    server = recorded_server(root)
+    return f"sqlite:///{Layout(root).mlflow_database}" if server is None else server.database("mlflow")
+
+
+def tracking_uri(root: Path) -> str:
+    """Return where the runs of a root go: ``MLFLOW_TRACKING_URI``, or the root's own database."""
+    # Not while MLflow is pointed elsewhere: it sets the variable itself for that moment.
+    with _GLOBAL:
+        return os.environ.get(_VARIABLE) or own_database(root)
+
+
+def has_own_database(root: Path) -> bool:
+    """Whether the runs of a root go to its own database."""
+    return tracking_uri(root) == own_database(root)
+
+
+def server_address() -> str | None:
+    """Return the address of the server that was named, without a user or password in it; None where there is none."""
+    parts = urlsplit(os.environ.get(_VARIABLE, ""))
+    if parts.scheme not in ("http", "https"):
+        return None
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2])).rstrip("/")
+
+
+@contextmanager
+def use_tracking_uri(root: Path) -> Iterator[None]:
+    """Point MLflow's own functions to where the runs of a root go, for this thread alone, and back afterwards."""
+    with _GLOBAL:
+        _POINTED.append(tracking_uri(root))
+        try:
+            _point(_POINTED[-1])
+            yield
+        finally:
+            _POINTED.pop()
+            _point(_POINTED[-1] if _POINTED else os.environ.get(_VARIABLE))
+
+
+def _point(uri: str | None) -> None:
+    """Point MLflow's own functions to an address, or nowhere, and keep ``MLFLOW_TRACKING_URI`` as the user has it.
+
+    MLflow puts the address into its variable, too, where whoever looks meanwhile (another root that is worked on
+    within, another thread, a process that starts) would take it for the user's choice, and might put it back for good.
+    """
+    import mlflow
+
+    with restoring(_VARIABLE):
+        mlflow.set_tracking_uri(uri)
+
+
+def require_server(root: Path) -> None:
+    """Ask the server that was named whether it lets this user in, so that a run that cannot be logged never begins.
+
+    Raises
+    ------
+    TrackingError
+        If it does not answer or refuses, naming the variables to set.
+    """
+    from mlflow import MlflowClient
+    from mlflow.exceptions import MlflowException
+
+    with _GLOBAL, restoring(*_AT_ONCE):
+        os.environ.update(_AT_ONCE)
+        try:
+            MlflowClient(tracking_uri=tracking_uri(root)).search_experiments(max_results=1)
+        except MlflowException as error:
+            raise refusal(error) from error
+
+
+def refusal(error: Exception) -> TrackingError:
+    """Return what a server has refused, in one line without secrets."""
+    address = server_address() or _VARIABLE
+    said = " ".join(str(error).replace(os.environ.get(_VARIABLE, address).rstrip("/"), address).split())
+    return TrackingError(
+        f"MLflow at {address} refuses: {said:.300}; check {_VARIABLE}, MLFLOW_TRACKING_USERNAME and "
+        f"MLFLOW_TRACKING_PASSWORD, or unset {_VARIABLE} to log under the root"
+    )
+
 
 ROOT_VARIABLE = "UNITBALL_ROOT"
 LEDGER_VARIABLE = "UNITBALL_LEDGER"
@@ -46,16 +291,11 @@ def isolated_root(root: Path) -> Iterator[None]:
 
     The environment belongs to the whole process, so no other thread may work on a root meanwhile.
     """
-    before = {name: value for name, value in os.environ.items() if name.startswith(("UNITBALL_", "MLFLOW_"))}
-    for name in before:
-        del os.environ[name]
-    os.environ |= {ROOT_VARIABLE: str(root), MARK_VARIABLE: str(root.with_name(f"{root.name}-marks"))}
-    try:
-        yield
-    finally:
+    with restoring("UNITBALL_", "MLFLOW_"):
         for name in [name for name in os.environ if name.startswith(("UNITBALL_", "MLFLOW_"))]:
             del os.environ[name]
-        os.environ |= before
+        os.environ |= {ROOT_VARIABLE: str(root), MARK_VARIABLE: str(root.with_name(f"{root.name}-marks"))}
+        yield
 
 
 def current_layout() -> Layout:
@@ -71,7 +311,9 @@ def current_layout() -> Layout:
     keep_private()
     layout = Layout(current_root())
     with writing(layout.root):
-        take_empty_folder(layout.root)
+        # An empty folder is about to become a root, and its owner's alone.
+        if layout.root.is_dir() and not any(layout.root.iterdir()):
+            layout.root.chmod(0o700)
     layout.prepare()
     check_permissions(layout)
     return layout
@@ -155,16 +397,19 @@ def query_seconds() -> float:
 
 def mlflow_page(run_id: str) -> str:
     """Return the address of a run's page: on a server that was named, at ``UNITBALL_MLFLOW_URL``, or as usual."""
-    address = server_address() or os.environ.get(MLFLOW_VARIABLE, "http://127.0.0.1:5000")
+    usual = f"http://127.0.0.1:{os.environ.get('UNITBALL_MLFLOW_PORT') or 5000}"
+    served = os.environ.get(MLFLOW_VARIABLE) or recorded_servers(current_root()).get("mlflow", usual)
+    address = server_address() or served
     return f"{address.rstrip('/')}/#/runs/{run_id}"
 
 
 def flow_run_page(flow_run_id: str) -> str:
-    """Return the address of a flow run's page: beside ``PREFECT_API_URL``, or at Prefect's usual port of ours."""
+    """Return the address of a flow run's page: beside ``PREFECT_API_URL``, where the root is served, or as usual."""
     api = os.environ.get("PREFECT_API_URL")
-    # The embedded server has no pages and is gone afterwards; `make serve` shows its runs at the usual port.
+    # The embedded server has no pages and is gone afterwards; `unitball serve` shows its runs.
     if not api or api == os.environ.get(EMBEDDED_VARIABLE):
-        api = "http://127.0.0.1:4210/api"
+        usual = f"http://127.0.0.1:{os.environ.get('UNITBALL_PREFECT_PORT') or 4210}/api"
+        api = recorded_servers(current_root()).get("prefect", usual)
     return f"{api.rstrip('/').removesuffix('/api')}/runs/flow-run/{flow_run_id}"
 
 

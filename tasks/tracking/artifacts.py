@@ -19,7 +19,7 @@ from prefect.artifacts import (
 )
 
 from storage.refs import DatasetRef
-from tasks.accounts.budget import runs_left
+from tasks.accounts.budget import account_reading, runs_left
 from tasks.runtime.settings import mlflow_page
 from tasks.runtime.steps import observed_by
 from tasks.tracking.results import RunResult, is_limit, shown_metric, summary
@@ -63,6 +63,8 @@ def show_budget(dataset: DatasetRef, charged: dict[str, object]) -> None:
         {"what": "releases charged before", "value": _number(charged["already_charged"])},
     ]
     if dataset.private:
+        # What was charged before is not decided again.
+        charged = {**account_reading(dataset.account), **charged}
         named = {
             "epsilon spent before": charged.get("spent_before"),
             "epsilon spent after": charged.get("spent_after"),

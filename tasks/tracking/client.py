@@ -13,7 +13,7 @@ from storage.errors import InputError
 from storage.layout import Layout
 from tasks.runtime.engine import prepare_tracking
 from tasks.runtime.engine_process import locked
-from tasks.runtime.tracking_server import refusal, server_address, use_tracking_uri
+from tasks.runtime.settings import refusal, server_address, use_tracking_uri
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -54,7 +54,7 @@ def tracking_client(root: Path) -> Iterator[MlflowClient]:
 
     Raises
     ------
-    tasks.runtime.tracking_server.TrackingError
+    tasks.runtime.settings.TrackingError
         If the server that was named refuses something; what was released is stored, and logging it again is free.
     """
     prepare_tracking(root)

@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from dpalgos.accounting.calibration import allocate
 from dpalgos.errors import ParameterError
@@ -23,14 +23,19 @@ from tasks.release.rows import maps_of, rows_of
 from tasks.release.storing import read_release
 from tasks.runtime.stores import open_model_records
 from tasks.tracking.client import tracking_client
-from tasks.tracking.models import CHAMPION, Lineage, RegisteredModel, find_model, read_lineage, record_of
-from tasks.tracking.promotion import COMPARISON_TAG
+from tasks.tracking.models import (
+    CHAMPION,
+    COMPARISON_TAG,
+    Lineage,
+    RegisteredModel,
+    find_model,
+    read_lineage,
+    record_of,
+)
 
 
-class ComparisonRequest(BaseModel):
+class ComparisonRequest(BaseModel, frozen=True, extra="forbid"):
     """Which version to compare with the champion of its name, and what that may cost the held-out rows."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     model: Annotated[
         str,
@@ -56,7 +61,7 @@ class ComparisonRequest(BaseModel):
     ] = None
 
 
-class Comparison(BaseModel):
+class Comparison(BaseModel, frozen=True):
     """The outcome of a comparison.
 
     Attributes
@@ -71,8 +76,6 @@ class Comparison(BaseModel):
     epsilon : float or None
         What the comparison was charged; None where nothing was.
     """
-
-    model_config = ConfigDict(frozen=True)
 
     model: str
     version: str
@@ -97,10 +100,8 @@ class Comparison(BaseModel):
         )
 
 
-class Contest(BaseModel):
+class Contest(BaseModel, frozen=True, arbitrary_types_allowed=True):
     """A version and the champion of its name, with what they are made of."""
-
-    model_config = ConfigDict(frozen=True, arbitrary_types_allowed=True)
 
     challenger: RegisteredModel
     champion: RegisteredModel

@@ -1,30 +1,266 @@
-"""A finished run as MLflow shows it and as watchers are told of it."""
+"""A finished run as MLflow shows it, its model card among that, and as watchers are told of it."""
 
 from __future__ import annotations
 
 import dataclasses
+import importlib.metadata
+import json
+import math
+import shlex
 from functools import partial
 
+from dpalgos.accounting.composition import compose
 from dpalgos.calibration import Calibration
+from dpalgos.margins import is_measured
 from dpalgos.normalisation import RowMap
 from dpalgos.registry import lookup
+from dpalgos.validation import rounded_up
 from storage.datasets import declared_table
 from storage.encoder import TableEncoder
-from storage.refs import DatasetRef, ReleaseRef
+from storage.refs import DatasetRef
+from tasks.accounts.budget import budget_report, epsilon_of_person
 from tasks.datasets.description import find_dataset
 from tasks.planning.configuration import TrainingConfig
 from tasks.planning.plans import RunPlan
-from tasks.preparation.features import stored_map
-from tasks.preparation.mapping import row_map
+from tasks.preparation.mapping import row_map, stored_map
 from tasks.release.storing import read_release
 from tasks.runtime.events import Event, announce, dataset_resource
 from tasks.runtime.settings import current_layout, current_root, flow_run_page
-from tasks.tracking.cards import model_card
 from tasks.tracking.figures import figure_files
 from tasks.tracking.models import LINEAGE, lineage_of, registered_by
-from tasks.tracking.results import RunResult, append_result, epsilon_by_party, shown_metrics
+from tasks.tracking.results import (
+    Chained,
+    Proved,
+    RunResult,
+    append_result,
+    at_threshold,
+    by_class,
+    epsilon_by_party,
+    shown_metric,
+    shown_metrics,
+)
 from tasks.tracking.runs import DatasetInput, Entries, ModelReport, RunReport, track_run
 from tasks.tracking.sklearn_export import NotExportableError, to_sklearn
+
+_MOST_RECALLS = 10
+_ALWAYS_OUTSIDE = (
+    "the numbers of {several} and parties, names, parameters and times of runs, which are public",
+    "what is computed from the rows by anything but Unitball, and what somebody knows of a person from elsewhere",
+)
+
+
+def model_card(
+    config: TrainingConfig, dataset: DatasetRef, plan: RunPlan, result: RunResult, *, elsewhere: bool = False
+) -> str:
+    """Return the card of a run's model as Markdown; public numbers alone.
+
+    Parameters
+    ----------
+    config : TrainingConfig
+    dataset : DatasetRef
+    plan : RunPlan
+    result : RunResult
+    elsewhere : bool
+        Whether rows and accounts are those of parties of their own.
+    """
+    command = command_of(config)
+    if elsewhere:
+        command = command.replace("unitball train", "unitball federate --roster roster.yaml", 1)
+    parts = {
+        f"{dataset.name}.{result.algorithm}": _trained_on(config, dataset, plan, elsewhere=elsewhere),
+        "Guarantee": _guarantee(result) + _of_several(dataset, plan, result, 1 if elsewhere else _group(dataset)),
+        "Claim": _claim(result),
+        "Spent and left": _spent_elsewhere(result) if elsewhere else _spent(dataset, plan, result),
+        "How good it is": _measured(dataset, result),
+        "Not covered": "\n".join(f"- {one}" for one in _outside(dataset, result, 1 if elsewhere else _group(dataset))),
+        "Reproduce": f"    {command}\n\n{_versions(dataset, result)}",
+    }
+    return "\n\n".join(f"### {heading}\n\n{text}" for heading, text in parts.items() if text)
+
+
+def _trained_on(config: TrainingConfig, dataset: DatasetRef, plan: RunPlan, *, elsewhere: bool) -> str:
+    sizes = plan.rows()
+    kind = "" if config.partition == "own" or elsewhere else "simulated "
+    parties = "1 party" if len(sizes) == 1 else f"{len(sizes)} {kind}parties"
+    kept = f"{'private' if dataset.private else 'public'} data set {dataset.name} (account {dataset.account})"
+    if elsewhere:
+        kept = "study " + dataset.name + ", each with root and account of its own"
+    labels = f"{len(dataset.classes)} classes" if dataset.classes else "a number"
+    held_out = sum(plan.evaluations[0].setting.sizes) if plan.evaluations else 0
+    aside = f"; {held_out:,} {dataset.unit.several} were held out to measure it" if held_out else ""
+    chosen = f"\n\nChosen from public facts: {'; '.join(plan.reasons)}." if plan.reasons else ""
+    return (
+        f"Trained by `{plan.system}` on {sum(sizes.values()):,} {dataset.unit.several} of {parties} of the {kept}, "
+        f"trust {plan.trust}, to predict {labels}{aside}.{chosen}"
+    )
+
+
+def _guarantee(result: RunResult) -> str:
+    proved = result.proved
+    if proved is None:
+        return "None is proved: the model may reveal rows that it was trained on."
+    return (
+        f"{_sentence(proved)}\n\nPrecisely: {proved.statement()} for a {proved.unit}, {proved.neighbours}, "
+        f"{proved.numerics} numerics." + (f" Assumed: {'; '.join(proved.assumptions)}." if proved.assumptions else "")
+    )
+
+
+def _group(dataset: DatasetRef) -> int:
+    """Return how many rows one person has by the word of the account's owner."""
+    return budget_report(dataset.name)["group_size"]
+
+
+def _of_several(dataset: DatasetRef, plan: RunPlan, result: RunResult, group: int) -> str:
+    """Return what the guarantee is for somebody with several rows."""
+    if result.proved is None:
+        return ""
+    size = group if group > 1 else 5
+    loss = ""
+    if not dataset.person:
+        epsilon = epsilon_of_person(plan, size)
+        loss = f"ε = {rounded_up(epsilon, 3):g}" if math.isfinite(epsilon) else "no finite ε"
+        loss = f"for whom it is {loss} at δ = {plan.delta:g}"
+    return f"\n\n{dataset.unit.meaning(loss, size)}"
+
+
+def _sentence(proved: Proved) -> str:
+    """Return the definition of (epsilon, delta)-DP as a sentence about one row or person."""
+    factor = rounded_up(math.exp(min(proved.epsilon, 700.0)), 3)
+    other = f"{proved.unit} been absent"
+    if proved.neighbours != "replace-special":
+        other = f"{proved.unit} had other rows, or none" if proved.person else "row been another one"
+    rest = f", plus a remainder of {rounded_up(proved.delta, 2):g}" if proved.delta else ""
+    return (
+        "Whatever anybody may conclude from the model, and from all else that this run released, is at most "
+        f"{factor:g} times as probable as it would have been had any one {other}{rest}."
+    )
+
+
+def _claim(result: RunResult) -> str:
+    if result.claim is None:
+        return ""
+    flaw = f" It does not hold: {result.claim['flaw']}" if result.claim.get("flaw") else ""
+    sound = f" Sound counterpart: {result.sound_counterpart}." if result.sound_counterpart else ""
+    return f"{result.claim['statement']} ({result.claim['theorem']}).{flaw}{sound}"
+
+
+def _spent(dataset: DatasetRef, plan: RunPlan, result: RunResult) -> str:
+    if result.proved is None:
+        return ""
+    report = budget_report(dataset.name)
+    cap = report["cap"]
+    if cap is None:
+        cost = rounded_up(result.proved.epsilon, 4)
+        return f"This run would cost ε = {cost:g}; the rows are public, and no budget is kept of them."
+    run = max(compose(bill).epsilon(cap["delta"]) for bill in set(plan.bills().values())) if cap["delta"] else math.inf
+    here = f"ε = {rounded_up(run, 4):g}" if math.isfinite(run) else "no finite ε"
+    spent = "unbounded" if report["epsilon_spent"] is None else f"{rounded_up(report['epsilon_spent'], 4):g}"
+    return (
+        f"At the cap's δ = {cap['delta']:g} this run costs {here}. With it the account {report['account']} has spent "
+        f"ε = {spent} of {cap['epsilon']:g} (composition: {report['filter']}). The numbers above are at the run's δ. "
+        "They differ, because the same noise is a smaller ε at a larger δ. `unitball budget` shows what is spent today."
+    )
+
+
+def _spent_elsewhere(result: RunResult) -> str:
+    if result.proved is None:
+        return ""
+    return (
+        f"Each party has paid for its own rows, in its own account: {result.proved.statement()} at the run's δ. "
+        "The owner of an account sees what it has left: `unitball budget`, at that party."
+    )
+
+
+def _measured(dataset: DatasetRef, result: RunResult) -> str:
+    metrics = result.metrics
+    if result.accuracy is not None:
+        parts = _accuracy(result)
+    elif "mae" in metrics:
+        parts = (
+            f"Mean absolute error {shown_metric(result, 'mae', '.4g')} on {result.measured_on}; "
+            f"R² {metrics['r2']:.3f}, which is 0 for guessing the mean."
+        )
+    else:
+        known = ", ".join(f"{name} {value:.4g}" for name, value in metrics.items())
+        return (
+            known or "It was not measured: private rows are measured by a charged release only, and none was asked for."
+        )
+    if not dataset.private:
+        return parts
+    return (
+        f"{parts} The held-out {dataset.unit.several} train no model: the measurement was charged to them, as "
+        f"the training was to the others. The training lost nothing but these {dataset.unit.several}."
+    )
+
+
+def _accuracy(result: RunResult) -> str:
+    parts = [
+        f"{what if is_measured(result.metrics, name) else what.removesuffix(' is')} {shown_metric(result, name)}"
+        for name, what in (
+            ("majority_rate", "guessing the most frequent class gives"),
+            (
+                "balanced_accuracy",
+                f"the mean recall of the classes ({1 / max(len(result.classes), 2):.2g} by guessing) is",
+            ),
+            ("auc", "the area under the ROC curve (0.5 by guessing) is"),
+        )
+        if name in result.metrics
+    ]
+    margins = " In brackets: 95 % margins, of noise and of the drawing of the held-out "
+    margins += f"{result.identity.dataset.unit.several} together."
+    return " ".join(
+        [
+            "; ".join([f"Accuracy {shown_metric(result, 'accuracy')}, {result.measured_on}", *parts]) + ".",
+            *by_class(result, _MOST_RECALLS),
+            *at_threshold(result),
+        ]
+    ) + (margins if "accuracy_low" in result.metrics else "")
+
+
+def _outside(dataset: DatasetRef, result: RunResult, group: int) -> list[str]:
+    outside = []
+    if dataset.private:
+        if not dataset.person:
+            several = "several rows: the guarantee is of one row" if group == 1 else f"more than {group} rows"
+            outside.append(f"people with {several}")
+        outside.append("how long training took, beyond a declared deadline")
+    if result.proved is not None and result.proved.numerics == "idealised":
+        outside.append("what floating-point noise reveals: the proof is in real arithmetic")
+    if result.proved is not None and str(result.trust) == "central":
+        outside.append("the curator, who sees all rows")
+    return [*outside, *(one.format(several=dataset.unit.several) for one in _ALWAYS_OUTSIDE)]
+
+
+def _versions(dataset: DatasetRef, result: RunResult) -> str:
+    version = importlib.metadata.version("unitball")
+    noise = "" if result.proved is None else " Run elsewhere, the noise is another one."
+    return f"Unitball {version}, data version {dataset.version[:12]}, run {result.run_key[:12]}.{noise}"
+
+
+def command_of(config: TrainingConfig, command: str = "train") -> str:
+    """Return the command that asks for this run: the options that are not the defaults."""
+    given = config.model_dump(mode="json", exclude_defaults=True)
+    secure = given.pop("secure", {})
+    parameters = given.pop("parameters", {})
+    arguments = ["unitball", command, "--dataset", config.dataset]
+    if config.algorithm is not None:
+        arguments += ["--algorithm", config.algorithm]
+    for name, value in {**given, **secure}.items():
+        flag = f"--{name.replace('_', '-')}"
+        if name in ("dataset", "algorithm") or value is None:
+            continue
+        if isinstance(value, bool):
+            arguments.append(flag if value else f"--no-{flag[2:]}")
+        else:
+            arguments += [flag, ",".join(map(str, value)) if isinstance(value, list) else _text(value)]
+    for name, value in parameters.items():
+        arguments += ["--param", f"{name}={value if isinstance(value, str) else json.dumps(value)}"]
+    return shlex.join(arguments)
+
+
+def _text(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) and float(f"{value:g}") == value else str(value)
+
 
 # A child run takes a tenth of a second; thousands of small parties share one.
 _MOST_CHILDREN = 50
@@ -98,21 +334,14 @@ def describe(
     )
 
 
-def run_report(
-    config: TrainingConfig,
-    dataset: DatasetRef,
-    plan: RunPlan,
-    result: RunResult,
-    models: dict[str, list[ReleaseRef]],
-    columns: Columns | None = None,
-) -> RunReport:
+def run_report(config: TrainingConfig, run: Chained, columns: Columns | None = None) -> RunReport:
     """Return all that MLflow keeps of a run: :func:`describe`, a child a party, the released model, the result.
 
     Parameters
     ----------
-    models : dict
-        For each released model what rows pass through, the model last. Where each party has a model of its own, the
-        first one stands for all.
+    config : TrainingConfig
+    run : Chained
+        Where each party has a model of its own, the first one stands for all.
     columns : Columns, optional
         Of rows that are registered elsewhere; of those registered here where left out.
 
@@ -121,9 +350,10 @@ def run_report(
     ParameterError
         If the released arrays do not fit together.
     """
+    dataset, plan, result, models = run
     report = describe(config, dataset, plan, result, elsewhere=columns is not None)
     try:
-        model = _model_report(config, dataset, plan, result, next(iter(models.values())), columns)
+        model = _model_report(config, run, columns)
     except NotExportableError as reason:
         model, report = None, dataclasses.replace(report, note=f"{report.note}\n\nNo model is logged: {reason}.")
     lineage = lineage_of(config, dataset, plan, next(iter(models.values()))).model_dump_json(indent=2)
@@ -158,15 +388,9 @@ def _children(plan: RunPlan, result: RunResult) -> tuple[Entries, ...]:
     )
 
 
-def _model_report(
-    config: TrainingConfig,
-    dataset: DatasetRef,
-    plan: RunPlan,
-    result: RunResult,
-    path: list[ReleaseRef],
-    columns: Columns | None,
-) -> ModelReport:
-    *maps, model = [read_release(reference) for reference in path]
+def _model_report(config: TrainingConfig, run: Chained, columns: Columns | None) -> ModelReport:
+    dataset, plan, result, models = run
+    *maps, model = [read_release(reference) for reference in next(iter(models.values()))]
     features = [stored_map(step) for step in plan.features]
     normalisation: str | RowMap = dataset.normalisation
     if columns is None:
@@ -193,25 +417,10 @@ def _model_report(
     )
 
 
-def keep_run(
-    config: TrainingConfig,
-    dataset: DatasetRef,
-    plan: RunPlan,
-    result: RunResult,
-    models: dict[str, list[ReleaseRef]],
-    columns: Columns | None = None,
-) -> RunResult:
-    """Log a run to MLflow and append it to the results; a run that was logged before is found again.
-
-    Parameters
-    ----------
-    models : dict
-        For each released model what rows pass through, the model last.
-    columns : Columns, optional
-        Of rows that are registered elsewhere.
-    """
-    run_id = track_run(current_root(), run_report(config, dataset, plan, result, models, columns))
-    logged = result.model_copy(update={"mlflow_run_id": run_id})
+def keep_run(config: TrainingConfig, run: Chained, columns: Columns | None = None) -> RunResult:
+    """Log a run to MLflow as :func:`run_report` has it, and append it to the results; one logged before is found."""
+    run_id = track_run(current_root(), run_report(config, run, columns))
+    logged = run.result.model_copy(update={"mlflow_run_id": run_id})
     append_result(config, logged)
     return logged
 

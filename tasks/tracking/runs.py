@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from storage.layout import Layout
+from tasks.runtime.settings import has_own_database, server_address
 from tasks.runtime.stores import open_model_records
-from tasks.runtime.tracking_server import has_own_database, server_address
 from tasks.tracking.client import VIEW_NAME, VIEW_TAG, require_own_location, tracking_client, view_envelope, view_path
 
 if TYPE_CHECKING:
@@ -160,7 +160,7 @@ def track_run(root: Path, report: RunReport) -> str:
 
     Raises
     ------
-    tasks.runtime.tracking_server.TrackingError
+    tasks.runtime.settings.TrackingError
         If a server that ``MLFLOW_TRACKING_URI`` names refuses something.
     mlflow.exceptions.MlflowException
         If the root's own MLflow does.

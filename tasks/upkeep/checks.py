@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import shutil
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from types import MappingProxyType
 
 from storage.atomic import PREFIX, clean
 from storage.datasets import dataset_ref, declared_table, is_complete, remake_fingerprints, unregistered_versions
@@ -18,10 +19,8 @@ from storage.ledger.material import adopt_material, missing_material
 from storage.orphans import remove_orphans
 from tasks.accounts.budget import check_releases
 from tasks.datasets.registration import sweep_unregistered
-from tasks.runtime.databases import recorded_server
-from tasks.runtime.settings import current_root, ledger_url, marks_folder
+from tasks.runtime.settings import current_root, has_own_database, ledger_url, marks_folder, recorded_server
 from tasks.runtime.stores import open_catalog, open_ledger_database, open_releases
-from tasks.runtime.tracking_server import has_own_database
 from tasks.tracking.models import unrecorded
 
 
@@ -79,16 +78,8 @@ class Finding:
     way_out: str = ""
 
 
-Check = Callable[[Layout], Iterator[tuple[str, str]]]
-_CHECKS: dict[str, Check] = {}
-
-
-def _check(name: str) -> Callable[[Check], Check]:
-    def register(check: Check) -> Check:
-        _CHECKS[name] = check
-        return check
-
-    return register
+_Problems = Iterator[tuple[str, str]]
+"""What is wrong, and the way out."""
 
 
 def check_root() -> list[Finding]:
@@ -101,17 +92,17 @@ def check_root() -> list[Finding]:
     """
     layout = Layout(current_root())
     findings = []
-    for name, check in _CHECKS.items():
+    for name, (check, of_ledger) in _CHECKS.items():
         try:
-            problems = list(check(layout))
+            looked = not of_ledger or layout.ledger.exists() or ledger_url() is not None
+            problems = list(check(layout)) if looked else []
         except (StorageError, InputError, RefusedError, OSError) as error:
             problems = [(" ".join(str(error).split()), "see the message")]
         findings += [Finding(name, *problem) for problem in problems] or [Finding(name)]
     return findings
 
 
-@_check("permissions")
-def _permissions(layout: Layout) -> Iterator[tuple[str, str]]:
+def _permissions(layout: Layout) -> _Problems:
     secret = [layout.private, layout.root_secret, *layout.parties.glob("*/secret.key")]
     closed = [layout.root, layout.ledger, *secret]
     for path in closed:
@@ -120,27 +111,20 @@ def _permissions(layout: Layout) -> Iterator[tuple[str, str]]:
             yield f"{path} has mode {mode:04o}: others than its owner can reach it", f"chmod go-rwx {path}"
 
 
-@_check("keys")
-def _keys(layout: Layout) -> Iterator[tuple[str, str]]:
-    if not layout.ledger.exists() and ledger_url() is None:
-        return
+def _keys(layout: Layout) -> _Problems:
     with reading(open_ledger_database()) as entries:
         for found in missing_material(layout, entries, shared=ledger_url() is not None).values():
             problem, _, way_out = found.partition(": ")
             yield problem, way_out
 
 
-@_check("chain")
-def _chain(layout: Layout) -> Iterator[tuple[str, str]]:
-    if layout.ledger.exists() or ledger_url() is not None:
-        for problem in check_chain(replace(open_ledger_database(), marks=())):
-            yield problem, "put back the newest back-up of the ledger, then: unitball ledger restore"
+def _chain(layout: Layout) -> _Problems:
+    del layout
+    for problem in check_chain(replace(open_ledger_database(), marks=())):
+        yield problem, "put back the newest back-up of the ledger, then: unitball ledger restore"
 
 
-@_check("mark")
-def _mark(layout: Layout) -> Iterator[tuple[str, str]]:
-    if not layout.ledger.exists() and ledger_url() is None:
-        return
+def _mark(layout: Layout) -> _Problems:
     database = open_ledger_database()
     with reading(database) as entries:
         began = entries.last().sequence > 0
@@ -153,21 +137,19 @@ def _mark(layout: Layout) -> Iterator[tuple[str, str]]:
                 yield f"there is no high-water mark {path}", "it is written with the next charge; keep its folder"
 
 
-@_check("releases")
-def _releases(layout: Layout) -> Iterator[tuple[str, str]]:
-    for problem in check_releases() if layout.ledger.exists() or ledger_url() is not None else ():
+def _releases(layout: Layout) -> _Problems:
+    del layout
+    for problem in check_releases():
         yield problem, "restore it from a back-up, or ask for a new one with --repetition"
 
 
-@_check("data sets")
-def _data_sets(layout: Layout) -> Iterator[tuple[str, str]]:
+def _data_sets(layout: Layout) -> _Problems:
     for folder in sorted(layout.datasets.glob("[!.]*")):
         if not is_complete(layout, dataset_ref(layout, folder.name)):
             yield f"version {folder.name} is damaged", "restore it from a back-up, or ingest its file again"
 
 
-@_check("models")
-def _models(layout: Layout) -> Iterator[tuple[str, str]]:
+def _models(layout: Layout) -> _Problems:
     # On a server that was named, versions of other roots are no business of this one.
     made = layout.mlflow_database.exists() or recorded_server(layout.root) is not None
     if not (made and has_own_database(layout.root)):
@@ -180,8 +162,7 @@ def _models(layout: Layout) -> Iterator[tuple[str, str]]:
         )
 
 
-@_check("orphans")
-def _orphans(layout: Layout) -> Iterator[tuple[str, str]]:
+def _orphans(layout: Layout) -> _Problems:
     unfinished = sum(1 for path in layout.root.rglob(f"{PREFIX}*") if not path.parent.name.startswith(PREFIX))
     if unfinished:
         yield f"{unfinished} unfinished files or folders, perhaps of processes that run", "unitball doctor --clean"
@@ -189,8 +170,7 @@ def _orphans(layout: Layout) -> Iterator[tuple[str, str]]:
         yield f"{len(unregistered)} copies of rows that were never registered", "unitball doctor --clean"
 
 
-@_check("versions")
-def _versions(layout: Layout) -> Iterator[tuple[str, str]]:
+def _versions(layout: Layout) -> _Problems:
     # Opening them refuses what a newer Unitball wrote.
     if not layout.marker.exists():
         yield f"{layout.root} is no root of Unitball", "name one with --root, or begin one by any command that writes"
@@ -200,8 +180,24 @@ def _versions(layout: Layout) -> Iterator[tuple[str, str]]:
             open_ledger_database()
 
 
-@_check("free disk")
-def _free_disk(layout: Layout) -> Iterator[tuple[str, str]]:
+def _free_disk(layout: Layout) -> _Problems:
     free = shutil.disk_usage(layout.root).free
     if free < _FREE_BYTES:
         yield f"{free / 1e6:.0f} MB are free where {layout.root} lies", "free some space: charges need it"
+
+
+# Whether it looks at the ledger, so that there is nothing to look at without one.
+_CHECKS: Mapping[str, tuple[Callable[[Layout], _Problems], bool]] = MappingProxyType(
+    {
+        "permissions": (_permissions, False),
+        "keys": (_keys, True),
+        "chain": (_chain, True),
+        "mark": (_mark, True),
+        "releases": (_releases, True),
+        "data sets": (_data_sets, False),
+        "models": (_models, False),
+        "orphans": (_orphans, False),
+        "versions": (_versions, False),
+        "free disk": (_free_disk, False),
+    }
+)

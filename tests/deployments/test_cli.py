@@ -331,15 +331,15 @@ def test_every_option_reaches_the_run(
     assert changed - {field} <= {"partition", "sizes", "trust", "trainer", "algorithm", "roc"}
 
 
-def test_a_plan_says_what_a_run_would_ask_and_runs_nothing(commands: CommandLine) -> None:
+def test_a_plan_says_what_a_run_would_ask_and_runs_nothing(unitball: CommandLine) -> None:
     asked = ("--dataset", "digits", "--algorithm", "noisy-gd", "--epsilon", "0.37", "--plan")
-    commands.trained("--dataset", "digits", "--algorithm", "noisy-gd", "--epsilon", "1")
-    before = charges_of(commands, "digits")
-    expected = commands.succeeds("train", *asked)
+    unitball.trained("--dataset", "digits", "--algorithm", "noisy-gd", "--epsilon", "1")
+    before = charges_of(unitball, "digits")
+    expected = unitball.succeeds("train", *asked)
     assert expected["rows"] > 0
     assert expected["seconds"] > 0
-    assert charges_of(commands, "digits") == before
-    shown = commands("train", *asked)
+    assert charges_of(unitball, "digits") == before
+    shown = unitball("train", *asked)
     assert shown.code == 0
     assert "epsilon 0.37" in shown.out
 
@@ -610,9 +610,9 @@ def test_what_does_not_fit_the_rows(words: list[str], named: list[str], told: Co
     assert not temporaries(told.root)
 
 
-def test_kernel_models_of_several_parties_have_no_mean(commands: CommandLine) -> None:
+def test_kernel_models_of_several_parties_have_no_mean(unitball: CommandLine) -> None:
     words = ["--dataset", "iris", "--algorithm", "wss2", "--trust", "local", "--parties", "2"]
-    commands("train", *words, "--param", "kernel=rbf").refused(2, "kernel-model", "kernel=linear", "--trust central")
+    unitball("train", *words, "--param", "kernel=rbf").refused(2, "kernel-model", "kernel=linear", "--trust central")
 
 
 @pytest.mark.parametrize(

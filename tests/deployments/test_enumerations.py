@@ -18,7 +18,7 @@ from storage.columns.column import _TYPES, parse_column
 from tasks.auditing.systems import KINDS
 from tasks.experiments.registered import describe_all
 from tasks.planning.configuration import SecureSettings, TrainingConfig
-from tasks.runtime.end_states import EndState
+from tasks.runtime.ending import EndState
 from tasks.runtime.events import Event
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -15,8 +15,7 @@ import pytest
 import yaml
 
 from deployments import serving
-from tasks.runtime.credentials import credentials
-from tasks.runtime.engine import prefect_database
+from tasks.runtime.engine import credentials, prefect_database
 from tests.support.command_line import CommandLine
 from tests.support.engines import Engine
 from tests.support.serving import PATIENCE, UNITBALL, Served, environment, processes_of, wait_for

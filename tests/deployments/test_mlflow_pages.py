@@ -20,10 +20,10 @@ import numpy as np
 import pytest
 
 from deployments import serving
-from deployments.mlflow_users import add_reader
+from deployments.mlflow_server import add_reader
 from dpalgos.models import LinearModel
-from tasks.runtime.credentials import credentials
-from tasks.runtime.tracking_server import own_database
+from tasks.runtime.engine import credentials
+from tasks.runtime.settings import own_database
 from tasks.tracking.client import VIEW_NAME
 from tasks.tracking.runs import (
     FACTS,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -48,6 +50,25 @@ def test_rows_to_score_become_a_deployment_that_trainings_start(
         "federated_training",
         "batch_scoring",
     ]
+
+
+def test_a_schedule_says_how_many_runs_fit_and_when_the_first_is_refused(
+    clinic: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the terminal and on the deployment's page; the number is the accountant's, the day follows from it."""
+    monkeypatch.setenv("UNITBALL_ROOT", str(clinic.root))
+    told = clinic("schedule", "clinic", "--cron", "30 12 * * *", "--algorithm", "noisy-gd", "--epsilon", "0.3").out
+    found = re.search(r"(\d+) more runs on new versions fit under the cap; .* is on (\d+-\d+-\d+)", told)
+    assert found, told
+    left, day = int(found[1]), datetime.fromisoformat(found[2]).date()
+    # Two of mu like that of 0.3 are below 1 together, a dozen are not.
+    assert 2 <= left <= 11
+    now = datetime.now(UTC)
+    first = now.date() + timedelta(days=(now.hour, now.minute) >= (12, 30))
+    assert day - first in (timedelta(days=left), timedelta(days=left - 1)), "midday may have passed since"
+    (deployment,) = scheduled_deployments()
+    assert found[0] in deployment["description"]
+    assert "fit" not in clinic("schedule", "clinic", "--nightly", "--horizon", "5", "--epsilon", "0.3").out
 
 
 def test_a_schedule_becomes_a_deployment_of_its_data_set_and_goes_again(

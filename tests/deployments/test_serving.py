@@ -20,7 +20,7 @@ import pytest
 
 from deployments.serving import ServeError, Serving
 from tasks.runtime import leash
-from tasks.runtime.credentials import credentials_file
+from tasks.runtime.engine import credentials_file
 from tests.support.command_line import CommandLine
 from tests.support.processes import has_ended
 from tests.support.serving import UNITBALL, Served, environment, free_port, rows_file, wait_for

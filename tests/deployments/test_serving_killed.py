@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tasks.runtime.concurrency import LEASE_SECONDS
+from tasks.runtime.ending import LEASE_SECONDS
 from tests.support.engines import Engine
 from tests.support.serving import Served, processes_of, started, wait_for
 

@@ -16,10 +16,9 @@ import pytest
 from deployments.serving import Serving, unit_of
 from deployments.tidying import remove_deleted_runs, remove_old_results
 from storage.layout import Layout
-from tasks.runtime import processes
-from tasks.runtime.engine import prefect_database
-from tasks.runtime.processes import LeashedProcess
-from tasks.runtime.tracking_server import own_database
+from tasks.runtime import engine
+from tasks.runtime.engine import LeashedProcess, prefect_database
+from tasks.runtime.settings import own_database
 from tests.support.command_line import CommandLine
 from tests.support.engines import Engine
 from tests.support.processes import clean_environment
@@ -56,7 +55,7 @@ def test_serve_prints_the_unit(commands: CommandLine) -> None:
 
 
 def test_the_log_of_a_part_is_cut_while_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processes, "_LOG_LIMIT", 50_000)
+    monkeypatch.setattr(engine, "_LOG_LIMIT", 50_000)
     code = "import time\nfor n in range(10**6): print(f'{n:08d}', flush=True); time.sleep(0.0001)"
     log = tmp_path / "log"
     part = LeashedProcess([sys.executable, "-c", code], log, os.environ)

@@ -18,8 +18,7 @@ from tasks.datasets.registration import ingest
 from tasks.datasets.request import IngestRequest
 from tasks.release.rows import maps_of, rows_of
 from tasks.tracking.comparison import Comparison, ComparisonRequest, compare_models, open_contest
-from tasks.tracking.models import find_model
-from tasks.tracking.promotion import note_audit, promote, roll_back
+from tasks.tracking.models import find_model, note_audit, promote, roll_back
 from tasks.tracking.reporting import run_report
 from tasks.tracking.runs import track_run
 from tests.support.chains import charges, configured, ingest_private, prepare
@@ -39,7 +38,7 @@ def trained(root: Path, dataset: str = "clinic", at_most: float = 1.0, **config:
         asked = configured(dataset, **{**SPLIT, **config, "repetition": repetition})
         chained = chain_inline(asked)
         if right_share(dataset, next(iter(chained.models.values()))) <= at_most:
-            track_run(root, run_report(asked, chained.dataset, chained.plan, chained.result, chained.models))
+            track_run(root, run_report(asked, chained))
             return
     raise AssertionError("no such model in thirty")
 

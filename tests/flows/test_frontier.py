@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from dpalgos.errors import UnknownNameError
-from flows.frontier import frontier_sweep
+from flows.sweep import frontier_sweep
 from tasks.planning.configuration import TrainingConfig
-from tasks.tracking.cards import command_of
+from tasks.tracking.reporting import command_of
 
 
 def test_every_algorithm_runs_at_every_budget_and_those_without_noise_once_a_seed() -> None:

@@ -12,8 +12,8 @@ from flows.privacy_audit import PrivacyViolationError, privacy_audit
 from storage.errors import RefusedError
 from tasks.auditing.examination import AuditRequest
 from tasks.planning.configuration import TrainingConfig
-from tasks.runtime.tracking_server import own_database
-from tasks.tracking.promotion import AUDIT_TAG, AUDITS, promote
+from tasks.runtime.settings import own_database
+from tasks.tracking.models import AUDIT_TAG, AUDITS, promote
 
 QUICK: dict[str, Any] = {"trials": 100, "canaries": 300, "chain_trials": 0, "seed": 1}
 

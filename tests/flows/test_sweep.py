@@ -34,7 +34,7 @@ GRID: dict[str, Any] = {
 def children_of(root: Path, parent: str, status: str = "FINISHED") -> list[Any]:
     from mlflow import MlflowClient
 
-    from tasks.runtime.tracking_server import own_database
+    from tasks.runtime.settings import own_database
 
     client = MlflowClient(tracking_uri=own_database(root))
     experiment = client.get_run(parent).info.experiment_id
@@ -46,7 +46,7 @@ def view_of(root: Path, experiment: str) -> dict[str, Any]:
     """Return the state of the view that MLflow shows for an experiment."""
     from mlflow import MlflowClient
 
-    from tasks.runtime.tracking_server import own_database
+    from tasks.runtime.settings import own_database
 
     tags = MlflowClient(tracking_uri=own_database(root)).get_experiment_by_name(experiment).tags
     return dict(json.loads(json.loads(tags[VIEW_TAG])["state"]))
@@ -55,7 +55,7 @@ def view_of(root: Path, experiment: str) -> dict[str, Any]:
 def found_by(root: Path, experiment: str, search: str) -> list[Any]:
     from mlflow import MlflowClient
 
-    from tasks.runtime.tracking_server import own_database
+    from tasks.runtime.settings import own_database
 
     client = MlflowClient(tracking_uri=own_database(root))
     return list(client.search_runs([client.get_experiment_by_name(experiment).experiment_id], search))

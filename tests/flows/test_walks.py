@@ -33,7 +33,7 @@ EPSILON = {
     "dpalgos/accounting/calibration",
     "tasks/planning/plans",
     "tasks/runtime/steps",
-    "tasks/releasing",
+    "tasks/steps",
     "tasks/release/door",
     "dpalgos/algorithms",
     "dpalgos/summation",

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from storage.errors import InputError
-from tasks.runtime import permissions
+from tasks.runtime import settings
 from tasks.runtime.settings import current_layout
 from tests.support.command_line import CommandLine, run_command
 
@@ -69,7 +69,7 @@ def test_a_root_with_private_rows_that_others_can_enter_is_refused_with_what_men
 def test_a_root_without_private_rows_is_warned_about_once(root: Path, caplog: pytest.LogCaptureFixture) -> None:
     current_layout()
     root.chmod(0o755)
-    permissions._warned.clear()
+    settings._warned.clear()
     with caplog.at_level(logging.WARNING):
         current_layout()
         current_layout()
@@ -87,7 +87,7 @@ def test_an_empty_folder_becomes_its_owners_alone(root: Path) -> None:
 def test_a_folder_with_other_things_keeps_its_mode(root: Path, caplog: pytest.LogCaptureFixture) -> None:
     root.mkdir(mode=0o755)
     (root / "notes.txt").write_text("mine")
-    permissions._warned.clear()
+    settings._warned.clear()
     with caplog.at_level(logging.WARNING):
         current_layout()
     assert stat.S_IMODE(root.stat().st_mode) == 0o755

@@ -142,6 +142,7 @@ def test_an_older_state_is_refused_and_restored_at_its_price(
     assert commands.succeeds("ledger", "restore", "--reason", "the disk was lost")["booked"] == ["clinic"]
     # Booked as plans of unknown shape: never less than what was spent, and not twice as much either.
     assert before <= spent() <= 1.3 * before
+    assert "restored ledger" in commands("budget", "clinic").out
     with reading(open_ledger_database()) as entries:
         (restored,) = entries.find(Kind.RESTORE)
     assert restored.content["why"] == "the disk was lost"

@@ -23,8 +23,7 @@ import pytest
 from deployments.runner import read_deployments
 from storage.errors import InputError
 from storage.layout import Layout
-from tasks.runtime.credentials import credentials
-from tasks.runtime.engine import prefect_database
+from tasks.runtime.engine import credentials, prefect_database
 from tests.support.engines import Engine
 from tests.support.serving import Served, processes_of, receiving, wait_for
 

@@ -108,6 +108,49 @@ def test_booleans_and_dates() -> None:
     assert (found_late.outside[0], found_late.hopeless[0], found_late.values[0, 0]) == (True, False, 1.0)
 
 
+def test_days_written_in_two_ways() -> None:
+    """The first format that fits; what fits none is no day."""
+    both = {"name": "x", "type": "date", "range": ["2020-01-01", "2024-12-31"], "format": ["%d.%m.%Y", "%Y-%m-%d"]}
+    found = encoded(schema_of(both), ["03.02.2021"], ["2021-02-03"])
+    assert found[0, 0] == found[1, 0]
+    (column,) = schema_of(both).inputs
+    assert column.encode(["2021/02/03", "03.02.2021"]).hopeless.tolist() == [True, False]
+    assert column.bound.endswith("written %d.%m.%Y or %Y-%m-%d")
+
+
+@pytest.mark.parametrize(
+    ("written", "cells", "numbers"),
+    [
+        (
+            {"currency": "€", "thousands": ","},
+            ["€ 1,234.50", "€12", "-€ 3", "€ -3", "1,000,000 €"],
+            [1234.5, 12, -3, -3, 1e6],
+        ),
+        ({"currency": ["EUR", "$"]}, ["EUR 7", "7.5EUR", "$8", 9], [7, 7.5, 8, 9]),
+        ({"thousands": "'"}, ["1'234", "-12'345.6", "999"], [1234, -12345.6, 999]),
+    ],
+)
+def test_sums_of_money(written: dict[str, Any], cells: list[Any], numbers: list[float]) -> None:
+    (column,) = schema_of({"name": "x", "type": "numeric", "range": [-1e6, 1e6], **written}).inputs
+    found = column.encode(cells)
+    assert not found.hopeless.any()
+    np.testing.assert_allclose(found.values[:, 0] * 2e6 - 1e6, numbers, atol=1e-6)
+    # What could mean something else is no number: another currency, digits that do not stand in threes.
+    assert column.encode(["£ 5", "1,23", "12'34", "1,2345", ",123", "€"]).hopeless.all()
+
+
+def test_german_sums_and_marks_that_are_one() -> None:
+    column = {"name": "x", "type": "numeric", "range": [0, 10_000], "currency": "€", "thousands": "."}
+    document = {"format_version": 1, "decimal": ",", "delimiter": ";", "columns": [column, LABEL]}
+    (found,) = parse_schema(document, "schema").examine(
+        Table({"x": ["1.234,50 €", "1.234", "1,5", "1.5"]}, np.arange(4), ""), parse_schema(document, "schema").inputs
+    )
+    np.testing.assert_allclose(found.encoded.values[:3, 0], [0.12345, 0.1234, 0.00015])
+    assert found.encoded.hopeless.tolist() == [False, False, False, True]
+    with pytest.raises(InputError, match="they must differ"):
+        parse_schema({**document, "decimal": "."}, "schema")
+
+
 @pytest.mark.parametrize(
     ("column", "message"),
     [
@@ -119,6 +162,8 @@ def test_booleans_and_dates() -> None:
             {"name": "x", "type": "numeric", "range": [0, 1], "scale": "root"},
             "scale is 'root'; it must be linear or log",
         ),
+        ({"name": "x", "type": "numeric", "range": [0, 1], "thousands": "_"}, "thousands is '_'; it must be one of"),
+        ({"name": "x", "type": "numeric", "range": [0, 1], "currency": []}, "currency must be a list of at least one"),
         ({"name": "x", "type": "numeric", "range": [0, 1], "missing": "mean"}, "missing is 'mean'; it must be one of"),
         ({"name": "x", "type": "boolean", "values": ["a"]}, "declare two, what means no first"),
         ({"name": "x", "type": "date", "range": ["2020-01-01"]}, "it must be two days"),

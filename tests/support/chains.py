@@ -19,9 +19,8 @@ from tasks.planning.planner import plan_run
 from tasks.planning.plans import Node, PlannedCombination, RunPlan, Shards, carry_out
 from tasks.planning.resolution import resolve_normalisation
 from tasks.release.door import charge_plan, make_release
-from tasks.releasing import aggregate
-from tasks.rows import normalise, partition
 from tasks.runtime.settings import current_layout
+from tasks.steps import aggregate, normalise, partition
 from tasks.tracking.results import RunResult
 from tests.support.private_rows import CLASSES, DIMENSION, PrivateRows, write_rows
 

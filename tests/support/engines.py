@@ -15,8 +15,7 @@ from typing import IO
 
 from storage.layout import Layout
 from tasks.runtime import engine_process
-from tasks.runtime.credentials import credentials
-from tasks.runtime.engine import prefect_database
+from tasks.runtime.engine import credentials, prefect_database
 from tests.support.processes import clean_environment
 
 _SERVE = """
@@ -81,8 +80,10 @@ class Engine:
                 PREFECT_HOME: home,
                 PREFECT_LOCAL_STORAGE_PATH: home / "results",
                 PREFECT_RESULTS_DEFAULT_SERIALIZER: "json",
+                # The end of a heartbeat's thread costs each run up to a second.
+                PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None,
             }
-            with temporary_settings(updates=settings, restore_defaults={PREFECT_FLOWS_HEARTBEAT_FREQUENCY}):
+            with temporary_settings(updates=settings):
                 yield cls(root, url, pattern)
                 # What is still to be sent would be tried again and again at exit, when the server has gone.
                 EventsWorker.drain_all(timeout=10)

@@ -24,7 +24,7 @@ import yaml
 
 from deployments import serving
 from tasks.runtime import leash
-from tasks.runtime.credentials import Credentials, credentials
+from tasks.runtime.engine import Credentials, credentials
 
 REPOSITORY = Path(serving.__file__).parents[1]
 # A loaded machine needs half a minute to import what a run needs.

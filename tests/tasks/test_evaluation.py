@@ -17,12 +17,12 @@ from storage.refs import ReleaseRef, Visibility
 from storage.shards import open_shard
 from tasks.datasets.registration import ingest
 from tasks.datasets.request import IngestRequest
-from tasks.evaluation import evaluate
 from tasks.planning.configuration import TrainingConfig
 from tasks.release import door
 from tasks.release.preflight import cost_of_measuring_later
 from tasks.release.storing import read_release
 from tasks.runtime.settings import current_layout
+from tasks.steps import evaluate
 from tasks.tracking.results import Evaluation, at_threshold
 from tests.support.chains import Prepared, charges, followed, ingest_private, prepare
 from tests.support.data import gathered

@@ -52,7 +52,7 @@ def run(**config: Any) -> tuple[TrainingConfig, Chained]:
 
 
 def pipeline_of(config: TrainingConfig, chained: Chained) -> Any:
-    report = run_report(config, chained.dataset, chained.plan, chained.result, chained.models)
+    report = run_report(config, chained)
     assert report.model is not None
     return report.model
 

@@ -26,8 +26,8 @@ from tasks.preparation import nights
 from tasks.preparation.dealing import are_stored_whole
 from tasks.preparation.mapping import map_rows
 from tasks.preparation.nights import begin_nights, deal_night
-from tasks.rows import normalise, partition
 from tasks.runtime.settings import current_layout
+from tasks.steps import normalise, partition
 from tests.support.chains import ingest_private
 from tests.support.data import gathered, write_idx
 from tests.support.private_rows import CLASSES, DIMENSION, write_rows

@@ -15,6 +15,7 @@ from storage.errors import InputError
 from storage.readers import files
 from storage.schema import parse_schema
 from tasks.datasets.schemas import check_schema, draft_schema
+from tests.support.command_line import CommandLine
 
 MESSY = """\
 id;Größe;Ort;raucht;gesehen;Ergebnis
@@ -141,6 +142,19 @@ def test_all_faults_of_a_schema_and_of_names_are_said_at_once(tmp_path: Path) ->
         check_schema(schema, path)
     for what in ("'x' is missing", "'y' is missing", "'b' is not in the schema", "'c' is not in the schema"):
         assert what in str(caught.value)
+
+
+@pytest.mark.parametrize("values", [200, 201])
+def test_what_many_values_cost_is_said(values: int, commands: CommandLine, tmp_path: Path) -> None:
+    rows, schema = tmp_path / "rows.csv", tmp_path / "schema.yaml"
+    rows.write_text("model,y\nm0,a\nm1,b\n")
+    listed = ", ".join(f"m{value}" for value in range(values))
+    schema.write_text(
+        f"columns:\n  - {{name: model, type: category, values: [{listed}]}}\n"
+        "  - {name: y, type: label, classes: [a, b]}\n"
+    )
+    told = commands("schema", "check", str(schema), "--path", str(rows)).out
+    assert ("model becomes 201 features" in told and "--categories model" in told) == (values > 200)
 
 
 def test_a_column_that_is_always_missing_is_said(tmp_path: Path) -> None:

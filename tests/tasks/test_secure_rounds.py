@@ -28,8 +28,8 @@ from tasks.accounts.budget import open_ledger
 from tasks.planning.plans import PlannedRelease
 from tasks.release import door
 from tasks.release import storing as checkpoints
-from tasks.releasing import answer, decide, open_rounds, open_sum
 from tasks.runtime.settings import current_layout
+from tasks.steps import answer, decide, open_rounds, open_sum
 from tests.support.chains import Prepared, digests, ingest_private, prepare
 from tests.support.forks import die, killed
 

@@ -24,7 +24,7 @@ from storage.errors import InputError
 from tasks.datasets.description import find_dataset
 from unitball import BudgetError, PrivateClassifier, PrivateRegressor
 from unitball.estimators import Bounds
-from unitball.roots import process_root
+from unitball.fitting import process_root
 
 # No check is expected to fail; these skip themselves, and why.
 SKIPPED = {
@@ -43,7 +43,7 @@ def rows() -> tuple[Any, Any]:
 
 @pytest.fixture(autouse=True)
 def fresh_process_books(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("unitball.roots._PROCESS_ROOTS", {})
+    monkeypatch.setattr("unitball.fitting._PROCESS_ROOTS", {})
 
 
 def private(account: str = "clinic", **given: Any) -> PrivateClassifier:
@@ -129,6 +129,43 @@ def test_what_comes_from_another_process_needs_a_root(rows: tuple[Any, Any], mon
     monkeypatch.setattr("unitball.estimators.PROCESS", "another")
     with pytest.raises(BudgetError, match="root=FOLDER"):
         pickle.loads(stored).fit(*rows)  # noqa: S301 - our own
+
+
+def test_an_account_is_asked_for_by_its_name(rows: tuple[Any, Any], root: Path) -> None:
+    unitball.open_account("clinic", epsilon=3.0, delta=1e-6, group_size=2)
+    assert unitball.budget("clinic").attrs["epsilon_left"] == 3.0
+    assert private().remaining_budget() == 3.0
+    model = private(epsilon=0.3, delta=1e-7).fit(*rows)
+    report = unitball.budget("clinic")
+    assert report.attrs["group_size"] == 2
+    left = model.remaining_budget()
+    assert left == report.attrs["epsilon_left"] == pytest.approx(3.0 - report.attrs["epsilon_spent"])
+    assert report.attrs["epsilon_spent"] > 0.3, "a person has two rows"
+    assert PrivateClassifier(public=True).remaining_budget() is None
+    with pytest.raises(InputError, match="nobody"):
+        unitball.budget("nobody")
+
+
+def test_refusals_are_in_pythons_words(rows: tuple[Any, Any]) -> None:
+    private(epsilon=0.3).fit(*rows)
+    with pytest.raises(BudgetError, match=r"give account='clinic'.*disjoint_people=.reason") as refused:
+        private("another", epsilon=0.3).fit(*rows)
+    assert "--" not in str(refused.value)
+    private("another", epsilon=0.3, disjoint_people="another town").fit(*rows)
+    assert unitball.budget("another").attrs["disjoint"][0]["reason"] == "another town"
+    with pytest.raises(ParameterError, match=r"epsilon is -1: .*greater than 0"):
+        private(epsilon=-1).fit(*rows)
+    with pytest.raises(ParameterError, match="give schema=FILE"):
+        private().fit(np.array([["a", "b"]] * 4, dtype=object), ["well", "ill"] * 2)
+
+
+def test_a_score_of_private_rows_is_said_to_be_exact(rows: tuple[Any, Any]) -> None:
+    model = private(epsilon=0.3).fit(*rows)
+    with pytest.warns(UserWarning, match="exact and no release.*each fold"):
+        model.score(*rows)
+    assert not hasattr(model, "predict_proba")
+    with pytest.raises(AttributeError, match=r"roc=True.*decision_function"):
+        model.predict_proba(rows[0])
 
 
 def test_a_roots_ledger_is_charged(rows: tuple[Any, Any], tmp_path: Path) -> None:

@@ -39,7 +39,9 @@ from tasks.accounts.budget import (
 from tasks.datasets.description import find_dataset
 from tasks.datasets.registration import ingest
 from tasks.datasets.request import IngestRequest
+from tasks.release.admission import runs_that_fit
 from tasks.runtime.settings import current_layout
+from tasks.tracking import artifacts
 from tests.support.chains import charges, ingest_private, prepare
 from tests.support.plans import planned
 from tests.support.private_rows import CLASSES, DIMENSION, PrivateRows
@@ -107,16 +109,36 @@ def test_parties_of_one_partition_do_not_add_up_and_partitions_do(clinic: Privat
 
 
 def test_runs_left_counts_runs_like_the_last(clinic: PrivateRows) -> None:
+    fitting = runs_that_fit(prepare(**NOISY, epsilon=0.5).plan)
     prepare(**NOISY, epsilon=0.5).charge()
     left = runs_left("clinic")
     assert left is not None
     assert left > 2
+    assert fitting == left + 1
     for night in range(1, left + 1):
         prepare(**NOISY, epsilon=0.5, repetition=night).charge()
     assert runs_left("clinic") == 0
     with pytest.raises(OverspendError):
         prepare(**NOISY, epsilon=0.5, repetition=left + 1).charge()
     assert spent() <= 2.0
+
+
+def test_a_cached_run_shows_what_is_spent_and_left(clinic: PrivateRows, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[dict[str, str]] = []
+    monkeypatch.setattr(
+        artifacts,
+        "create_table_artifact",
+        lambda table, **_: shown.append({one["what"]: one["value"] for one in table}),
+    )
+    outcomes = [prepare(**NOISY).charge() for _ in range(2)]
+    assert [one["charged"] for one in outcomes] == [1, 0]
+    for outcome in outcomes:
+        artifacts.show_budget(find_dataset("clinic"), outcome)
+    first, cached = shown
+    assert first.keys() == cached.keys()
+    assert (first["epsilon spent before"], cached["epsilon spent before"]) == ("0", first["epsilon spent after"])
+    assert cached["epsilon spent after"] == first["epsilon spent after"] != "0"
+    assert float(cached["epsilon left before this run"]) == pytest.approx(2 - spent(), abs=1e-3)
 
 
 def one_release(loss: Loss) -> list[ReleaseCharge]:

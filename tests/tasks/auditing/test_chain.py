@@ -20,7 +20,7 @@ from flows.federated_training import chain_inline
 from storage.errors import RefusedError
 from tasks.auditing.chain import ChainReport, Tables, audit_chain, chain_config, run_once, synthetic_tables
 from tasks.planning.configuration import TrainingConfig
-from tasks.preparation import features
+from tasks.preparation import mapping
 from tasks.release.door import OpenRelease
 from tasks.runtime.progress import listen
 from tasks.tracking.results import Chained
@@ -69,7 +69,7 @@ def test_no_line_of_progress_says_how_many_rows_a_person_has(public: dict[str, A
     assert len(said[0]) > 5
     if public:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(features, "_through", lambda maps: features._counted(through(maps), 100))
+            patch.setattr(mapping, "_through", lambda maps: mapping._counted(through(maps), 100))
             told = [lines_of_progress(config, tables) for tables in pair]
         assert told[0] != told[1]
 

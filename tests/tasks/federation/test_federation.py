@@ -30,8 +30,7 @@ from storage.secrets import party_secret, root_secret
 from tasks.accounts.budget import budget_report, check_releases, open_ledger, restore_ledger
 from tasks.datasets.registration import ingest
 from tasks.datasets.request import IngestRequest
-from tasks.exports.archive import Archive, read
-from tasks.exports.collecting import export_run
+from tasks.exports.archive import Archive, export_run, read
 from tasks.exports.verifying import verify_archive
 from tasks.federation.coordinator import Federated, federate
 from tasks.federation.messages import (

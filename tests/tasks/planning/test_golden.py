@@ -25,7 +25,7 @@ _KEPT = Path(__file__).with_name("golden.json")
 _PINNED = (
     "tasks.planning.planner",
     "tasks.planning.nights",
-    "tasks.preparation.features",
+    "tasks.preparation.mapping",
     "tasks.preparation.mapping",
     "tasks.release.ranges",
 )

@@ -12,7 +12,7 @@ from storage.errors import RefusedError
 from storage.refs import ReleaseRef, ShardRef
 from tasks.planning.plans import PlannedRelease
 from tasks.release import door
-from tasks.releasing import aggregate
+from tasks.steps import aggregate
 from tests.support.chains import Prepared, charges, digests, ingest_private, prepare
 
 FEDERATED: dict[str, Any] = {"algorithm": "fed-dpdr-dpml", "dimension": 3}

@@ -14,14 +14,10 @@ import pytest
 from prefect import Task, flow, task
 
 from storage.refs import ReleaseRef
-from tasks.charging import charge
-from tasks.evaluation import evaluate
 from tasks.planning.plans import PlannedRelease
-from tasks.recording import record
-from tasks.releasing import reduce_dimension, train_model
-from tasks.rows import ingest, normalise, partition
 from tasks.runtime import steps as caching
 from tasks.runtime.steps import BY_CONTENT, ByContent, Done, inline, observed_by, served_from_cache, step
+from tasks.steps import charge, evaluate, ingest, normalise, partition, record, reduce_dimension, train_model
 from tests.support.engines import Engine
 from tests.support.plans import planned
 

@@ -9,8 +9,8 @@ import httpx
 import pytest
 from prefect.exceptions import ObjectAlreadyExists, PrefectHTTPStatusError
 
-from tasks.runtime import concurrency as deployed
-from tasks.runtime.concurrency import AT_WORK, LEASE_SECONDS, limit_name, one_run_a_dataset
+from tasks.runtime import ending as deployed
+from tasks.runtime.ending import AT_WORK, LEASE_SECONDS, limit_name, one_run_a_dataset
 
 
 class Server:

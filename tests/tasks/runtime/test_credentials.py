@@ -12,15 +12,17 @@ import pytest
 
 from storage.errors import SecretError, StorageError
 from storage.layout import Layout
-from tasks.runtime.credentials import (
+from tasks.runtime.engine import (
     USER,
+    being_served,
     credentials,
     credentials_file,
+    on_running_server,
     rotate_credentials,
+    running_servers,
     use_own_server,
 )
-from tasks.runtime.running_server import being_served, on_running_server, running_servers
-from tasks.runtime.settings import record_servers, recorded_servers
+from tasks.runtime.settings import flow_run_page, mlflow_page, record_servers, recorded_servers
 from tests.support.command_line import CommandLine
 
 
@@ -101,6 +103,18 @@ def test_the_secret_is_shown_to_the_roots_own_server_only(layout: Layout, monkey
     assert recorded_servers(layout.root) == {}
 
 
+def test_pages_are_linked_to_where_the_root_is_served(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("PREFECT_API_URL", "UNITBALL_PREFECT_PORT", "UNITBALL_MLFLOW_URL", "MLFLOW_TRACKING_URI"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("UNITBALL_ROOT", str(layout.root))
+    assert flow_run_page("a") == "http://127.0.0.1:4210/runs/flow-run/a"
+    monkeypatch.setenv("UNITBALL_PREFECT_PORT", "4300")
+    assert flow_run_page("a") == "http://127.0.0.1:4300/runs/flow-run/a"
+    record_servers(layout.root, {"prefect": "http://127.0.0.1:4400/api", "mlflow": "http://127.0.0.1:5400"})
+    assert flow_run_page("a") == "http://127.0.0.1:4400/runs/flow-run/a"
+    assert mlflow_page("b").startswith("http://127.0.0.1:5400/")
+
+
 def test_only_a_server_that_runs_is_found(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a killed process has noted down may be anybody's port by now."""
     monkeypatch.delenv("PREFECT_API_URL", raising=False)
@@ -110,7 +124,7 @@ def test_only_a_server_that_runs_is_found(layout: Layout, monkeypatch: pytest.Mo
     with on_running_server(layout.root) as found:
         assert not found
     serving = (
-        "import sys, time, pathlib; from tasks.runtime.running_server import being_served\n"
+        "import sys, time, pathlib; from tasks.runtime.engine import being_served\n"
         "with being_served(pathlib.Path(sys.argv[1])): print('serving', flush=True); time.sleep(60)"
     )
     with subprocess.Popen([sys.executable, "-c", serving, str(layout.root)], stdout=subprocess.PIPE) as process:

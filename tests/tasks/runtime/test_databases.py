@@ -12,11 +12,9 @@ from storage.layout import Layout
 from storage.ledger.charges import Cap
 from storage.ledger.ledger import Ledger
 from storage.postgresql import make_databases
-from tasks.runtime import relocation
-from tasks.runtime.databases import PARTS, DatabaseServer, recorded_server
-from tasks.runtime.relocation import use_database_server
-from tasks.runtime.settings import ledger_url
-from tasks.runtime.stores import open_ledger_database
+from tasks.runtime import stores
+from tasks.runtime.settings import PARTS, DatabaseServer, ledger_url, recorded_server
+from tasks.runtime.stores import open_ledger_database, use_database_server
 from tests.support.ledgers import SumOfEpsilons, release, request, spent
 from tests.support.postgresql import PostgreSQL
 
@@ -149,7 +147,7 @@ def test_a_move_killed_anywhere_is_repeated(
         if step == "after":
             patch.setattr(Path, "replace", die)
         else:
-            patch.setattr(relocation, step, die)
+            patch.setattr(stores, step, die)
         with pytest.raises(Killed):
             use_database_server(charged, server)
     if step not in ("record_server", "after"):
@@ -165,7 +163,7 @@ def test_what_was_charged_after_a_killed_copy_is_copied_too(
     charged: Path, server: DatabaseServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(relocation, "record_server", lambda *_: 1 / 0)
+        patch.setattr(stores, "record_server", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             use_database_server(charged, server)
     the_ledger().charge(request(release("late", 0.25)), {"0": "s0"})
@@ -197,7 +195,7 @@ def test_another_server_must_hold_the_ledger(charged: Path, server: DatabaseServ
 
 
 def test_a_second_ledger_by_variable_is_refused(charged: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tasks.runtime.databases import record_server
+    from tasks.runtime.settings import record_server
 
     record_server(charged, DatabaseServer("postgresql://h/clinic"))
     monkeypatch.setenv("UNITBALL_LEDGER", "postgresql://h/theirs")

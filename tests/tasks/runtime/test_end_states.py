@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from storage.errors import OverspendError, RefusedError
-from tasks.runtime.end_states import refused
+from tasks.runtime.ending import refused
 
 
 def test_what_is_refused_for_another_reason_than_the_budget_has_another_name() -> None:

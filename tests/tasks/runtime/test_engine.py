@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import socket
@@ -26,13 +27,13 @@ from storage.layout import Layout
 from tasks.runtime import engine, engine_process, interrupted
 from tasks.runtime.engine import (
     EngineError,
+    LeashedProcess,
     prefect_database,
     prepare_databases,
     prepare_engine,
     prepare_tracking,
     wait_for_server,
 )
-from tasks.runtime.processes import LeashedProcess
 from tests.support.engines import Engine
 from tests.support.untraced import quickest
 
@@ -181,11 +182,12 @@ def test_killed_in_its_first_migration(tmp_path: Path, package: str, size: int) 
     target = prefect_database(root) if package == "prefect" else layout.mlflow_database
     making = layout.prefect / f".making-{target.name}"
     only = engine._Needs(prefect=package == "prefect", mlflow=package == "mlflow")
-    arguments = next(part for part in engine._database_arguments(root, only) if part)
+    missing = next(part for part in engine._missing_databases(root, only) if part)
+    asked = json.dumps({"workplace": str(layout.prefect), **missing})
 
     def child() -> subprocess.Popen[bytes]:
         return subprocess.Popen(
-            [sys.executable, "-P", engine_process.__file__, "--workplace", str(layout.prefect), *arguments],
+            [sys.executable, "-P", engine_process.__file__, asked],
             stdin=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env=clean_environment(),

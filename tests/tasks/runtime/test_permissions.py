@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from storage.layout import Layout
-from tasks.runtime.permissions import use_own_temporary_folder
+from tasks.runtime.settings import use_own_temporary_folder
 
 
 def test_temporary_files_are_the_roots_own(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
+from rich.progress import Progress
 
 from deployments.cli import common
 from storage.readers.raw import expected_rows
@@ -80,21 +82,30 @@ def test_reading_checking_and_training_say_their_share(
 
 
 def test_a_terminal_shows_the_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [0.0]
-    monkeypatch.setattr("time.monotonic", lambda: now[0])
-    clock = common._StageClock()
-    assert clock.left("reading", 0.1) == ""
-    now[0] = 1.0
-    assert clock.left("reading", 0.2) == ""
-    now[0] = 10.0
-    assert clock.left("reading", 0.6) == ", about 8 s left"
-    assert clock.left("reading", None) == ""
-    assert clock.left("training", 0.0) == ""
-    now[0] = 110.0
-    assert clock.left("training", 0.1) == ", about 15 min left"
-    assert clock.left("training", 1.0) == ""
-    # A stage of the same name that begins again is timed anew.
-    assert clock.left("training", 0.05) == ""
+    now, made = [0.0], list[Progress]()
+
+    class Timed(Progress):
+        def __init__(self, *columns: Any, **options: Any) -> None:
+            super().__init__(*columns, get_time=lambda: now[0], auto_refresh=False, **options)
+            made.append(self)
+
+    def left(after: float, stage: str, share: float | None) -> float | None:
+        now[0] += after
+        say(stage, "rows", share)
+        return made[0].tasks[0].time_remaining
+
+    monkeypatch.setattr(common, "Progress", Timed)
+    monkeypatch.setattr(common, "Console", lambda stderr: Console(file=io.StringIO(), force_terminal=True))
+    with common.progress("ingest"):
+        assert left(0.0, "reading", 0.1) is None
+        assert left(10.0, "reading", 0.6) == 8
+        assert left(0.0, "reading", None) is None
+        assert left(1.0, "training", 0.0) is None
+        left(100.0, "training", 0.1)
+        assert left(100.0, "training", 0.2) == 800
+        # A stage of the same name that begins again is timed anew.
+        assert left(1.0, "training", 0.05) is None
+        assert left(10.0, "training", 0.1) == 180
 
 
 def test_a_log_is_spared_moving_pictures(monkeypatch: pytest.MonkeyPatch) -> None:

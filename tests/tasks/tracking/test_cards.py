@@ -14,7 +14,7 @@ from dpalgos.accounting.profiles import gaussian_epsilon
 from dpalgos.mechanisms.gaussian import mu_from_epsilon_delta
 from flows.federated_training import chain_inline
 from tasks.planning.configuration import TrainingConfig
-from tasks.tracking.cards import command_of, model_card
+from tasks.tracking.reporting import command_of, model_card
 from tests.support.chains import configured, ingest_private
 
 

@@ -16,21 +16,25 @@ from storage.ledger.charges import Decision
 from storage.ledger.ledger import Ledger
 from storage.model_records import ModelRecords
 from tasks.datasets.description import find_dataset
+from tasks.runtime.settings import own_database
 from tasks.runtime.stores import open_model_records
-from tasks.runtime.tracking_server import own_database
 from tasks.tracking import flavor
 from tasks.tracking.client import tracking_client
-from tasks.tracking.models import find_model, load_model, read_lineage, registered_by, unrecorded
-from tasks.tracking.promotion import (
+from tasks.tracking.models import (
     AUDIT_TAG,
     COMPARISON_TAG,
     VIOLATION,
     InUse,
     algorithms_in_use,
     audit_of,
+    find_model,
+    load_model,
     note_audit,
     promote,
+    read_lineage,
+    registered_by,
     roll_back,
+    unrecorded,
     withdraw_audits,
 )
 from tasks.tracking.runs import track_run

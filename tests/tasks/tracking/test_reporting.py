@@ -25,8 +25,8 @@ from storage.shards import open_shard
 from tasks.datasets.description import find_dataset
 from tasks.experiments.results import query_results
 from tasks.planning.configuration import TrainingConfig
-from tasks.recording import record
 from tasks.runtime.settings import current_layout
+from tasks.steps import record
 from tasks.tracking import reporting
 from tasks.tracking.client import tracking_client
 from tasks.tracking.reporting import run_report
@@ -97,19 +97,19 @@ def test_a_kind_without_a_scikit_learn_step_is_said_and_what_does_not_fit_is_rai
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = TrainingConfig(dataset="iris", algorithm="noisy-gd", epsilon=1.0, parties=2)
-    dataset, plan, result, models = chain_inline(config)
-    assert run_report(config, dataset, plan, result, models).model is not None
+    run = chain_inline(config)
+    assert run_report(config, run).model is not None
 
     def read(artefact: Any) -> None:
         monkeypatch.setattr(reporting, "read_release", lambda reference: artefact)
 
     read(object())
-    report = run_report(config, dataset, plan, result, models)
+    report = run_report(config, run)
     assert report.model is None
     assert "No model is logged: no scikit-learn step is known for object" in report.note
     read(LinearModel(np.ones((3, 7))))
     with pytest.raises(ParameterError, match="takes 7 features but gets 4"):
-        run_report(config, dataset, plan, result, models)
+        run_report(config, run)
 
 
 def test_one_unproved_release_makes_the_whole_unproved() -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from dpalgos.models import LinearModel, Projection
 from storage.layout import Layout
-from tasks.runtime.tracking_server import own_database
+from tasks.runtime.settings import own_database
 from tasks.tracking.client import VIEW_NAME, VIEW_TAG, tracking_client
 from tasks.tracking.runs import (
     FACTS,

@@ -17,8 +17,7 @@ import pytest
 
 from storage.layout import Layout
 from tasks.runtime.engine import prepare_tracking
-from tasks.runtime.settings import isolated_root
-from tasks.runtime.tracking_server import TrackingError, own_database, server_address, use_tracking_uri
+from tasks.runtime.settings import TrackingError, isolated_root, own_database, server_address, use_tracking_uri
 from tasks.tracking.runs import SweepTracker, TrackedPoint, track_run
 from tests.support.engines import Engine
 from tests.support.processes import clean_environment
