@@ -52,7 +52,18 @@ def datasets(
         rows = query(name, sql)
         return Answer({"rows": rows}, [table([*rows[0]] if rows else [], (row.values() for row in rows))])
     entries = describe_datasets(name)
-    headings = ("name", "format", "rows", "test rows", "dimension", "classes", "visibility", "account", "versions")
+    headings = (
+        "name",
+        "format",
+        "rows",
+        "unit",
+        "test rows",
+        "dimension",
+        "classes",
+        "visibility",
+        "account",
+        "versions",
+    )
     cells = ([entry[heading.replace(" ", "_")] for heading in headings] for entry in entries)
     return Answer({"datasets": entries}, [table(headings, cells, title="Data sets")])
 

@@ -54,6 +54,7 @@ def describe_datasets(name: str | None = None) -> list[dict[str, object]]:
                 "name": one,
                 "format": entry.manifest["format"],
                 "rows": reference.rows,
+                "unit": str(reference.unit),
                 "test_rows": reference.test_rows,
                 "dimension": reference.dimension,
                 "classes": len(reference.classes) or "real",
@@ -68,7 +69,7 @@ def describe_datasets(name: str | None = None) -> list[dict[str, object]]:
 
 
 def _not_yet(name: str) -> dict[str, object]:
-    blank: dict[str, object] = dict.fromkeys(("rows", "test_rows", "dimension", "classes", "version"), "–")
+    blank: dict[str, object] = dict.fromkeys(("rows", "unit", "test_rows", "dimension", "classes", "version"), "–")
     known = {"name": name, "format": BUNDLED_FORMAT, "visibility": "public", "account": name}
     return {**blank, **known, "versions": 0, "class_names": []}
 

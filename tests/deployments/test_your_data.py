@@ -32,14 +32,18 @@ def test_the_walk_up_to_its_rows(commands: CommandLine, tmp_path: Path, monkeypa
     monkeypatch.setattr(sys, "argv", ["make_visits.py", str(rows), str(new)])
     runpy.run_path("docs/examples/make_visits.py", run_name="__main__")
     schema.write_text(walk_schema())
-    assert "F000001;30;147,1;0,8;ja;Tagesklinik" in rows.read_text("cp1252")
+    assert "F000000;70153;57;163,5;4,5;nein;Nord" in rows.read_text("cp1252")
+    checked = commands("schema", "check", schema, "--path", rows).out
+    people = "1837 people by column Patient: 2.72 rows each, up to 40"
+    assert people in checked
+    assert people in PAGE
     words = ("--path", rows, "--schema", schema, "--account", "hospital-2025", "--on-violation", "clip")
     given = ("--epsilon-cap", 3, "--delta-cap", 1e-6)
     out = commands("ingest", "visits", "--format", "csv", *words, *given).out
     for line in (
-        "visits: 5000 rows × 36, private, account hospital-2025",
-        "5000 read, 5000 kept, 846 incomplete, 32 outside",
-        "duplicates: none",
+        "visits: 1837 people × 36, private, account hospital-2025",
+        "5000 read, 5000 kept, 843 incomplete, 36 outside",
+        "What is protected is a person (column Patient): whoever has 5 rows has the same ε as whoever has one.",
     ):
         assert line in out
         assert line in PAGE
