@@ -14,7 +14,7 @@ from dpalgos.models import released_kind
 from dpalgos.noise import NoiseSource
 from dpalgos.parameters import POSITIVE, between
 from dpalgos.registry import register
-from dpalgos.rows import Array, Floats, Ints, Rows
+from dpalgos.rows import Floats, Ints, Rows, unit_rows
 
 
 @released_kind
@@ -44,12 +44,7 @@ class ElementwiseFeatures(RowFeatures):
         power, scale = self.curve
         sizes = np.abs(np.asarray(features, dtype=np.float64))
         curved = np.sign(features) * (sizes**power if power > 0 else np.log1p(scale * sizes))
-        norms = np.linalg.norm(curved, axis=1, keepdims=True)
-        return np.asarray(curved / np.where(norms > 0, norms, 1.0))
-
-    def arrays(self) -> dict[str, Array]:
-        """Return size and curve."""
-        return {"size": self.size, "curve": self.curve}
+        return unit_rows(curved)
 
 
 @register("projections", "signed-root")

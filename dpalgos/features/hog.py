@@ -16,7 +16,7 @@ from dpalgos.noise import NoiseSource
 from dpalgos.parallel import for_each, pieces
 from dpalgos.parameters import COUNT
 from dpalgos.registry import register
-from dpalgos.rows import Array, Floats, Ints, Rows
+from dpalgos.rows import Floats, Ints, Rows
 
 _SMALL = 1e-5
 _CLIP = 0.2
@@ -59,10 +59,6 @@ class HogFeatures(RowFeatures):
 
         for_each(batch, pieces(len(features), features.shape[1], _BATCH_ENTRIES))
         return out
-
-    def arrays(self) -> dict[str, Array]:
-        """Return the layout."""
-        return {"layout": self.layout}
 
 
 @register("projections", "hog")

@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING, ClassVar
 from dpalgos.algorithms import ProjectionAlgorithm
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import RELATIONS, Guarantee, Neighbours, Setting
+from dpalgos.models import ArrayFields
 from dpalgos.resources import Work
-from dpalgos.rows import Array, Floats
+from dpalgos.rows import Floats
 
 if TYPE_CHECKING:
     from dpalgos.registry import AlgorithmSpec
 
 
-class RowFeatures(ABC):
+class RowFeatures(ArrayFields, ABC):
     """What a public map gives: a function of one row at a time, made of arrays, which pipelines can hold."""
 
     __slots__ = ()
@@ -41,10 +42,6 @@ class RowFeatures(ABC):
     @abstractmethod
     def transform(self, features: Floats) -> Floats:
         """Map rows (m, d) to (m, dimension), each by itself."""
-
-    @abstractmethod
-    def arrays(self) -> dict[str, Array]:
-        """Return the arrays that it is made of."""
 
     def apply(self, features: Floats) -> Floats:
         """Map rows, as :meth:`transform` does: what the door calls."""

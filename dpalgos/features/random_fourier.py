@@ -15,7 +15,7 @@ from dpalgos.models import released_kind
 from dpalgos.noise import NoiseSource
 from dpalgos.parameters import COUNT, NATURAL, POSITIVE
 from dpalgos.registry import register
-from dpalgos.rows import Array, Floats, Rows, row_products
+from dpalgos.rows import Floats, Rows, row_products
 
 
 @released_kind
@@ -40,10 +40,6 @@ class FourierFeatures(RowFeatures):
         """Map (m, d) to (m, 2D)."""
         phases = row_products(features, self.frequencies)
         return np.hstack([np.cos(phases), np.sin(phases)]) / math.sqrt(self.frequencies.shape[1])
-
-    def arrays(self) -> dict[str, Array]:
-        """Return the frequencies."""
-        return {"frequencies": self.frequencies}
 
 
 @register("projections", "random-fourier")

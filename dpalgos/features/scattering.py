@@ -20,7 +20,7 @@ from dpalgos.noise import NoiseSource
 from dpalgos.parallel import for_each, pieces
 from dpalgos.parameters import COUNT, at_least, between
 from dpalgos.registry import register
-from dpalgos.rows import Array, Floats, Ints, Rows
+from dpalgos.rows import Floats, Ints, Rows
 
 # Images of one pass: about 4 MB of work space a thread, which caches hold. Fixed, so that a row's features do not
 # depend on the machine.
@@ -178,10 +178,6 @@ class ScatteringFeatures(RowFeatures):
 
         for_each(batch, pieces(len(features), 1, _BATCH))
         return out
-
-    def arrays(self) -> dict[str, Array]:
-        """Return layout and power."""
-        return {"layout": self.layout, "power": self.power}
 
     @property
     def _mirror(self) -> bool:

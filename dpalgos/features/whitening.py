@@ -21,7 +21,7 @@ from dpalgos.noise import NoiseSource, RandomStream
 from dpalgos.parameters import COUNT, NATURAL, POSITIVE
 from dpalgos.registry import AlgorithmSpec, lookup, register
 from dpalgos.resources import Work
-from dpalgos.rows import Array, Floats, Rows, row_products
+from dpalgos.rows import Array, Floats, Rows, row_products, unit_rows
 from dpalgos.validation import require_components
 
 
@@ -75,8 +75,7 @@ class WhitenedFeatures(RowFeatures):
         for start in range(0, len(features), _AT_ONCE):
             part = slice(start, start + _AT_ONCE)
             turned[part] = row_products(self.map.transform(features[part]) - self.mean, self.basis)
-        norms = np.linalg.norm(turned, axis=1, keepdims=True)
-        return np.asarray(turned / np.where(norms > 0, norms, 1.0))
+        return unit_rows(turned)
 
     def arrays(self) -> dict[str, Array]:
         """Return mean, basis and the arrays of the feature map."""

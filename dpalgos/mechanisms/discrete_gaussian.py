@@ -52,6 +52,7 @@ def exceeded(
     return np.asarray(above, dtype=np.int64)
 
 
+_SUPPORT = 14.0
 # Up to this sigma the law is tabulated; above it, rounded Gaussians are corrected by a rare rejection.
 _TABLE_SIGMA = 2.0**10
 _GUARD = 320
@@ -117,6 +118,11 @@ class DiscreteGaussian:
     def rho(self, sensitivity: float) -> float:
         """Return the zCDP parameter for an l2 sensitivity in grid units, rounded up."""
         return (sensitivity / self.sigma) ** 2 / 2.0 * (1.0 + 2.0**-50)
+
+    @property
+    def largest(self) -> int:
+        """14 sigma + 2: beyond the end of the sampler's tables (13.2 sigma), which is charged as total variation."""
+        return math.ceil(_SUPPORT * self.sigma) + 2
 
     def total_variation(self) -> float:
         """Return an upper bound on the distance of one draw from the stated law; below 2^-100 for every sigma."""

@@ -181,6 +181,11 @@ class SymmetricDiscreteGaussian(_SymmetricIntegers):
 
     law: ClassVar[type[DiscreteGaussian]] = DiscreteGaussian
 
+    @property
+    def largest(self) -> int:
+        """As for one discrete Gaussian, of the diagonal."""
+        return DiscreteGaussian(self.sigma).largest
+
     def rho(self, sensitivity: float) -> float:
         """Return the zCDP parameter for a Frobenius sensitivity in grid units, rounded up."""
         return DiscreteGaussian(self.sigma).rho(sensitivity)

@@ -21,8 +21,9 @@ from dpalgos.noise import NoiseSource
 from dpalgos.parameters import COUNT, NON_NEGATIVE, POSITIVE, between
 from dpalgos.registry import register
 from dpalgos.resources import Work
-from dpalgos.rows import ChosenRows, Floats, Rows
+from dpalgos.rows import ChosenRows, Floats, Rows, fingerprints
 from dpalgos.summation import grid
+from dpalgos.trainers.gradient_descent import DescentState
 from dpalgos.trainers.linear import LinearTrainer
 
 _RATE_BITS = 32
@@ -155,26 +156,24 @@ class SampledDescent(ApproximateAlgorithm, LinearTrainer):
         self.check(setting)
         sums, law = self.sums(setting), self.law(setting)
         samples = [_Sampled(rows, sums, setting) for rows in parties]
-        prints = np.concatenate([np.zeros(0, np.uint8), *(rows.fingerprint() for rows in parties)])
+        prints = fingerprints(parties)
         expected = max(self._threshold / 2.0**_RATE_BITS * setting.rows, 1.0)
         step_size = self._step_size(law.sigma / sums.scale**2 * self.clip / expected)
-        weights = velocity = average = np.zeros(self.task.shape(setting))
-        tail = self.iterations - self.iterations // 2
+        zero = np.zeros(self.task.shape(setting))
+        state = DescentState(0, zero, zero, zero)
         for step in range(self.iterations):
             # Words of 64 bits; the upper half decides.
             words = noise.stream(f"rows-{step}", prints).words(sum(rows.count for rows in parties))
             taking_part = (words >> np.uint64(64 - _RATE_BITS)) < np.uint64(self._threshold)
-            total = np.zeros(weights.shape, dtype=np.int64)
+            total = np.zeros(zero.shape, dtype=np.int64)
             start = 0
             for sample in samples:
-                total += sample.total(weights, taking_part[start : start + sample.count])
+                total += sample.total(state.weights, taking_part[start : start + sample.count])
                 start += sample.count
             noisy = total + law.sample(total.size, noise.stream(f"sum-{step}", total)).reshape(total.shape)
-            velocity = self.momentum * velocity + sums.decode(noisy) / expected + self.regularisation * weights
-            weights = weights - step_size * velocity
-            if step >= self.iterations // 2:
-                average = average + weights / tail
-        return self.task.model(average, setting)
+            gradient = sums.decode(noisy) / expected + self.regularisation * state.weights
+            state = state.moved(gradient, step_size, self.momentum, self.iterations)
+        return self.task.model(state.average, setting)
 
     @property
     def _threshold(self) -> int:
