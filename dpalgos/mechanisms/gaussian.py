@@ -18,6 +18,7 @@ from dpalgos.rows import Floats
 
 _POSITIVE = Bound(0.0, open_low=True)
 _LARGEST = 1e6
+_EPSILON = Bound(0.0, _LARGEST)
 _SMALLEST_DELTA = 1e-300
 _MOST_STEPS = 200
 _FAR = 2.0
@@ -27,11 +28,6 @@ _LOG_2_PI = math.log(2 * math.pi)
 def _require_mu(mu: float) -> None:
     if not 0 <= mu <= _LARGEST:
         raise ParameterError(f"mu is {mu!r}; it must lie between 0 and {_LARGEST:g}: choose a larger sigma")
-
-
-def _require_epsilon(epsilon: float) -> None:
-    if not 0 <= epsilon <= _LARGEST:
-        raise ParameterError(f"epsilon is {epsilon!r}; it must lie between 0 and {_LARGEST:g}")
 
 
 def _require_delta(delta: float) -> None:
@@ -54,7 +50,7 @@ def delta_of_mu(mu: float, epsilon: float) -> float:
     Dong, Roth, Su 2022, Corollary 1.
     """
     _require_mu(mu)
-    _require_epsilon(epsilon)
+    _EPSILON.require("epsilon", epsilon)
     if mu == 0:
         return 0.0
     return min(1.0, math.nextafter(_precise.to_float(_precise.gaussian_delta(mu, epsilon)), math.inf))
@@ -68,7 +64,7 @@ def mu_from_epsilon_delta(epsilon: float, delta: float) -> float:
     value returned is verified to satisfy ``delta_of_mu(mu, epsilon) <= delta`` in high precision and is within a few
     units in the last place of the root.
     """
-    _require_epsilon(epsilon)
+    _EPSILON.require("epsilon", epsilon)
     _require_delta(delta)
     target = math.log(delta)
 
