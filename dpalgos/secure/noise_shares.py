@@ -192,10 +192,6 @@ class RoundedRadial(RadialLaplace):
         Delta / epsilon in grid units.
     """
 
-    def loss(self, sensitivity: float) -> PureEpsilon:
-        """Return what one sum costs."""
-        return PureEpsilon(self.epsilon(sensitivity))
-
     def sample(self, count: int, stream: RandomStream) -> Ints:  # type: ignore[override]  # integers
         """Return one draw; its coordinates are not independent of each other."""
         return np.rint(RadialLaplace.sample(self, count, stream)).astype(np.int64)
@@ -324,10 +320,6 @@ class SymmetricRadialShare:
         """As for :class:`RadialShare`, of the diagonal."""
         return DiscreteGaussian(self._diagonal(self._vector.largest_sigma**2)).largest
 
-    def loss(self, sensitivity: float) -> PureEpsilon:
-        """Return what a sum with ``shares`` such shares costs, for a Frobenius sensitivity."""
-        return self._vector.loss(sensitivity)
-
     def sample(self, count: int, stream: RandomStream) -> Ints:
         """Return the share of one packed matrix of ``count`` entries."""
         sigma = self._diagonal(self._vector.variance(stream))
@@ -364,12 +356,6 @@ class TruexGaussian(Bounded):
     def share(self) -> DiscreteGaussian:
         """What each party adds."""
         return DiscreteGaussian(self.sigma / math.sqrt(self.honest - 1))
-
-    def loss(self, *, sensitivity: float, dimension: int) -> GaussianMu:
-        """Return what one sum costs."""
-        return secagg_loss(
-            sensitivity=sensitivity, sigma_share=self.share.sigma, shares=self.honest - 1, dimension=dimension
-        )
 
     def sample(self, count: int, stream: RandomStream) -> Ints:
         """Return the noise of t - 1 shares at once, as a trusted curator would add it."""
@@ -552,10 +538,6 @@ class LaplaceShare:
         K = 2^j >= 90 scale on at most 2 sum_{k>=K} q^k / k <= 2 q^K (1 + scale) / K < 2^-127.
         """
         return (len(_table(self.shares)[0]) + 1.0) * 2.0**-126 + 2.0 * _OCTAVES / self.shares * 2.0**-128 + 2.0**-127
-
-    def loss(self, sensitivity: float) -> PureEpsilon:
-        """Return what a sum with ``shares`` such shares costs, for an l1 sensitivity in grid units."""
-        return PureEpsilon(DiscreteLaplace(self.scale).epsilon(sensitivity))
 
     def sample(self, count: int, stream: RandomStream) -> Ints:
         """Return ``count`` independent shares of one coordinate each."""

@@ -73,6 +73,7 @@ class OneVsRestTrainer(LinearClassifierTrainer):
     loss: str = "smoothed-hinge"
 
     trusts: ClassVar[tuple[Trust, ...]] = (Trust.LOCAL, Trust.CENTRAL)
+    relations: ClassVar[tuple[Neighbours, ...]] = RELATIONS
     measured: ClassVar[str] = "sum of gradients at any weights, all classifiers, l2"
     norm: ClassVar[int] = 2
 
@@ -107,7 +108,7 @@ def _with_radial_noise(
     key, law = fingerprints(parties), RadialLaplace(calibration.noise_scale)
     linear = np.stack([law.sample(width, noise.stream(f"objective-{row}", key)) for row in range(classes)])
     problem = task.problem(parties, setting, calibration.regularisation, linear / max(setting.rows, 1))
-    weights = minimise(problem, TOLERANCE).weights
+    weights = minimise(problem, TOLERANCE)
     if calibration.tolerance_scale > 0:
         hiding = RadialLaplace(calibration.tolerance_scale)
         weights = weights + np.stack(
@@ -171,8 +172,6 @@ class ObjectivePerturbation(PureAlgorithm, OneVsRestTrainer):
     source: ClassVar[str] = "Chaudhuri, Monteleoni, Sarwate 2011, Algorithm 2; Wang et al. 2024, Algorithm 3, corrected"
     people: ClassVar[str] = Refused("its Jacobian bound needs a Hessian of rank one, that of one row")
     claim: ClassVar[Claim | None] = Claim("epsilon-DP for the exact minimiser", "Chaudhuri et al. 2011, Theorem 9")
-
-    relations: ClassVar[tuple[Neighbours, ...]] = RELATIONS
 
     def guarantee(self, setting: Setting) -> Guarantee:
         """Return an equal share of epsilon for each classifier."""
@@ -321,7 +320,6 @@ class GaussianPerturbation(ApproximateAlgorithm, OneVsRestTrainer):
     """Objective perturbation with one Gaussian linear term for all weights; a subclass hides the solver's tolerance."""
 
     people: ClassVar[str] = Refused("its Jacobian bound needs a Hessian of rank one, that of one row")
-    relations: ClassVar[tuple[Neighbours, ...]] = RELATIONS
     hiding: ClassVar[type[RadialLaplace] | type[GaussianNoise]]
     """The noise that hides it."""
 
@@ -339,7 +337,7 @@ class GaussianPerturbation(ApproximateAlgorithm, OneVsRestTrainer):
         stream = noise.stream("objective", fingerprints(parties))
         linear = GaussianNoise(found.sigma).sample(math.prod(shape), stream).reshape(shape)
         problem = task.problem(parties, setting, found.regularisation, linear / max(setting.rows, 1))
-        weights = minimise(problem, self.solver_tolerance(setting)).weights
+        weights = minimise(problem, self.solver_tolerance(setting))
         hidden = self.hiding(found.tolerance_scale).sample(weights.size, noise.stream("tolerance", weights))
         return task.model(weights + hidden.reshape(shape), setting)
 

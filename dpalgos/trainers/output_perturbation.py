@@ -55,6 +55,8 @@ class MinimiserSum(LinearTrainer, OneSum):
 
     regularisation: float = field(default=0.01, metadata=POSITIVE)
 
+    relations: ClassVar[tuple[Neighbours, ...]] = RELATIONS
+
     def sum_shape(self, setting: Setting) -> tuple[int, ...]:
         """Return the shape of the weights (m, p)."""
         return self.task.shape(setting)
@@ -89,7 +91,6 @@ class MinimiserSum(LinearTrainer, OneSum):
 class _WeightedMinimiserSum(MinimiserSum):
     """Σ nᵢθᵢ in integers, its sensitivity, and the model it decodes to."""
 
-    relations: ClassVar[tuple[Neighbours, ...]] = RELATIONS
     measured: ClassVar[str] = "Σ nᵢθᵢ, θᵢ party i's minimiser, l2"
     norm: ClassVar[int] = 2
 
@@ -258,7 +259,6 @@ class _MinimiserMean(PureAlgorithm, MinimiserSum):
         """Return the paper's scale of the Laplace noise of the mean."""
         return self._multiple(setting) * self._change(setting, 0.0) / (self.budget.epsilon * max(len(setting.sizes), 1))
 
-    relations: ClassVar[tuple[Neighbours, ...]] = RELATIONS
     measured: ClassVar[str] = "sum of the parties' minimisers, l1"
     norm: ClassVar[int] = 1
 

@@ -14,12 +14,12 @@ from dpalgos.audit.observables import compare
 from dpalgos.audit.report import Verdict
 from dpalgos.guarantees import Neighbours
 from dpalgos.models import Artefact
-from dpalgos.rows import gather
 from flows.federated_training import chain_inline
 from storage.errors import RefusedError
 from tasks.auditing.chain import ChainReport, audit_chain, chain_config, run_once, synthetic_tables
 from tasks.release.door import OpenRelease
 from tests.support.command_line import CommandLine
+from tests.support.training import gather
 
 honest_fit = OpenRelease.fit
 
