@@ -17,9 +17,8 @@ import pytest
 
 from storage.layout import Layout
 from tasks.runtime import engine_process
-from tasks.runtime.engine import credentials, prefect_database
+from tasks.runtime.engine import credentials, prefect_database, prepare_tracking
 from tasks.runtime.settings import has_own_database, recorded_server
-from tasks.tracking import client
 from tests.support.processes import clean_environment
 
 _SERVE = """
@@ -110,7 +109,7 @@ class Engine:
 @contextmanager
 def tracking_copied(pattern: Path) -> Iterator[None]:
     """Let roots that ask for MLflow's database in this process have a copy of the one that was made first."""
-    honest = client.prepare_tracking
+    honest = prepare_tracking
 
     def prepared(root: Path) -> None:
         wanted = has_own_database(root) and recorded_server(root) is None
@@ -124,7 +123,7 @@ def tracking_copied(pattern: Path) -> Iterator[None]:
         honest(root)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(client, "prepare_tracking", prepared)
+        patch.setattr("tasks.tracking.client.prepare_tracking", prepared)
         yield
 
 
