@@ -16,7 +16,7 @@ from typing import Any, cast
 from uuid import UUID
 
 from prefect.client.orchestration import PrefectClient, SyncPrefectClient, get_client
-from prefect.client.schemas.actions import DeploymentScheduleCreate
+from prefect.client.schemas.actions import DeploymentScheduleCreate, DeploymentUpdate
 from prefect.client.schemas.filters import (
     DeploymentFilter,
     DeploymentFilterId,
@@ -40,6 +40,7 @@ from dpalgos.errors import ParameterError
 from storage.documents import read_yaml
 from storage.errors import InputError, RefusedError
 from storage.layout import Layout
+from storage.readers.bundled import BUNDLED
 from tasks.datasets.schedules import Schedule, schedules
 from tasks.release.admission import runs_that_fit
 from tasks.release.preflight import require_feasible
@@ -47,6 +48,7 @@ from tasks.runtime.ending import AT_WORK
 from tasks.runtime.events import Event, dataset_resource
 from tasks.runtime.interrupted import crash_interrupted_runs
 from tasks.runtime.settings import current_root, keep_private, use_own_temporary_folder
+from tasks.runtime.stores import open_catalog
 
 _NAMING_SECONDS = 20.0
 _PAGE = 200
@@ -144,6 +146,34 @@ async def keep_settled(runner: Runner, deployments: Collection[UUID]) -> None:
             except Exception as error:
                 suspects = set()
                 logging.getLogger(__name__).warning("runs are not looked after: %s", type(error).__name__)
+
+
+async def offer(client: PrefectClient, deployments: Collection[UUID], datasets: Sequence[str]) -> None:
+    """Name the data sets that there are where a deployment's form asks for one.
+
+    In its description: a list to choose from would refuse a set that was registered a moment ago.
+    """
+    for deployment in deployments:
+        schema = (await client.read_deployment(deployment)).parameter_openapi_schema or {}
+        for definition in schema.get("definitions", {}).values():
+            if "dataset" in definition.get("properties", {}):
+                definition["properties"]["dataset"]["description"] = f"A registered data set: {', '.join(datasets)}."
+        await client.update_deployment(deployment, DeploymentUpdate(parameter_openapi_schema=schema))
+
+
+async def keep_offered(deployments: Collection[UUID]) -> None:
+    """Offer data sets as they are registered, until cancelled; a server that does not answer is asked again."""
+    offered: list[str] = []
+    async with get_client() as client:
+        while True:
+            try:
+                known = sorted({*BUNDLED, *(one.name for one in open_catalog().datasets())})
+                if known != offered:
+                    await offer(client, deployments, known)
+                    offered = known
+            except Exception as error:
+                logging.getLogger(__name__).warning("data sets are not offered: %s", type(error).__name__)
+            await asyncio.sleep(_SECONDS)
 
 
 READY = "serving"
@@ -358,7 +388,8 @@ class _Runner(Runner):
 
 
 async def _run(runner: Runner, served: Mapping[UUID, Flow[Any, Any]]) -> None:
-    running = (keep_named(served), keep_settled(runner, list(served)), send_alerts(current_root()))
+    looked_after = (keep_named(served), keep_settled(runner, list(served)), keep_offered(list(served)))
+    running = (*looked_after, send_alerts(current_root()))
     beside = [asyncio.create_task(one) for one in running]
     try:
         await runner.start()

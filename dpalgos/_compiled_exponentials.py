@@ -5,6 +5,8 @@ Nothing here is added up in another order than written and nothing is fused, so 
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -18,6 +20,8 @@ _LOG2_E = 1.4426950408889634
 _LN2_HIGH, _LN2_LOW = 6.93147180369123816490e-01, 1.90821492927058770002e-10
 # Added to a number below 2^51, it leaves the nearest whole number in the last bits.
 _WHOLE = 1.5 * 2.0**52
+# 1/13!, 1/12!, …, 1/0!.
+_TAYLOR = tuple(1.0 / math.factorial(power) for power in range(13, -1, -1))
 
 
 @compiled_in_order
@@ -33,20 +37,10 @@ def _exponentials(numbers: Floats, powers: Floats, bits: Ints) -> None:
         powers[i] = shifted
         q = shifted - _WHOLE
         r = (value - q * _LN2_HIGH) - q * _LN2_LOW
-        total = 1.0 / 6227020800.0
-        total = total * r + 1.0 / 479001600.0
-        total = total * r + 1.0 / 39916800.0
-        total = total * r + 1.0 / 3628800.0
-        total = total * r + 1.0 / 362880.0
-        total = total * r + 1.0 / 40320.0
-        total = total * r + 1.0 / 5040.0
-        total = total * r + 1.0 / 720.0
-        total = total * r + 1.0 / 120.0
-        total = total * r + 1.0 / 24.0
-        total = total * r + 1.0 / 6.0
-        total = total * r + 0.5
-        total = total * r + 1.0
-        numbers[i] = total * r + 1.0
+        total = _TAYLOR[0]
+        for coefficient in _TAYLOR[1:]:
+            total = total * r + coefficient
+        numbers[i] = total
     # The last twelve bits are those of q; moved, they are the exponent of 2^q.
     for i in range(numbers.size):
         bits[i] = (bits[i] + 1023) << 52

@@ -18,6 +18,7 @@ from dpalgos.guarantees import (
     Guarantee,
     Loss,
     Neighbours,
+    Numerics,
     PureEpsilon,
     Setting,
     Trust,
@@ -30,7 +31,7 @@ from dpalgos.noise import NoiseSource
 from dpalgos.parameters import Bounded
 from dpalgos.resources import Work, gathering_work
 from dpalgos.rows import Array, ArrayRows, Ints, Rows
-from dpalgos.summation import SumAlgorithm, Summation, TrustedSummation, run_sums
+from dpalgos.summation import GAUSSIAN_BUDGETS, IntegerNoise, SumAlgorithm, Summation, TrustedSummation, run_sums
 from dpalgos.validation import require_budget, require_relation
 
 
@@ -155,9 +156,29 @@ class PrivateAlgorithm(Algorithm):
 
     budget: Loss
 
+    numerics: ClassVar[Numerics] = Numerics.IDEALISED
+    """Of the guarantee: exact where noise is drawn in integers, of sums of integers from the row on."""
+    assumptions: ClassVar[tuple[str, ...]] = ()
+    """What the guarantee rests on beside the trust model."""
+
     def __post_init__(self) -> None:
         super().__post_init__()
         require_budget(self.budget, self.budgets)
+
+    def guarantee(self, setting: Setting) -> Guarantee:
+        """Return the budget, which the noise is calibrated to; a class of which that is not true says what is."""
+        self.check(setting)
+        return Guarantee((self.budget,), setting.neighbours, self.numerics, self.assumptions)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GaussianAlgorithm(PrivateAlgorithm):
+    """A private algorithm that adds Gaussian noise to integers, calibrated to a μ or a ρ under either relation."""
+
+    relations: ClassVar[tuple[Neighbours, ...]] = RELATIONS
+    budgets: ClassVar[tuple[type[Loss], ...]] = GAUSSIAN_BUDGETS
+    numerics: ClassVar[Numerics] = Numerics.EXACT
+    norm: ClassVar[int] = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -208,6 +229,18 @@ class OneSum(Algorithm):
     @abstractmethod
     def sum_shape(self, setting: Setting) -> tuple[int, ...]:
         """Return the shape of the sum, public."""
+
+    @abstractmethod
+    def law(self, setting: Setting) -> IntegerNoise:
+        """Return the noise of the sum."""
+
+    @abstractmethod
+    def contribution(self, state: Ints, rows: Rows, setting: Setting) -> Ints:
+        """Return one party's integers; the state is nothing, or the running sum of nights before, as released."""
+
+    @abstractmethod
+    def result(self, state: Ints, setting: Setting) -> Artefact:
+        """Return what is made of the noisy sum."""
 
     def steps(self, setting: Setting) -> int:
         """Return 1: one sum."""

@@ -7,7 +7,7 @@ in, and of no other.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numba
 
@@ -25,18 +25,6 @@ def compiled(function: _F) -> _F:
 def compiled_in_order(function: _F) -> _F:
     """Compile like :func:`compiled`, for the same rounding as written, on every processor."""
     return _compiled(function)
-
-
-def compiled_callback(signature: Any) -> Callable[[Callable[..., object]], Any]:
-    """Compile a C function of this signature, whose ``address`` other compiled code calls; kept as other loops are."""
-
-    def compile_it(function: Callable[..., object]) -> Any:
-        try:
-            return numba.cfunc(signature, cache=True)(function)
-        except RuntimeError:
-            return numba.cfunc(signature)(function)
-
-    return compile_it
 
 
 def _compiled(function: _F, **options: object) -> _F:

@@ -26,7 +26,7 @@ from dpalgos.mechanisms.symmetric import SymmetricRoundedGaussian
 from dpalgos.models import Artefact, Statistic
 from dpalgos.resources import Work
 from dpalgos.rows import Floats, Ints, Rows
-from dpalgos.summation import GAUSSIAN_BUDGETS
+from dpalgos.summation import GAUSSIAN_BUDGETS, IntegerNoise
 
 _LARGEST_SUM = 2.0**62
 
@@ -41,43 +41,6 @@ class NightlyRows(Protocol):
 
     def sum_of(self, night: int, form: Callable[[Rows], Ints]) -> Ints:
         """Return the sum of a night as it was frozen; where it was not, form it of that night's rows and freeze it."""
-        ...
-
-
-GaussianLaw = RoundedGaussian | SymmetricRoundedGaussian
-
-
-class GaussianSum(Protocol):
-    """An algorithm of one sum with Gaussian noise: what is released night after night."""
-
-    adaptive: ClassVar[bool]
-
-    def check(self, setting: Setting) -> None:
-        """Raise where it cannot run."""
-        ...
-
-    def guarantee(self, setting: Setting) -> Guarantee:
-        """Return what one release costs."""
-        ...
-
-    def law(self, setting: Setting) -> GaussianLaw:
-        """Return its noise."""
-        ...
-
-    def sum_shape(self, setting: Setting) -> tuple[int, ...]:
-        """Return the shape of the sum."""
-        ...
-
-    def work(self, setting: Setting) -> Work:
-        """Return what one sum asks of a machine."""
-        ...
-
-    def contribution(self, state: Ints, rows: Rows, setting: Setting) -> Ints:
-        """Return one party's integers; the state is the running sum of the nights before, as it was released."""
-        ...
-
-    def result(self, state: Ints, setting: Setting) -> Artefact:
-        """Return what is made of the noisy sum."""
         ...
 
 
@@ -101,7 +64,7 @@ def night_again(budget: Loss, factor: ToeplitzFactor) -> GaussianMu:
     return GaussianMu(total_mu(budget) * (factor.largest_entry / factor.norm) * (1.0 + 2.0**-50))
 
 
-def require_gaussian_sum(algorithm: object, setting: Setting) -> GaussianSum:
+def require_gaussian_sum(algorithm: object, setting: Setting) -> OneSum:
     """Return an algorithm whose sums may be released night after night.
 
     Raises
@@ -109,14 +72,13 @@ def require_gaussian_sum(algorithm: object, setting: Setting) -> GaussianSum:
     ParameterError
         If it is not one Gaussian sum, or sums of a horizon could leave 64-bit integers.
     """
-    sums = cast(GaussianSum, algorithm)
-    law = sums.law(setting) if isinstance(algorithm, OneSum) and hasattr(algorithm, "law") else None
-    if not isinstance(law, RoundedGaussian | SymmetricRoundedGaussian):
+    law = algorithm.law(setting) if isinstance(algorithm, OneSum) else None
+    if not (isinstance(algorithm, OneSum) and isinstance(law, RoundedGaussian | SymmetricRoundedGaussian)):
         raise ParameterError(
             f"{type(algorithm).__name__} is not one sum with Gaussian noise, which is what a horizon releases night "
             "after night; choose --trainer class-means, --trainer ftrl or --trainer sufficient-statistics"
         )
-    (loss,) = sums.guarantee(setting).losses
+    (loss,) = algorithm.guarantee(setting).losses
     # A row adds no more than its sensitivity against a null record to any entry, and no coefficient exceeds the grid's.
     largest = setting.rows * GRID * law.sigma * total_mu(loss)
     if largest >= _LARGEST_SUM:
@@ -124,7 +86,7 @@ def require_gaussian_sum(algorithm: object, setting: Setting) -> GaussianSum:
             f"{setting.rows} rows over a horizon could reach {largest:.2g} grid units, and sums must stay below 2^62; "
             "expect fewer rows, or choose a smaller --epsilon, whose grid is coarser"
         )
-    return sums
+    return algorithm
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,7 +100,7 @@ class NightSum(Algorithm):
 
     Parameters
     ----------
-    inner : GaussianSum
+    inner : OneSum
         The algorithm, on :func:`nightly_budget`.
     budget : GaussianMu or ZeroConcentrated
         Of the horizon.
@@ -147,7 +109,7 @@ class NightSum(Algorithm):
         From 1.
     """
 
-    inner: GaussianSum
+    inner: OneSum
     budget: Loss
     factor: ToeplitzFactor
     night: int
@@ -183,7 +145,7 @@ class NightSum(Algorithm):
         """Return 1: one sum a night."""
         return 1
 
-    def law(self, setting: Setting) -> GaussianLaw:
+    def law(self, setting: Setting) -> IntegerNoise:
         """Return the noise of the night."""
         return self.inner.law(setting)
 
@@ -221,9 +183,7 @@ def _times(factor: ToeplitzFactor) -> str:
     return f"up to {factor.participations} nights of the horizon, any two at least {factor.separation} apart"
 
 
-def state_after(
-    factor: ToeplitzFactor, released: Sequence[Floats | Ints], inner: GaussianSum, setting: Setting
-) -> Ints:
+def state_after(factor: ToeplitzFactor, released: Sequence[Floats | Ints], inner: OneSum, setting: Setting) -> Ints:
     """Return what the next night's sums are formed at: the running sum of the nights before, zero before the first."""
     if not released:
         return np.zeros(inner.sum_shape(setting), dtype=np.int64)
@@ -244,7 +204,7 @@ def decode_running_sum(factor: ToeplitzFactor, released: Sequence[Floats | Ints]
 
 
 def model_of(
-    inner: GaussianSum,
+    inner: OneSum,
     factor: ToeplitzFactor,
     released: Sequence[Floats | Ints],
     setting: Setting,
@@ -254,7 +214,7 @@ def model_of(
 
     Parameters
     ----------
-    inner : GaussianSum
+    inner : OneSum
         On :func:`nightly_budget`.
     factor : ToeplitzFactor
     released : sequence of array
@@ -282,7 +242,7 @@ class RunningSumModel(Aggregator[Statistic]):
 
     Parameters
     ----------
-    inner : GaussianSum
+    inner : OneSum
         On :func:`nightly_budget`.
     factor : ToeplitzFactor
     setting : Setting
@@ -290,7 +250,7 @@ class RunningSumModel(Aggregator[Statistic]):
         Rows of each party that have arrived.
     """
 
-    inner: GaussianSum
+    inner: OneSum
     factor: ToeplitzFactor
     setting: Setting
     sizes: tuple[int, ...]

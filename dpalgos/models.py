@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import Field, dataclass, field, fields
 from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
@@ -28,6 +28,17 @@ class Artefact(Protocol):
         ...
 
 
+class ArrayFields:
+    """An artefact whose fields are its arrays: a dataclass."""
+
+    __slots__ = ()
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
+    def arrays(self) -> dict[str, Array]:
+        """Return the fields by name."""
+        return {one.name: getattr(self, one.name) for one in fields(self)}
+
+
 @runtime_checkable
 class AffineMap(Protocol):
     """A map of rows after which linear models are linear in the rows before it."""
@@ -49,7 +60,7 @@ _T = TypeVar("_T", bound=Artefact)
 
 
 @dataclass(frozen=True, slots=True)
-class Projection:
+class Projection(ArrayFields):
     """A linear map onto k directions: ``features @ basis``.
 
     Parameters
@@ -81,10 +92,6 @@ class Projection:
         """Return the model of rows before this map that scores them as ``model`` does after it."""
         return LinearModel(weights=model.weights @ self.basis.T, intercept=model.intercept)
 
-    def arrays(self) -> dict[str, Array]:
-        """Return basis and spectrum."""
-        return {"basis": self.basis, "spectrum": self.spectrum}
-
 
 def _classes(scores: Floats) -> Ints:
     if scores.shape[1] == 1:
@@ -93,7 +100,7 @@ def _classes(scores: Floats) -> Ints:
 
 
 @dataclass(frozen=True, slots=True)
-class LinearModel:
+class LinearModel(ArrayFields):
     """A linear classifier or regressor.
 
     Parameters
@@ -128,13 +135,9 @@ class LinearModel:
         """Return class indices (m,): the largest score, or the sign where there is one score."""
         return _classes(self.scores(features))
 
-    def arrays(self) -> dict[str, Array]:
-        """Return weights and intercept."""
-        return {"weights": self.weights, "intercept": self.intercept}
-
 
 @dataclass(frozen=True, slots=True)
-class KernelModel:
+class KernelModel(ArrayFields):
     """A classifier by the Gaussian kernel: scores Σ_s coefficients[c, s] exp(−gamma ‖x − support_s‖²) + intercept[c].
 
     The support vectors are rows of the training data, bit for bit: such a model is for public data only, whatever
@@ -166,26 +169,13 @@ class KernelModel:
         """Return class indices (m,): the largest score, or the sign where there is one score."""
         return _classes(self.scores(features))
 
-    def arrays(self) -> dict[str, Array]:
-        """Return support vectors, coefficients, intercept and gamma."""
-        return {
-            "support_vectors": self.support_vectors,
-            "coefficients": self.coefficients,
-            "intercept": self.intercept,
-            "gamma": self.gamma,
-        }
-
 
 @dataclass(frozen=True, slots=True)
-class Statistic:
+class Statistic(ArrayFields):
     """Released numbers that are not a model: counts, sums, a confusion matrix."""
 
     values: Floats
     kind: ClassVar[str] = "statistic"
-
-    def arrays(self) -> dict[str, Array]:
-        """Return the values."""
-        return {"values": self.values}
 
 
 _KINDS: dict[str, Any] = {cls.kind: cls for cls in (Projection, LinearModel, KernelModel, Statistic)}

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import ClassVar, TypeAlias
 
 import numpy as np
 
 from dpalgos.registry import register
 from dpalgos.rows import Floats, clip_to_unit_ball
 
-
-class RowMap(Protocol):
-    """A map of rows, each looked at alone."""
-
-    def __call__(self, features: Floats) -> Floats:
-        """Return (m, d) from (m, d)."""
-        ...
+RowMap: TypeAlias = Callable[[Floats], Floats]
+"""A map of rows (m, d), each looked at alone."""
 
 
 class Normalisation(ABC):

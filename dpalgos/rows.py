@@ -94,6 +94,12 @@ def clip_to_unit_ball(features: Features, radius: float = 1.0) -> Floats:
     return rows * factor[:, None] if (factor < 1.0).any() else rows
 
 
+def unit_rows(features: Floats) -> Floats:
+    """Return rows divided by their norms; zero rows stay zero."""
+    norms = np.linalg.norm(features, axis=1, keepdims=True)
+    return np.asarray(features / np.where(norms > 0, norms, 1.0))
+
+
 def row_products(features: Features, matrix: Floats) -> Floats:
     """Return ``features @ matrix``, each row with the bits that it has at any place and beside any others.
 
@@ -293,14 +299,6 @@ class MappedRows:
         return self._origin.fingerprint()
 
 
-def gather(rows: Rows, classes: int) -> tuple[Floats, Ints]:
-    """Return all rows of a party as sanitised arrays, features (n, d) and labels (n,), null records included.
-
-    For rows that are records of their own: whose they are is not said.
-    """
-    gathered, known, filled = np.zeros((rows.count, rows.dimension)), np.zeros(rows.count, dtype=np.int64), 0
-    for features, labels, _ in rows.blocks():
-        part = slice(filled, filled + len(labels))
-        gathered[part], known[part] = sanitise(features, labels, classes)
-        filled = part.stop
-    return gathered[:filled], known[:filled]
+def fingerprints(parties: Sequence[Rows]) -> NDArray[np.uint8]:
+    """Return the parties' digests one after the other: the key of what is drawn before any value exists."""
+    return np.concatenate([np.zeros(0, np.uint8), *(rows.fingerprint() for rows in parties)])

@@ -95,7 +95,7 @@ class Problem:
         return gradient if self.linear is None else gradient + self.linear
 
     def certified_gradient(self, weights: Floats) -> tuple[Floats, Floats]:
-        """Return ∇J(W) and, as :attr:`Solution.gradient_norms`, upper bounds on the norms of the exact gradient.
+        """Return ∇J(W) and upper bounds on the norms of the exact gradient.
 
         Guarantee
         ---------
@@ -125,22 +125,6 @@ class Problem:
         """Return the problem of some weight rows; for separable losses."""
         linear = None if self.linear is None else self.linear[rows]
         return replace(self, targets=self.targets[:, rows], linear=linear)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Solution:
-    """A minimiser and its certificate.
-
-    Parameters
-    ----------
-    weights : array (m, d)
-    gradient_norms : array (m,) where the loss is separable, (1,) otherwise
-        l2 norms of the gradient, evaluated afresh at ``weights``; the distance to the exact minimiser is at most
-        this over Λ.
-    """
-
-    weights: Floats
-    gradient_norms: Floats
 
 
 def rounding_bound(problem: Problem, *, slope: Floats, weight: Floats, linear: Floats | float = 0.0) -> Floats:
@@ -187,7 +171,7 @@ def certified_minimiser(problem: Problem, tolerance: float) -> Floats:
     tends to at most E/Λ, where the exact gradient is at most κ E and its certificate at most (κ + 2) E. Below twice
     that it comes within κ ln(κ² ‖∇J(W₀)‖/E) steps.
     """
-    weights = minimise(problem, tolerance / 2.0).weights
+    weights = minimise(problem, tolerance / 2.0)
     gradient, norms = problem.certified_gradient(weights)
     while (norms > tolerance).any():
         weights = weights - gradient / problem.smoothness
@@ -210,7 +194,7 @@ def _goal(problem: Problem, weights: Floats, tolerance: float) -> Floats:
     return np.maximum(0.5 * tolerance, _CANCELLATION * large)
 
 
-def minimise(problem: Problem, tolerance: float) -> Solution:
+def minimise(problem: Problem, tolerance: float) -> Floats:
     """Minimise a strongly convex risk until the gradient's norm is at most ``tolerance``.
 
     Newton's method over all weight rows at once: Hessians factorised for few columns, preconditioned conjugate
@@ -227,23 +211,23 @@ def minimise(problem: Problem, tolerance: float) -> Solution:
     ----------
     problem : Problem
     tolerance : float
-        Bound on each entry of :attr:`Solution.gradient_norms`.
+        Bound on the l2 norm of the gradient, of each weight row where the loss is separable. The distance to the exact
+        minimiser is at most this over Λ.
 
     Returns
     -------
-    Solution
+    array (m, d)
     """
     weights = np.zeros(problem.shape)
     if problem.features.size == 0:
         if problem.linear is not None:
             weights = -problem.linear / problem.regularisation
-        return Solution(weights=weights, gradient_norms=_norms(problem, problem.gradient(weights)))
+        return weights
     weights = _newton(problem, weights, tolerance)
     norms = _norms(problem, problem.gradient(weights))
     if (norms > 2.0 * _goal(problem, weights, tolerance)).any():
         weights = _accelerated(problem, weights, tolerance)
-        norms = _norms(problem, problem.gradient(weights))
-    return Solution(weights=weights, gradient_norms=norms)
+    return weights
 
 
 def _newton(problem: Problem, weights: Floats, tolerance: float) -> Floats:

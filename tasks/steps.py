@@ -22,8 +22,7 @@ from tasks.planning.plans import FeatureStep, PlannedCombination, PlannedRelease
 from tasks.preparation.dealing import are_stored_whole, deal_rows
 from tasks.preparation.mapping import is_extracted_whole, is_stored_whole, map_features, map_rows
 from tasks.preparation.nights import Night, deal_night
-from tasks.release.combining import combine
-from tasks.release.door import charge_plan, make_release
+from tasks.release.door import charge_plan, combine, make_release
 from tasks.release.metrics import Evaluation, measure
 from tasks.release.rounds import Rounds
 from tasks.release.rows import note_arrival

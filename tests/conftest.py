@@ -15,7 +15,7 @@ import pytest
 from tests.support import data
 from tests.support.command_line import CommandLine
 from tests.support.ending import guard_session
-from tests.support.engines import Engine
+from tests.support.engines import Engine, tracking_copied
 from tests.support.serving import Served, started
 
 # A developer's own server is not for tests.
@@ -62,11 +62,20 @@ def real_data() -> Callable[..., Path]:
 @pytest.fixture(scope="session")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
     """Return the session's Prefect server; it takes ten seconds to start, so only tests that run flows ask for it."""
-    session = tmp_path_factory.getbasetemp()
-    # The workers of one session have one folder above theirs.
-    shared = session.parent if os.environ.get("PYTEST_XDIST_WORKER") else session
-    with Engine.started(tmp_path_factory.mktemp("engine"), shared / "pattern") as started:
+    with Engine.started(tmp_path_factory.mktemp("engine"), _shared(tmp_path_factory) / "pattern") as started:
         yield started
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _tracking_copied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with tracking_copied(_shared(tmp_path_factory) / "tracking"):
+        yield
+
+
+def _shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a session: its workers have one above theirs."""
+    session = tmp_path_factory.getbasetemp()
+    return session.parent if os.environ.get("PYTEST_XDIST_WORKER") else session
 
 
 @pytest.fixture(scope="session", autouse=True)

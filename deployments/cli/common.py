@@ -203,10 +203,16 @@ def answered(command: Callable[..., Answer]) -> Callable[..., None]:
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
         for name, default, annotation in (("root", None, RootOption), ("json", False, JsonFlag))
     ]
+    return presented(run, command, [*own.parameters.values(), *added])
+
+
+def presented(
+    run: Callable[..., None], command: Callable[..., Any], parameters: Sequence[inspect.Parameter]
+) -> Callable[..., None]:
+    """Return what runs a command as Typer is to see it: with the command's name and text, and these parameters."""
     run.__name__, run.__doc__, run.__module__ = command.__name__, command.__doc__, command.__module__
-    signature = own.replace(parameters=[*own.parameters.values(), *added], return_annotation=None)
-    run.__signature__ = signature  # type: ignore[attr-defined]  # Typer reads it
-    run.__annotations__ = {name: parameter.annotation for name, parameter in signature.parameters.items()}
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # Typer reads it
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return run
 
 

@@ -15,6 +15,7 @@ import typer
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
+from deployments.cli.common import presented
 from dpalgos.errors import ParameterError
 from tasks.planning.configuration import Offered, faults
 
@@ -119,11 +120,7 @@ def options_of(
             same = {name: value for name, value in given.items() if name in model.model_fields}
             command(_made(model, options, texts, {**ours, **same}), **given)
 
-        run.__name__, run.__doc__, run.__module__ = command.__name__, command.__doc__, command.__module__
-        signature = inspect.Signature([*derived, *kept])
-        run.__signature__ = signature  # type: ignore[attr-defined]  # Typer reads it
-        run.__annotations__ = {name: parameter.annotation for name, parameter in signature.parameters.items()}
-        return run
+        return presented(run, command, [*derived, *kept])
 
     return decorate
 

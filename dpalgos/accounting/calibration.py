@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import singledispatch
 from typing import Any
 
 from dpalgos.accounting.composition import compose
@@ -66,28 +65,33 @@ def group_loss(loss: Loss, rows: int) -> Loss:
     return loss if rows == 1 else _group(loss, rows)
 
 
-@singledispatch
-def _group(loss: object, rows: int) -> Loss:
+def _group(loss: Loss, rows: int) -> Loss:
+    match loss:
+        case PureEpsilon():
+            return PureEpsilon(rows * loss.epsilon)
+        case GaussianMu():
+            return GaussianMu(rows * loss.mu)
+        case ZeroConcentrated():
+            return ZeroConcentrated(rows * rows * loss.rho)
+        case ApproximateDP():
+            return _group_of_approximate(loss, rows)
+        case SlackGaussian():
+            return NoGuarantee(
+                "what is revealed with a small probability (by sampling, or by a missed deadline) is bounded "
+                f"for one row, and nothing is proved for {rows} rows or a relation that takes {rows} steps; choose an "
+                "algorithm that uses all rows, no --deadline, one row a person, or the account's own --neighbours"
+            )
+        case PrivateSelection():
+            selected, each = _group_of_approximate(loss.selected, rows), rows * loss.mu
+            if isinstance(selected, ApproximateDP):
+                return replace(loss, epsilon=selected.epsilon, delta=selected.delta, mu=each)
+            return replace(loss, mu=each).all_candidates
+        case NoGuarantee():
+            return loss
     raise ParameterError(f"{loss!r} is no known loss type; nothing is known about groups")
 
 
-@_group.register
-def _(loss: PureEpsilon, rows: int) -> Loss:
-    return PureEpsilon(rows * loss.epsilon)
-
-
-@_group.register
-def _(loss: GaussianMu, rows: int) -> Loss:
-    return GaussianMu(rows * loss.mu)
-
-
-@_group.register
-def _(loss: ZeroConcentrated, rows: int) -> Loss:
-    return ZeroConcentrated(rows * rows * loss.rho)
-
-
-@_group.register
-def _(loss: ApproximateDP, rows: int) -> Loss:
+def _group_of_approximate(loss: ApproximateDP, rows: int) -> Loss:
     epsilon = rows * loss.epsilon
     if loss.delta == 0:
         return ApproximateDP(epsilon, 0.0)
@@ -100,28 +104,6 @@ def _(loss: ApproximateDP, rows: int) -> Loss:
 
 def _log_expm1(x: float) -> float:
     return math.log(math.expm1(x)) if x < 30 else x
-
-
-@_group.register
-def _(loss: SlackGaussian, rows: int) -> Loss:
-    return NoGuarantee(
-        "what is revealed with a small probability (by sampling, or by a missed deadline) is bounded for one "
-        f"row, and nothing is proved for {rows} rows or a relation that takes {rows} steps; choose an algorithm that "
-        "uses all rows, no --deadline, one row a person, or the account's own --neighbours"
-    )
-
-
-@_group.register
-def _(loss: PrivateSelection, rows: int) -> Loss:
-    selected, each = _group(loss.selected, rows), rows * loss.mu
-    if isinstance(selected, ApproximateDP):
-        return replace(loss, epsilon=selected.epsilon, delta=selected.delta, mu=each)
-    return replace(loss, mu=each).all_candidates
-
-
-@_group.register
-def _(loss: NoGuarantee, rows: int) -> Loss:
-    return loss
 
 
 def losses_under(guarantee: Guarantee, neighbours: Neighbours) -> tuple[Loss, ...]:
@@ -156,33 +138,21 @@ def losses_under(guarantee: Guarantee, neighbours: Neighbours) -> tuple[Loss, ..
     return tuple(group_loss(loss, steps) for loss in guarantee.losses)
 
 
-@singledispatch
-def scaled(loss: object, factor: float) -> Loss:
+def scaled(loss: Loss, factor: float) -> Loss:
     """Return the loss of the same release with ``factor`` times less noise: epsilon and mu times it, rho its square.
 
     Delta of an (epsilon, delta) loss stays. These are the losses that a budget can be; others raise.
     """
+    match loss:
+        case PureEpsilon():
+            return PureEpsilon(factor * loss.epsilon)
+        case GaussianMu():
+            return GaussianMu(factor * loss.mu)
+        case ZeroConcentrated():
+            return ZeroConcentrated(factor * factor * loss.rho)
+        case ApproximateDP():
+            return ApproximateDP(factor * loss.epsilon, loss.delta)
     raise ParameterError(f"{loss!r} is no known loss type; it cannot be scaled")
-
-
-@scaled.register
-def _(loss: PureEpsilon, factor: float) -> Loss:
-    return PureEpsilon(factor * loss.epsilon)
-
-
-@scaled.register
-def _(loss: GaussianMu, factor: float) -> Loss:
-    return GaussianMu(factor * loss.mu)
-
-
-@scaled.register
-def _(loss: ZeroConcentrated, factor: float) -> Loss:
-    return ZeroConcentrated(factor * factor * loss.rho)
-
-
-@scaled.register
-def _(loss: ApproximateDP, factor: float) -> Loss:
-    return ApproximateDP(factor * loss.epsilon, loss.delta)
 
 
 # Left of epsilon, so that a stage may divide its budget further (over classes, over steps) without its parts adding up

@@ -6,7 +6,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache, singledispatch
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -164,6 +164,28 @@ class Components:
     slacks: list[float] = field(default_factory=list)
     unproved: str | None = None
 
+    def add(self, loss: Loss) -> None:
+        """Add one loss to those of its type."""
+        match loss:
+            case PureEpsilon() | ApproximateDP():
+                if loss.epsilon > 0:
+                    self.pure[loss.epsilon] += 1
+                if isinstance(loss, ApproximateDP) and loss.delta > 0:
+                    self.slacks.append(loss.delta)
+            case GaussianMu():
+                self.gaussians += [loss.mu] if loss.mu > 0 else []
+            case ZeroConcentrated():
+                self.rhos += [loss.rho] if loss.rho > 0 else []
+            case SlackGaussian():
+                self.add(GaussianMu(loss.mu))
+                self.add(ApproximateDP(0.0, loss.slack))
+            case PrivateSelection():
+                self.add(loss.all_candidates)
+            case NoGuarantee():
+                self.unproved = loss.reason
+            case _:
+                raise ParameterError(f"{loss!r} is no known loss type; an unknown loss never counts as zero")
+
     @property
     def mu(self) -> float:
         """Mu of all Gaussian components together: the root of the sum of squares (Dong, Roth, Su 2022, Cor. 2)."""
@@ -200,53 +222,6 @@ class Components:
         return math.fsum([*self.rhos, *(rho_of_mu(mu) for mu in self.gaussians), *pure])
 
 
-@singledispatch
-def _enter(loss: object, into: Components) -> None:
-    raise ParameterError(f"{loss!r} is no known loss type; an unknown loss never counts as zero")
-
-
-@_enter.register
-def _(loss: PureEpsilon, into: Components) -> None:
-    if loss.epsilon > 0:
-        into.pure[loss.epsilon] += 1
-
-
-@_enter.register
-def _(loss: GaussianMu, into: Components) -> None:
-    if loss.mu > 0:
-        into.gaussians.append(loss.mu)
-
-
-@_enter.register
-def _(loss: ZeroConcentrated, into: Components) -> None:
-    if loss.rho > 0:
-        into.rhos.append(loss.rho)
-
-
-@_enter.register
-def _(loss: ApproximateDP, into: Components) -> None:
-    if loss.epsilon > 0:
-        into.pure[loss.epsilon] += 1
-    if loss.delta > 0:
-        into.slacks.append(loss.delta)
-
-
-@_enter.register
-def _(loss: SlackGaussian, into: Components) -> None:
-    _enter(GaussianMu(loss.mu), into)
-    _enter(ApproximateDP(0.0, loss.slack), into)
-
-
-@_enter.register
-def _(loss: PrivateSelection, into: Components) -> None:
-    _enter(loss.all_candidates, into)
-
-
-@_enter.register
-def _(loss: NoGuarantee, into: Components) -> None:
-    into.unproved = loss.reason
-
-
 def components(losses: Sequence[Loss]) -> Components:
     """Sort losses by type.
 
@@ -255,10 +230,10 @@ def components(losses: Sequence[Loss]) -> Components:
     ParameterError
         For anything that is not one of the loss types.
     """
-    sorted_losses = Components()
+    found = Components()
     for loss in losses:
-        _enter(loss, sorted_losses)
-    return sorted_losses
+        found.add(loss)
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,18 +272,8 @@ class _BasicProfile:
 
 
 _Method = Callable[[Components], PrivacyProfile]
-_METHODS: dict[str, _Method] = {}
 
 
-def _method(name: str) -> Callable[[_Method], _Method]:
-    def enter(method: _Method) -> _Method:
-        _METHODS[name] = method
-        return method
-
-    return enter
-
-
-@_method("tight")
 def _tight(parts: Components) -> PrivacyProfile:
     """Exact for Gaussian, pure and (epsilon, delta) components and their mixtures; the best proved for zCDP."""
     zcdp = ZeroConcentratedProfile(parts.total_rho, parts.infinity)
@@ -325,30 +290,35 @@ def _tight(parts: Components) -> PrivacyProfile:
     return LeastProfile((mixed, zcdp))
 
 
-@_method("pld")
 def _pld(parts: Components) -> PrivacyProfile:
     """Privacy-loss distributions of dp-accounting on a grid, rounded up: the peer's answer, a little above ours."""
     return library_profile(parts.pure, parts.mu, parts.rho, parts.infinity)
 
 
-@_method("zcdp")
 def _zcdp(parts: Components) -> PrivacyProfile:
     """Everything as zCDP, rhos added, converted by Canonne, Kamath, Steinke 2020."""
     return ZeroConcentratedProfile(parts.total_rho, parts.slack)
 
 
-@_method("zcdp-classical")
 def _zcdp_classical(parts: Components) -> PrivacyProfile:
     """Everything as zCDP, rhos added, converted by ``rho + 2 sqrt(rho log(1/delta))``, as most papers do."""
     return ClassicalZeroConcentratedProfile(parts.total_rho, parts.slack)
 
 
-@_method("basic")
 def _basic(parts: Components) -> PrivacyProfile:
     """Epsilons and deltas added, release by release."""
     curves: list[PrivacyProfile] = [GaussianProfile(mu) for mu in parts.gaussians]
     curves += [ZeroConcentratedProfile(rho) for rho in parts.rhos]
     return _BasicProfile(parts.epsilon, parts.slack, tuple(curves))
+
+
+_METHODS: Mapping[str, _Method] = {
+    "tight": _tight,
+    "pld": _pld,
+    "zcdp": _zcdp,
+    "zcdp-classical": _zcdp_classical,
+    "basic": _basic,
+}
 
 
 # Few, since a profile may hold a few megabytes; a decision asks for the same bills again and again.

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from operator import attrgetter
+from typing import NamedTuple
 
 from dpalgos.accounting.conversions import rho_from_epsilon_delta, zcdp_delta, zcdp_epsilon
 from dpalgos.accounting.costs import PlanCost
@@ -43,62 +44,56 @@ class Totals(NamedTuple):
         return Totals(*(max(a, b) for a, b in zip(self, other, strict=True)))
 
 
-class Filter(Protocol):
-    """A rule that holds under full adaptivity."""
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """A rule that holds under full adaptivity: one quantity of the plans adds up, and is converted at the end.
+
+    Parameters
+    ----------
+    name : str
+    spent : callable
+        The quantity, from the sums.
+    smallest : callable
+        Epsilon, from the quantity and delta.
+    most : callable
+        The largest quantity within (epsilon, delta).
+    curve : callable
+        Delta, from the quantity and epsilon.
+    """
 
     name: str
+    spent: Callable[[Totals], float]
+    smallest: Callable[[float, float], float]
+    most: Callable[[float, float], float]
+    curve: Callable[[float, float], float]
 
     def epsilon(self, totals: Totals, delta: float) -> float:
         """Return the smallest epsilon at which these sums are within (epsilon, delta); infinite where there is none."""
-        ...
+        spent, left = self.spent(totals), _left(totals, delta)
+        if spent == 0:
+            return 0.0 if left >= 0 else math.inf
+        return self.smallest(spent, left) if left >= _SMALLEST_DELTA and math.isfinite(spent) else math.inf
 
     def holds(self, totals: Totals, epsilon: float, delta: float) -> bool:
         """Whether these sums are within (epsilon, delta)."""
-        ...
+        spent, left = self.spent(totals), _left(totals, delta)
+        if spent == 0 or left < _SMALLEST_DELTA:
+            return spent == 0 and left >= 0
+        return spent <= self.most(epsilon, left)
 
     def may_reach(self, totals: Totals, epsilon: float, delta: float) -> bool:
         """Whether :meth:`epsilon` may be this or less: quicker to tell than what it is."""
-        ...
+        spent = self.spent(totals)
+        return math.isfinite(spent) and self.curve(spent, epsilon) <= _left(totals, delta)
 
 
-class _GaussianFilter:
-    name = "gdp"
-
-    def epsilon(self, totals: Totals, delta: float) -> float:
-        left = _left(totals, delta)
-        if totals.mu_squared == 0:
-            return 0.0 if left >= 0 else math.inf
-        return gaussian_epsilon(_root(totals.mu_squared), left)
-
-    def holds(self, totals: Totals, epsilon: float, delta: float) -> bool:
-        left = _left(totals, delta)
-        if totals.mu_squared == 0 or left < _SMALLEST_DELTA:
-            return totals.mu_squared == 0 and left >= 0
-        return _root(totals.mu_squared) <= mu_from_epsilon_delta(epsilon, left)
-
-    def may_reach(self, totals: Totals, epsilon: float, delta: float) -> bool:
-        return GaussianProfile(_root(totals.mu_squared)).delta(epsilon) <= _left(totals, delta)
+def _mu(totals: Totals) -> float:
+    # Squares, sums and root are each rounded once.
+    return math.sqrt(totals.mu_squared) * (1 + 1e-15)
 
 
-class _ConcentratedFilter:
-    name = "zcdp"
-
-    def epsilon(self, totals: Totals, delta: float) -> float:
-        left = _left(totals, delta)
-        if totals.rho == 0:
-            return 0.0 if left >= 0 else math.inf
-        if left < _SMALLEST_DELTA or math.isinf(totals.rho):
-            return math.inf
-        return zcdp_epsilon(totals.rho, left)
-
-    def holds(self, totals: Totals, epsilon: float, delta: float) -> bool:
-        left = _left(totals, delta)
-        if totals.rho == 0 or left < _SMALLEST_DELTA:
-            return totals.rho == 0 and left >= 0
-        return totals.rho <= rho_from_epsilon_delta(epsilon, left)
-
-    def may_reach(self, totals: Totals, epsilon: float, delta: float) -> bool:
-        return math.isfinite(totals.rho) and zcdp_delta(totals.rho, epsilon) <= _left(totals, delta)
+def _gaussian_curve(mu: float, epsilon: float) -> float:
+    return GaussianProfile(mu).delta(epsilon)
 
 
 class _BasicFilter:
@@ -113,18 +108,18 @@ class _BasicFilter:
     may_reach = holds
 
 
-def _root(square: float) -> float:
-    # Squares, sums and root are each rounded once.
-    return math.sqrt(square) * (1 + 1e-15)
-
-
 def _left(totals: Totals, delta: float) -> float:
     """Return what the slack leaves of delta, rounded down."""
     return math.nextafter(delta - totals.slack, -math.inf) if totals.slack > 0 else delta
 
 
-FILTERS: Mapping[str, Filter] = {
-    entry.name: entry for entry in (_GaussianFilter(), _ConcentratedFilter(), _BasicFilter())
+FILTERS: Mapping[str, Filter | _BasicFilter] = {
+    entry.name: entry
+    for entry in (
+        Filter("gdp", _mu, gaussian_epsilon, mu_from_epsilon_delta, _gaussian_curve),
+        Filter("zcdp", attrgetter("rho"), zcdp_epsilon, rho_from_epsilon_delta, zcdp_delta),
+        _BasicFilter(),
+    )
 }
 # How many plans like the first the division of delta is chosen for; fewer where their deltas leave no room for so many.
 _EXPECTED = (10, 3, 1)

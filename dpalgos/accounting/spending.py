@@ -27,10 +27,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dpalgos.accounting.composition import compose
-from dpalgos.accounting.conversions import require_delta, require_epsilon, rho_of_mu
+from dpalgos.accounting.conversions import require_delta, rho_of_mu
 from dpalgos.accounting.costs import PlanCost, unproved
 from dpalgos.accounting.filters import Totals, least_epsilon, shares, within_any
 from dpalgos.guarantees import Loss
+from dpalgos.parameters import NON_NEGATIVE, Bounded, between
 from dpalgos.validation import rounded_down, rounded_up
 
 History = Sequence[tuple[str, Mapping[str, PlanCost]]]
@@ -44,7 +45,7 @@ _FEW = 64
 
 
 @dataclass(frozen=True, slots=True)
-class FilterCap:
+class FilterCap(Bounded):
     """The most an account may spend over its life.
 
     Parameters
@@ -63,16 +64,10 @@ class FilterCap:
         If epsilon is not finite and at least 0, or delta is outside [0, 1).
     """
 
-    epsilon: float
-    delta: float
-    earlier: float = 0.0
-    reserved: float = 0.0
-
-    def __post_init__(self) -> None:
-        require_epsilon(self.epsilon)
-        require_delta(self.delta)
-        require_epsilon(self.earlier)
-        require_delta(self.reserved)
+    epsilon: float = field(metadata=NON_NEGATIVE)
+    delta: float = field(metadata=between(0.0, 1.0, open_high=True))
+    earlier: float = field(default=0.0, metadata=NON_NEGATIVE)
+    reserved: float = field(default=0.0, metadata=between(0.0, 1.0, open_high=True))
 
     @property
     def room(self) -> float:

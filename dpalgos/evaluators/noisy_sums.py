@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from dpalgos.algorithms import OneSum, PrivateAlgorithm
 from dpalgos.errors import ParameterError
-from dpalgos.guarantees import RELATIONS, GaussianMu, Guarantee, Loss, Neighbours, Numerics, PureEpsilon, Setting
+from dpalgos.guarantees import RELATIONS, GaussianMu, Loss, Neighbours, Numerics, PureEpsilon, Setting
 from dpalgos.mechanisms.fixed_point import portions
 from dpalgos.mechanisms.laplace import DiscreteLaplace
 from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
@@ -20,7 +20,7 @@ from dpalgos.models import Statistic
 from dpalgos.neighbouring import NeighbouringPair, one_row_apart
 from dpalgos.parameters import at_least
 from dpalgos.registry import register
-from dpalgos.rows import NULL_LABEL, Floats, Ints, Rows, null_records
+from dpalgos.rows import NULL_LABEL, Array, Floats, Ints, Rows, null_records
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,11 +38,8 @@ class NoisySums(PrivateAlgorithm, OneSum):
     """
 
     relations: ClassVar[tuple[Neighbours, ...]] = RELATIONS
+    numerics: ClassVar[Numerics] = Numerics.EXACT
     unit: ClassVar[int] = 1
-
-    @abstractmethod
-    def contribution(self, state: Ints, rows: Rows, setting: Setting) -> Ints:
-        """Return a party's exact sums, in integers."""
 
     @abstractmethod
     def sensitivity(self, setting: Setting) -> float:
@@ -58,10 +55,12 @@ class NoisySums(PrivateAlgorithm, OneSum):
             return self.unit
         return 1 << (10 + (setting.rows_per_person - 1).bit_length())
 
-    def guarantee(self, setting: Setting) -> Guarantee:
-        """Return the budget, exact."""
-        self.check(setting)
-        return Guarantee(losses=(self.budget,), neighbours=setting.neighbours, numerics=Numerics.EXACT)
+    def kept(self, rows: Rows, setting: Setting, classes: int) -> Iterator[tuple[Floats, Array, Ints]]:
+        """Yield features and labels of rows that are no null records, block by block, and what each adds for one."""
+        for block, labels, shares in rows.blocks():
+            numbers = np.asarray(block, dtype=np.float64)
+            real = ~null_records(numbers, labels, classes)
+            yield numbers[real], np.asarray(labels)[real], portions(self.units(setting), shares, len(labels))[real]
 
     def statistic(self, rows: Rows, setting: Setting) -> Floats:
         """Return the party's exact sums."""
@@ -130,13 +129,10 @@ class CountedPairs(NoisySums):
         """Return the exact counts (K, K), true class by predicted class."""
         classes, _ = self.sum_shape(setting)
         counts = np.zeros(classes * classes, dtype=np.int64)
-        for block, labels, shares in rows.blocks():
-            scores = np.asarray(block, dtype=np.float64)
-            kept = ~null_records(scores, labels, classes)
-            parts = portions(self.units(setting), shares, len(labels))[kept]
+        for scores, labels, parts in self.kept(rows, setting, classes):
             # A score too many is the last class's: whatever the model, a row is counted in one of the cells.
-            predicted = np.minimum(predicted_classes(scores[kept]), classes - 1)
-            cells = np.asarray(labels[kept], dtype=np.int64) * classes + predicted
+            predicted = np.minimum(predicted_classes(scores), classes - 1)
+            cells = np.asarray(labels, dtype=np.int64) * classes + predicted
             # Sums of whole numbers, exact in float64 below 2^53.
             counts += np.bincount(cells, parts, classes * classes).astype(np.int64)
         return counts.reshape(classes, classes)
@@ -252,13 +248,10 @@ class ScoreHistogram(GaussianSums):
         """Return the exact counts (histograms, 2, bins): rows of the other classes, rows of the class."""
         histograms = self._histograms(setting)
         counts = np.zeros(self.sum_shape(setting), dtype=np.int64)
-        for block, labels, shares in rows.blocks():
-            scores = np.asarray(block, dtype=np.float64)
-            kept = ~null_records(scores, labels, max(setting.classes, 2))
-            parts = portions(self.units(setting), shares, len(labels))[kept]
-            truth = np.asarray(labels[kept], dtype=np.int64)
+        for scores, labels, parts in self.kept(rows, setting, max(setting.classes, 2)):
+            truth = np.asarray(labels, dtype=np.int64)
             # A score that the model does not have is zero.
-            known = np.pad(scores[kept], ((0, 0), (0, max(histograms - scores.shape[1], 0))))
+            known = np.pad(scores, ((0, 0), (0, max(histograms - scores.shape[1], 0))))
             squashed = 1.0 / (1.0 + np.exp(-np.clip(known, -50.0, 50.0)))
             bins = np.minimum((squashed * self.bins).astype(np.int64), self.bins - 1)
             for index in range(histograms):
@@ -333,12 +326,9 @@ class Discordance(ConfusionMatrix):
         """Return the exact counts (2,)."""
         width = setting.dimension // 2
         counts = np.zeros(2, dtype=np.int64)
-        for block, labels, shares in rows.blocks():
-            scores = np.asarray(block, dtype=np.float64)
-            kept = ~null_records(scores, labels, max(setting.classes, 2))
-            parts = portions(self.units(setting), shares, len(labels))[kept]
-            truth = np.asarray(labels[kept], dtype=np.int64)
-            first, second = (predicted_classes(part) == truth for part in (scores[kept, :width], scores[kept, width:]))
+        for scores, labels, parts in self.kept(rows, setting, max(setting.classes, 2)):
+            truth = np.asarray(labels, dtype=np.int64)
+            first, second = (predicted_classes(part) == truth for part in (scores[:, :width], scores[:, width:]))
             counts += [int(parts[first & ~second].sum()), int(parts[second & ~first].sum())]
         return counts
 
@@ -430,15 +420,12 @@ class ErrorSums(NoisySums):
         """Return the exact sums (5,) in integers."""
         low, high = self.label_range
         total = np.zeros(5, dtype=np.int64)
-        for block, labels, shares in rows.blocks():
-            predictions = np.asarray(block, dtype=np.float64)
-            targets = np.asarray(labels, dtype=np.float64)
-            kept = ~null_records(predictions, targets, setting.classes)
+        for predictions, targets, parts in self.kept(rows, setting, setting.classes):
+            target = (np.clip(np.asarray(targets, dtype=np.float64), low, high) - low) / (high - low)
             # Fractions of the range, clipped before anything can overflow; a product with its reciprocal could.
-            target = (np.clip(targets[kept], low, high) - low) / (high - low)
-            predicted = (np.clip(predictions[kept, :1].sum(axis=1), low, high) - low) / (high - low)
+            predicted = (np.clip(predictions[:, :1].sum(axis=1), low, high) - low) / (high - low)
             # Roots of whole numbers below 2^21 are never rounded up to the next whole number.
-            grid = np.floor(np.sqrt(portions(_UNIT, shares, len(labels))[kept])).astype(np.int64)
+            grid = np.floor(np.sqrt(parts)).astype(np.int64)
             error = np.rint(grid * np.abs(predicted - target)).astype(np.int64)
             centred = np.rint(grid * (2.0 * target - 1.0)).astype(np.int64)
             total += [

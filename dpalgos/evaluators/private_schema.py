@@ -13,8 +13,7 @@ import numpy as np
 from dpalgos.algorithms import ApproximateAlgorithm, Refused
 from dpalgos.errors import ParameterError
 from dpalgos.evaluators.noisy_sums import LaplaceSums
-from dpalgos.guarantees import RELATIONS, Guarantee, Neighbours, Numerics, Setting
-from dpalgos.mechanisms.fixed_point import portions
+from dpalgos.guarantees import RELATIONS, Neighbours, Numerics, Setting
 from dpalgos.mechanisms.partition_selection import PartitionSelection
 from dpalgos.models import Statistic
 from dpalgos.neighbouring import NeighbouringPair, one_row_apart
@@ -80,10 +79,7 @@ class BinCounts(LaplaceSums):
     def contribution(self, state: Ints, rows: Rows, setting: Setting) -> Ints:
         """Return the exact counts (columns, bins)."""
         counts = np.zeros(self.sum_shape(setting), dtype=np.int64)
-        for block, labels, shares in rows.blocks():
-            numbers = np.asarray(block, dtype=np.float64)
-            real = ~null_records(numbers, labels, setting.classes)
-            kept, parts = numbers[real], portions(self.units(setting), shares, len(labels))[real]
+        for kept, _, parts in self.kept(rows, setting, setting.classes):
             inside = (kept >= 0) & (kept < self.bins)
             places = np.where(inside, kept, 0).astype(np.int64)
             for column in range(self._columns(setting)):
@@ -157,6 +153,7 @@ class KeySelection(ApproximateAlgorithm):
     source: ClassVar[str] = "Desfontaines et al. 2022, Theorem 2"
     people: ClassVar[str] = Refused("a person's rows may hold several keys of one column")
     relations: ClassVar[tuple[Neighbours, ...]] = RELATIONS
+    numerics: ClassVar[Numerics] = Numerics.EXACT
     audited_rows: ClassVar[int] = 64
     measured: ClassVar[str] = "counts, l1"
     norm: ClassVar[int] = 1
@@ -200,11 +197,6 @@ class KeySelection(ApproximateAlgorithm):
         # Both are rounded down by a unit, so that m of them are within the budget.
         epsilon, delta = (math.nextafter(part / changes, 0.0) for part in (self.budget.epsilon, self.budget.delta))
         return PartitionSelection(epsilon, delta)
-
-    def guarantee(self, setting: Setting) -> Guarantee:
-        """Return the budget, exact."""
-        self.check(setting)
-        return Guarantee(losses=(self.budget,), neighbours=setting.neighbours, numerics=Numerics.EXACT)
 
     def neighbouring_pair(self, setting: Setting) -> NeighbouringPair:
         """Return rows of two keys a column, about half of the time released, one row changing from one to the other.

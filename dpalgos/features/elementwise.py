@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
 
-from dpalgos.features.public_map import PublicMap, RowFeatures
-from dpalgos.guarantees import Setting
+from dpalgos.features.public_map import ReadyMap, RowFeatures
 from dpalgos.models import released_kind
-from dpalgos.noise import NoiseSource
 from dpalgos.parameters import POSITIVE, between
 from dpalgos.registry import register
-from dpalgos.rows import Array, Floats, Ints, Rows
+from dpalgos.rows import Floats, Ints, unit_rows
 
 
 @released_kind
@@ -44,17 +41,12 @@ class ElementwiseFeatures(RowFeatures):
         power, scale = self.curve
         sizes = np.abs(np.asarray(features, dtype=np.float64))
         curved = np.sign(features) * (sizes**power if power > 0 else np.log1p(scale * sizes))
-        norms = np.linalg.norm(curved, axis=1, keepdims=True)
-        return np.asarray(curved / np.where(norms > 0, norms, 1.0))
-
-    def arrays(self) -> dict[str, Array]:
-        """Return size and curve."""
-        return {"size": self.size, "curve": self.curve}
+        return unit_rows(curved)
 
 
 @register("projections", "signed-root")
 @dataclass(frozen=True, kw_only=True)
-class SignedRoot(PublicMap):
+class SignedRoot(ReadyMap):
     """Every number's root with its sign, then rows to norm 1; of counts and histograms, the Hellinger map.
 
     Guarantee
@@ -74,18 +66,14 @@ class SignedRoot(PublicMap):
     power: float = field(default=0.5, metadata=between(0.0, 1.0, open_low=True))
     source: ClassVar[str] = "Perronnin, Sánchez, Mensink 2010"
 
-    def output_dimension(self, dimension: int) -> int:
-        """Return the same number."""
-        return dimension
-
-    def fit(self, parties: Sequence[Rows], setting: Setting, noise: NoiseSource) -> ElementwiseFeatures:
-        """Return the map."""
-        return ElementwiseFeatures(size=np.array([setting.dimension]), curve=np.array([self.power, 1.0]))
+    def features(self, dimension: int) -> ElementwiseFeatures:
+        """Return the curve for rows of so many features."""
+        return ElementwiseFeatures(size=np.array([dimension]), curve=np.array([self.power, 1.0]))
 
 
 @register("projections", "signed-log")
 @dataclass(frozen=True, kw_only=True)
-class SignedLogarithm(PublicMap):
+class SignedLogarithm(ReadyMap):
     """Every number's ln(1 + scale·|x|) with its sign, then rows to norm 1.
 
     Guarantee
@@ -101,10 +89,6 @@ class SignedLogarithm(PublicMap):
     scale: float = field(default=100.0, metadata=POSITIVE)
     source: ClassVar[str] = "logarithmic compression"
 
-    def output_dimension(self, dimension: int) -> int:
-        """Return the same number."""
-        return dimension
-
-    def fit(self, parties: Sequence[Rows], setting: Setting, noise: NoiseSource) -> ElementwiseFeatures:
-        """Return the map."""
-        return ElementwiseFeatures(size=np.array([setting.dimension]), curve=np.array([0.0, self.scale]))
+    def features(self, dimension: int) -> ElementwiseFeatures:
+        """Return the curve for rows of so many features."""
+        return ElementwiseFeatures(size=np.array([dimension]), curve=np.array([0.0, self.scale]))

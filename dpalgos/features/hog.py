@@ -9,14 +9,12 @@ from typing import ClassVar
 import numpy as np
 
 from dpalgos.errors import ParameterError
-from dpalgos.features.public_map import PublicMap, RowFeatures, image_shape
-from dpalgos.guarantees import Setting
+from dpalgos.features.public_map import ReadyMap, RowFeatures, image_shape
 from dpalgos.models import released_kind
-from dpalgos.noise import NoiseSource
 from dpalgos.parallel import for_each, pieces
 from dpalgos.parameters import COUNT
 from dpalgos.registry import register
-from dpalgos.rows import Array, Floats, Ints, Rows
+from dpalgos.rows import Floats, Ints
 
 _SMALL = 1e-5
 _CLIP = 0.2
@@ -60,14 +58,10 @@ class HogFeatures(RowFeatures):
         for_each(batch, pieces(len(features), features.shape[1], _BATCH_ENTRIES))
         return out
 
-    def arrays(self) -> dict[str, Array]:
-        """Return the layout."""
-        return {"layout": self.layout}
-
 
 @register("projections", "hog")
 @dataclass(frozen=True, kw_only=True)
-class Hog(PublicMap):
+class Hog(ReadyMap):
     """Histograms of oriented gradients: per cell, gradients counted by direction; per block of cells, normalised.
 
     Guarantee
@@ -97,15 +91,8 @@ class Hog(PublicMap):
     shape: Sequence[int] | None = None
     source: ClassVar[str] = "Dalal, Triggs 2005; Wang et al. 2024, section 5.2.1"
 
-    def output_dimension(self, dimension: int) -> int:
-        """Return the number of features."""
-        return self._features(dimension).dimension
-
-    def fit(self, parties: Sequence[Rows], setting: Setting, noise: NoiseSource) -> HogFeatures:
-        """Return the map."""
-        return self._features(setting.dimension)
-
-    def _features(self, dimension: int) -> HogFeatures:
+    def features(self, dimension: int) -> HogFeatures:
+        """Return the map of rows of so many features."""
         channels, height, width = image_shape(dimension, self.shape)
         if min(height, width) < self.cell * self.block:
             raise ParameterError(

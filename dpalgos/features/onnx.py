@@ -27,7 +27,7 @@ from dpalgos.features.public_map import FileMap, RowFeatures
 from dpalgos.models import released_kind
 from dpalgos.registry import register
 from dpalgos.resources import memory_limit
-from dpalgos.rows import Array, Floats, Ints
+from dpalgos.rows import Floats, Ints, unit_rows
 
 _MOST_FEATURES = 2**16
 _LEAST_MEMORY = 2**28
@@ -79,12 +79,7 @@ class OnnxFeatures(RowFeatures):
             if ran.is_number and ran.values.size == self.dimension:
                 row[:] = ran.values
         found[~np.isfinite(found).all(axis=1) | (np.abs(found).max(axis=1, initial=0.0) > _HALF)] = 0.0
-        norms = np.linalg.norm(found, axis=1, keepdims=True)
-        return found / np.where(norms > 0, norms, 1.0)
-
-    def arrays(self) -> dict[str, Array]:
-        """Return the file, the input's shape, the number of features and the output's name."""
-        return {"model": self.model, "shape": self.shape, "size": self.size, "output": self.output}
+        return unit_rows(found)
 
 
 @register("encoders", "onnx")

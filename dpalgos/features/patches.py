@@ -9,14 +9,12 @@ from typing import ClassVar
 import numpy as np
 
 from dpalgos.errors import ParameterError
-from dpalgos.features.public_map import PublicMap, RowFeatures, image_shape
-from dpalgos.guarantees import Setting
+from dpalgos.features.public_map import ReadyMap, RowFeatures, image_shape
 from dpalgos.models import released_kind
-from dpalgos.noise import NoiseSource
 from dpalgos.parallel import for_each, pieces
 from dpalgos.parameters import COUNT, NATURAL
 from dpalgos.registry import register
-from dpalgos.rows import Array, Floats, Ints, Rows
+from dpalgos.rows import Array, Floats, Ints
 
 # Images of one piece of work.
 _IMAGES = 16
@@ -107,7 +105,7 @@ class PatchFeatures(RowFeatures):
 
 @register("projections", "patches")
 @dataclass(frozen=True, kw_only=True)
-class RandomPatches(PublicMap):
+class RandomPatches(ReadyMap):
     """How much an image's patches look like random filters, by place: contrast-normalised, rectified, pooled.
 
     Guarantee
@@ -140,15 +138,8 @@ class RandomPatches(PublicMap):
     shape: Sequence[int] | None = None
     source: ClassVar[str] = "Coates, Ng, Lee 2011"
 
-    def output_dimension(self, dimension: int) -> int:
-        """Return the number of features."""
-        return self._features(dimension).dimension
-
-    def fit(self, parties: Sequence[Rows], setting: Setting, noise: NoiseSource) -> PatchFeatures:
-        """Return the map."""
-        return self._features(setting.dimension)
-
-    def _features(self, dimension: int) -> PatchFeatures:
+    def features(self, dimension: int) -> PatchFeatures:
+        """Return the map of rows of so many features."""
         channels, height, width = image_shape(dimension, self.shape)
         require_cells((channels, height, width), self.side, self.cells)
         drawn = np.random.default_rng(self.seed).standard_normal((channels * self.side**2, self.filters))

@@ -11,14 +11,16 @@ from typing import TYPE_CHECKING, ClassVar
 from dpalgos.algorithms import ProjectionAlgorithm
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import RELATIONS, Guarantee, Neighbours, Setting
+from dpalgos.models import ArrayFields
+from dpalgos.noise import NoiseSource
 from dpalgos.resources import Work
-from dpalgos.rows import Array, Floats
+from dpalgos.rows import Floats, Rows
 
 if TYPE_CHECKING:
     from dpalgos.registry import AlgorithmSpec
 
 
-class RowFeatures(ABC):
+class RowFeatures(ArrayFields, ABC):
     """What a public map gives: a function of one row at a time, made of arrays, which pipelines can hold."""
 
     __slots__ = ()
@@ -41,10 +43,6 @@ class RowFeatures(ABC):
     @abstractmethod
     def transform(self, features: Floats) -> Floats:
         """Map rows (m, d) to (m, dimension), each by itself."""
-
-    @abstractmethod
-    def arrays(self) -> dict[str, Array]:
-        """Return the arrays that it is made of."""
 
     def apply(self, features: Floats) -> Floats:
         """Map rows, as :meth:`transform` does: what the door calls."""
@@ -75,6 +73,23 @@ class PublicMap(ProjectionAlgorithm):
     def part_of(self, stored: RowFeatures) -> RowFeatures:
         """Return the map as a part of what is stored for it."""
         return stored
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadyMap(PublicMap):
+    """A public map that parameters and the rows' dimension make at once."""
+
+    @abstractmethod
+    def features(self, dimension: int) -> RowFeatures:
+        """Return the map of rows of so many features."""
+
+    def output_dimension(self, dimension: int) -> int:
+        """Return the number of features of the map."""
+        return self.features(dimension).dimension
+
+    def fit(self, parties: Sequence[Rows], setting: Setting, noise: NoiseSource) -> RowFeatures:
+        """Return the map; reads no row and draws no noise."""
+        return self.features(setting.dimension)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ from dpalgos.errors import ParameterError
 from dpalgos.features.public_map import RowFeatures
 from dpalgos.models import released_kind
 from dpalgos.parameters import COUNT, POSITIVE, Bounded, between
-from dpalgos.rows import Array, Floats, null_records, row_products
+from dpalgos.rows import Array, Floats, null_records, row_products, unit_rows
 
 _MOST_COMPONENTS = 200
 
@@ -50,23 +50,18 @@ class CentredDirections(RowFeatures):
 
     def transform(self, features: Floats) -> Floats:
         """Map (m, d) to (m, k), or (m, k + K) with a head; rows of norm 1 (or less, for the mean)."""
-        turned = _unit(row_products(features - self.mean, self.basis))
+        turned = unit_rows(row_products(features - self.mean, self.basis))
         if not len(self.offset):
             return turned
         scores = row_products(turned, self.head) + self.offset
         weight = float(self.weight[0])
-        known = _unit(scores - scores.mean(axis=1, keepdims=True))
+        known = unit_rows(scores - scores.mean(axis=1, keepdims=True))
         return np.hstack([math.sqrt(1.0 - weight * weight) * turned, weight * known])
 
     def arrays(self) -> dict[str, Array]:
         """Return mean and basis, and the head where there is one."""
         head = {"head": self.head, "offset": self.offset, "weight": self.weight} if len(self.offset) else {}
         return {"mean": self.mean, "basis": self.basis, **head}
-
-
-def _unit(rows: Floats) -> Floats:
-    norms = np.linalg.norm(rows, axis=1, keepdims=True)
-    return np.asarray(rows / np.where(norms > 0, norms, 1.0))
 
 
 @dataclass(frozen=True, kw_only=True)

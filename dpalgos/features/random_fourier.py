@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
 
-from dpalgos.features.public_map import PublicMap, RowFeatures
-from dpalgos.guarantees import Setting
+from dpalgos.features.public_map import ReadyMap, RowFeatures
 from dpalgos.models import released_kind
-from dpalgos.noise import NoiseSource
 from dpalgos.parameters import COUNT, NATURAL, POSITIVE
 from dpalgos.registry import register
-from dpalgos.rows import Array, Floats, Rows, row_products
+from dpalgos.rows import Floats, row_products
 
 
 @released_kind
@@ -41,14 +38,10 @@ class FourierFeatures(RowFeatures):
         phases = row_products(features, self.frequencies)
         return np.hstack([np.cos(phases), np.sin(phases)]) / math.sqrt(self.frequencies.shape[1])
 
-    def arrays(self) -> dict[str, Array]:
-        """Return the frequencies."""
-        return {"frequencies": self.frequencies}
-
 
 @register("projections", "random-fourier")
 @dataclass(frozen=True, kw_only=True)
-class RandomFourier(PublicMap):
+class RandomFourier(ReadyMap):
     """Features whose inner products approximate exp(−γ‖x − x′‖²), frequencies drawn with a public seed.
 
     Guarantee
@@ -74,11 +67,7 @@ class RandomFourier(PublicMap):
     seed: int = field(default=0, metadata=NATURAL)
     source: ClassVar[str] = "Rahimi, Recht 2007"
 
-    def output_dimension(self, dimension: int) -> int:
-        """Return twice the number of frequencies."""
-        return 2 * self.frequencies
-
-    def fit(self, parties: Sequence[Rows], setting: Setting, noise: NoiseSource) -> FourierFeatures:
-        """Return the map."""
-        draws = np.random.default_rng(self.seed).standard_normal((setting.dimension, self.frequencies))
+    def features(self, dimension: int) -> FourierFeatures:
+        """Return the frequencies for rows of so many features."""
+        draws = np.random.default_rng(self.seed).standard_normal((dimension, self.frequencies))
         return FourierFeatures(frequencies=math.sqrt(2.0 * self.gamma) * draws)

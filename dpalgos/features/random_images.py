@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from dpalgos.errors import ParameterError
 from dpalgos.registry import lookup, names, register
+from dpalgos.rows import unit_rows
 
 Images = NDArray[np.float64]
 
@@ -52,13 +53,7 @@ def drawn_pairs(
         process = lookup("processes", name)()
         for first in range(start, end, _BLOCK):
             pair = process.pairs(min(_BLOCK, end - first), *shape, random)
-            yield _unit(pair[0]), _unit(pair[1])
-
-
-def _unit(images: Images) -> Images:
-    rows = images.reshape(len(images), -1)
-    norms = np.linalg.norm(rows, axis=1, keepdims=True)
-    return np.asarray(rows / np.where(norms > 0, norms, 1.0))
+            yield unit_rows(pair[0].reshape(len(pair[0]), -1)), unit_rows(pair[1].reshape(len(pair[1]), -1))
 
 
 @register("processes", "strokes")

@@ -13,14 +13,12 @@ import scipy
 from numpy.typing import NDArray
 
 from dpalgos.errors import ParameterError
-from dpalgos.features.public_map import PublicMap, RowFeatures, image_shape
-from dpalgos.guarantees import Setting
+from dpalgos.features.public_map import ReadyMap, RowFeatures, image_shape
 from dpalgos.models import released_kind
-from dpalgos.noise import NoiseSource
 from dpalgos.parallel import for_each, pieces
 from dpalgos.parameters import COUNT, at_least, between
 from dpalgos.registry import register
-from dpalgos.rows import Array, Floats, Ints, Rows
+from dpalgos.rows import Floats, Ints
 
 # Images of one pass: about 4 MB of work space a thread, which caches hold. Fixed, so that a row's features do not
 # depend on the machine.
@@ -179,10 +177,6 @@ class ScatteringFeatures(RowFeatures):
         for_each(batch, pieces(len(features), 1, _BATCH))
         return out
 
-    def arrays(self) -> dict[str, Array]:
-        """Return layout and power."""
-        return {"layout": self.layout, "power": self.power}
-
     @property
     def _mirror(self) -> bool:
         return len(self.layout) > 6 and bool(self.layout[6])
@@ -238,7 +232,7 @@ class ScatteringFeatures(RowFeatures):
 
 @register("projections", "scattering")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scattering(PublicMap):
+class Scattering(ReadyMap):
     """Wavelet scattering of order two: moduli of wavelets of moduli of wavelets, averaged over a grid of places.
 
     Guarantee
@@ -280,15 +274,8 @@ class Scattering(PublicMap):
     shape: Sequence[int] | None = None
     source: ClassVar[str] = "Bruna, Mallat 2013; Tramèr, Boneh 2021"
 
-    def output_dimension(self, dimension: int) -> int:
-        """Return the number of features."""
-        return self._features(dimension).dimension
-
-    def fit(self, parties: Sequence[Rows], setting: Setting, noise: NoiseSource) -> ScatteringFeatures:
-        """Return the map."""
-        return self._features(setting.dimension)
-
-    def _features(self, dimension: int) -> ScatteringFeatures:
+    def features(self, dimension: int) -> ScatteringFeatures:
+        """Return the map of rows of so many features."""
         channels, height, width = image_shape(dimension, self.shape)
         if min(height, width) < 2**self.scales:
             raise ParameterError(

@@ -21,7 +21,7 @@ from dpalgos.noise import NoiseSource, RandomStream
 from dpalgos.parameters import COUNT, NATURAL, POSITIVE
 from dpalgos.registry import AlgorithmSpec, lookup, register
 from dpalgos.resources import Work
-from dpalgos.rows import Array, Floats, Rows, row_products
+from dpalgos.rows import Array, Floats, Rows, row_products, unit_rows
 from dpalgos.validation import require_components
 
 
@@ -90,8 +90,7 @@ class WhitenedFeatures(RowFeatures):
             part = slice(start, start + _AT_ONCE)
             images = moved_to_zero(features[part]) if self._from_zero else features[part]
             turned[part] = row_products(self.map.transform(images) - self.mean, self.basis)
-        norms = np.linalg.norm(turned, axis=1, keepdims=True)
-        return np.asarray(turned / np.where(norms > 0, norms, 1.0))
+        return unit_rows(turned)
 
     def arrays(self) -> dict[str, Array]:
         """Return mean, basis and the arrays of the feature map."""

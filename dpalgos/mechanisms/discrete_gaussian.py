@@ -52,6 +52,7 @@ def exceeded(
     return np.asarray(above, dtype=np.int64)
 
 
+_SUPPORT = 14.0
 # Up to this sigma the law is tabulated; above it, rounded Gaussians are corrected by a rare rejection.
 _TABLE_SIGMA = 2.0**10
 _GUARD = 320
@@ -68,8 +69,9 @@ class DiscreteGaussian:
     sigma = 1 in four dimensions its delta would be up to 54 per cent too small. Where Gaussian-DP is wanted of
     integers, :class:`~dpalgos.mechanisms.rounded_gaussian.RoundedGaussian` gives it without loss.
 
-    Numerics are ``exact`` up to :meth:`total_variation` a draw (below 2^-100), which a release of m draws adds to its
-    delta as :meth:`extra_delta`.
+    Numerics are ``exact`` up to :meth:`total_variation` a draw (below 2^-100), of which a release of m draws adds
+    (1 + e^epsilon) m times as much to its delta (:meth:`RoundedGaussian.total_variation
+    <dpalgos.mechanisms.rounded_gaussian.RoundedGaussian.total_variation>`).
 
     Parameters
     ----------
@@ -118,19 +120,16 @@ class DiscreteGaussian:
         """Return the zCDP parameter for an l2 sensitivity in grid units, rounded up."""
         return (sensitivity / self.sigma) ** 2 / 2.0 * (1.0 + 2.0**-50)
 
+    @property
+    def largest(self) -> int:
+        """14 sigma + 2: beyond the end of the sampler's tables (13.2 sigma), which is charged as total variation."""
+        return math.ceil(_SUPPORT * self.sigma) + 2
+
     def total_variation(self) -> float:
         """Return an upper bound on the distance of one draw from the stated law; below 2^-100 for every sigma."""
         if self.sigma <= _TABLE_SIGMA:
             return (len(_table(self.sigma)[0]) + 1.0) * 2.0**-126
         return 2.0 * (1.0 + 2.0**-19) * RoundedGaussian(self.sigma).total_variation() + 2.0**-127
-
-    def extra_delta(self, epsilon: float, count: int) -> float:
-        """Return ``(1 + e^epsilon) * count * total_variation``: what sampling adds to delta in a release of ``count``.
-
-        Proved at :meth:`RoundedGaussian.extra_delta
-        <dpalgos.mechanisms.rounded_gaussian.RoundedGaussian.extra_delta>`.
-        """
-        return (1.0 + math.exp(min(epsilon, 700.0))) * count * self.total_variation()
 
     def sample(self, count: int, stream: RandomStream) -> Ints:
         """Return ``count`` independent draws."""

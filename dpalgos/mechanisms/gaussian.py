@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import ClassVar
 
 from dpalgos.errors import ParameterError
@@ -18,6 +18,7 @@ from dpalgos.rows import Floats
 
 _POSITIVE = Bound(0.0, open_low=True)
 _LARGEST = 1e6
+_EPSILON = Bound(0.0, _LARGEST)
 _SMALLEST_DELTA = 1e-300
 _MOST_STEPS = 200
 _FAR = 2.0
@@ -27,11 +28,6 @@ _LOG_2_PI = math.log(2 * math.pi)
 def _require_mu(mu: float) -> None:
     if not 0 <= mu <= _LARGEST:
         raise ParameterError(f"mu is {mu!r}; it must lie between 0 and {_LARGEST:g}: choose a larger sigma")
-
-
-def _require_epsilon(epsilon: float) -> None:
-    if not 0 <= epsilon <= _LARGEST:
-        raise ParameterError(f"epsilon is {epsilon!r}; it must lie between 0 and {_LARGEST:g}")
 
 
 def _require_delta(delta: float) -> None:
@@ -54,7 +50,7 @@ def delta_of_mu(mu: float, epsilon: float) -> float:
     Dong, Roth, Su 2022, Corollary 1.
     """
     _require_mu(mu)
-    _require_epsilon(epsilon)
+    _EPSILON.require("epsilon", epsilon)
     if mu == 0:
         return 0.0
     return min(1.0, math.nextafter(_precise.to_float(_precise.gaussian_delta(mu, epsilon)), math.inf))
@@ -68,29 +64,22 @@ def mu_from_epsilon_delta(epsilon: float, delta: float) -> float:
     value returned is verified to satisfy ``delta_of_mu(mu, epsilon) <= delta`` in high precision and is within a few
     units in the last place of the root.
     """
-    _require_epsilon(epsilon)
+    _EPSILON.require("epsilon", epsilon)
     _require_delta(delta)
     target = math.log(delta)
 
-    def estimated(log_mu: float) -> tuple[float, float]:
+    def excess(log_delta_of: Callable[[float, float], float], log_mu: float) -> tuple[float, float]:
         mu = math.exp(log_mu)
         centre = mu / 2 - epsilon / mu
-        value = _estimated_log_delta(mu, epsilon)
-        return value - target, math.exp(min(log_mu - (centre * centre + _LOG_2_PI) / 2 - value, 700.0))
-
-    def exact(log_mu: float) -> tuple[float, float]:
-        mu = math.exp(log_mu)
-        value, _ = _precise.gaussian_curve(mu, epsilon)
-        centre = mu / 2 - epsilon / mu
-        log_delta = _precise.log(value)
+        log_delta = log_delta_of(mu, epsilon)
         return log_delta - target, math.exp(min(log_mu - (centre * centre + _LOG_2_PI) / 2 - log_delta, 700.0))
 
     # The tail bound delta <= exp(-(epsilon/mu - mu/2)^2 / 2), and delta = 2 Phi(mu/2) - 1 at epsilon 0.
     tail = math.sqrt(-2.0 * target)
     near = math.log(max(2 * epsilon / (math.sqrt(tail * tail + 2 * epsilon) + tail), delta))
     with suppress(ArithmeticError):
-        near = _root(estimated, near)
-    mu, step = math.exp(_root(exact, near)), 2.0**-52
+        near = _root(partial(excess, _estimated_log_delta), near)
+    mu, step = math.exp(_root(partial(excess, _log_delta), near)), 2.0**-52
     while _precise.less(_precise.exactly(delta), _precise.gaussian_delta(mu, epsilon)):
         mu, step = mu * (1.0 - step), 2.0 * step
     return mu
@@ -125,6 +114,10 @@ def _estimated_log_delta(mu: float, epsilon: float) -> float:
     if not second < first:
         raise ArithmeticError("the two terms cannot be told apart")
     return first + math.log(-math.expm1(second - first))
+
+
+def _log_delta(mu: float, epsilon: float) -> float:
+    return _precise.log(_precise.gaussian_delta(mu, epsilon))
 
 
 def _log_cdf(z: float) -> float:

@@ -61,8 +61,8 @@ class RoundedGaussian:
 
     Numerics are ``exact``: the integers are decided from at least 127 random bits each by an inverse distribution
     function with rigorous margins, so that the law differs from the stated one by no more than
-    :meth:`total_variation` per draw, below 2^-101. A release of m draws adds :meth:`extra_delta` to its delta: below
-    2^-79 for a million draws at epsilon = 0.69.
+    :meth:`total_variation` per draw, below 2^-101. A release of m draws adds (1 + e^epsilon) m times that to
+    its delta: below 2^-79 for a million draws at epsilon = 0.69.
 
     Parameters
     ----------
@@ -129,19 +129,15 @@ class RoundedGaussian:
         return math.nextafter(sensitivity / self.sigma, math.inf) if sensitivity > 0 else 0.0
 
     def total_variation(self) -> float:
-        """Return an upper bound on the distance of one draw from the stated law; below 2^-101 for every sigma."""
-        cell = self._cell()
-        coarse = (_FARTHEST * (self.sigma / cell) + 2.0) * 2.0**-127
-        return coarse if cell == 1 else coarse + (cell + 1.0) * 2.0**-128
-
-    def extra_delta(self, epsilon: float, count: int) -> float:
-        """Return ``(1 + e^epsilon) * count * total_variation``: what sampling adds to delta in a release of ``count``.
+        """Return an upper bound on the distance of one draw from the stated law; below 2^-101 for every sigma.
 
         If P, Q are (epsilon, delta)-indistinguishable and P', Q' within tv of them, then P'(E) <= P(E) + tv <=
         e^epsilon Q(E) + delta + tv <= e^epsilon Q'(E) + delta + (1 + e^epsilon) tv; distances of independent
         draws add up.
         """
-        return (1.0 + math.exp(min(epsilon, 700.0))) * count * self.total_variation()
+        cell = self._cell()
+        coarse = (_FARTHEST * (self.sigma / cell) + 2.0) * 2.0**-127
+        return coarse if cell == 1 else coarse + (cell + 1.0) * 2.0**-128
 
     def sample(self, count: int, stream: RandomStream) -> Ints:
         """Return ``count`` independent draws; reads two words a draw, four where sigma exceeds 2^22."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, TypeVar
 
 import numpy as np
@@ -15,6 +15,7 @@ from dpalgos.mechanisms.discrete_gaussian import DiscreteGaussian
 from dpalgos.mechanisms.laplace import RadialLaplace
 from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
 from dpalgos.noise import RandomStream
+from dpalgos.parameters import COUNT, Bounded
 from dpalgos.rows import Floats, Ints
 
 _Number = TypeVar("_Number", np.float64, np.int64)
@@ -51,16 +52,16 @@ def to_vector(matrix: Floats) -> Floats:
 
 
 @dataclass(frozen=True, slots=True)
-class _SymmetricIntegers:
+class _SymmetricIntegers(Bounded):
     """A law of integers on the diagonal, and the same law of sigma / sqrt(2), rounded up, off it."""
 
     sigma: float
-    dimension: int
+    dimension: int = field(metadata=COUNT)
     numerics: ClassVar[Numerics] = Numerics.EXACT
     law: ClassVar[type[RoundedGaussian] | type[DiscreteGaussian]]
 
     def __post_init__(self) -> None:
-        _require_dimension(self.dimension)
+        Bounded.__post_init__(self)
         self._laws()
 
     def _laws(self) -> tuple[RoundedGaussian | DiscreteGaussian, ...]:
@@ -119,7 +120,7 @@ class SymmetricRoundedGaussian(_SymmetricIntegers):
 
 
 @dataclass(frozen=True, slots=True)
-class SymmetricRoundedRadial:
+class SymmetricRoundedRadial(RadialLaplace):
     """Radial Laplace noise for the upper triangle of a symmetric integer matrix, rounded to integers.
 
     Guarantee
@@ -137,22 +138,12 @@ class SymmetricRoundedRadial:
         Rows of the matrix.
     """
 
-    scale: float
-    dimension: int
-    numerics: ClassVar[Numerics] = Numerics.IDEALISED
+    dimension: int = field(metadata=COUNT)
 
-    def __post_init__(self) -> None:
-        _require_dimension(self.dimension)
-        RadialLaplace(self.scale)
-
-    def epsilon(self, sensitivity: float) -> float:
-        """Return epsilon for a Frobenius sensitivity in grid units, rounded up."""
-        return RadialLaplace(self.scale).epsilon(sensitivity)
-
-    def sample(self, count: int, stream: RandomStream) -> Ints:
+    def sample(self, count: int, stream: RandomStream) -> Ints:  # type: ignore[override]  # integers
         """Return the noise of one packed matrix; ``count`` must be its number of entries."""
         _require_packed(count, self.dimension)
-        return np.rint(RadialLaplace(self.scale).sample(count, stream) / _weights(self.dimension)).astype(np.int64)
+        return np.rint(RadialLaplace.sample(self, count, stream) / _weights(self.dimension)).astype(np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +172,11 @@ class SymmetricDiscreteGaussian(_SymmetricIntegers):
 
     law: ClassVar[type[DiscreteGaussian]] = DiscreteGaussian
 
+    @property
+    def largest(self) -> int:
+        """As for one discrete Gaussian, of the diagonal."""
+        return DiscreteGaussian(self.sigma).largest
+
     def rho(self, sensitivity: float) -> float:
         """Return the zCDP parameter for a Frobenius sensitivity in grid units, rounded up."""
         return DiscreteGaussian(self.sigma).rho(sensitivity)
@@ -208,8 +204,3 @@ def _dimension(size: int) -> int:
     if packed_size(dimension) != size:
         raise ParameterError(f"{size} entries are no packed symmetric matrix; the sizes are d (d + 1) / 2")
     return dimension
-
-
-def _require_dimension(dimension: int) -> None:
-    if dimension < 1:
-        raise ParameterError(f"dimension is {dimension!r}; it must be at least 1")

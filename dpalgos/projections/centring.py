@@ -7,16 +7,16 @@ from typing import ClassVar
 
 import numpy as np
 
-from dpalgos.algorithms import OneSum, PrivateAlgorithm, ProjectionAlgorithm
+from dpalgos.algorithms import GaussianAlgorithm, OneSum, ProjectionAlgorithm
 from dpalgos.features.public_map import RowFeatures
-from dpalgos.guarantees import RELATIONS, Guarantee, Loss, Neighbours, Setting, Trust
+from dpalgos.guarantees import Setting, Trust
 from dpalgos.mechanisms.fixed_point import encode_rows, encoded_radius, row_weights, squared_limit, sum_sensitivity
 from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
 from dpalgos.models import LinearModel, released_kind
 from dpalgos.neighbouring import NeighbouringPair, antipodal_pair
 from dpalgos.registry import register
-from dpalgos.rows import Array, Floats, Ints, Rows, clip_to_unit_ball, sanitise
-from dpalgos.summation import GAUSSIAN_BUDGETS, gaussian_guarantee, grid
+from dpalgos.rows import Floats, Ints, Rows, clip_to_unit_ball, sanitise
+from dpalgos.summation import grid
 
 
 @released_kind
@@ -47,14 +47,10 @@ class CentredRows(RowFeatures):
         weights = model.weights / 2.0
         return LinearModel(weights=weights, intercept=model.intercept - weights @ self.mean)
 
-    def arrays(self) -> dict[str, Array]:
-        """Return the mean."""
-        return {"mean": self.mean}
-
 
 @register("projections", "private-centring")
 @dataclass(frozen=True, kw_only=True)
-class PrivateCentring(PrivateAlgorithm, OneSum, ProjectionAlgorithm):
+class PrivateCentring(GaussianAlgorithm, OneSum, ProjectionAlgorithm):
     """Release the sum of all rows with noise once; what trains next sees half of each row less that mean.
 
     Rows of a table have much in common (every column positive, most of its categories rare): what they share fills the
@@ -85,15 +81,7 @@ class PrivateCentring(PrivateAlgorithm, OneSum, ProjectionAlgorithm):
     people: ClassVar[str] = "k rows of norm at most R/k each: their sum is no longer than R"
     # Of all parties' rows together, by a curator or by sums: no aggregation of parties' own means is registered.
     trusts: ClassVar[tuple[Trust, ...]] = (Trust.CENTRAL,)
-    relations: ClassVar[tuple[Neighbours, ...]] = RELATIONS
-    budgets: ClassVar[tuple[type[Loss], ...]] = GAUSSIAN_BUDGETS
     measured: ClassVar[str] = "sum of the rows, l2"
-    norm: ClassVar[int] = 2
-
-    def guarantee(self, setting: Setting) -> Guarantee:
-        """Return the budget."""
-        self.check(setting)
-        return gaussian_guarantee(self.budget, setting)
 
     def output_dimension(self, dimension: int) -> int:
         """Return the same number."""

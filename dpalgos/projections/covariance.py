@@ -11,8 +11,8 @@ from typing import ClassVar
 import numpy as np
 import scipy
 
-from dpalgos.algorithms import ApproximateAlgorithm, OneSum, PrivateAlgorithm, ProjectionAlgorithm, Unproved
-from dpalgos.guarantees import RELATIONS, Claim, GaussianMu, Guarantee, Loss, Neighbours, Numerics, Setting
+from dpalgos.algorithms import ApproximateAlgorithm, GaussianAlgorithm, OneSum, ProjectionAlgorithm, Unproved
+from dpalgos.guarantees import RELATIONS, Claim, GaussianMu, Guarantee, Neighbours, Numerics, Setting
 from dpalgos.integer_sums import packed_gram
 from dpalgos.mechanisms.fixed_point import encoded_radius, gram_sensitivity
 from dpalgos.mechanisms.gaussian import sigma_classical
@@ -25,7 +25,7 @@ from dpalgos.parameters import COUNT, SHARE
 from dpalgos.registry import register
 from dpalgos.resources import Work, covariance_work
 from dpalgos.rows import Array, Features, Floats, Ints, Rows, null_labels, sanitise
-from dpalgos.summation import GAUSSIAN_BUDGETS, gaussian_guarantee, grid
+from dpalgos.summation import grid
 from dpalgos.validation import require_components
 
 
@@ -176,7 +176,7 @@ def _directions_for(values: Floats, trace: float, variance_share: float) -> int:
 
 @register("projections", "analyze-gauss")
 @dataclass(frozen=True, kw_only=True)
-class AnalyzeGauss(PrivateAlgorithm, CovarianceSum):
+class AnalyzeGauss(GaussianAlgorithm, CovarianceSum):
     """The top eigenvectors of XᵀX plus symmetric Gaussian noise, on integers from the row on.
 
     Guarantee
@@ -207,12 +207,6 @@ class AnalyzeGauss(PrivateAlgorithm, CovarianceSum):
         "k rows of squared norm at most R²/k each: their Σ xxᵀ is positive semidefinite of trace at most R²"
     )
     claim: ClassVar[Claim | None] = Claim("(epsilon, delta)-DP", "Dwork et al. 2014, Theorem 4")
-    budgets: ClassVar[tuple[type[Loss], ...]] = GAUSSIAN_BUDGETS
-
-    def guarantee(self, setting: Setting) -> Guarantee:
-        """Return the budget."""
-        self.check(setting)
-        return gaussian_guarantee(self.budget, setting)
 
     def law(self, setting: Setting) -> SymmetricRoundedGaussian:
         """Return the noise of the packed upper triangle."""

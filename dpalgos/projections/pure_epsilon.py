@@ -10,7 +10,7 @@ from typing import ClassVar
 import numpy as np
 
 from dpalgos.algorithms import PureAlgorithm
-from dpalgos.guarantees import RELATIONS, Claim, GaussianMu, Guarantee, Neighbours, Numerics, Setting
+from dpalgos.guarantees import RELATIONS, Claim, GaussianMu, Neighbours, Numerics, Setting
 from dpalgos.mechanisms.fixed_point import encoded_radius, gram_sensitivity
 from dpalgos.mechanisms.laplace import DiscreteLaplace, Laplace
 from dpalgos.mechanisms.symmetric import SymmetricRoundedRadial, pack, packed_size, unpack
@@ -89,6 +89,7 @@ class LaplaceCovariance(PureAlgorithm, CovarianceSum):
     people: ClassVar[str] = (
         "k rows of squared norm at most R²/k each: their Σ xxᵀ is positive semidefinite of trace at most R²"
     )
+    numerics: ClassVar[Numerics] = Numerics.EXACT
     measured: ClassVar[str] = "upper triangle of XᵀX, l1"
     norm: ClassVar[int] = 1
 
@@ -103,11 +104,6 @@ class LaplaceCovariance(PureAlgorithm, CovarianceSum):
     def neighbouring_pair(self, setting: Setting) -> NeighbouringPair:
         """Return neighbours that move all entries alike."""
         return spread_pair(setting)
-
-    def guarantee(self, setting: Setting) -> Guarantee:
-        """Return the budget."""
-        self.check(setting)
-        return Guarantee(losses=(self.budget,), neighbours=setting.neighbours, numerics=Numerics.EXACT)
 
     def law(self, setting: Setting) -> DiscreteLaplace:
         """Return the noise of each entry."""
@@ -167,11 +163,6 @@ class PublishedLaplaceCovariance(PureAlgorithm, TruncatedDirections):
         """Return neighbours that move all entries alike."""
         return spread_pair(setting)
 
-    def guarantee(self, setting: Setting) -> Guarantee:
-        """Return the budget."""
-        self.check(setting)
-        return Guarantee(losses=(self.budget,), neighbours=setting.neighbours)
-
     def noise_scale(self, setting: Setting) -> float:
         """Return 2d/(nε)."""
         return 2.0 * setting.dimension / (max(setting.rows, 1) * self.budget.epsilon)
@@ -212,11 +203,6 @@ class RadialCovariance(PureAlgorithm, CovarianceSum):
     people: ClassVar[str] = (
         "k rows of squared norm at most R²/k each: their Σ xxᵀ is positive semidefinite of trace at most R²"
     )
-
-    def guarantee(self, setting: Setting) -> Guarantee:
-        """Return the budget."""
-        self.check(setting)
-        return Guarantee(losses=(self.budget,), neighbours=setting.neighbours)
 
     def law(self, setting: Setting) -> SymmetricRoundedRadial:
         """Return the noise of the packed upper triangle."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import Field, dataclass
 from functools import lru_cache
+from typing import ClassVar
 
 from dpalgos.errors import ParameterError
 from dpalgos.secure.graph import SparseGraph
@@ -39,11 +41,6 @@ LOCKED = KEY + _TAG
 def SEALED(steps: int) -> int:
     """Return the bytes of all shares that one party sends to one other, encrypted."""
     return PAIR * steps + _TAG
-
-
-def _digest(name: str, value: bytes) -> None:
-    if type(value) is not bytes or len(value) != KEY:
-        raise MessageError(f"{name} must be {KEY} bytes")
 
 
 def _ascending(name: str, parties: tuple[int, ...]) -> None:
@@ -112,8 +109,26 @@ def _session(parameters: RoundParameters) -> bytes:
     return hashlib.sha256(parameters.encode()).digest()
 
 
+_DIGESTS = ("session", "survivor_set", "numbers")
+_NEIGHBOURS = ("neighbours", "recipients", "survivors", "dropped")
+
+
+class Message(Wire):
+    """A message of a session: digests have their length, and lists of parties are in increasing order."""
+
+    __slots__ = ()
+    __dataclass_fields__: ClassVar[Mapping[str, Field[object]]]
+
+    def __post_init__(self) -> None:
+        for name in self.__dataclass_fields__:
+            if name in _DIGESTS:
+                _size(name, getattr(self, name), KEY)
+            elif name in _NEIGHBOURS:
+                _ascending(name, getattr(self, name))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Advertisement(Wire):
+class Advertisement(Message):
     """Round 1, party to server: a public key."""
 
     session: bytes
@@ -121,12 +136,12 @@ class Advertisement(Wire):
     public_key: bytes
 
     def __post_init__(self) -> None:
-        _digest("session", self.session)
+        Message.__post_init__(self)
         _size("public_key", self.public_key, KEY)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Introduction(Wire):
+class Introduction(Message):
     """Round 1, server to party: the neighbours it will mask with, and their keys (32 bytes each, in their order)."""
 
     session: bytes
@@ -135,13 +150,12 @@ class Introduction(Wire):
     public_keys: bytes
 
     def __post_init__(self) -> None:
-        _digest("session", self.session)
-        _ascending("neighbours", self.neighbours)
+        Message.__post_init__(self)
         _size("public_keys", self.public_keys, KEY * len(self.neighbours))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ShareBundle(Wire):
+class ShareBundle(Message):
     """Round 2, party to server: encrypted shares for its neighbours, and what the server keeps.
 
     Parameters
@@ -166,13 +180,9 @@ class ShareBundle(Wire):
     commitments: bytes
     escrow: bytes
 
-    def __post_init__(self) -> None:
-        _digest("session", self.session)
-        _ascending("recipients", self.recipients)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Delivery(Wire):
+class Delivery(Message):
     """Round 2, server to party: the shares its neighbours sent it, with their commitments.
 
     Parameters
@@ -194,12 +204,12 @@ class Delivery(Wire):
     commitments: bytes
 
     def __post_init__(self) -> None:
-        _digest("session", self.session)
+        Message.__post_init__(self)
         _ascending("owners", self.owners)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MaskRequest(Wire):
+class MaskRequest(Message):
     """Round 3, server to party: send the vector of a step.
 
     Parameters
@@ -216,12 +226,9 @@ class MaskRequest(Wire):
     step: int
     delivery: Delivery | None = None
 
-    def __post_init__(self) -> None:
-        _digest("session", self.session)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MaskedVector(Wire):
+class MaskedVector(Message):
     """Round 3, party to server: contribution plus noise share plus masks, modulo 2^bits, little-endian words."""
 
     session: bytes
@@ -230,12 +237,9 @@ class MaskedVector(Wire):
     bits: int
     words: bytes
 
-    def __post_init__(self) -> None:
-        _digest("session", self.session)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UnmaskRequest(Wire):
+class UnmaskRequest(Message):
     """Round 4, server to party: who survived the step, as far as this party is concerned.
 
     Parameters
@@ -262,16 +266,9 @@ class UnmaskRequest(Wire):
     survivors: tuple[int, ...]
     dropped: tuple[int, ...]
 
-    def __post_init__(self) -> None:
-        _digest("session", self.session)
-        _digest("survivor_set", self.survivor_set)
-        _digest("numbers", self.numbers)
-        _ascending("survivors", self.survivors)
-        _ascending("dropped", self.dropped)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UnmaskResponse(Wire):
+class UnmaskResponse(Message):
     """Round 4, party to server: one share for each owner, of the kind that the survivor set asks for.
 
     Parameters
@@ -296,8 +293,7 @@ class UnmaskResponse(Wire):
     shares: bytes
 
     def __post_init__(self) -> None:
-        _digest("session", self.session)
-        _digest("survivor_set", self.survivor_set)
+        Message.__post_init__(self)
         if type(self.owners) is not tuple or any(type(owner) is not int for owner in self.owners):
             raise MessageError("owners must be a tuple of whole numbers")
         _size("kinds", self.kinds, len(self.owners))

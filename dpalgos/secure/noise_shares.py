@@ -30,8 +30,6 @@ from dpalgos.rows import Ints
 # Larger than the relative error of the few float64 operations between inputs and results.
 _MARGIN = 1.0 + 2.0**-40
 _POSITIVE, _ONE = Bound(0.0, open_low=True), Bound(1)
-# No draw of the sampler lies farther out: its tables end where the tail is below 2^-127.
-_SUPPORT = 14.0
 # Variance that every radial share has at least, in grid units: e(16) is below 10^-136.
 _FLOOR = 32.0
 
@@ -179,82 +177,7 @@ def share_sigma(total_sigma: float, *, shares: int, dimension: int) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class GaussianShare:
-    """Independent discrete Gaussians: one party's share of Gaussian noise.
-
-    Parameters
-    ----------
-    sigma : float
-        In grid units.
-    """
-
-    sigma: float
-
-    def __post_init__(self) -> None:
-        DiscreteGaussian(self.sigma)
-
-    @property
-    def largest(self) -> int:
-        """14 sigma + 2: beyond the end of the sampler's tables (13.2 sigma), which is charged as total variation."""
-        return math.ceil(_SUPPORT * self.sigma) + 2
-
-    def sample(self, count: int, stream: RandomStream) -> Ints:
-        """Return ``count`` independent draws."""
-        return DiscreteGaussian(self.sigma).sample(count, stream)
-
-
-@dataclass(frozen=True, slots=True)
-class SymmetricShare:
-    """One party's share of noise for a packed symmetric matrix: off the diagonal smaller by the square root of two.
-
-    Guarantee
-    ---------
-    With ``off_diagonal = sigma_o`` calibrated to ``1 / total_sigma`` at distance 1/sqrt(2), the sum of m shares is as
-    private as ``SymmetricRoundedGaussian(total_sigma)``: Delta_F / total_sigma-Gaussian-DP for every integer matrix,
-    Delta_F its Frobenius sensitivity. Proof: the module's theorem holds coordinate by coordinate, with
-    v = 2 m sigma_o^2 on the diagonal and m sigma_o^2 off it and the same s, up to a ratio that is largest for the
-    smaller parameter. For a difference V of neighbouring matrices the Gaussian part has
-
-        mu'^2 = sum_i V_ii^2 / (2 m sigma_o^2 - s^2) + sum_{i<j} V_ij^2 / (m sigma_o^2 - s^2)
-             <= (sum_i V_ii^2 + 2 sum_{i<j} V_ij^2) / (2 (m sigma_o^2 - s^2))
-              = (|V|_F / sqrt(2))^2 / (m sigma_o^2 - s^2),
-
-    since ``2 m sigma_o^2 - s^2 >= 2 (m sigma_o^2 - s^2)``. So the bound is that of equal shares sigma_o at distance
-    ``D = |V|_F / sqrt(2)``. An integer V other than 0 has D >= 1/sqrt(2), where :func:`share_sigma` wants D >= 1;
-    so it is not used as it is, but the same argument with the calibration at the least distance 1/sqrt(2):
-    ``a D + b <= sqrt(2) D (a / sqrt(2) + b) <= sqrt(2) D / total_sigma = |V|_F / total_sigma``.
-
-    Parameters
-    ----------
-    off_diagonal : float
-        Parameter off the diagonal, in grid units; on it sqrt(2) times as much.
-    dimension : int
-        Rows of the matrix.
-    """
-
-    off_diagonal: float
-    dimension: int
-
-    def __post_init__(self) -> None:
-        SymmetricDiscreteGaussian(self._diagonal, self.dimension)
-
-    @property
-    def _diagonal(self) -> float:
-        # Up by more than the rounding of the product and of the division that the law undoes it with.
-        return self.off_diagonal * math.sqrt(2.0) * _MARGIN
-
-    @property
-    def largest(self) -> int:
-        """As for :class:`GaussianShare`, of the diagonal."""
-        return GaussianShare(self._diagonal).largest
-
-    def sample(self, count: int, stream: RandomStream) -> Ints:
-        """Return the share of one packed matrix of ``count`` entries."""
-        return SymmetricDiscreteGaussian(self._diagonal, self.dimension).sample(count, stream)
-
-
-@dataclass(frozen=True, slots=True)
-class RoundedRadial:
+class RoundedRadial(RadialLaplace):
     """Radial Laplace noise rounded to integers: pure differential privacy for integer sums.
 
     Guarantee
@@ -269,18 +192,9 @@ class RoundedRadial:
         Delta / epsilon in grid units.
     """
 
-    scale: float
-
-    def __post_init__(self) -> None:
-        RadialLaplace(self.scale)
-
-    def loss(self, sensitivity: float) -> PureEpsilon:
-        """Return what one sum costs."""
-        return PureEpsilon(RadialLaplace(self.scale).epsilon(sensitivity))
-
-    def sample(self, count: int, stream: RandomStream) -> Ints:
+    def sample(self, count: int, stream: RandomStream) -> Ints:  # type: ignore[override]  # integers
         """Return one draw; its coordinates are not independent of each other."""
-        return np.rint(RadialLaplace(self.scale).sample(count, stream)).astype(np.int64)
+        return np.rint(RadialLaplace.sample(self, count, stream)).astype(np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,7 +254,7 @@ class RadialShare(Bounded):
     @property
     def largest(self) -> int:
         """14 standard deviations at the largest variance that is drawn."""
-        return math.ceil(_SUPPORT * self.largest_sigma) + 2
+        return DiscreteGaussian(self.largest_sigma).largest
 
     def loss(self, sensitivity: float) -> PureEpsilon:
         """Return what a sum with ``shares`` such shares costs."""
@@ -404,11 +318,7 @@ class SymmetricRadialShare:
     @property
     def largest(self) -> int:
         """As for :class:`RadialShare`, of the diagonal."""
-        return GaussianShare(self._diagonal(self._vector.largest_sigma**2)).largest
-
-    def loss(self, sensitivity: float) -> PureEpsilon:
-        """Return what a sum with ``shares`` such shares costs, for a Frobenius sensitivity."""
-        return self._vector.loss(sensitivity)
+        return DiscreteGaussian(self._diagonal(self._vector.largest_sigma**2)).largest
 
     def sample(self, count: int, stream: RandomStream) -> Ints:
         """Return the share of one packed matrix of ``count`` entries."""
@@ -443,15 +353,9 @@ class TruexGaussian(Bounded):
     honest: int = field(metadata=at_least(2))
 
     @property
-    def share(self) -> GaussianShare:
+    def share(self) -> DiscreteGaussian:
         """What each party adds."""
-        return GaussianShare(self.sigma / math.sqrt(self.honest - 1))
-
-    def loss(self, *, sensitivity: float, dimension: int) -> GaussianMu:
-        """Return what one sum costs."""
-        return secagg_loss(
-            sensitivity=sensitivity, sigma_share=self.share.sigma, shares=self.honest - 1, dimension=dimension
-        )
+        return DiscreteGaussian(self.sigma / math.sqrt(self.honest - 1))
 
     def sample(self, count: int, stream: RandomStream) -> Ints:
         """Return the noise of t - 1 shares at once, as a trusted curator would add it."""
@@ -467,7 +371,7 @@ def share_law(law: object, shares: int, dimension: int) -> NoiseShare:
     ----------
     law
         The law of the noise of the sum, as an algorithm states it: RoundedGaussian, DiscreteGaussian (each shared as
-        :func:`share_sigma` proves), SymmetricRoundedGaussian (:class:`SymmetricShare`), :class:`RoundedRadial`,
+        :func:`share_sigma` proves), SymmetricRoundedGaussian, :class:`RoundedRadial`,
         SymmetricRoundedRadial (:class:`SymmetricRadialShare`),
         DiscreteLaplace (:class:`~dpalgos.secure.noise_shares.LaplaceShare`) or :class:`TruexGaussian`.
     shares : int
@@ -487,23 +391,36 @@ def share_law(law: object, shares: int, dimension: int) -> NoiseShare:
     )
 
 
-@share_law.register
-def _(law: RoundedGaussian, shares: int, dimension: int) -> NoiseShare:
-    return GaussianShare(share_sigma(law.sigma, shares=shares, dimension=dimension))
-
-
-@share_law.register
-def _(law: DiscreteGaussian, shares: int, dimension: int) -> NoiseShare:
-    return GaussianShare(share_sigma(law.sigma, shares=shares, dimension=dimension))
+@share_law.register(RoundedGaussian)
+@share_law.register(DiscreteGaussian)
+def _(law: RoundedGaussian | DiscreteGaussian, shares: int, dimension: int) -> NoiseShare:
+    return DiscreteGaussian(share_sigma(law.sigma, shares=shares, dimension=dimension))
 
 
 @share_law.register
 def _(law: SymmetricRoundedGaussian, shares: int, dimension: int) -> NoiseShare:
-    # Calibrated where an integer matrix's distance may be as small as 1/sqrt(2), see SymmetricShare.
-    distance = 1.0 / math.sqrt(2.0)
-    budget = GaussianMu(1.0 / law.sigma)
+    """Return shares that are smaller off the diagonal by the square root of two.
+
+    With sigma_o calibrated to ``1 / total_sigma`` at distance 1/sqrt(2), the sum of m shares of parameter sigma_o off
+    the diagonal and sqrt(2) sigma_o on it is as private as ``SymmetricRoundedGaussian(total_sigma)``:
+    Delta_F / total_sigma-Gaussian-DP for every integer matrix, Delta_F its Frobenius sensitivity. Proof: the module's
+    theorem holds coordinate by coordinate, with v = 2 m sigma_o^2 on the diagonal and m sigma_o^2 off it and the same
+    s, up to a ratio that is largest for the smaller parameter. For a difference V of neighbouring matrices the
+    Gaussian part has
+
+        mu'^2 = sum_i V_ii^2 / (2 m sigma_o^2 - s^2) + sum_{i<j} V_ij^2 / (m sigma_o^2 - s^2)
+             <= (sum_i V_ii^2 + 2 sum_{i<j} V_ij^2) / (2 (m sigma_o^2 - s^2))
+              = (|V|_F / sqrt(2))^2 / (m sigma_o^2 - s^2),
+
+    since ``2 m sigma_o^2 - s^2 >= 2 (m sigma_o^2 - s^2)``. So the bound is that of equal shares sigma_o at distance
+    ``D = |V|_F / sqrt(2)``. An integer V other than 0 has D >= 1/sqrt(2), where :func:`share_sigma` wants D >= 1;
+    so it is not used as it is, but the same argument with the calibration at the least distance 1/sqrt(2):
+    ``a D + b <= sqrt(2) D (a / sqrt(2) + b) <= sqrt(2) D / total_sigma = |V|_F / total_sigma``.
+    """
+    budget, distance = GaussianMu(1.0 / law.sigma), 1.0 / math.sqrt(2.0)
     sigma = share_sigma_for(budget, sensitivity=distance * _MARGIN, shares=shares, dimension=dimension)
-    return SymmetricShare(sigma, law.dimension)
+    # Up by more than the rounding of the product and of the division that the law undoes it with.
+    return SymmetricDiscreteGaussian(sigma * math.sqrt(2.0) * _MARGIN, law.dimension)
 
 
 @share_law.register
@@ -621,10 +538,6 @@ class LaplaceShare:
         K = 2^j >= 90 scale on at most 2 sum_{k>=K} q^k / k <= 2 q^K (1 + scale) / K < 2^-127.
         """
         return (len(_table(self.shares)[0]) + 1.0) * 2.0**-126 + 2.0 * _OCTAVES / self.shares * 2.0**-128 + 2.0**-127
-
-    def loss(self, sensitivity: float) -> PureEpsilon:
-        """Return what a sum with ``shares`` such shares costs, for an l1 sensitivity in grid units."""
-        return PureEpsilon(DiscreteLaplace(self.scale).epsilon(sensitivity))
 
     def sample(self, count: int, stream: RandomStream) -> Ints:
         """Return ``count`` independent shares of one coordinate each."""

@@ -87,12 +87,6 @@ class MachineOptions(Bounded):
         return KERNELS[self.kernel](self.gamma if self.gamma is not None else 1.0 / max(1, dimension))
 
 
-def fingerprints(parties: Sequence[Rows]) -> Any:
-    """Return the parties' digests one after the other: the key of what is drawn before any value exists."""
-    parts = [rows.fingerprint() for rows in parties]
-    return np.concatenate(parts) if parts else np.zeros(0, dtype=np.uint8)
-
-
 def train(
     options: MachineOptions,
     rule_of_class: Callable[[int], WorkingSetRule],

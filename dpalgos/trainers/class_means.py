@@ -8,9 +8,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from dpalgos.algorithms import OneSum, PrivateAlgorithm
+from dpalgos.algorithms import GaussianAlgorithm, OneSum
 from dpalgos.errors import ParameterError
-from dpalgos.guarantees import Guarantee, Loss, Neighbours, Setting
+from dpalgos.guarantees import Neighbours, Setting
 from dpalgos.integer_sums import ClassSums
 from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
 from dpalgos.models import LinearModel
@@ -18,7 +18,7 @@ from dpalgos.neighbouring import NeighbouringPair, antipodal_pair
 from dpalgos.parameters import SHARE
 from dpalgos.registry import register
 from dpalgos.rows import Floats, Ints, Rows
-from dpalgos.summation import GAUSSIAN_BUDGETS, gaussian_guarantee, grid
+from dpalgos.summation import grid
 
 
 def linear_model(weights: Floats, intercept: Floats) -> LinearModel:
@@ -29,7 +29,7 @@ def linear_model(weights: Floats, intercept: Floats) -> LinearModel:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClassSumTrainer(PrivateAlgorithm):
+class ClassSumTrainer(GaussianAlgorithm):
     """What trainers that release the sums of each class have in common.
 
     Parameters
@@ -42,10 +42,7 @@ class ClassSumTrainer(PrivateAlgorithm):
 
     count_weight: float | None = field(default=None, metadata=SHARE)
 
-    relations: ClassVar[tuple[Neighbours, ...]] = (Neighbours.REPLACE_ONE, Neighbours.REPLACE_SPECIAL)
-    budgets: ClassVar[tuple[type[Loss], ...]] = GAUSSIAN_BUDGETS
     measured: ClassVar[str] = "the rows of each class and their number times a, summed, in l2"
-    norm: ClassVar[int] = 2
 
     def check(self, setting: Setting) -> None:
         """Raise for real labels."""
@@ -108,11 +105,6 @@ class ClassMeansDiscriminant(ClassSumTrainer, OneSum):
     people: ClassVar[str] = (
         "each of k rows adds c = ⌊a/k⌋ and at most R c/a: together a point of the hull of single rows"
     )
-
-    def guarantee(self, setting: Setting) -> Guarantee:
-        """Return the budget."""
-        self.check(setting)
-        return gaussian_guarantee(self.budget, setting)
 
     def law(self, setting: Setting) -> RoundedGaussian:
         """Return the noise of the sum."""

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
 
-from dpalgos.algorithms import PrivateAlgorithm, PureAlgorithm, Unproved
+from dpalgos.algorithms import GaussianAlgorithm, PureAlgorithm, Unproved
 from dpalgos.errors import ParameterError
-from dpalgos.guarantees import RELATIONS, Claim, Guarantee, Loss, Neighbours, Setting, Trust
+from dpalgos.guarantees import Claim, Setting, Trust
 from dpalgos.losses import outputs
 from dpalgos.mechanisms.laplace import RadialLaplace
 from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
@@ -22,7 +23,6 @@ from dpalgos.registry import register
 from dpalgos.resources import Work, gathering_work
 from dpalgos.rows import Floats, Rows
 from dpalgos.solvers import certified_minimiser, rounding_bound
-from dpalgos.summation import GAUSSIAN_BUDGETS, gaussian_guarantee
 from dpalgos.trainers.linear import LinearClassifierTrainer
 from dpalgos.trainers.output_perturbation import SOLVER_ASSUMPTION
 
@@ -97,6 +97,27 @@ class _Consensus(LinearClassifierTrainer):
         problem = self.task.problem([rows], setting, self.penalty, -self.penalty * centre)
         return certified_minimiser(problem, self.solver_tolerance(setting))
 
+    @abstractmethod
+    def sent(
+        self, rows: Rows, centre: Floats, setting: Setting, noise: NoiseSource, step: str
+    ) -> tuple[Floats, Floats]:
+        """Return the iterate that a party sends, (m, p), and the one that its dual variable takes."""
+
+    def consensuses(self, parties: Sequence[Rows], setting: Setting, noise: NoiseSource) -> Iterator[Floats]:
+        """Yield the consensus of each iteration; a party without rows sends nothing."""
+        self.check(setting)
+        shape = self.task.shape(setting)
+        duals, common = np.zeros((len(parties), *shape)), np.zeros(shape)
+        for step in range(self.iterations):
+            sent, own = np.zeros_like(duals), np.zeros_like(duals)
+            for party, rows in enumerate(parties):
+                if rows.count > 0:
+                    centre = self.shortened(common - duals[party], setting)
+                    sent[party], own[party] = self.sent(rows, centre, setting, noise, f"party-{party}-step-{step}")
+            common = self.consensus(sent, duals, setting)
+            duals += own - common
+            yield common
+
     def consensus(self, weights: Floats, duals: Floats, setting: Setting) -> Floats:
         """Return z from the parties' weights and dual variables (N, m, p)."""
         shares = np.array(setting.sizes, dtype=np.float64) / max(setting.rows, 1)
@@ -111,7 +132,7 @@ class _Consensus(LinearClassifierTrainer):
 
 @register("trainers", "consensus-admm")
 @dataclass(frozen=True, kw_only=True)
-class ConsensusAdmm(PrivateAlgorithm, _Consensus):
+class ConsensusAdmm(GaussianAlgorithm, _Consensus):
     """Consensus ADMM in which every party's weights leave it with Gaussian noise, and all else is made of those.
 
     Guarantee
@@ -157,16 +178,13 @@ class ConsensusAdmm(PrivateAlgorithm, _Consensus):
     people: ClassVar[str] = (
         "the risk is the mean over people of the mean over their rows: each person's gradient is as short as one row's"
     )
-    budgets: ClassVar[tuple[type[Loss], ...]] = GAUSSIAN_BUDGETS
-    relations: ClassVar[tuple[Neighbours, ...]] = RELATIONS
+    assumptions: ClassVar[tuple[str, ...]] = (SOLVER_ASSUMPTION,)
     measured: ClassVar[str] = "nᵢwᵢ of one step, l2"
-    norm: ClassVar[int] = 2
 
-    def guarantee(self, setting: Setting) -> Guarantee:
-        """Return the budget."""
-        self.check(setting)
+    def check(self, setting: Setting) -> None:
+        """Raise where weights could leave the grid of their noise."""
+        super().check(setting)
         self.law(setting)
-        return gaussian_guarantee(self.budget, setting, SOLVER_ASSUMPTION)
 
     def sensitivity(self, setting: Setting) -> float:
         """Return how far one record moves nᵢwᵢ of one step, the solver's tolerance included, in l2."""
@@ -191,24 +209,19 @@ class ConsensusAdmm(PrivateAlgorithm, _Consensus):
         return RoundedGaussian.calibrated(self.budget, moved, self.iterations)
 
     def fit(self, parties: Sequence[Rows], setting: Setting, noise: NoiseSource) -> LinearModel:
-        """Return the model of all parties."""
-        self.check(setting)
-        shape, law, unit = self.task.shape(setting), self.law(setting), self._unit(setting)
-        duals, common = np.zeros((len(parties), *shape)), np.zeros(shape)
-        kept = []
-        for step in range(self.iterations):
-            sent = np.zeros_like(duals)
-            for party, rows in enumerate(parties):
-                if rows.count == 0:
-                    continue
-                centre = self.shortened(common - duals[party], setting)
-                exact = np.rint(rows.count * self.local_minimiser(rows, centre, setting) / unit).astype(np.int64)
-                drawn = law.sample(exact.size, noise.stream(f"party-{party}-step-{step}", exact))
-                sent[party] = (exact + drawn.reshape(shape)) * unit / rows.count
-            common = self.consensus(sent, duals, setting)
-            duals += sent - common
-            kept.append(common)
+        """Return the mean of the last half of the consensuses of all parties."""
+        kept = list(self.consensuses(parties, setting, noise))
         return self.task.model(np.mean(kept[self.iterations // 2 :], axis=0), setting)
+
+    def sent(
+        self, rows: Rows, centre: Floats, setting: Setting, noise: NoiseSource, step: str
+    ) -> tuple[Floats, Floats]:
+        """Return the noisy minimiser, which the dual variable takes too."""
+        unit = self._unit(setting)
+        exact = np.rint(rows.count * self.local_minimiser(rows, centre, setting) / unit).astype(np.int64)
+        drawn = self.law(setting).sample(exact.size, noise.stream(step, exact))
+        noisy = (exact + drawn.reshape(exact.shape)) * unit / rows.count
+        return noisy, noisy
 
     def _unit(self, setting: Setting) -> float:
         return 2.0 ** (math.floor(math.log2(self.sensitivity(setting))) - _FINENESS)
@@ -258,19 +271,13 @@ class PublishedConsensusAdmm(Unproved, PureAlgorithm, _Consensus):
 
     def fit(self, parties: Sequence[Rows], setting: Setting, noise: NoiseSource) -> LinearModel:
         """Return the last consensus of all parties."""
-        self.check(setting)
-        shape = self.task.shape(setting)
-        duals, common = np.zeros((len(parties), *shape)), np.zeros(shape)
-        for step in range(self.iterations):
-            exact, sent = np.zeros_like(duals), np.zeros_like(duals)
-            for party, rows in enumerate(parties):
-                if rows.count == 0:
-                    continue
-                centre = self.shortened(common - duals[party], setting)
-                exact[party] = self.local_minimiser(rows, centre, setting)
-                scale = 2.0 * self.slope(setting) / (rows.count * self.penalty * self.budget.epsilon)
-                stream = noise.stream(f"party-{party}-step-{step}", exact[party])
-                sent[party] = exact[party] + RadialLaplace(scale).sample(exact[party].size, stream).reshape(shape)
-            common = self.consensus(sent, duals, setting)
-            duals += exact - common
+        *_, common = self.consensuses(parties, setting, noise)
         return self.task.model(common, setting)
+
+    def sent(
+        self, rows: Rows, centre: Floats, setting: Setting, noise: NoiseSource, step: str
+    ) -> tuple[Floats, Floats]:
+        """Return the noisy minimiser, and the exact one for the dual variable."""
+        exact = self.local_minimiser(rows, centre, setting)
+        law = RadialLaplace(2.0 * self.slope(setting) / (rows.count * self.penalty * self.budget.epsilon))
+        return exact + law.sample(exact.size, noise.stream(step, exact)).reshape(exact.shape), exact

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import numpy as np
 
-from dpalgos.algorithms import OneSum, Refused
+from dpalgos.algorithms import GaussianAlgorithm, OneSum, Refused
 from dpalgos.continual import model_of, nightly_budget, state_after
 from dpalgos.errors import ParameterError
 from dpalgos.gradient_sums import GradientSums
-from dpalgos.guarantees import GaussianMu, Guarantee, Setting
+from dpalgos.guarantees import GaussianMu, Setting
 from dpalgos.integer_sums import ClassSums
 from dpalgos.mechanisms.factorisation import ToeplitzFactor
 from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian, total_mu
@@ -22,7 +23,7 @@ from dpalgos.parameters import POSITIVE, SHARE
 from dpalgos.registry import register
 from dpalgos.resources import Work
 from dpalgos.rows import ArrayRows, Floats, Ints, Rows, sanitise
-from dpalgos.summation import gaussian_guarantee, grid
+from dpalgos.summation import grid
 from dpalgos.trainers.class_means import ClassMeansDiscriminant, ClassSumTrainer
 from dpalgos.trainers.gradient_descent import ClippedGradientTrainer
 
@@ -132,12 +133,72 @@ class FollowTheRegularisedLeader(LeaderTrainer, OneSum):
         return self.task.model(self.sums(setting).shrunk(self.weights(state, setting)), setting)
 
 
-_ClassNights = tuple[Ints, ...]
+_Nights = tuple[Ints, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ContinualTrainer(GaussianAlgorithm):
+    """What releases every night's running sums of a horizon in one run; the state is the nights' releases so far.
+
+    Parameters
+    ----------
+    nights : int
+        T.
+    bands : int, optional
+        Coefficients of the factor that are kept.
+    """
+
+    nights: int = 8
+    bands: int | None = None
+
+    people: ClassVar[str] = Refused("nights of people are not derived")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.factor()
+
+    @abstractmethod
+    def once(self) -> ClassMeansDiscriminant | FollowTheRegularisedLeader:
+        """Return the trainer of one night by itself, on its part of the budget."""
+
+    def factor(self) -> ToeplitzFactor:
+        """Return the factor of the horizon."""
+        return ToeplitzFactor(nights=self.nights, bands=self.bands)
+
+    def sensitivity(self, setting: Setting) -> float:
+        """Return how far one record of the first night moves the stream, in units of the rows or gradients."""
+        return self.once().sensitivity(setting) * self.factor().norm
+
+    def law(self, setting: Setting) -> RoundedGaussian:
+        """Return the noise of each night."""
+        return self.once().law(setting)
+
+    def steps(self, setting: Setting) -> int:
+        """Return the number of nights."""
+        return self.nights
+
+    def initial(self, setting: Setting) -> _Nights:
+        """Return no night."""
+        self.check(setting)
+        return ()
+
+    def update(self, state: _Nights, noisy_sum: Ints, setting: Setting) -> _Nights:
+        """Return the nights' releases so far."""
+        return (*state, noisy_sum)
+
+    def result(self, state: _Nights, setting: Setting) -> Artefact:
+        """Return the model that the last night's running sums make."""
+        return model_of(self.once(), self.factor(), state, setting, setting.sizes)
+
+    def mixed(self, nights: Sequence[Ints]) -> Ints:
+        """Return (Ĉx)_t of the exact sums x_1 … x_t."""
+        coefficients = self.factor().coefficients[: len(nights)][::-1]
+        return np.asarray(sum(each * part for each, part in zip(coefficients, nights, strict=True)))
 
 
 @register("trainers", "continual-class-means")
 @dataclass(frozen=True, kw_only=True)
-class ContinualClassMeans(ClassSumTrainer):
+class ContinualClassMeans(ContinualTrainer, ClassSumTrainer):
     """Release every night's running class sums over a horizon, and return the discriminant of the last night.
 
     Row i of a party (from 0) arrives in night 1 + (i mod T). For rows that are here already it is worse than
@@ -164,25 +225,8 @@ class ContinualClassMeans(ClassSumTrainer):
     Denisov et al. 2022; Fichtenberger, Henzinger, Upadhyay 2023.
     """
 
-    nights: int = 8
-    bands: int | None = None
-
     source: ClassVar[str] = "class means by factorisation of running sums, after Fichtenberger et al. 2023"
-    people: ClassVar[str] = Refused("nights of people are not derived")
     measured: ClassVar[str] = "the nights' sums of the rows of each class times the factor, in l2"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.factor()
-
-    def factor(self) -> ToeplitzFactor:
-        """Return the factor of the horizon."""
-        return ToeplitzFactor(nights=self.nights, bands=self.bands)
-
-    def guarantee(self, setting: Setting) -> Guarantee:
-        """Return the budget."""
-        self.check(setting)
-        return gaussian_guarantee(self.budget, setting)
 
     def work(self, setting: Setting) -> Work:
         """Return that of one pass, and of a sum for each night."""
@@ -191,31 +235,15 @@ class ContinualClassMeans(ClassSumTrainer):
 
     def class_sums(self, setting: Setting) -> ClassSums:
         """Return one night's sums, on the grid of their noise."""
-        return self._once().class_sums(setting)
-
-    def sensitivity(self, setting: Setting) -> float:
-        """Return how far one record of the first night moves the stream, in units of the rows."""
-        return super().sensitivity(setting) * self.factor().norm
+        return self.once().class_sums(setting)
 
     def statistic(self, rows: Rows, setting: Setting) -> Floats:
         """Return the party's exact stream (T, K, d + 1), in units of the rows."""
-        stream = [self._mixed(self.prepare(rows, setting), night) for night in range(1, self.nights + 1)]
+        nights = self.prepare(rows, setting)
+        stream = [self.mixed(nights[:night]) for night in range(1, self.nights + 1)]
         return np.stack(stream) / self.class_sums(setting).scale
 
-    def law(self, setting: Setting) -> RoundedGaussian:
-        """Return the noise of each night."""
-        return self._once().law(setting)
-
-    def steps(self, setting: Setting) -> int:
-        """Return the number of nights."""
-        return self.nights
-
-    def initial(self, setting: Setting) -> _ClassNights:
-        """Return no night."""
-        self.check(setting)
-        return ()
-
-    def prepare(self, rows: Rows, setting: Setting) -> _ClassNights:
+    def prepare(self, rows: Rows, setting: Setting) -> _Nights:
         """Return the party's exact sums of each night."""
         sums = self.class_sums(setting)
         nights = np.zeros((self.nights, *sums.shape(setting)), dtype=np.int64)
@@ -229,25 +257,14 @@ class ContinualClassMeans(ClassSumTrainer):
             first += len(labels)
         return tuple(nights)
 
-    def contribution(self, state: _ClassNights, rows: Rows | _ClassNights, setting: Setting) -> Ints:
+    def contribution(self, state: _Nights, rows: Rows | _Nights, setting: Setting) -> Ints:
         """Return the party's (Ĉx)_t, t the first night that the state has no release of."""
         nights = rows if isinstance(rows, tuple) else self.prepare(rows, setting)
-        return self._mixed(nights, len(state) + 1)
+        return self.mixed(nights[: len(state) + 1])
 
-    def update(self, state: _ClassNights, noisy_sum: Ints, setting: Setting) -> _ClassNights:
-        """Return the nights' releases so far."""
-        return (*state, noisy_sum)
-
-    def result(self, state: _ClassNights, setting: Setting) -> Artefact:
-        """Return the discriminant of the last night's running sums."""
-        return model_of(self._once(), self.factor(), state, setting, setting.sizes)
-
-    def _once(self) -> ClassMeansDiscriminant:
+    def once(self) -> ClassMeansDiscriminant:
+        """Return class means on a night's part of the budget."""
         return ClassMeansDiscriminant(budget=nightly_budget(self.budget, self.factor()), count_weight=self.count_weight)
-
-    def _mixed(self, nights: Sequence[Ints], night: int) -> Ints:
-        coefficients = self.factor().coefficients[:night][::-1]
-        return np.asarray(sum(each * part for each, part in zip(coefficients, nights[:night], strict=True)))
 
 
 _GradientNights = tuple[ArrayRows, ...]
@@ -255,7 +272,7 @@ _GradientNights = tuple[ArrayRows, ...]
 
 @register("trainers", "continual-ftrl")
 @dataclass(frozen=True, kw_only=True)
-class ContinualLeader(LeaderTrainer):
+class ContinualLeader(ContinualTrainer, LeaderTrainer):
     """Release every night's running sum of gradients over a horizon, and return the model of the last night.
 
     Row i of a party (from 0) arrives in night 1 + (i mod T); its gradient is taken once, at the model of the nights
@@ -284,50 +301,21 @@ class ContinualLeader(LeaderTrainer):
     Kairouz et al., ICML 2021; Denisov et al., NeurIPS 2022.
     """
 
-    nights: int = 8
-    bands: int | None = None
-
     source: ClassVar[str] = "DP-FTRL by factorisation of running sums, Denisov et al. 2022"
-    people: ClassVar[str] = Refused("nights of people are not derived")
     measured: ClassVar[str] = "the nights' sums of clipped gradients times the factor, in l2"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.factor()
-
-    def factor(self) -> ToeplitzFactor:
-        """Return the factor of the horizon."""
-        return ToeplitzFactor(nights=self.nights, bands=self.bands)
 
     def work(self, setting: Setting) -> Work:
         """Return that of holding all nights' rows, and of each night's sum again in all later ones."""
         nights = self.nights
-        once = self._once().sums(setting).work(setting, nights)
+        once = self.once().sums(setting).work(setting, nights)
         return replace(once, kept=0, held=2 * 8 * setting.rows * setting.dimension)
-
-    def sensitivity(self, setting: Setting) -> float:
-        """Return how far one record of the first night moves the stream, in units of gradients."""
-        return super().sensitivity(setting) * self.factor().norm
 
     def statistic(self, rows: Rows, setting: Setting) -> Floats:
         """Return the party's exact stream (T, m, p) at zero weights, in units of gradients."""
-        once, dealt = self._once(), self.prepare(rows, setting)
+        once, dealt = self.once(), self.prepare(rows, setting)
         sums = [once.contribution(once.initial(setting), night, setting) for night in dealt]
-        stream = [self._mixed(sums[:night]) for night in range(1, self.nights + 1)]
+        stream = [self.mixed(sums[:night]) for night in range(1, self.nights + 1)]
         return once.sums(setting).decode(np.stack(stream))
-
-    def law(self, setting: Setting) -> RoundedGaussian:
-        """Return the noise of each night."""
-        return self._once().law(setting)
-
-    def steps(self, setting: Setting) -> int:
-        """Return the number of nights."""
-        return self.nights
-
-    def initial(self, setting: Setting) -> tuple[Ints, ...]:
-        """Return no night."""
-        self.check(setting)
-        return ()
 
     def prepare(self, rows: Rows, setting: Setting) -> _GradientNights:
         """Return the party's rows of each night."""
@@ -338,21 +326,14 @@ class ContinualLeader(LeaderTrainer):
             ArrayRows(features[night :: self.nights], labels[night :: self.nights]) for night in range(self.nights)
         )
 
-    def contribution(self, state: tuple[Ints, ...], rows: Rows | _GradientNights, setting: Setting) -> Ints:
+    def contribution(self, state: _Nights, rows: Rows | _GradientNights, setting: Setting) -> Ints:
         """Return the party's (Ĉx)_t, t the first night that the state has no release of."""
-        once, dealt = self._once(), rows if isinstance(rows, tuple) else self.prepare(rows, setting)
+        once, dealt = self.once(), rows if isinstance(rows, tuple) else self.prepare(rows, setting)
         before = (state_after(self.factor(), state[:night], once, setting) for night in range(len(state) + 1))
-        return self._mixed([once.contribution(then, dealt[night], setting) for night, then in enumerate(before)])
+        return self.mixed([once.contribution(then, dealt[night], setting) for night, then in enumerate(before)])
 
-    def update(self, state: tuple[Ints, ...], noisy_sum: Ints, setting: Setting) -> tuple[Ints, ...]:
-        """Return the nights' releases so far."""
-        return (*state, noisy_sum)
-
-    def result(self, state: tuple[Ints, ...], setting: Setting) -> Artefact:
-        """Return the model of the last night."""
-        return model_of(self._once(), self.factor(), state, setting, setting.sizes)
-
-    def _once(self) -> FollowTheRegularisedLeader:
+    def once(self) -> FollowTheRegularisedLeader:
+        """Return the leader on a night's part of the budget."""
         return FollowTheRegularisedLeader(
             budget=nightly_budget(self.budget, self.factor()),
             clip=self.clip,
@@ -364,7 +345,3 @@ class ContinualLeader(LeaderTrainer):
             intercept_scaling=self.intercept_scaling,
             label_range=self.label_range,
         )
-
-    def _mixed(self, nights: list[Ints]) -> Ints:
-        coefficients = self.factor().coefficients[: len(nights)][::-1]
-        return np.asarray(sum(each * part for each, part in zip(coefficients, nights, strict=True)))

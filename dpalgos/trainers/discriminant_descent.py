@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpalgos.gradient_sums import EncodedRows, GradientSums, check_class_weight
-from dpalgos.guarantees import GaussianMu, Guarantee, Neighbours, Setting
+from dpalgos.guarantees import GaussianMu, Neighbours, Setting
 from dpalgos.integer_sums import ClassSums
 from dpalgos.linear import LinearTask
 from dpalgos.losses import make_loss
@@ -21,8 +21,9 @@ from dpalgos.parameters import NATURAL, POSITIVE, between
 from dpalgos.registry import register
 from dpalgos.resources import Work
 from dpalgos.rows import Block, Floats, Ints, Rows, sanitise
-from dpalgos.summation import gaussian_guarantee, grid
+from dpalgos.summation import grid
 from dpalgos.trainers.class_means import ClassSumTrainer, linear_model
+from dpalgos.trainers.gradient_descent import DescentState
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,16 +67,6 @@ def schedule_of(strength: float, classes: int) -> Schedule:
     step_size = min(16.0, 0.07 * strength * classes / iterations)
     share = min(max(100.0 / strength, 0.05), 0.5)
     return Schedule(iterations, float(f"{step_size:.3g}"), float(f"{share:.3g}"))
-
-
-@dataclass(frozen=True, slots=True)
-class State:
-    """What the server holds between two sums; made of noisy sums alone."""
-
-    step: int
-    weights: Floats
-    velocity: Floats
-    average: Floats
 
 
 @register("trainers", "discriminant-gd")
@@ -138,11 +129,6 @@ class DiscriminantDescent(ClassSumTrainer):
         super().check(setting)
         check_class_weight(self.class_weight, setting)
 
-    def guarantee(self, setting: Setting) -> Guarantee:
-        """Return the budget."""
-        self.check(setting)
-        return gaussian_guarantee(self.budget, setting)
-
     def schedule(self, setting: Setting) -> Schedule:
         """Return iterations, step size and share of the class means, from public numbers alone."""
         halved = 2.0 if setting.neighbours is Neighbours.REPLACE_SPECIAL else 1.0
@@ -168,11 +154,11 @@ class DiscriminantDescent(ClassSumTrainer):
         together = math.hypot(means, math.sqrt(self.schedule(setting).iterations) * gradients)
         return RoundedGaussian(math.nextafter(together / total_mu(self.budget) * (1.0 + 2.0**-48), math.inf))
 
-    def initial(self, setting: Setting) -> State:
+    def initial(self, setting: Setting) -> DescentState:
         """Return zero weights."""
         self.check(setting)
         zero = np.zeros(self._task.shape(setting))
-        return State(step=0, weights=zero, velocity=zero, average=zero)
+        return DescentState(step=0, weights=zero, velocity=zero, average=zero)
 
     def prepare(self, rows: Rows, setting: Setting) -> _Party:
         """Add up the party's classes and encode its rows, in one pass, unless they are too many to keep."""
@@ -193,32 +179,23 @@ class DiscriminantDescent(ClassSumTrainer):
         """Return that of the class sums and the gradient sums."""
         return self._gradient_sums(setting).work(setting, self.steps(setting))
 
-    def contribution(self, state: State, rows: Rows | _Party, setting: Setting) -> Ints:
+    def contribution(self, state: DescentState, rows: Rows | _Party, setting: Setting) -> Ints:
         """Return the party's class sums, and afterwards its sum of encoded, clipped gradients."""
         party = rows if isinstance(rows, _Party) else self.prepare(rows, setting)
         if state.step == 0:
             return party.class_sums * self._multiple(setting)
         return self._gradient_sums(setting).total(state.weights, party.rows, setting)
 
-    def update(self, state: State, noisy_sum: Ints, setting: Setting) -> State:
+    def update(self, state: DescentState, noisy_sum: Ints, setting: Setting) -> DescentState:
         """Start at the discriminant; then take steps with momentum, and average the last half of them."""
         if state.step == 0:
             weights = self._start(noisy_sum, setting)
-            return State(step=1, weights=weights, velocity=state.velocity, average=state.average)
+            return replace(state, step=1, weights=weights)
         schedule = self.schedule(setting)
         gradient = self._gradient_sums(setting).decode(noisy_sum) / max(setting.rows, 1)
-        velocity = self.momentum * state.velocity + gradient
-        weights = state.weights - schedule.step_size * velocity
-        late = state.step > schedule.iterations // 2
-        tail = schedule.iterations - schedule.iterations // 2
-        return State(
-            step=state.step + 1,
-            weights=weights,
-            velocity=velocity,
-            average=state.average + weights / tail if late else state.average,
-        )
+        return state.moved(gradient, schedule.step_size, self.momentum, schedule.iterations, first=1)
 
-    def result(self, state: State, setting: Setting) -> LinearModel:
+    def result(self, state: DescentState, setting: Setting) -> LinearModel:
         """Return the averaged model, or the discriminant where no step follows."""
         return self._task.model(state.average if self.schedule(setting).iterations else state.weights, setting)
 

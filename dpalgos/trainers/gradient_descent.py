@@ -10,10 +10,10 @@ from typing import ClassVar, Generic, TypeVar
 
 import numpy as np
 
-from dpalgos.algorithms import ApproximateAlgorithm, PrivateAlgorithm
+from dpalgos.algorithms import ApproximateAlgorithm, GaussianAlgorithm
 from dpalgos.errors import ParameterError
 from dpalgos.gradient_sums import EncodedRows, GradientSums, check_class_weight
-from dpalgos.guarantees import RELATIONS, Claim, GaussianMu, Guarantee, Loss, Neighbours, Numerics, Setting, Trust
+from dpalgos.guarantees import Claim, GaussianMu, Guarantee, Numerics, Setting, Trust
 from dpalgos.mechanisms.fixed_point import sum_sensitivity
 from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian, total_mu
 from dpalgos.models import LinearModel
@@ -21,14 +21,14 @@ from dpalgos.parameters import COUNT, NON_NEGATIVE, POSITIVE, SHARE, between
 from dpalgos.registry import register
 from dpalgos.resources import Work
 from dpalgos.rows import Floats, Ints, Rows
-from dpalgos.summation import GAUSSIAN_BUDGETS, gaussian_guarantee, grid
+from dpalgos.summation import grid
 from dpalgos.trainers.linear import LinearTrainer
 
 State = TypeVar("State")
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClippedGradientTrainer(PrivateAlgorithm, LinearTrainer):
+class ClippedGradientTrainer(GaussianAlgorithm, LinearTrainer):
     """A trainer of linear models that sees rows through exact sums of clipped gradients, and costs its budget.
 
     Parameters
@@ -42,10 +42,7 @@ class ClippedGradientTrainer(PrivateAlgorithm, LinearTrainer):
     clip: float = field(default=1.0, metadata=POSITIVE)
     class_weight: Sequence[float] = ()
 
-    relations: ClassVar[tuple[Neighbours, ...]] = RELATIONS
-    budgets: ClassVar[tuple[type[Loss], ...]] = GAUSSIAN_BUDGETS
     measured: ClassVar[str] = "sum of clipped gradients, l2"
-    norm: ClassVar[int] = 2
 
     def sensitivity(self, setting: Setting) -> float:
         """Return clip times the records that neighbours differ in, at any weights."""
@@ -55,11 +52,6 @@ class ClippedGradientTrainer(PrivateAlgorithm, LinearTrainer):
         """Raise where the weights of classes do not fit."""
         super().check(setting)
         check_class_weight(self.class_weight, setting)
-
-    def guarantee(self, setting: Setting) -> Guarantee:
-        """Return the budget."""
-        self.check(setting)
-        return gaussian_guarantee(self.budget, setting)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,6 +181,25 @@ class DescentState:
     velocity: Floats
     average: Floats
 
+    def moved(self, gradient: Floats, step_size: float, momentum: float, steps: int, first: int = 0) -> DescentState:
+        """Return the state after a step with momentum; iterates of the last half of ``steps`` are averaged.
+
+        Parameters
+        ----------
+        gradient : array
+            Divided by the number of rows.
+        step_size, momentum : float
+        steps : int
+            Of the whole descent.
+        first : int
+            Number of the descent's first step.
+        """
+        velocity = momentum * self.velocity + gradient
+        weights = self.weights - step_size * velocity
+        late = self.step - first >= steps // 2
+        average = self.average + weights / (steps - steps // 2) if late else self.average
+        return DescentState(self.step + 1, weights, velocity, average)
+
 
 @register("trainers", "noisy-gd")
 @dataclass(frozen=True, kw_only=True)
@@ -284,16 +295,8 @@ class NoisyGradientDescent(GradientSumTrainer[DescentState]):
     def update(self, state: DescentState, noisy_sum: Ints, setting: Setting) -> DescentState:
         """Take one step with momentum and add to the average."""
         gradient = self.sums(setting).decode(noisy_sum) / max(setting.rows, 1)
-        velocity = self.momentum * state.velocity + gradient + self.regularisation * state.weights
-        weights = state.weights - self._step_size(setting) * velocity
-        tail = self.iterations - self.iterations // 2
-        late = state.step >= self.iterations // 2
-        return DescentState(
-            step=state.step + 1,
-            weights=weights,
-            velocity=velocity,
-            average=state.average + weights / tail if late else state.average,
-        )
+        gradient = gradient + self.regularisation * state.weights
+        return state.moved(gradient, self._step_size(setting), self.momentum, self.iterations)
 
     def result(self, state: DescentState, setting: Setting) -> LinearModel:
         """Return the averaged model on the rows as they were given."""
@@ -371,7 +374,6 @@ class GradientPerturbation(MeanDescent):
         "than one row's"
     )
     claim: ClassVar[Claim | None] = Claim("(epsilon, delta)-DP by zCDP", "Jayaraman et al. 2018, Theorem 3.4")
-    budgets: ClassVar[tuple[type[Loss], ...]] = GAUSSIAN_BUDGETS
 
 
 @register("trainers", "mpc-gp")
@@ -472,7 +474,6 @@ class LocalGradient(MeanDescent):
     )
     claim: ClassVar[Claim | None] = None
     trusts: ClassVar[tuple[Trust, ...]] = (Trust.CENTRAL,)
-    budgets: ClassVar[tuple[type[Loss], ...]] = GAUSSIAN_BUDGETS
 
     def law(self, setting: Setting) -> RoundedGaussian:
         """Return the sum of the parties' noise in each step."""

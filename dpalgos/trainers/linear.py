@@ -119,5 +119,5 @@ class EmpiricalRisk(Unproved, LinearTrainer):
         """Return the minimiser and its ``objective``, J at the minimum."""
         self.check(setting)
         problem = self.problem(parties, setting)
-        weights = minimise(problem, self.tolerance).weights
+        weights = minimise(problem, self.tolerance)
         return self.task.model(weights, setting), {"objective": problem.value(weights)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -10,7 +11,6 @@ from typing import ClassVar
 
 import numpy as np
 import scipy
-from numpy.typing import NDArray
 
 from dpalgos.algorithms import ApproximateAlgorithm, PureAlgorithm, Refused, Unproved
 from dpalgos.errors import ParameterError
@@ -25,7 +25,7 @@ from dpalgos.models import LinearModel
 from dpalgos.noise import NoiseSource
 from dpalgos.parameters import POSITIVE
 from dpalgos.registry import register
-from dpalgos.rows import Floats, Rows
+from dpalgos.rows import Floats, Rows, fingerprints
 from dpalgos.solvers import minimise
 from dpalgos.trainers.linear import LinearClassifierTrainer
 
@@ -59,11 +59,6 @@ def exp_minus_one(exponent: float) -> float:
     return math.expm1(min(exponent, 700.0))
 
 
-def rows_fingerprint(parties: Sequence[Rows]) -> NDArray[np.uint8]:
-    """Return what noise is keyed by that comes before any value: a digest of the rows."""
-    return np.concatenate([np.zeros(0, np.uint8), *(rows.fingerprint() for rows in parties)])
-
-
 @dataclass(frozen=True, kw_only=True)
 class OneVsRestTrainer(LinearClassifierTrainer):
     """A trainer whose loss is a sum over weight rows with slopes in [−1, 1].
@@ -78,6 +73,7 @@ class OneVsRestTrainer(LinearClassifierTrainer):
     loss: str = "smoothed-hinge"
 
     trusts: ClassVar[tuple[Trust, ...]] = (Trust.LOCAL, Trust.CENTRAL)
+    relations: ClassVar[tuple[Neighbours, ...]] = RELATIONS
     measured: ClassVar[str] = "sum of gradients at any weights, all classifiers, l2"
     norm: ClassVar[int] = 2
 
@@ -100,20 +96,6 @@ class OneVsRestTrainer(LinearClassifierTrainer):
         )
 
 
-def perturbed_minimiser(
-    parties: Sequence[Rows],
-    setting: Setting,
-    task: LinearTask,
-    *,
-    linear: Floats,
-    regularisation: float,
-    tolerance: float = TOLERANCE,
-) -> Floats:
-    """Return weights (m, p) with ‖∇‖ ≤ ``tolerance`` a weight row, of the risk plus ⟨linear, W⟩/n."""
-    problem = task.problem(parties, setting, regularisation, linear / max(setting.rows, 1))
-    return minimise(problem, tolerance).weights
-
-
 def _with_radial_noise(
     parties: Sequence[Rows],
     setting: Setting,
@@ -123,9 +105,10 @@ def _with_radial_noise(
 ) -> LinearModel:
     """Return the perturbed minimisers, each weight row with a radial linear term of its own."""
     classes, width = task.shape(setting)
-    key, law = rows_fingerprint(parties), RadialLaplace(calibration.noise_scale)
+    key, law = fingerprints(parties), RadialLaplace(calibration.noise_scale)
     linear = np.stack([law.sample(width, noise.stream(f"objective-{row}", key)) for row in range(classes)])
-    weights = perturbed_minimiser(parties, setting, task, linear=linear, regularisation=calibration.regularisation)
+    problem = task.problem(parties, setting, calibration.regularisation, linear / max(setting.rows, 1))
+    weights = minimise(problem, TOLERANCE)
     if calibration.tolerance_scale > 0:
         hiding = RadialLaplace(calibration.tolerance_scale)
         weights = weights + np.stack(
@@ -189,8 +172,6 @@ class ObjectivePerturbation(PureAlgorithm, OneVsRestTrainer):
     source: ClassVar[str] = "Chaudhuri, Monteleoni, Sarwate 2011, Algorithm 2; Wang et al. 2024, Algorithm 3, corrected"
     people: ClassVar[str] = Refused("its Jacobian bound needs a Hessian of rank one, that of one row")
     claim: ClassVar[Claim | None] = Claim("epsilon-DP for the exact minimiser", "Chaudhuri et al. 2011, Theorem 9")
-
-    relations: ClassVar[tuple[Neighbours, ...]] = RELATIONS
 
     def guarantee(self, setting: Setting) -> Guarantee:
         """Return an equal share of epsilon for each classifier."""
@@ -334,17 +315,36 @@ def _least_sigma(classes: int, records: int, epsilon: float, delta: float) -> fl
     return math.exp(log_sigma) * (1.0 + 1e-12)
 
 
-def _gaussian_linear(
-    parties: Sequence[Rows], setting: Setting, noise: NoiseSource, task: LinearTask, sigma: float
-) -> Floats:
-    shape = task.shape(setting)
-    stream = noise.stream("objective", rows_fingerprint(parties))
-    return GaussianNoise(sigma).sample(shape[0] * shape[1], stream).reshape(shape)
+@dataclass(frozen=True, kw_only=True)
+class GaussianPerturbation(ApproximateAlgorithm, OneVsRestTrainer):
+    """Objective perturbation with one Gaussian linear term for all weights; a subclass hides the solver's tolerance."""
+
+    people: ClassVar[str] = Refused("its Jacobian bound needs a Hessian of rank one, that of one row")
+    hiding: ClassVar[type[RadialLaplace] | type[GaussianNoise]]
+    """The noise that hides it."""
+
+    @abstractmethod
+    def calibration(self, setting: Setting) -> GaussianCalibration:
+        """Return regularisation and noise, from public facts."""
+
+    def solver_tolerance(self, setting: Setting) -> float:
+        """Return the norm of the gradient that the solver is asked for."""
+        return TOLERANCE
+
+    def fit(self, parties: Sequence[Rows], setting: Setting, noise: NoiseSource) -> LinearModel:
+        """Return the perturbed minimiser over all given rows."""
+        task, found, shape = self.task, self.calibration(setting), self.task.shape(setting)
+        stream = noise.stream("objective", fingerprints(parties))
+        linear = GaussianNoise(found.sigma).sample(math.prod(shape), stream).reshape(shape)
+        problem = task.problem(parties, setting, found.regularisation, linear / max(setting.rows, 1))
+        weights = minimise(problem, self.solver_tolerance(setting))
+        hidden = self.hiding(found.tolerance_scale).sample(weights.size, noise.stream("tolerance", weights))
+        return task.model(weights + hidden.reshape(shape), setting)
 
 
 @register("trainers", "objective-perturbation-gaussian")
 @dataclass(frozen=True, kw_only=True)
-class GaussianObjectivePerturbation(ApproximateAlgorithm, OneVsRestTrainer):
+class GaussianObjectivePerturbation(GaussianPerturbation):
     """Minimise the risk plus ⟨R, W⟩/n with Gaussian R over all classes at once.
 
     Guarantee
@@ -403,14 +403,8 @@ class GaussianObjectivePerturbation(ApproximateAlgorithm, OneVsRestTrainer):
     """
 
     source: ClassVar[str] = "Kifer, Smith, Thakurta 2012, Algorithm 1, Gaussian; constants derived anew"
-    people: ClassVar[str] = Refused("its Jacobian bound needs a Hessian of rank one, that of one row")
-    relations: ClassVar[tuple[Neighbours, ...]] = RELATIONS
     claim: ClassVar[Claim | None] = Claim("(epsilon, delta)-DP for the exact minimiser", "Kifer et al. 2012, Theorem 2")
-
-    def guarantee(self, setting: Setting) -> Guarantee:
-        """Return the budget."""
-        self.check(setting)
-        return Guarantee(losses=(self.budget,), neighbours=setting.neighbours)
+    hiding: ClassVar[type[RadialLaplace] | type[GaussianNoise]] = RadialLaplace
 
     def calibration(self, setting: Setting) -> GaussianCalibration:
         """Return regularisation and noise, from public facts."""
@@ -424,18 +418,10 @@ class GaussianObjectivePerturbation(ApproximateAlgorithm, OneVsRestTrainer):
             regularisation=regularisation, sigma=sigma, tolerance_scale=2.0 * distance / for_tolerance
         )
 
-    def fit(self, parties: Sequence[Rows], setting: Setting, noise: NoiseSource) -> LinearModel:
-        """Return the perturbed minimisers over all given rows."""
-        task, calibration = self.task, self.calibration(setting)
-        linear = _gaussian_linear(parties, setting, noise, task, calibration.sigma)
-        weights = perturbed_minimiser(parties, setting, task, linear=linear, regularisation=calibration.regularisation)
-        hiding = RadialLaplace(calibration.tolerance_scale).sample(weights.size, noise.stream("tolerance", weights))
-        return task.model(weights + hiding.reshape(weights.shape), setting)
-
 
 @register("trainers", "approximate-minima-perturbation")
 @dataclass(frozen=True, kw_only=True)
-class ApproximateMinimaPerturbation(ApproximateAlgorithm, OneVsRestTrainer):
+class ApproximateMinimaPerturbation(GaussianPerturbation):
     """Objective perturbation with a solver that may stop early: its distance from the minimum is covered by noise.
 
     Guarantee
@@ -469,14 +455,8 @@ class ApproximateMinimaPerturbation(ApproximateAlgorithm, OneVsRestTrainer):
     tolerance: float | None = field(default=None, metadata=POSITIVE)
 
     source: ClassVar[str] = "Iyengar et al. 2019, Algorithm 1; constants derived anew"
-    people: ClassVar[str] = Refused("its Jacobian bound needs a Hessian of rank one, that of one row")
-    relations: ClassVar[tuple[Neighbours, ...]] = RELATIONS
     claim: ClassVar[Claim | None] = Claim("(epsilon, delta)-DP", "Iyengar et al. 2019, Theorem 1")
-
-    def guarantee(self, setting: Setting) -> Guarantee:
-        """Return the budget."""
-        self.check(setting)
-        return Guarantee(losses=(self.budget,), neighbours=setting.neighbours)
+    hiding: ClassVar[type[RadialLaplace] | type[GaussianNoise]] = GaussianNoise
 
     def calibration(self, setting: Setting) -> GaussianCalibration:
         """Return regularisation and noise, from public facts."""
@@ -486,27 +466,13 @@ class ApproximateMinimaPerturbation(ApproximateAlgorithm, OneVsRestTrainer):
         tolerance_delta = _COARSE_SHARE * delta / (1.0 + math.exp(min(each + objective_epsilon, 700.0)))
         objective_delta = (1.0 - _COARSE_SHARE) * delta / math.exp(min(each, 700.0))
         regularisation, sigma = _calibrate(self.task, setting, self.regularisation, objective_epsilon, objective_delta)
-        distance = math.sqrt(outputs(setting.classes)) * self._tolerance(setting) / regularisation
+        distance = math.sqrt(outputs(setting.classes)) * self.solver_tolerance(setting) / regularisation
         return GaussianCalibration(
             regularisation=regularisation,
             sigma=sigma,
             tolerance_scale=sigma_analytic(each, tolerance_delta, distance),
         )
 
-    def fit(self, parties: Sequence[Rows], setting: Setting, noise: NoiseSource) -> LinearModel:
-        """Return the approximate perturbed minimisers over all given rows, with noise for the approximation."""
-        task, calibration = self.task, self.calibration(setting)
-        linear = _gaussian_linear(parties, setting, noise, task, calibration.sigma)
-        weights = perturbed_minimiser(
-            parties,
-            setting,
-            task,
-            linear=linear,
-            regularisation=calibration.regularisation,
-            tolerance=self._tolerance(setting),
-        )
-        hiding = GaussianNoise(calibration.tolerance_scale).sample(weights.size, noise.stream("tolerance", weights))
-        return task.model(np.asarray(weights + hiding.reshape(weights.shape)), setting)
-
-    def _tolerance(self, setting: Setting) -> float:
+    def solver_tolerance(self, setting: Setting) -> float:
+        """Return the norm asked for, or 1/n²."""
         return self.tolerance if self.tolerance is not None else 1.0 / max(setting.rows, 1) ** 2

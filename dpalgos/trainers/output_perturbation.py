@@ -8,8 +8,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from dpalgos.algorithms import OneSum, PrivateAlgorithm, PureAlgorithm, Unproved
-from dpalgos.guarantees import RELATIONS, Claim, Guarantee, Loss, Neighbours, Numerics, Setting, Trust, nothing_proved
+from dpalgos.algorithms import GaussianAlgorithm, OneSum, PureAlgorithm, Unproved
+from dpalgos.guarantees import RELATIONS, Claim, Guarantee, Neighbours, Numerics, Setting, Trust, nothing_proved
 from dpalgos.losses import ScoreLoss, Squared, outputs
 from dpalgos.mechanisms.laplace import DiscreteLaplace, RadialLaplace
 from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
@@ -20,7 +20,7 @@ from dpalgos.resources import Work, gathering_work
 from dpalgos.rows import Floats, Ints, Rows
 from dpalgos.secure.noise_shares import RoundedRadial
 from dpalgos.solvers import certified_minimiser, rounding_bound
-from dpalgos.summation import GAUSSIAN_BUDGETS, IntegerNoise, gaussian_guarantee
+from dpalgos.summation import IntegerNoise
 from dpalgos.trainers.linear import LinearTrainer
 
 # What is charged for the solver at least; it is small against any slope.
@@ -54,6 +54,8 @@ class MinimiserSum(LinearTrainer, OneSum):
     """
 
     regularisation: float = field(default=0.01, metadata=POSITIVE)
+
+    relations: ClassVar[tuple[Neighbours, ...]] = RELATIONS
 
     def sum_shape(self, setting: Setting) -> tuple[int, ...]:
         """Return the shape of the weights (m, p)."""
@@ -89,7 +91,6 @@ class MinimiserSum(LinearTrainer, OneSum):
 class _WeightedMinimiserSum(MinimiserSum):
     """Σ nᵢθᵢ in integers, its sensitivity, and the model it decodes to."""
 
-    relations: ClassVar[tuple[Neighbours, ...]] = RELATIONS
     measured: ClassVar[str] = "Σ nᵢθᵢ, θᵢ party i's minimiser, l2"
     norm: ClassVar[int] = 2
 
@@ -137,7 +138,7 @@ def _shrunken(weights: Floats, variance: float) -> Floats:
 
 @register("trainers", "output-perturbation")
 @dataclass(frozen=True, kw_only=True)
-class OutputPerturbation(PrivateAlgorithm, _WeightedMinimiserSum):
+class OutputPerturbation(GaussianAlgorithm, _WeightedMinimiserSum):
     """Release Σ nᵢθᵢ + noise, θᵢ party i's exact minimiser of its own regularised risk; the model is that over Σ nᵢ.
 
     Guarantee
@@ -180,13 +181,8 @@ class OutputPerturbation(PrivateAlgorithm, _WeightedMinimiserSum):
     people: ClassVar[str] = (
         "the risk is the mean over people of the mean over their rows: each person's gradient is as short as one row's"
     )
+    assumptions: ClassVar[tuple[str, ...]] = (SOLVER_ASSUMPTION,)
     claim: ClassVar[Claim | None] = None
-    budgets: ClassVar[tuple[type[Loss], ...]] = GAUSSIAN_BUDGETS
-
-    def guarantee(self, setting: Setting) -> Guarantee:
-        """Return the budget."""
-        self.check(setting)
-        return gaussian_guarantee(self.budget, setting, SOLVER_ASSUMPTION)
 
     def law(self, setting: Setting) -> RoundedGaussian:
         """Return the noise of the sum."""
@@ -230,12 +226,8 @@ class RadialOutputPerturbation(PureAlgorithm, _WeightedMinimiserSum):
     people: ClassVar[str] = (
         "the risk is the mean over people of the mean over their rows: each person's gradient is as short as one row's"
     )
+    assumptions: ClassVar[tuple[str, ...]] = (SOLVER_ASSUMPTION,)
     claim: ClassVar[Claim | None] = Claim("epsilon-DP for one party", "Chaudhuri et al. 2011, Theorem 6")
-
-    def guarantee(self, setting: Setting) -> Guarantee:
-        """Return the budget."""
-        self.check(setting)
-        return Guarantee(losses=(self.budget,), neighbours=setting.neighbours, assumptions=(SOLVER_ASSUMPTION,))
 
     def law(self, setting: Setting) -> IntegerNoise:
         """Return the noise of the sum."""
@@ -267,7 +259,6 @@ class _MinimiserMean(PureAlgorithm, MinimiserSum):
         """Return the paper's scale of the Laplace noise of the mean."""
         return self._multiple(setting) * self._change(setting, 0.0) / (self.budget.epsilon * max(len(setting.sizes), 1))
 
-    relations: ClassVar[tuple[Neighbours, ...]] = RELATIONS
     measured: ClassVar[str] = "sum of the parties' minimisers, l1"
     norm: ClassVar[int] = 1
 
@@ -416,6 +407,8 @@ class Pathak(_MinimiserMean):
     )
     sound_counterpart: ClassVar[str | None] = "output-perturbation-radial"
     trusts: ClassVar[tuple[Trust, ...]] = (Trust.CENTRAL,)
+    numerics: ClassVar[Numerics] = Numerics.EXACT
+    assumptions: ClassVar[tuple[str, ...]] = (SOLVER_ASSUMPTION,)
 
     def guarantee(self, setting: Setting) -> Guarantee:
         """Return the budget if there are at least m√p parties."""
@@ -427,12 +420,7 @@ class Pathak(_MinimiserMean):
                 f"{math.isqrt(needed - 1) + 1} of them, the number of classifiers times sqrt(dimension)",
                 setting.neighbours,
             )
-        return Guarantee(
-            losses=(self.budget,),
-            neighbours=setting.neighbours,
-            numerics=Numerics.EXACT,
-            assumptions=(SOLVER_ASSUMPTION,),
-        )
+        return super().guarantee(setting)
 
     def _multiple(self, setting: Setting) -> int:
         """Return N: the noise of the mean is that of the smallest party alone."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import numpy as np
@@ -25,7 +25,6 @@ from dpalgos.secure.noise_shares import TruexGaussian, share_sigma
 from dpalgos.smo.machine import gather_raw
 from dpalgos.smo.solver import solve
 from dpalgos.smo.working_sets import RULES
-from dpalgos.summation import gaussian_guarantee
 from dpalgos.trainers.gradient_descent import PlainDescent
 from dpalgos.trainers.smo import Smo
 
@@ -202,11 +201,8 @@ class TruexDescent(PlainDescent):
 
     def guarantee(self, setting: Setting) -> Guarantee:
         """Return the budget, and who is assumed honest."""
-        self.check(setting)
-        honest = self._honest(setting)
-        return gaussian_guarantee(
-            self.budget, setting, f"at least {honest} parties are honest, of whom one may be curious"
-        )
+        assumed = f"at least {self._honest(setting)} parties are honest, of whom one may be curious"
+        return replace(super().guarantee(setting), assumptions=(assumed,))
 
     def law(self, setting: Setting) -> TruexGaussian:  # type: ignore[override]  # another law, of the same deviation
         """Return the noise of each sum, with its published split."""

@@ -21,8 +21,9 @@ from dpalgos.noise import NoiseSource
 from dpalgos.parameters import COUNT, NON_NEGATIVE, POSITIVE, between
 from dpalgos.registry import register
 from dpalgos.resources import Work
-from dpalgos.rows import ChosenRows, Floats, Rows
+from dpalgos.rows import ChosenRows, Floats, Rows, fingerprints
 from dpalgos.summation import grid
+from dpalgos.trainers.gradient_descent import DescentState
 from dpalgos.trainers.linear import LinearTrainer
 
 _RATE_BITS = 32
@@ -154,27 +155,24 @@ class SampledDescent(ApproximateAlgorithm, LinearTrainer):
         """Return the average of the last half of the iterates."""
         self.check(setting)
         sums, law = self.sums(setting), self.law(setting)
-        samples = [_Sampled(rows, sums, setting) for rows in parties]
-        prints = np.concatenate([np.zeros(0, np.uint8), *(rows.fingerprint() for rows in parties)])
+        prepared = [sums.prepare(rows, setting) for rows in parties]
+        ends = np.cumsum([rows.count for rows in parties])
+        prints = fingerprints(parties)
         expected = max(self._threshold / 2.0**_RATE_BITS * setting.rows, 1.0)
         step_size = self._step_size(law.sigma / sums.scale**2 * self.clip / expected)
-        weights = velocity = average = np.zeros(self.task.shape(setting))
-        tail = self.iterations - self.iterations // 2
+        zero = np.zeros(self.task.shape(setting))
+        state = DescentState(0, zero, zero, zero)
         for step in range(self.iterations):
             # Words of 64 bits; the upper half decides.
             words = noise.stream(f"rows-{step}", prints).words(sum(rows.count for rows in parties))
             taking_part = (words >> np.uint64(64 - _RATE_BITS)) < np.uint64(self._threshold)
-            total = np.zeros(weights.shape, dtype=np.int64)
-            start = 0
-            for sample in samples:
-                total += sample.total(weights, taking_part[start : start + sample.count])
-                start += sample.count
+            total = np.zeros(zero.shape, dtype=np.int64)
+            for kept, own in zip(prepared, np.split(taking_part, ends[:-1]), strict=True):
+                total += sums.total(state.weights, _chosen(kept, own), setting)
             noisy = total + law.sample(total.size, noise.stream(f"sum-{step}", total)).reshape(total.shape)
-            velocity = self.momentum * velocity + sums.decode(noisy) / expected + self.regularisation * weights
-            weights = weights - step_size * velocity
-            if step >= self.iterations // 2:
-                average = average + weights / tail
-        return self.task.model(average, setting)
+            gradient = sums.decode(noisy) / expected + self.regularisation * state.weights
+            state = state.moved(gradient, step_size, self.momentum, self.iterations)
+        return self.task.model(state.average, setting)
 
     @property
     def _threshold(self) -> int:
@@ -195,18 +193,8 @@ class SampledDescent(ApproximateAlgorithm, LinearTrainer):
         return min(_LARGEST_STEP, _WALK / (math.sqrt(self.iterations) * deviation))
 
 
-class _Sampled:
-    """A party's rows, encoded where they are few enough to keep, of which some take part in a step."""
-
-    def __init__(self, rows: Rows, sums: GradientSums, setting: Setting) -> None:
-        self.count = rows.count
-        self._sums, self._setting = sums, setting
-        self._rows = sums.prepare(rows, setting)
-
-    def total(self, weights: Floats, taking_part: NDArray[np.bool_]) -> NDArray[np.int64]:
-        """Return the exact sum over the rows that take part."""
-        kept = self._rows
-        if isinstance(kept, EncodedRows):
-            return self._sums.total(weights, kept.where(taking_part), self._setting)
-        some = ChosenRows(kept, lambda start, stop: taking_part[start:stop], int(taking_part.sum()))
-        return self._sums.total(weights, some, self._setting)
+def _chosen(kept: Rows | EncodedRows, taking_part: NDArray[np.bool_]) -> Rows | EncodedRows:
+    """Return the rows that take part, of one party's."""
+    if isinstance(kept, EncodedRows):
+        return kept.where(taking_part)
+    return ChosenRows(kept, lambda start, stop: taking_part[start:stop], int(taking_part.sum()))

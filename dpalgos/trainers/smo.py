@@ -15,8 +15,8 @@ from dpalgos.noise import NoiseSource
 from dpalgos.parameters import between
 from dpalgos.registry import register
 from dpalgos.resources import Work, machine_work
-from dpalgos.rows import Rows
-from dpalgos.smo.machine import MachineOptions, fingerprints, train
+from dpalgos.rows import Rows, fingerprints
+from dpalgos.smo.machine import MachineOptions, train
 from dpalgos.smo.working_sets import RULES, PrivateSelection
 
 

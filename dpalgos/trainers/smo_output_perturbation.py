@@ -9,9 +9,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from dpalgos.algorithms import Algorithm, PrivateAlgorithm, PureAlgorithm, Refused
+from dpalgos.algorithms import Algorithm, GaussianAlgorithm, PureAlgorithm, Refused
 from dpalgos.errors import ParameterError
-from dpalgos.guarantees import RELATIONS, Claim, Guarantee, Loss, Neighbours, Setting
+from dpalgos.guarantees import RELATIONS, Claim, Neighbours, Setting
 from dpalgos.keystream import KeyedNoise, public_secret
 from dpalgos.linear import LinearTask
 from dpalgos.losses import HuberHinge, outputs, signs
@@ -22,10 +22,8 @@ from dpalgos.neighbouring import NeighbouringPair
 from dpalgos.noise import NoiseSource, RandomStream
 from dpalgos.parameters import NON_NEGATIVE, POSITIVE, between
 from dpalgos.registry import register
-from dpalgos.rows import NULL_LABEL, Floats, Ints, Rows, sanitise
+from dpalgos.rows import NULL_LABEL, Floats, Ints, Rows, fingerprints, sanitise
 from dpalgos.smo.coordinate_descent import minimise_hinge, rounding_slack
-from dpalgos.smo.machine import fingerprints
-from dpalgos.summation import GAUSSIAN_BUDGETS, gaussian_guarantee
 
 # Grid units per sensitivity: rounding thousands of weights then adds about 10⁻⁴ of it.
 _FINENESS = 20
@@ -107,7 +105,7 @@ class HingeMinimisers(Algorithm):
 
 @register("trainers", "smo-output-perturbation")
 @dataclass(frozen=True, kw_only=True)
-class SmoOutputPerturbation(PrivateAlgorithm, HingeMinimisers):
+class SmoOutputPerturbation(GaussianAlgorithm, HingeMinimisers):
     """Release w + noise, w the minimiser of ½‖w‖² + C Σ hinge with the bias as a constant feature; one-vs-rest.
 
     α and the support vectors never leave: only the noisy weights do.
@@ -150,13 +148,11 @@ class SmoOutputPerturbation(PrivateAlgorithm, HingeMinimisers):
 
     source: ClassVar[str] = "Chaudhuri, Monteleoni, Sarwate 2011, Corollary 8, for the C-SVM and a certified solver"
     people: ClassVar[str] = Refused("its solver's gap is certified for rows that weigh the same")
-    budgets: ClassVar[tuple[type[Loss], ...]] = GAUSSIAN_BUDGETS
 
-    def guarantee(self, setting: Setting) -> Guarantee:
-        """Return the budget."""
-        self.check(setting)
+    def check(self, setting: Setting) -> None:
+        """Raise where weights could leave the grid of their noise."""
+        super().check(setting)
         self.law(setting)
-        return gaussian_guarantee(self.budget, setting)
 
     def law(self, setting: Setting) -> RoundedGaussian:
         """Return the noise of the weights, in grid units."""
@@ -218,11 +214,6 @@ class SmoLaplaceOutputPerturbation(PureAlgorithm, HingeMinimisers):
     source: ClassVar[str] = "Rubinstein, Bartlett, Huang, Taft 2012, Algorithm 1 (PrivateSVM-Finite)"
     people: ClassVar[str] = Refused("its solver's gap is certified for rows that weigh the same")
     claim: ClassVar[Claim | None] = Claim("epsilon-DP", "Rubinstein et al. 2012, Theorem 10, for two classes")
-
-    def guarantee(self, setting: Setting) -> Guarantee:
-        """Return the budget."""
-        self.check(setting)
-        return Guarantee(losses=(self.budget,), neighbours=setting.neighbours)
 
     def scale(self, setting: Setting) -> float:
         """Return the scale of the noise of each weight."""

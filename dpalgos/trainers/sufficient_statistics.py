@@ -9,8 +9,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from dpalgos.algorithms import OneSum, PrivateAlgorithm
-from dpalgos.guarantees import RELATIONS, Guarantee, Loss, Neighbours, Setting
+from dpalgos.algorithms import GaussianAlgorithm, OneSum
+from dpalgos.guarantees import Setting
 from dpalgos.integer_sums import packed_gram
 from dpalgos.linear import LinearTask
 from dpalgos.losses import Squared, outputs
@@ -21,12 +21,12 @@ from dpalgos.neighbouring import NeighbouringPair, one_row_apart
 from dpalgos.parameters import NON_NEGATIVE, POSITIVE
 from dpalgos.registry import register
 from dpalgos.rows import Array, Features, Floats, Ints, Rows
-from dpalgos.summation import GAUSSIAN_BUDGETS, gaussian_guarantee, grid
+from dpalgos.summation import grid
 
 
 @register("trainers", "sufficient-statistics")
 @dataclass(frozen=True, kw_only=True)
-class SufficientStatistics(PrivateAlgorithm, OneSum):
+class SufficientStatistics(GaussianAlgorithm, OneSum):
     """Release Σ zzᵀ with noise once, z = (x, a t)/√(1 + a²), and solve ridge regression of the targets t from it.
 
     The blocks of Σ zzᵀ are XᵀX, XᵀT and TᵀT. Targets are one-hot classes (±1 for two classes) or real labels in
@@ -68,19 +68,11 @@ class SufficientStatistics(PrivateAlgorithm, OneSum):
     people: ClassVar[str] = (
         "k rows of squared norm at most R²/k each: their Σ xxᵀ is positive semidefinite of trace at most R²"
     )
-    relations: ClassVar[tuple[Neighbours, ...]] = RELATIONS
-    budgets: ClassVar[tuple[type[Loss], ...]] = GAUSSIAN_BUDGETS
     measured: ClassVar[str] = "Σ zzᵀ of z = (x, a t)/√(1 + a²), Frobenius"
-    norm: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self._task()
-
-    def guarantee(self, setting: Setting) -> Guarantee:
-        """Return the budget."""
-        self.check(setting)
-        return gaussian_guarantee(self.budget, setting)
 
     def sensitivity(self, setting: Setting) -> float:
         """Return how far one record moves the statistic."""

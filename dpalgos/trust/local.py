@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from dpalgos.algorithms import Algorithm, is_sum_algorithm
 from dpalgos.errors import ParameterError
-from dpalgos.guarantees import Setting, Trust
+from dpalgos.guarantees import Setting
 from dpalgos.noise import NoiseSource
 from dpalgos.registry import register
 from dpalgos.rows import Ints
 from dpalgos.secure.rounds import SumRecord
 from dpalgos.summation import IntegerNoise, SumAlgorithm, Summation, TrustedSummation
-from dpalgos.systems.system import Arrangement, Scope, sums_only
-from dpalgos.trust.model import EVERYONE, TrustModel
+from dpalgos.systems.system import Scope
+from dpalgos.trust.model import EVERYONE, NoiseOfEach
 
 
 @register("trusts", "local")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Local(TrustModel):
+class Local(NoiseOfEach):
     """The server sees each party's noisy release; a party's guarantee needs nobody else.
 
     Guarantee
@@ -36,19 +36,9 @@ class Local(TrustModel):
     scope: ClassVar[Scope] = Scope.PARTY
     summary: ClassVar[str] = "The server sees each party's noisy release."
 
-    @classmethod
-    def derived(cls, arrangements: Mapping[str, Arrangement]) -> Arrangement | None:
-        """Return the curator's arrangement, where its parts see rows through sums alone: each party noises its own."""
-        central = arrangements.get(Trust.CENTRAL)
-        return central if central is not None and sums_only(central) else None
-
     def owner(self, parties: Sequence[str]) -> str:
         """Return the party, or everyone where a release adds up several parties' sums."""
         return parties[0] if len(parties) == 1 else EVERYONE
-
-    def noise_makers(self, parties: Sequence[str]) -> tuple[str, ...]:
-        """Return the parties: each makes all of its noise from its own secret."""
-        return tuple(parties)
 
     def noise_factor(self, parties: int) -> float:
         """Return √N: each party's sum has the law's noise."""

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from dpalgos.algorithms import Algorithm
-from dpalgos.guarantees import Guarantee, Setting
+from dpalgos.guarantees import Guarantee, Setting, Trust
 from dpalgos.noise import NoiseSource
 from dpalgos.secure.rounds import SumRecord
 from dpalgos.summation import SumAlgorithm, Summation, TrustedSummation
-from dpalgos.systems.system import Arrangement, Scope
+from dpalgos.systems.system import Arrangement, Scope, sums_only
 
 EVERYONE = "all"
 """Whose release a joint one is: a curator's secret keys its noise."""
@@ -93,3 +93,19 @@ class TrustModel:
             None keeps nothing: for simulations that release nothing.
         """
         return TrustedSummation(noises[0])
+
+
+class NoiseOfEach(TrustModel):
+    """A trust model in which each party adds noise to its own sums, from its own secret."""
+
+    __slots__ = ()
+
+    @classmethod
+    def derived(cls, arrangements: Mapping[str, Arrangement]) -> Arrangement | None:
+        """Return the curator's arrangement, where its parts see rows through sums alone."""
+        central = arrangements.get(Trust.CENTRAL)
+        return central if central is not None and sums_only(central) else None
+
+    def noise_makers(self, parties: Sequence[str]) -> tuple[str, ...]:
+        """Return the parties."""
+        return tuple(parties)

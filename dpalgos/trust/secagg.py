@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, cast
 
 from dpalgos.algorithms import Algorithm, is_sum_algorithm
 from dpalgos.errors import ParameterError
-from dpalgos.guarantees import Guarantee, Setting, Trust
+from dpalgos.guarantees import Guarantee, Setting
 from dpalgos.noise import NoiseSource
 from dpalgos.registry import register
 from dpalgos.secure.rounds import SumRecord
@@ -24,15 +24,14 @@ from dpalgos.secure.summation import (
 )
 from dpalgos.secure.tolerance import Tolerance
 from dpalgos.summation import SumAlgorithm, Summation
-from dpalgos.systems.system import Arrangement, sums_only
-from dpalgos.trust.model import TrustModel
+from dpalgos.trust.model import NoiseOfEach
 
 _ABSENCE = re.compile(r"(\d{1,7}):(advertise|share|mask|unmask)")
 
 
 @register("trusts", "secagg")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SecureAggregation(TrustModel):
+class SecureAggregation(NoiseOfEach):
     """The server sees the masked sum only (:mod:`dpalgos.secure`).
 
     Guarantee
@@ -70,16 +69,6 @@ class SecureAggregation(TrustModel):
                 )
         # In one order, since it is part of the identity of what is released.
         object.__setattr__(self, "absent", tuple(sorted(set(self.absent))))
-
-    @classmethod
-    def derived(cls, arrangements: Mapping[str, Arrangement]) -> Arrangement | None:
-        """Return the curator's arrangement, where its parts see rows through sums alone."""
-        central = arrangements.get(Trust.CENTRAL)
-        return central if central is not None and sums_only(central) else None
-
-    def noise_makers(self, parties: Sequence[str]) -> tuple[str, ...]:
-        """Return the parties: each makes its share of the noise from its own secret."""
-        return tuple(parties)
 
     def noise_factor(self, parties: int) -> float:
         """Return √(N / u): every one of N parties adds 1/u of the variance, so that any u of them carry the law's."""

@@ -21,9 +21,6 @@ from storage.ledger.chain import Chain, Link, canonical
 
 _log = logging.getLogger(__name__)
 
-_checked: dict[Path, tuple[Chain, bytes, Mark]] = {}
-"""The bytes of each file that this process has checked or written last, and what they say."""
-
 
 @dataclass(frozen=True, slots=True)
 class Mark:
@@ -50,11 +47,7 @@ def read(path: Path, chain: Chain) -> Mark | None:
         If it cannot be read, is damaged or was edited.
     """
     try:
-        written = path.read_bytes()
-        known = _checked.get(path)
-        if known is not None and known[:2] == (chain, written):
-            return known[2]
-        data = json.loads(written)
+        data = json.loads(path.read_bytes())
         link = Link(str(data["ledger"]), int(data["sequence"]), str(data["digest"]))
         spent, mac = dict(data.get("spent", {})), str(data.get("mac", ""))
     except FileNotFoundError:
@@ -67,9 +60,7 @@ def read(path: Path, chain: Chain) -> Mark | None:
     keyed = link.ledger_id == chain.ledger_id and link.sequence >= chain.keyed_from
     if keyed and not hmac.compare_digest(mac, _mac(chain, Mark(link, spent))):
         raise StorageError(f"high-water mark {path} was changed; put it back from the newest back-up")
-    mark = Mark(link, spent)
-    _checked[path] = chain, written, mark
-    return mark
+    return Mark(link, spent)
 
 
 def behind(last: Link, digest_at: Callable[[int], str | None], mark: Mark | None) -> str | None:
@@ -113,9 +104,7 @@ def advance(path: Path, mark: Mark, chain: Chain, *, restored: bool = False) -> 
             if present is not None and present.link.sequence >= mark.link.sequence:
                 return
             mark = Mark(mark.link, {**(present.spent if present else {}), **mark.spent})
-            written = _dump(chain, mark)
-            write_bytes(path, written, mode=0o600)
-            _checked[path] = chain, written, mark
+            write_bytes(path, _dump(chain, mark), mode=0o600)
     except (OSError, StorageError) as error:
         _log.warning("high-water mark %s could not be written (%s); the ledger itself is whole", path, error)
 

@@ -61,14 +61,24 @@ def most_rows() -> int:
     return _limits.get().rows
 
 
-class _Bounded(io.RawIOBase):
+class _Wrapped(io.RawIOBase):
+    """A file read through another, which is closed with it."""
+
+    _file: IO[bytes]
+
+    def readable(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
+class _Bounded(_Wrapped):
     """A file that raises where more is read from it than its bound."""
 
     def __init__(self, file: IO[bytes], path: Path | str, bound: int) -> None:
         self._file, self._path, self._bound, self._read = file, path, bound, 0
-
-    def readable(self) -> bool:
-        return True
 
     def readinto(self, buffer: Any) -> int:
         data = self._file.read(len(buffer))
@@ -80,20 +90,13 @@ class _Bounded(io.RawIOBase):
         buffer[: len(data)] = data
         return len(data)
 
-    def close(self) -> None:
-        self._file.close()
-        super().close()
 
-
-class _Utf8(io.RawIOBase):
+class _Utf8(_Wrapped):
     """Text of another encoding as UTF-8."""
 
     def __init__(self, file: IO[bytes], path: Path, encoding: str) -> None:
         self._file, self._path, self._encoding = file, path, encoding
         self._decoder, self._pending = codecs.getincrementaldecoder(encoding)(), b""
-
-    def readable(self) -> bool:
-        return True
 
     def readinto(self, buffer: Any) -> int:
         while not self._pending:
@@ -109,10 +112,6 @@ class _Utf8(io.RawIOBase):
         size = min(len(buffer), len(self._pending))
         buffer[:size], self._pending = self._pending[:size], self._pending[size:]
         return size
-
-    def close(self) -> None:
-        self._file.close()
-        super().close()
 
 
 def open_text(path: Path, encoding: str) -> IO[bytes]:

@@ -39,7 +39,6 @@ from tasks.federation.planning import Evidence
 from tasks.planning.configuration import Json
 from tasks.runtime.settings import current_layout, current_root
 from tasks.runtime.stores import open_ledger_database, open_releases
-from tasks.tracking.models import audit_of, find_model
 from tasks.tracking.results import RunResult
 
 FORMAT_VERSION = 1
@@ -246,6 +245,9 @@ def export_run(run: str) -> tuple[bytes, str, str]:
         members |= {release_member(key, name): data for name, data in files.items()}
     database = open_ledger_database()
     members[CHARGES] = canonical({"ledger": database.ledger_id, "entries": extract(database, keys)})
+    # Whoever verifies reads archives, too, and needs no libraries for models.
+    from tasks.tracking.models import audit_of
+
     members[PROOF] = _proof(manifests).encode()
     members[AUDIT] = canonical(audit_of(current_root(), str(found["mlflow_run_id"] or ""), str(found["algorithm"])))
     members[ENVIRONMENT] = canonical(
@@ -261,6 +263,8 @@ def _find(run: str) -> Json:
     records = query(current_layout(), "SELECT * FROM runs", memory=kept_memory()).to_pylist()
     means = [record for record in records if any(str(record.get(name) or "").startswith(run) for name in _NAMES)]
     if not means and not set(run) <= set(hexdigits):
+        from tasks.tracking.models import find_model
+
         logged = find_model(current_root(), run).run_id
         means = [record for record in records if record.get("mlflow_run_id") == logged]
     if len(means) != 1:

@@ -47,7 +47,7 @@ from tasks.planning.identity import identity
 from tasks.planning.plans import Node, PlannedCombination, PlannedRelease, RunPlan, Shards, carry_out
 from tasks.preparation.dealing import deal_rows
 from tasks.preparation.mapping import make_maps, map_features, map_rows
-from tasks.release.combining import combine
+from tasks.release.door import combine
 from tasks.release.metrics import measure_by_releases, measure_exactly
 from tasks.release.rounds import ServerRounds, keep_sum, kept_sums, result_of, step_lengths
 from tasks.release.storing import is_stored, key_said_by, require_sent, store_release, stored_release

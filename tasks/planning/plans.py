@@ -17,8 +17,8 @@ from pydantic import (
 
 from dpalgos.accounting.costs import loss_of_overruns
 from dpalgos.aggregators import Aggregator
-from dpalgos.algorithms import Algorithm
-from dpalgos.continual import GaussianSum, NightSum, RunningSumModel, night_again, nightly_budget
+from dpalgos.algorithms import Algorithm, OneSum
+from dpalgos.continual import NightSum, RunningSumModel, night_again, nightly_budget
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Guarantee, Loss
 from dpalgos.mechanisms.factorisation import ToeplitzFactor
@@ -372,9 +372,9 @@ class PlannedRelease(_Identified):
         return replace(proved, losses=(night_again(self.budget, self.stream.factor), *proved.losses[own:]))
 
 
-def one_night(algorithm: AlgorithmSpec, budget: Loss, factor: ToeplitzFactor) -> GaussianSum:
+def one_night(algorithm: AlgorithmSpec, budget: Loss, factor: ToeplitzFactor) -> OneSum:
     """Return the algorithm of one night by itself, where the whole horizon has a budget."""
-    return cast(GaussianSum, algorithm.with_parameters(budget=nightly_budget(budget, factor)).build())
+    return cast(OneSum, algorithm.with_parameters(budget=nightly_budget(budget, factor)).build())
 
 
 class PlannedCombination(_Identified):

@@ -1,4 +1,4 @@
-"""The one door through which a release can be made: declare, charge, draw, store, appear when due."""
+"""The one door of releases: declare, charge, draw, store, appear when due; and what the server makes of releases."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import cast
 from threadpoolctl import threadpool_limits
 
 from dpalgos.algorithms import Algorithm, Diagnosing, fit, is_sum_algorithm
+from dpalgos.errors import ParameterError
 from dpalgos.features.public_map import PublicMap
 from dpalgos.keystream import KeyedNoise
 from dpalgos.models import Artefact
@@ -24,13 +25,13 @@ from storage.errors import RefusedError
 from storage.refs import ReleaseRef, ShardRef
 from tasks.accounts.budget import open_ledger
 from tasks.planning.configuration import Json
-from tasks.planning.plans import PlannedRelease, RunPlan
+from tasks.planning.plans import PlannedCombination, PlannedRelease, RunPlan
 from tasks.preparation.mapping import public_map
 from tasks.release import storing as checkpoints
 from tasks.release.admission import admit, require_upstream
 from tasks.release.noise import noises_of
 from tasks.release.rows import NightRows, RowMaps, fitting_maps, redacted, rows_of
-from tasks.release.storing import StoredRecord, store_release, stored_release
+from tasks.release.storing import StoredRecord, read_releases, store_combination, store_release, stored_release
 from tasks.runtime.progress import say
 from tasks.runtime.settings import current_layout
 
@@ -289,3 +290,25 @@ def make_release(
     """Make one release by running its algorithm; return it where it is stored already."""
     with open_release(planned, shards, upstream) as release:
         return release.stored or release.store(release.fit())
+
+
+def combine(combination: PlannedCombination, releases: Sequence[ReleaseRef]) -> ReleaseRef:
+    """Combine releases into one and store it.
+
+    Raises
+    ------
+    RefusedError
+        If the releases are not those that the combination was planned of.
+    ParameterError
+        If the releases are of a kind that the aggregator does not combine.
+    """
+    require_upstream(combination, releases)
+    aggregator, name = combination.build(), combination.algorithm.name
+    artefacts = read_releases(releases)
+    if other := {artefact.kind for artefact in artefacts} - {aggregator.combines}:
+        raise ParameterError(
+            f"{name} combines releases of kind {aggregator.combines}, and the parties' are of kind "
+            f"{', '.join(sorted(other))}; train a linear kernel (--param kernel=linear), or all rows together "
+            "(--trust central)"
+        )
+    return store_combination(combination, combination.combine(artefacts))

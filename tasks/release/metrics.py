@@ -10,7 +10,6 @@ from typing import TypedDict
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel
-from sklearn.metrics import roc_curve
 
 from dpalgos.calibration import Calibration, choose, platt
 from dpalgos.evaluators.noisy_sums import CountedPairs, ErrorSums, ScoreHistogram, curves_of, predicted_classes
@@ -101,6 +100,8 @@ def measure_rows(rows: Rows, dataset: DatasetRef) -> Measured:
 
 def _curves(truth: Ints, scores: Floats, weights: Floats | None) -> list[Floats]:
     """Return the ROC of each class against the others, thinned for drawing; none where a class does not occur."""
+    from sklearn.metrics import roc_curve
+
     curves = []
     for column, label in enumerate([1] if scores.shape[1] == 1 else range(scores.shape[1])):
         positive = truth == label

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Mapping
@@ -157,4 +158,6 @@ def announce(
     use_own_server(current_root())
     from prefect.events import emit_event
 
+    # While it sends the event, it counts what is left to send, on the console of whoever ingests.
+    logging.getLogger("EventsWorker").setLevel(logging.ERROR)
     emit_event(event=str(event), resource={"prefect.resource.id": resource, **labels}, payload=dict(payload))

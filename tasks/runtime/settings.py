@@ -275,8 +275,7 @@ EMBEDDED_VARIABLE = "UNITBALL_EMBEDDED_API_URL"
 
 def default_root() -> Path:
     """Return the folder used where nothing is said: one place per user, so that budgets do not depend on the folder."""
-    base = os.environ.get("XDG_DATA_HOME")
-    return (Path(base) if base else Path.home() / ".local" / "share") / "unitball"
+    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "unitball"
 
 
 def current_root() -> Path:
@@ -372,9 +371,8 @@ def recorded_servers(root: Path) -> dict[str, str]:
 def marks_folder() -> Path:
     """Return where high-water marks of ledgers lie, outside every root: ``UNITBALL_LEDGER_MARK``, or per user."""
     value = os.environ.get(MARK_VARIABLE)
-    state = os.environ.get("XDG_STATE_HOME")
-    default = (Path(state) if state else Path.home() / ".local" / "state") / "unitball" / "ledgers"
-    return Path(value).expanduser().absolute() if value else default
+    state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
+    return Path(value).expanduser().absolute() if value else state / "unitball" / "ledgers"
 
 
 def query_seconds() -> float:

@@ -22,7 +22,8 @@ from storage.refs import DatasetRef
 from tasks.accounts.budget import account_reading, runs_left
 from tasks.runtime.settings import mlflow_page
 from tasks.runtime.steps import observed_by
-from tasks.tracking.results import RunResult, is_limit, shown_metric, summary
+from tasks.tracking.reporting import claim_of, guarantee_of
+from tasks.tracking.results import RunResult, is_limit, shown_metric
 
 STAGES = ("ingest", "normalise", "extract_features", "partition", "arrive", "charge", "evaluate", "record")
 
@@ -99,7 +100,10 @@ def show_result(result: RunResult) -> None:
     names = [name for name in sorted(result.metrics) if not is_limit(name)]
     numbers = "\n".join(f"| {name} | {shown_metric(result, name, '.4g')} |" for name in names)
     table = f"\n\n| metric | value (95 % margin) |\n|---|---|\n{numbers}" if numbers else ""
-    create_markdown_artifact(summary(result) + table, key="result", description="Result")
+    about = f"**{result.algorithm}** on **{result.dataset}**, trust {result.trust}."
+    known = [result.proved.recognised()] if result.proved else []
+    said = [about, guarantee_of(result), *known, claim_of(result)]
+    create_markdown_artifact("\n\n".join(filter(None, said)) + table, key="result", description="Result")
     if result.mlflow_run_id:
         create_link_artifact(
             mlflow_page(result.mlflow_run_id),

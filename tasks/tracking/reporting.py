@@ -68,8 +68,8 @@ def model_card(
         command = command.replace("unitball train", "unitball federate --roster roster.yaml", 1)
     parts = {
         f"{dataset.name}.{result.algorithm}": _trained_on(config, dataset, plan, elsewhere=elsewhere),
-        "Guarantee": _guarantee(result) + _of_several(dataset, plan, result, 1 if elsewhere else _group(dataset)),
-        "Claim": _claim(result),
+        "Guarantee": guarantee_of(result) + _of_several(dataset, plan, result, 1 if elsewhere else _group(dataset)),
+        "Claim": claim_of(result),
         "Spent and left": _spent_elsewhere(result) if elsewhere else _spent(dataset, plan, result),
         "How good it is": _measured(dataset, result),
         "Not covered": "\n".join(f"- {one}" for one in _outside(dataset, result, 1 if elsewhere else _group(dataset))),
@@ -95,7 +95,8 @@ def _trained_on(config: TrainingConfig, dataset: DatasetRef, plan: RunPlan, *, e
     )
 
 
-def _guarantee(result: RunResult) -> str:
+def guarantee_of(result: RunResult) -> str:
+    """Return what is proved of a run as Markdown."""
     proved = result.proved
     if proved is None:
         return "None is proved: the model may reveal rows that it was trained on."
@@ -136,7 +137,8 @@ def _sentence(proved: Proved) -> str:
     )
 
 
-def _claim(result: RunResult) -> str:
+def claim_of(result: RunResult) -> str:
+    """Return what the paper claims of a run's algorithm, and where that does not hold; nothing without a claim."""
     if result.claim is None:
         return ""
     flaw = f" It does not hold: {result.claim['flaw']}" if result.claim.get("flaw") else ""

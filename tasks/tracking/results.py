@@ -30,7 +30,6 @@ __all__ = [
     "epsilon_by_party",
     "proved_of",
     "summarise",
-    "summary",
 ]
 
 # Cards say what an attack finds that accuses this share of those who were not there.
@@ -235,25 +234,6 @@ def summarise(plan: RunPlan, dataset: DatasetRef, evaluation: Evaluation, refere
         releases=tuple(reference.key for reference in references),
         evaluations=tuple(release.key for release in plan.evaluations),
     )
-
-
-def summary(result: RunResult) -> str:
-    """Return a run's guarantee, claim and flaw as Markdown."""
-    lines = [f"**{result.algorithm}** on **{result.dataset}**, trust {result.trust}."]
-    if result.proved:
-        lines.append(
-            f"Proved for a {result.proved.unit}: {result.proved.summary()} a party, "
-            f"{result.proved.neighbours}, {result.proved.numerics} numerics. {result.proved.recognised()}"
-        )
-    else:
-        lines.append("Proved: **none**.")
-    if result.claim:
-        lines.append(f"Claimed: {result.claim['statement']} ({result.claim['theorem']}).")
-        if result.claim.get("flaw"):
-            lines.append(f"Flaw: {result.claim['flaw']}")
-    if result.sound_counterpart:
-        lines.append(f"Sound counterpart: {result.sound_counterpart}.")
-    return "\n\n".join(lines)
 
 
 def shown_metric(result: RunResult, name: str, form: str = ".3f") -> str:

@@ -152,7 +152,7 @@ def test_admm_without_noise_comes_to_the_minimum_of_all_rows_together(classes: i
     admm = ConsensusAdmm(budget=GaussianMu(1e6), iterations=200, penalty=0.1, regularisation=0.05)
     model = admm.fit(parties, place, keyed("admm"))
     problem = admm.task.problem(parties, place, 0.05)
-    assert np.abs(model.weights - minimise(problem, 1e-10).weights).max() < 2e-4
+    assert np.abs(model.weights - minimise(problem, 1e-10)).max() < 2e-4
 
 
 def test_admm_pays_for_every_step_and_a_mutant_that_pays_once_is_caught() -> None:

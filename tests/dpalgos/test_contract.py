@@ -23,12 +23,13 @@ from dpalgos.mechanisms.symmetric import pack
 from dpalgos.models import Statistic, opened
 from dpalgos.neighbouring import NeighbouringPair, one_row_apart
 from dpalgos.registry import AlgorithmSpec, lookup, names
-from dpalgos.rows import ArrayRows, Block, Floats, Ints, Rows, Shares, gather
+from dpalgos.rows import ArrayRows, Block, Floats, Ints, Rows, Shares
 from dpalgos.summation import TrustedSummation
 from dpalgos.systems.system import Arrangement, Scope, System
 from dpalgos.testing import BUDGETS, KINDS, check_algorithm, check_trust_model
 from dpalgos.trust.central import Central
 from tests.dpalgos.parameters import PARAMETERS, TRUSTS
+from tests.support.training import gather
 
 REGISTERED = [(kind, name) for kind in KINDS for name in names(kind)]
 CASES = [

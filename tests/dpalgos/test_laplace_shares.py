@@ -75,9 +75,9 @@ def test_the_loss_is_the_exact_one_and_more_shares_cost_no_more(shifts: tuple[in
         law = folded(polya_difference(scale, 1 / shares, reach), present, reach)
         centre = slice(reach - 40, reach + 41)
         worst = sum(float(np.abs(np.log(law / np.roll(law, shift)))[centre].max()) for shift in shifts)
-        assert worst <= LaplaceShare(scale, shares).loss(sensitivity).epsilon + 1e-6
+        assert worst <= DiscreteLaplace(scale).epsilon(sensitivity) + 1e-6
     law = folded(polya_difference(scale, 1 / (shares + 1), reach), shares, reach)
-    assert math.log(law[reach] / law[reach + 1]) > LaplaceShare(scale, shares).loss(1).epsilon + 0.1
+    assert math.log(law[reach] / law[reach + 1]) > DiscreteLaplace(scale).epsilon(1) + 0.1
 
 
 def test_the_candidates_kept_are_the_jumps_of_the_law() -> None:
@@ -234,7 +234,7 @@ def test_what_a_share_says_about_itself() -> None:
     share = share_law(DiscreteLaplace(1e6), 3, 50)
     assert share == LaplaceShare(1e6, 3)
     assert share.numerics is Numerics.EXACT
-    assert LaplaceShare(1e6, 3).loss(1e6).epsilon == pytest.approx(1.0)
+    assert DiscreteLaplace(1e6).epsilon(1e6) == pytest.approx(1.0)
     assert all(LaplaceShare(2.0**31, shares).total_variation() < 2.0**-116 for shares in (1, 2, 50, 50_000))
     with pytest.raises(ParameterError, match="scale"):
         LaplaceShare(0.0, 3)

@@ -190,8 +190,6 @@ class TestStatements:
     def test_total_variation_is_below_its_bound(self, sigma: float) -> None:
         law = RoundedGaussian(sigma)
         assert 2.0**-127 <= law.total_variation() < 2.0**-101
-        assert law.extra_delta(math.log(2), 2**20) == pytest.approx(3 * 2**20 * law.total_variation())
-        assert law.extra_delta(1e5, 1) > 1.0
         assert law.numerics is Numerics.EXACT
 
     @pytest.mark.parametrize("sensitivity", [1.0, math.sqrt(2), 2**20 * math.sqrt(2), 0.1])

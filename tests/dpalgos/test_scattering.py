@@ -28,7 +28,7 @@ SETTING_OF_12 = Setting(sizes=(1,), dimension=144, classes=2, trust=Trust.CENTRA
 
 def scattering(**parameters: float) -> ScatteringFeatures:
     given = {"places": 2, "power": 1.0, **parameters}
-    return Scattering(**given).fit([], SETTING, noise())  # type: ignore[arg-type]  # by name
+    return Scattering(**given).features(SETTING.dimension)  # type: ignore[arg-type]  # by name
 
 
 def waves(frequency: int, count: int = 1) -> Floats:
@@ -77,7 +77,7 @@ def test_rows_are_mapped_one_by_one_on_any_number_of_cores(
 
 @pytest.mark.parametrize(("scales", "places"), [(2, 3), (2, 5), (3, 6), (1, 3)])
 def test_any_number_of_places_goes_with_any_number_of_scales(scales: int, places: int) -> None:
-    made = Scattering(scales=scales, places=places, angles=2, power=1.0)._features(196)
+    made = Scattering(scales=scales, places=places, angles=2, power=1.0).features(196)
     constant = made.transform(np.full((1, 196), 0.5)).reshape(places * places, -1)
     np.testing.assert_allclose(constant[:, 0], 0.5, atol=1e-5)
     np.testing.assert_allclose(constant[:, 1:], 0.0, atol=1e-5)
@@ -96,11 +96,11 @@ def test_a_mirror_image_has_the_same_features_where_these_are_averaged(
 ) -> None:
     """But for samples that lie at every other pixel: a twentieth of what tells two views of an image apart."""
     first, second = lookup("processes", "dead-leaves")().pairs(20, *shape, np.random.default_rng(1))
-    made = Scattering(scales=scales, places=places, mirror=True, shape=shape)._features(first[0].size)
+    made = Scattering(scales=scales, places=places, mirror=True, shape=shape).features(first[0].size)
     seen, mirrored, other = (made.transform(one.reshape(20, -1)) for one in (first, first[..., ::-1], second))
     assert seen.shape[1] == made.dimension
     assert np.linalg.norm(seen - mirrored) < 0.05 * np.linalg.norm(seen - other)
-    plain = Scattering(scales=scales, places=places, shape=shape)._features(first[0].size)
+    plain = Scattering(scales=scales, places=places, shape=shape).features(first[0].size)
     unlike = plain.transform(first.reshape(20, -1)) - plain.transform(first[..., ::-1].reshape(20, -1))
     assert np.linalg.norm(unlike) > 10 * np.linalg.norm(seen - mirrored)
 

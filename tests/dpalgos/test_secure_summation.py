@@ -21,7 +21,7 @@ from dpalgos.mechanisms.laplace import DiscreteLaplace
 from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
 from dpalgos.rows import ArrayRows, Floats, Ints
 from dpalgos.secure import summation as summation_module
-from dpalgos.secure.noise_shares import GaussianShare, RadialShare, RoundedRadial, TruexGaussian, share_law, share_sigma
+from dpalgos.secure.noise_shares import RadialShare, RoundedRadial, TruexGaussian, share_law, share_sigma
 from dpalgos.secure.primitives import TooFewPartiesError
 from dpalgos.secure.rounds import Party
 from dpalgos.secure.summation import (
@@ -215,7 +215,7 @@ def test_scaled_sums_stand_for_all_rows() -> None:
 
 @pytest.mark.parametrize("sizes", [(1,), (5, 5), (0, 0, 0), (1, 10**6, 3), (7,) * 1000])
 def test_allotments_leave_no_overflow(sizes: tuple[int, ...]) -> None:
-    share = GaussianShare(2.0**44)
+    share = DiscreteGaussian(2.0**44)
     bounds = allotments(sizes, share)
     assert sum(bounds) + len(sizes) * share.largest < 2**63
     # What an algorithm may send: any r per row with r * rows < 2^62.
@@ -225,7 +225,7 @@ def test_allotments_leave_no_overflow(sizes: tuple[int, ...]) -> None:
 
 def test_noise_that_could_overflow_is_refused_from_public_quantities() -> None:
     with pytest.raises(ParameterError, match=r"could overflow a sum modulo 2\^64.*coarser grid"):
-        allotments((1,) * 20_000, GaussianShare(2.0**44))
+        allotments((1,) * 20_000, DiscreteGaussian(2.0**44))
 
 
 def test_the_largest_numbers_add_up_exactly_and_beyond_them_they_are_cut() -> None:
@@ -324,7 +324,7 @@ def test_noise_split_over_too_many_is_caught(wrong: int, monkeypatch: pytest.Mon
 
 
 def test_shares_are_keyed_by_party_step_and_value() -> None:
-    contribution, share = np.arange(200), GaussianShare(1e6)
+    contribution, share = np.arange(200), DiscreteGaussian(1e6)
     mine, yours = noises(2)
     drawn = [
         noisy_contribution(value, 2**40, share, noise, step) - value

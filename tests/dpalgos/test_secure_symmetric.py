@@ -12,13 +12,14 @@ from scipy import stats
 
 from dpalgos.errors import ParameterError
 from dpalgos.mechanisms.symmetric import (
+    SymmetricDiscreteGaussian,
     SymmetricRoundedGaussian,
     SymmetricRoundedRadial,
     packed_size,
     to_vector,
     unpack,
 )
-from dpalgos.secure.noise_shares import RadialShare, SymmetricRadialShare, SymmetricShare, secagg_loss, share_law
+from dpalgos.secure.noise_shares import RadialShare, SymmetricRadialShare, secagg_loss, share_law
 from tests.support.statistics import rejects_law
 from tests.support.streams import seeded
 
@@ -29,12 +30,12 @@ def test_shares_cost_no_more_than_the_central_law_for_any_matrix(shares: int, si
     dimension = 6
     law = SymmetricRoundedGaussian(sigma, dimension)
     share = share_law(law, shares, packed_size(dimension))
-    assert isinstance(share, SymmetricShare)
+    assert isinstance(share, SymmetricDiscreteGaussian)
     for frobenius in (1.0, math.sqrt(2), 7.0, 1e4):
-        # Equal shares of the off-diagonal parameter at distance |V|_F / sqrt(2) bound it, see the class.
+        # Equal shares of the off-diagonal parameter at distance |V|_F / sqrt(2) bound it, see :func:`share_law`.
         cost = secagg_loss(
             sensitivity=frobenius / math.sqrt(2),
-            sigma_share=share.off_diagonal,
+            sigma_share=share.sigma / math.sqrt(2),
             shares=shares,
             dimension=packed_size(dimension),
         )
@@ -43,7 +44,7 @@ def test_shares_cost_no_more_than_the_central_law_for_any_matrix(shares: int, si
         assert cost.mu > frobenius / sigma * (1 - 0.1)
 
 
-def _variances(share: SymmetricShare, shares: int) -> tuple[float, float]:
+def _variances(share: SymmetricDiscreteGaussian, shares: int) -> tuple[float, float]:
     size = packed_size(share.dimension)
     draws = np.array([sum(share.sample(size, seeded(97 * i + j)) for j in range(shares)) for i in range(400)])
     matrices = np.array([unpack(draw) for draw in draws])
@@ -65,7 +66,7 @@ def _is_right(diagonal: float, off: float, sigma: float, dimension: int) -> bool
 def test_the_sum_of_shares_has_the_central_variances() -> None:
     sigma, dimension, shares = 300.0, 12, 4
     share = share_law(SymmetricRoundedGaussian(sigma, dimension), shares, packed_size(dimension))
-    assert isinstance(share, SymmetricShare)
+    assert isinstance(share, SymmetricDiscreteGaussian)
     assert _is_right(*_variances(share, shares), sigma, dimension)
     # Mutants: half the noise; the square root of two forgotten; the diagonal's noise everywhere.
     diagonal, off = _variances(share, shares)
@@ -139,8 +140,9 @@ def test_the_isometry_forgotten_is_caught(monkeypatch: pytest.MonkeyPatch) -> No
 def test_the_symmetric_radial_loss_is_the_central_one() -> None:
     law, share = SymmetricRoundedRadial(1e4, 40), SymmetricRadialShare(1e4, 4, 40)
     assert law.epsilon(1e4) >= 1.0
-    assert share.loss(1e4).epsilon == pytest.approx(law.epsilon(1e4), rel=1e-9)
-    assert share.loss(1e4).epsilon >= law.epsilon(1e4)
+    cost = share._vector.loss(1e4).epsilon
+    assert cost == pytest.approx(law.epsilon(1e4), rel=1e-9)
+    assert cost >= law.epsilon(1e4)
     for call in (
         lambda: SymmetricRoundedRadial(0.0, 3),
         lambda: SymmetricRoundedRadial(1.0, 0),

@@ -18,6 +18,7 @@ from dpalgos.continual import NightSum, state_after
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Setting
 from dpalgos.mechanisms.factorisation import ToeplitzFactor
+from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
 from dpalgos.models import Statistic
 from dpalgos.normalisation import UnitNorm
 from dpalgos.rows import Features, Floats, Ints, Rows
@@ -186,11 +187,17 @@ def test_declared_participations_are_priced(root: Path, tmp_path: Path) -> None:
     night = release.build()
     assert isinstance(night, NightSum)
     # The same price: more noise.
-    assert night.inner.law(release.setting).sigma / _sigma_of_one(release) == pytest.approx(twice / once, rel=1e-9)
+    sigma = _sigma_of(night.inner.law(release.setting))
+    assert sigma / _sigma_of_one(release) == pytest.approx(twice / once, rel=1e-9)
     arrive([rows[0].replace(":0.", ":0.9"), *rows[1:60]], tmp_path)
     assert tonight(participations=2, separation=2)[0].stream.arrived == (11, 10)  # type: ignore[union-attr]  # nights have one
     with pytest.raises(InputError, match="ask for that one"):
         tonight()
+
+
+def _sigma_of(law: object) -> float:
+    assert isinstance(law, RoundedGaussian)
+    return law.sigma
 
 
 def _sigma_of_one(release: PlannedRelease) -> float:
@@ -199,7 +206,7 @@ def _sigma_of_one(release: PlannedRelease) -> float:
     alone = release.model_copy(update={"stream": stream.model_copy(update={"participations": 1, "separation": 1})})
     night = alone.build()
     assert isinstance(night, NightSum)
-    return night.inner.law(release.setting).sigma
+    return _sigma_of(night.inner.law(release.setting))
 
 
 def test_the_next_horizon_reads_new_rows_and_costs_a_maximum(root: Path, tmp_path: Path) -> None:

@@ -13,9 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+import pytest
+
 from storage.layout import Layout
 from tasks.runtime import engine_process
-from tasks.runtime.engine import credentials, prefect_database
+from tasks.runtime.engine import credentials, prefect_database, prepare_tracking
+from tasks.runtime.settings import has_own_database, recorded_server
 from tests.support.processes import clean_environment
 
 _SERVE = """
@@ -103,6 +106,27 @@ class Engine:
         _prepare(self.pattern, root, prefect=True)
 
 
+@contextmanager
+def tracking_copied(pattern: Path) -> Iterator[None]:
+    """Let roots that ask for MLflow's database in this process have a copy of the one that was made first."""
+    honest = prepare_tracking
+
+    def prepared(root: Path) -> None:
+        wanted = has_own_database(root) and recorded_server(root) is None
+        if wanted and not Layout(root).mlflow_database.exists():
+            with engine_process.locked(pattern.with_suffix(".lock")):
+                if pattern.exists():
+                    _prepare(pattern, root, prefect=False)
+                else:
+                    honest(root)
+                    _prepare(root, pattern, prefect=False)
+        honest(root)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tasks.tracking.client.prepare_tracking", prepared)
+        yield
+
+
 def _claimed(pattern: Path, root: Path) -> IO[str] | None:
     """Return a lock for which others wait, where there is no pattern yet; else prepare the root by it."""
     lock = pattern.with_suffix(".lock").open("w")
@@ -125,5 +149,6 @@ def _copy(source: Path, target: Path, workplace: Path) -> None:
     # Through SQLite, since the server may have it open.
     with contextlib.closing(sqlite3.connect(source)) as old, contextlib.closing(sqlite3.connect(target)) as new:
         old.backup(new)
+    target.chmod(0o600)
     mark = engine_process.mark_of(target)
     engine_process.seal_of(target, workplace).write_text(f"{mark} {target.stat().st_ino}")

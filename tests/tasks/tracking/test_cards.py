@@ -14,6 +14,7 @@ from dpalgos.accounting.profiles import gaussian_epsilon
 from dpalgos.mechanisms.gaussian import mu_from_epsilon_delta
 from flows.federated_training import chain_inline
 from tasks.planning.configuration import TrainingConfig
+from tasks.tracking import artifacts
 from tasks.tracking.reporting import command_of, model_card
 from tests.support.chains import configured, ingest_private
 
@@ -53,6 +54,19 @@ def test_the_card_says_what_a_person_of_several_rows_loses(root: Path, tmp_path:
     said = float(card.split("is a group of 13, for whom it is ε = ")[1].split(" ")[0])
     assert gaussian_epsilon(mu, 1e-5) * 0.999 < said < gaussian_epsilon(mu, 1e-5) * 1.01
     assert "people with more than 13 rows" in card
+
+
+def test_what_prefect_shows_of_a_result_is_in_the_cards_words(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[str] = []
+    monkeypatch.setattr(artifacts, "create_markdown_artifact", lambda text, **_: shown.append(text))
+    for algorithm in ("noisy-gd", "dpml-published"):
+        artifacts.show_result(chain_inline(configured("iris", algorithm=algorithm, epsilon=1.0)).result)
+    sound, published = shown
+    assert "had any one row been another one" in sound
+    assert "recognises at most" in sound
+    assert "| accuracy |" in sound
+    assert "None is proved" in published
+    assert "It does not hold" in published
 
 
 def test_the_card_of_a_published_method_says_its_flaw(root: Path) -> None:

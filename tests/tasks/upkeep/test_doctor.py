@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from storage.atomic import PREFIX
+from storage.errors import InputError
 from storage.ledger.entries import Entries
 from storage.releases import ReleaseStore
 from tasks.datasets import registration
@@ -87,6 +88,15 @@ def test_each_check_fails_of_what_it_is_for(
     version = ingest(request(rows)).version
     damage(current_layout(), version)
     assert check in problems(commands)
+
+
+def test_a_ledger_that_cannot_be_named_is_a_finding(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unnamed() -> None:
+        raise InputError("two databases are named")
+
+    monkeypatch.setattr(checks, "ledger_url", unnamed)
+    found = {one.check for one in checks.check_root() if one.problem == "two databases are named"}
+    assert found == {"keys", "chain", "mark", "releases"}
 
 
 def test_a_full_disk_is_told(
