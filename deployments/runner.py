@@ -154,7 +154,7 @@ async def offer(client: PrefectClient, deployments: Collection[UUID], datasets: 
     In its description: a list to choose from would refuse a set that was registered a moment ago.
     """
     for deployment in deployments:
-        schema = (await client.read_deployment(deployment)).parameter_openapi_schema
+        schema = (await client.read_deployment(deployment)).parameter_openapi_schema or {}
         for definition in schema.get("definitions", {}).values():
             if "dataset" in definition.get("properties", {}):
                 definition["properties"]["dataset"]["description"] = f"A registered data set: {', '.join(datasets)}."
