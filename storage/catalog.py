@@ -177,7 +177,7 @@ class Catalog:
                 _require_account(
                     entries, name, chosen, disjoint=bool(disjoint_people), overlapping=overlapping, earlier=earlier
                 )
-            _require_same_people(entries, name, chosen, people, earlier)
+            _require_same_people(entries, name, chosen, people, visibility, earlier)
             _declare_disjoint(entries, name, chosen, disjoint_people, [*overlapping, *(one.account for one in earlier)])
             opened = find_account(entries, chosen)
             if opened is None:
@@ -481,7 +481,12 @@ def _require_unit(account: Account, name: str, people: People | None) -> None:
 
 
 def _require_same_people(
-    entries: Entries, name: str, account: str, people: People | None, earlier: list[Registration]
+    entries: Entries,
+    name: str,
+    account: str,
+    people: People | None,
+    visibility: Visibility,
+    earlier: list[Registration],
 ) -> None:
     """Refuse what is declared of people in another way than before; decided by declarations, never by who is there."""
     if people is None:
@@ -492,9 +497,11 @@ def _require_same_people(
             f"the people of data set {name!r} were declared as {before} and are now {people}; declare them as before, "
             "or give the rows another name"
         )
-    named = people.namespace
+    # What is public of somebody is in no account that is kept.
+    named = people.namespace if visibility is Visibility.PRIVATE else ""
     for other in map(_registration, entries.find(Kind.DATASET)):
-        if named and other.people and other.people.namespace == named and other.account != account:
+        theirs = other.people if other.visibility is visibility and other.account != account else None
+        if named and theirs is not None and theirs.namespace == named:
             raise RefusedError(
                 f"people of namespace {named!r} belong to account {other.account!r}, and {name} would be in "
                 f"{account!r}; give --account {other.account}, or name another namespace if these are other people's "

@@ -427,7 +427,11 @@ def _through_the_door(
     population = account or DEFAULT_ACCOUNT
     known = open_catalog().account(population)
     if known is not None and (known.unit == PERSON) != (grouped is not None):
-        way = "say whose rows they are: fit(…, groups=…)" if grouped is None else "open one of people for others"
+        way = (
+            "say whose rows they are: fit(…, groups=…)"
+            if grouped is None
+            else "other rows may go to one of people: open_account(…, people=True)"
+        )
         raise RefusedError(f"account {population!r} is of unit {known.unit}, for good; {way}")
     if known is None:
         if kept:

@@ -179,10 +179,6 @@ class _Kind:
     rule: str
 
 
-def _whole_approximate(epsilon: float, delta: float) -> Loss:
-    return ApproximateDP(epsilon, delta)
-
-
 _KINDS: Mapping[type[Loss], _Kind] = {
     GaussianMu: _Kind(
         lambda epsilon, delta: GaussianMu(mu_from_epsilon_delta(epsilon, delta)),
@@ -364,7 +360,7 @@ def _added_up(kinds: Sequence[type[Loss]], shares: Sequence[float], epsilon: flo
 
 
 def _buyer(kind: type[Loss]) -> Callable[[float, float], Loss]:
-    return _whole_approximate if kind is ApproximateDP else _kind(kind).whole
+    return ApproximateDP if kind is ApproximateDP else _kind(kind).whole
 
 
 def _to_common_scale(

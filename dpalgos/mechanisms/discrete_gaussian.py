@@ -11,11 +11,11 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Numerics
 from dpalgos.mechanisms import _precise
 from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian, require_sigma
 from dpalgos.noise import RandomStream
+from dpalgos.parameters import Bound
 from dpalgos.rows import Ints
 
 _BITS = 127
@@ -112,8 +112,7 @@ class DiscreteGaussian:
     @classmethod
     def calibrated(cls, rho: float, sensitivity: float) -> DiscreteGaussian:
         """Return the law that gives rho-zCDP for an l2 sensitivity in grid units, sigma rounded up."""
-        if not (math.isfinite(rho) and rho > 0):
-            raise ParameterError(f"rho is {rho!r}; it must be a finite number above 0")
+        Bound(0.0, open_low=True).require("rho", rho)
         return cls(sensitivity / math.sqrt(2.0 * rho) * (1.0 + 2.0**-50))
 
     def rho(self, sensitivity: float) -> float:

@@ -306,8 +306,7 @@ class ContinualLeader(ContinualTrainer, LeaderTrainer):
 
     def work(self, setting: Setting) -> Work:
         """Return that of holding all nights' rows, and of each night's sum again in all later ones."""
-        nights = self.nights
-        once = self.once().sums(setting).work(setting, nights)
+        once = self.once().sums(setting).work(setting, self.nights)
         return replace(once, kept=0, held=2 * 8 * setting.rows * setting.dimension)
 
     def statistic(self, rows: Rows, setting: Setting) -> Floats:

@@ -29,9 +29,26 @@ from dpalgos.trainers.gradient_descent import PlainDescent
 from dpalgos.trainers.smo import Smo
 
 
+@dataclass(frozen=True, kw_only=True)
+class PublishedMachine(Unproved, PureAlgorithm):
+    """A C-SVM with noise about which nothing is proved.
+
+    Parameters
+    ----------
+    C : float
+        Weight of the sum of losses.
+    """
+
+    C: float = field(default=1.0, metadata=POSITIVE)
+
+    def work(self, setting: Setting) -> Work:
+        """Return that of holding rows as they are, and a cache of kernel rows."""
+        return machine_work(setting)
+
+
 @register("trainers", "dual-perturbation-published")
 @dataclass(frozen=True, kw_only=True)
-class PublishedDualPerturbation(Unproved, PureAlgorithm):
+class PublishedDualPerturbation(PublishedMachine):
     """Train the C-SVM, add Laplace noise to its dual variables by the ratio of errors, release Σ α̃ y x and the bias.
 
     Our reading of what Sun et al. and Wang et al. say of the paper ("adds Laplace noise to the corresponding dual
@@ -58,7 +75,6 @@ class PublishedDualPerturbation(Unproved, PureAlgorithm):
     IEEE Access 7 (2019) 98238; as described by Sun et al. 2021, section 2, and Wang et al. 2024, section 2.
     """
 
-    C: float = field(default=1.0, metadata=POSITIVE)
     tolerance: float = field(default=1e-3, metadata=POSITIVE)
 
     source: ClassVar[str] = "Zhang, Hao, Wang 2019, as Sun et al. 2021 and Wang et al. 2024 describe it"
@@ -70,10 +86,6 @@ class PublishedDualPerturbation(Unproved, PureAlgorithm):
         "the bias is exact. Many dual variables move when one row does, not one by C.",
     )
     sound_counterpart: ClassVar[str | None] = "smo-output-perturbation"
-
-    def work(self, setting: Setting) -> Work:
-        """Return that of holding rows as they are, and a cache of kernel rows."""
-        return machine_work(setting)
 
     def fit(self, parties: Sequence[Rows], setting: Setting, noise: NoiseSource) -> LinearModel:
         """Return the machine with noisy dual variables; one-vs-rest for three classes and more."""
@@ -96,7 +108,7 @@ class PublishedDualPerturbation(Unproved, PureAlgorithm):
 
 @register("trainers", "svm-laplace-published")
 @dataclass(frozen=True, kw_only=True)
-class PublishedLaplaceSvm(Unproved, PureAlgorithm):
+class PublishedLaplaceSvm(PublishedMachine):
     """Train the C-SVM and add Laplace noise of scale 2Cnd/ε to each weight; the bias is released as it is.
 
     Guarantee
@@ -117,7 +129,6 @@ class PublishedLaplaceSvm(Unproved, PureAlgorithm):
     Huang, Yang, Xu, Zhou, Security and Communication Networks 2021, Algorithm 2, Lemma 2, Theorem 2.
     """
 
-    C: float = field(default=1.0, metadata=POSITIVE)
     attributes: int | None = field(default=None, metadata=COUNT)
 
     source: ClassVar[str] = "Huang et al. 2021, Algorithm 2"
@@ -132,10 +143,6 @@ class PublishedLaplaceSvm(Unproved, PureAlgorithm):
         """Return 2Cnd/ε."""
         attributes = self.attributes or setting.dimension
         return 2.0 * self.C * max(setting.rows, 1) * attributes / self.budget.epsilon
-
-    def work(self, setting: Setting) -> Work:
-        """Return that of holding rows as they are, and a cache of kernel rows."""
-        return machine_work(setting)
 
     def fit(self, parties: Sequence[Rows], setting: Setting, noise: NoiseSource) -> LinearModel:
         """Return the machine of all parties' rows together, with noise on its weights."""

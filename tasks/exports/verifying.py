@@ -547,7 +547,7 @@ def _epsilon(contents: _Contents) -> str:
     plans = {entry["sequence"]: entry["content"]["delta"] for entry in contents.of(Kind.PLAN)}
     if isinstance(contents.plan.identity, NightIdentity) and found.delta not in plans.values():
         raise _RefutedError(f"the run states delta {found.delta:g}, and its horizon was charged at another")
-    return f"epsilon {found.epsilon:.6g} at delta {found.delta:g}, composed here from the releases"
+    return f"epsilon {found.epsilon:.6g} at delta {found.delta:g} for a {found.unit}, composed here from the releases"
 
 
 def _cap(contents: _Contents) -> str:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+from uuid import UUID
 
 import pytest
+from prefect.client.orchestration import PrefectClient
 
-from deployments.runner import read_deployments, scheduled_deployments
+from deployments.runner import offer, read_deployments, scheduled_deployments
 from deployments.serving import DEPLOYMENTS
 from tests.support.command_line import CommandLine
 from tests.support.serving import rows_file
@@ -50,6 +55,25 @@ def test_rows_to_score_become_a_deployment_that_trainings_start(
         "federated_training",
         "batch_scoring",
     ]
+
+
+def test_a_form_names_the_data_sets_there_are() -> None:
+    """In words: a list to choose from would refuse a set that was registered a moment ago."""
+    changed: dict[UUID, Any] = {}
+
+    class Client:
+        async def read_deployment(self, deployment: UUID) -> Any:
+            field = {"type": "string", "description": "Name of a registered data set."}
+            found = {"definitions": {"TrainingConfig": {"properties": {"dataset": field}}, "Other": {}}}
+            return SimpleNamespace(parameter_openapi_schema=found)
+
+        async def update_deployment(self, deployment: UUID, update: Any) -> None:
+            changed[deployment] = update.parameter_openapi_schema
+
+    number = UUID(int=1)
+    asyncio.run(offer(cast(PrefectClient, Client()), [number], ["clinic", "digits"]))
+    field = changed[number]["definitions"]["TrainingConfig"]["properties"]["dataset"]
+    assert field == {"type": "string", "description": "A registered data set: clinic, digits."}
 
 
 def test_a_schedule_says_how_many_runs_fit_and_when_the_first_is_refused(

@@ -272,10 +272,14 @@ class TestPeople:
         with pytest.raises(RefusedError, match="belong to account 'visits'"):
             _private(catalog, "visits", "v2", cap=CAP, account="new", disjoint_people="others", people=PATIENTS)
         assert [one.name for one in ledger.accounts()] == ["visits"]
+        # Public rows are in no account that is kept.
+        _public(catalog, "open", "o1", people=People("Patient", 64, "hospital-mrn"))
+        _public(catalog, "census", "s1", people=People("Citizen", 64, "citizen"))
+        _private(catalog, "taxes", "t1", cap=CAP, people=People("Citizen", 64, "citizen"))
         # Of no namespace nothing is known.
         _private(catalog, "claims", "c1", cap=CAP, people=People("Member"))
         _private(catalog, "letters", "l1", cap=CAP, people=People("Member"))
-        assert [one.account for one in catalog.datasets()] == ["claims", "letters", "visits"]
+        assert [one.account for one in catalog.datasets()] == ["census", "claims", "letters", "open", "taxes", "visits"]
 
     def test_accounts_of_rows_are_written_as_ever(self, catalog: Catalog, path: Path) -> None:
         _private(catalog, "visits", "v1", cap=CAP, people=PATIENTS)

@@ -19,6 +19,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from dpalgos.trainers.objective_perturbation import ObjectivePerturbation
 from storage.errors import DamagedError, InputError, StorageError
 from storage.layout import Layout
+from tasks.datasets.registration import ingest
+from tasks.datasets.request import IngestRequest
 from tasks.exports.archive import CHARGES, RUN, Archive, export_run, pack, read, release_member
 from tasks.exports.verifying import verify, verify_archive
 from tasks.tracking.results import append_result
@@ -457,3 +459,36 @@ def test_nothing_is_read_beyond_the_bounds(tmp_path: Path, monkeypatch: pytest.M
     (tmp_path / "bomb.zip").write_bytes(pack({"zeros": bytes(10_000)}, Ed25519PrivateKey.generate()))
     with pytest.raises(InputError, match="1,000 bytes"):
         read(tmp_path / "bomb.zip")
+
+
+def test_a_run_of_people_is_checked_as_one(root: Path, tmp_path: Path) -> None:
+    """And not where its account is said to be of rows, or its releases are said to be of people with other rows."""
+    lines = [f"{row % 80},{row % 7 / 10},{row % 2}" for row in range(200)]
+    (tmp_path / "visits.csv").write_text("\n".join(["Patient,x,y", *lines]) + "\n")
+    columns = ["{name: Patient, type: person, rows_per_person: 3}", "{name: x, type: numeric, range: [0, 1]}"]
+    columns += ['{name: y, type: label, classes: ["0", "1"]}']
+    (tmp_path / "visits.yaml").write_text("columns:\n" + "".join(f"  - {one}\n" for one in columns))
+    caps: dict[str, Any] = {"epsilon_cap": 5.0, "delta_cap": 1e-4}
+    paths: dict[str, Any] = {"path": tmp_path / "visits.csv", "schema_path": tmp_path / "visits.yaml"}
+    ingest(IngestRequest(name="visits", format="csv", **paths, **caps))
+    config: dict[str, Any] = {"algorithm": "noisy-gd", "parties": 1, "epsilon": 1.0}
+    result = followed("visits", **config)
+    append_result(configured("visits", **config), result)
+    archive = tmp_path / "run.zip"
+    archive.write_bytes(export_run(result.run_key[:10])[0])
+    checked = {check.what: check for check in verify(archive).checks}
+    assert not [what for what, check in checked.items() if check.holds is False]
+    assert "for a person (column Patient), composed here" in checked["epsilon"].detail
+
+    def of_rows(members: dict[str, bytes]) -> None:
+        _entry(members, "account", lambda account: account.pop("unit"))
+
+    def of_group(members: dict[str, bytes]) -> None:
+        _entry(members, "account", lambda account: account.update(group_size=2))
+
+    def of_others(members: dict[str, bytes]) -> None:
+        _run(members, lambda run: run["identity"]["dataset"].update(rows_per_person=9))
+
+    for forge, fails in ((of_rows, {"prices"}), (of_group, {"prices"}), (of_others, {"run", "guarantees"})):
+        found = outcomes(changed(archive, tmp_path / f"{forge.__name__}.zip", forge))
+        assert fails <= {what for what, holds in found.items() if holds is False}

@@ -147,7 +147,7 @@ def parties(
     # One request after another: a root is an environment variable of the whole process here.
     monkeypatch.setattr("tasks.federation.coordinator.ThreadPoolExecutor", _OneByOne)
     # MLflow takes seconds in a fresh root; one test below looks at what is logged.
-    monkeypatch.setattr("tasks.federation.coordinator.keep_run", lambda *arguments: arguments[3])
+    monkeypatch.setattr("tasks.federation.coordinator.keep_run", lambda config, run, columns: run.result)
     return Federation(tmp_path, rows, roster)
 
 
