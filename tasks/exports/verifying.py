@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from dpalgos.algorithms import require_people
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Trust
 from dpalgos.models import Artefact, decode
@@ -434,6 +435,8 @@ def _guarantees(contents: _Contents) -> str:
         where = (sorted(planned.payers), planned.charged_partition, planned.stream_key if stream else "")
         if (sorted(content["parties"]), content["partition"], content.get("stream", "")) != where:
             raise _RefutedError(f"release {key[:12]} was charged to others than those whose rows it reads")
+        if said.dataset.person:
+            require_people(type(planned.build()))
         if planned.setting.rows_per_person != said.dataset.rows_per_person:
             raise _RefutedError(f"release {key[:12]} was priced for other people than those whose rows it reads")
         if said.dataset.private and charge["account"] != said.dataset.account:

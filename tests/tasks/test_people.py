@@ -21,6 +21,8 @@ from storage.shards import open_shard
 from tasks.auditing.synthetic import public_sample
 from tasks.datasets.registration import ingest
 from tasks.datasets.request import IngestRequest
+from tasks.exports.archive import export_run
+from tasks.exports.verifying import verify
 from tasks.planning.configuration import TrainingConfig
 from tasks.preparation import dealing
 from tasks.preparation.dealing import deal_rows
@@ -30,7 +32,8 @@ from tasks.release.preflight import expect_run, require_feasible
 from tasks.release.rows import rows_of
 from tasks.release.storing import read_release
 from tasks.runtime.settings import current_layout
-from tests.support.chains import followed, prepare
+from tasks.tracking.results import append_result
+from tests.support.chains import configured, followed, prepare
 
 MOST = 8
 # Of the intercept, in parts of that of one of two numbers.
@@ -383,3 +386,25 @@ def test_a_roster_that_is_lost_is_named(root: Path, tmp_path: Path) -> None:
     # Who was there keeps the place: a version without the roster would be of other people.
     with pytest.raises(StorageError, match="restore it from a back-up"):
         bring_in(tmp_path / "input", visits([*COUNTS, 2]))
+
+
+# ── elsewhere ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("config", [{"algorithm": "noisy-gd"}, {"trainer": "objective-perturbation"}])
+def test_an_archive_of_what_takes_no_people_is_refuted(
+    config: dict[str, Any], root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever signs it has a door that lets everything in; with one row a person no price tells."""
+    bring_in(tmp_path / "input", visits(COUNTS), most=1, allow_idealised=True)
+    monkeypatch.setattr("tasks.release.admission.require_people", lambda _: None)
+    result = followed("visits", **config)
+    append_result(configured("visits", **config), result)
+    data, _, _ = export_run(result.run_key[:10])
+    (tmp_path / "run.zip").write_bytes(data)
+    checks = {check.what: (check.holds, check.detail) for check in verify(tmp_path / "run.zip").checks}
+    if "algorithm" in config:
+        assert checks["guarantees"][0]
+    else:
+        assert checks["guarantees"][0] is False
+        assert "takes no people" in checks["guarantees"][1]
