@@ -20,7 +20,7 @@ from shared import head, line, mnist
 
 from dpalgos.accounting.calibration import allocate
 from dpalgos.algorithms import fit
-from dpalgos.features.public_rows import CentredDirections, PublicRowsWhitening
+from dpalgos.features.whitening import CentredDirections, PublicRowsWhitening
 from dpalgos.guarantees import GaussianMu, Setting, Trust
 from dpalgos.keystream import KeyedNoise, public_secret
 from dpalgos.normalisation import UnitNorm

@@ -22,10 +22,10 @@ from dpalgos.audit.experiment import Effort
 from dpalgos.audit.releases import audit_algorithm, audit_release
 from dpalgos.audit.report import Verdict
 from dpalgos.guarantees import GaussianMu, PureEpsilon, Setting
-from dpalgos.projections.pure_epsilon import LaplaceCovariance
-from dpalgos.trainers.class_means import ClassMeansDiscriminant
+from dpalgos.projections.covariance import LaplaceCovariance
+from dpalgos.trainers.discriminant import ClassMeansDiscriminant
 from dpalgos.trainers.output_perturbation import RadialOutputPerturbation
-from dpalgos.trainers.smo_output_perturbation import SmoOutputPerturbation
+from dpalgos.trainers.smo import SmoOutputPerturbation
 from tasks.auditing.systems import audit_system, find_subject
 
 # Runs on each neighbour: few where outputs lack noise, many where noise is a little too small.

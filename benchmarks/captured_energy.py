@@ -21,9 +21,8 @@ from dpalgos.guarantees import ApproximateDP, GaussianMu, PureEpsilon, Setting, 
 from dpalgos.keystream import KeyedNoise, public_secret
 from dpalgos.mechanisms.gaussian import mu_from_epsilon_delta
 from dpalgos.models import Projection
-from dpalgos.projections.covariance import AnalyzeGauss, ModSulq
-from dpalgos.projections.ppca import Ppca, PublishedPpca
-from dpalgos.projections.pure_epsilon import LaplaceCovariance
+from dpalgos.projections.covariance import AnalyzeGauss, LaplaceCovariance, ModSulq
+from dpalgos.projections.published import Ppca, PublishedPpca
 from dpalgos.rows import ArrayRows, Floats
 from dpalgos.summation import SumAlgorithm
 

@@ -34,8 +34,8 @@ from dpalgos.mechanisms.factorisation import ToeplitzFactor
 from dpalgos.models import LinearModel
 from dpalgos.rows import ArrayRows, Floats, Ints
 from dpalgos.systems.system import PublicFacts
-from dpalgos.trainers.class_means import ClassMeansDiscriminant
 from dpalgos.trainers.continual import FollowTheRegularisedLeader
+from dpalgos.trainers.discriminant import ClassMeansDiscriminant
 
 SHOWN = (1, 10, 30, 100, 200, 365)
 

@@ -10,8 +10,7 @@ from scipy.optimize import minimize
 from scipy.special import expit, logit
 
 from dpalgos.errors import ParameterError
-from dpalgos.margins import LEVELS, Margins, Noise, shares, widened
-from dpalgos.metrics import with_margins
+from dpalgos.metrics import LEVELS, Margins, Noise, shares, widened, with_margins
 from dpalgos.rows import Floats
 
 _SEED, _DRAWS = 20260702, 4_000
@@ -136,7 +135,7 @@ def operating_points(histogram: Floats, noise: Noise) -> tuple[dict[str, Floats]
     """Return recall, precision, F1 and balanced accuracy at each inner edge of the bins, and their 95 % margins.
 
     Each number's margins hold for all thresholds at once, so that they hold at one that is chosen by the same
-    histogram. They are simulated as in :mod:`dpalgos.margins`, the drawing of the rows included.
+    histogram. They are simulated as in :mod:`dpalgos.metrics`, the drawing of the rows included.
 
     Parameters
     ----------

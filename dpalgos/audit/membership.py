@@ -1,38 +1,22 @@
-"""Membership inference by likelihood ratios (LiRA), and what a guarantee leaves such an attack.
-
-Shadow models are trained on the same n records, of which each is in one of two states by a fair coin of its own: the
-row, or what the neighbouring relation puts in its place (another row, or a null record). A model's score of a row is
-how well it fits it. For one row and one model, the attack compares the score with the scores of the other models that
-held the row and of those that did not, each taken as normal, and says "member" where the likelihood ratio is large.
-
-*What a guarantee leaves.* Fix a row, the other records of a model and all other models. The two states of the row are
-neighbours, and the attack's threshold on its ratio is a test of one against the other, which may use the other models
-as they are independent of this one. Under a trade-off curve f its true positive rate is at most 1 − f(false positive
-rate). 1 − f is concave, so the same holds for the rates averaged over rows, other records and models (Jensen), that is
-for one threshold on all ratios. Hence, for the whole curve of such thresholds,
-
-    advantage = max (TPR − FPR) ≤ max_α (1 − f(α) − α),   area under the ROC curve ≤ 1 − ∫ f(α) dα.
-
-These are statements on expectations; measured rates scatter about them.
-
-References
-----------
-Carlini, Chien, Nasr, Song, Terzis, Tramèr, "Membership inference attacks from first principles", IEEE S&P 2022.
-Yeom, Giacomelli, Fredrikson, Jha, "Privacy risk in machine learning", CSF 2018 (the advantage).
-"""
+"""Membership inference, and lower bounds from one run with many canaries."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import ndtr, ndtri
+from scipy.stats import binom
 
-from dpalgos.accounting.trade_off import trade_off
+from dpalgos.accounting.composition import components, compose
+from dpalgos.accounting.trade_off import gaussian_mu, trade_off
+from dpalgos.audit.bounds import largest_refuted
 from dpalgos.errors import ParameterError
 from dpalgos.guarantees import Loss
-from dpalgos.rows import Floats
+from dpalgos.rows import Floats, Ints
 
 _FEWEST = 8
 _GRID, _SPLIT = 120, 0.1
@@ -126,3 +110,162 @@ def bound_of(bills: Sequence[Sequence[Loss]]) -> Attack:
     levels = np.concatenate([[0.0], np.geomspace(1e-4, _SPLIT, _GRID)[:-1], np.linspace(_SPLIT, 1.0, _GRID)])
     missed = trade_off(bills, levels.tolist())
     return Attack(levels, 1.0 - np.append(missed[1:], 0.0))
+
+
+TypeIError = Callable[[float], float]
+"""The least type I error of a test of the given power, from a trade-off curve: ``g`` above."""
+
+_STEPS = 45
+_SMALLEST = 1e-30
+_POINTS = 48
+_DELTAS = (1e-12, 1e-9, 1e-6, 1e-3, 0.1)
+
+
+def guess(scores: Floats, guesses: int) -> Ints:
+    """Return guesses of m coins, (m,): 1 for the highest scores, −1 for the lowest, 0 where none is made.
+
+    Half of the guesses go either way, since coins are fair; ties go by position.
+
+    Parameters
+    ----------
+    scores : array (m,)
+        Larger where the output looks more like a canary in its first state.
+    guesses : int
+        How many are made, at most m.
+    """
+    if not 1 <= guesses <= len(scores):
+        raise ParameterError(f"{guesses} guesses of {len(scores)} coins; make between one and all")
+    order = np.argsort(-scores, kind="stable")
+    made = np.zeros(len(scores), dtype=np.int64)
+    made[order[: (guesses + 1) // 2]] = 1
+    made[order[len(order) - guesses // 2 :]] = -1
+    return made
+
+
+def _require(correct: int, guesses: int, canaries: int) -> None:
+    if not 0 <= correct <= guesses <= canaries or guesses < 1:
+        raise ParameterError(
+            f"{correct} of {guesses} guesses right, of {canaries} canaries; these numbers must not decrease, and at "
+            "least one guess is made"
+        )
+
+
+def tail_under_approximate_dp(correct: int, guesses: int, canaries: int, epsilon: float, delta: float) -> float:
+    """Return a bound on the probability of so many right guesses or more under (epsilon, delta)-DP.
+
+    Parameters
+    ----------
+    correct, guesses, canaries : int
+        v, r and m above; at most ``guesses`` are made.
+    epsilon, delta : float
+    """
+    _require(correct, guesses, canaries)
+    share = 1.0 / (1.0 + math.exp(-epsilon))
+    tail = float(binom.sf(correct - 1, guesses, share))
+    if delta == 0.0:
+        return min(1.0, tail)
+    below = np.cumsum(binom.pmf(np.arange(correct - 1, -1, -1), guesses, share))
+    worst = float((below / np.arange(1, len(below) + 1)).max(initial=0.0))
+    return min(1.0, tail + 2.0 * canaries * delta * worst)
+
+
+def tail_under_curve(correct: int, guesses: int, canaries: int, curve: TypeIError) -> float:
+    """Return a bound on the probability of so many right guesses or more under a trade-off curve.
+
+    Parameters
+    ----------
+    correct, guesses, canaries : int
+        v, r and m above; exactly ``guesses`` are made.
+    curve : TypeIError
+        Never above the true one.
+    """
+    _require(correct, guesses, canaries)
+    if _possible(1.0, correct, guesses, canaries, curve):
+        return 1.0
+    # Small probabilities matter: the search is on their logarithms.
+    low, high = math.log(_SMALLEST), 0.0
+    for _ in range(_STEPS):
+        middle = 0.5 * (low + high)
+        if _possible(math.exp(middle), correct, guesses, canaries, curve):
+            low = middle
+        else:
+            high = middle
+    return math.exp(high)
+
+
+def _possible(tail: float, correct: int, guesses: int, canaries: int, curve: TypeIError) -> bool:
+    """Whether so many right guesses or more may have this probability."""
+    right, wrong = tail * correct / canaries, tail * (guesses - correct) / canaries
+    for level in range(correct - 1, -1, -1):
+        more = max(0.0, curve(min(right, 1.0)) - wrong)
+        wrong += more
+        right += more * level / (guesses - level)
+        if right + wrong > guesses / canaries:
+            return False
+    return True
+
+
+def gaussian_curve(mu: float) -> TypeIError:
+    """Return the curve of mu-Gaussian DP."""
+    return lambda power: float(ndtr(ndtri(power) - mu))
+
+
+def curve_of(losses: Sequence[Loss]) -> TypeIError:
+    """Return a curve that is never above what these losses together prove.
+
+    Gaussian losses have theirs. Otherwise each (epsilon, delta) of the composed privacy profile bounds the power of a
+    test of type I error x by both delta + e^epsilon x and 1 − e^−epsilon (1 − delta − x), so the least x at power y is
+    at least max(e^−epsilon (y − delta), 1 − delta − e^epsilon (1 − y)); the largest over points is returned.
+
+    Raises
+    ------
+    ParameterError
+        If nothing is proved.
+    """
+    if components(losses).unproved is not None:
+        raise ParameterError("nothing is proved, so there is no curve")
+    mu = gaussian_mu(losses)
+    if mu is not None:
+        return gaussian_curve(mu)
+    profile = compose(losses)
+    widest = next(epsilon for delta in _DELTAS if math.isfinite(epsilon := profile.epsilon(delta)))
+    points = [(epsilon, profile.delta(epsilon)) for epsilon in np.linspace(0.0, widest, _POINTS).tolist()]
+
+    def least(power: float) -> float:
+        return max(
+            0.0,
+            *(math.exp(-epsilon) * (power - delta) for epsilon, delta in points),
+            *(1.0 - delta - math.exp(min(epsilon, 700.0)) * (1.0 - power) for epsilon, delta in points),
+        )
+
+    return least
+
+
+def epsilon_lower_bound_of_guesses(
+    correct: int, guesses: int, canaries: int, *, delta: float, confidence: float
+) -> float:
+    """Return an epsilon that the mechanism exceeds or meets at delta, at the given confidence.
+
+    Guarantee
+    ---------
+    If the mechanism is (epsilon, delta)-DP in the relation by which canaries are flipped, the value returned exceeds
+    epsilon with probability at most 1 − confidence: the largest epsilon at which so many right guesses have
+    probability at most 1 − confidence, rounded down.
+    """
+    error = _error(confidence)
+    return largest_refuted(
+        lambda epsilon: tail_under_approximate_dp(correct, guesses, canaries, epsilon, delta) <= error
+    )
+
+
+def mu_lower_bound_of_guesses(correct: int, guesses: int, canaries: int, *, confidence: float) -> float:
+    """Return a mu: that the mechanism is Gaussian-DP with any smaller one is refuted at the given confidence."""
+    _require(correct, guesses, canaries)
+    error = _error(confidence)
+    return largest_refuted(lambda mu: not _possible(error, correct, guesses, canaries, gaussian_curve(mu)))
+
+
+def _error(confidence: float) -> float:
+    if not 0 < confidence < 1:
+        raise ParameterError(f"the confidence is {confidence!r}; it must lie strictly between 0 and 1")
+    return 1.0 - confidence

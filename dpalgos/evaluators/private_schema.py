@@ -14,7 +14,7 @@ from dpalgos.algorithms import ApproximateAlgorithm, Refused
 from dpalgos.errors import ParameterError
 from dpalgos.evaluators.noisy_sums import LaplaceSums
 from dpalgos.guarantees import RELATIONS, Neighbours, Numerics, Setting
-from dpalgos.mechanisms.partition_selection import PartitionSelection
+from dpalgos.mechanisms.laplace import PartitionSelection
 from dpalgos.models import Statistic
 from dpalgos.neighbouring import NeighbouringPair, one_row_apart
 from dpalgos.noise import NoiseSource
@@ -123,7 +123,7 @@ class KeySelection(ApproximateAlgorithm):
     most: m = 2 d in d columns under replace-one (in each, one key loses a row and another gains one), m = d under
     replace-special (a null record holds none). Whether a key is released is a coin of its own, whose probability
     depends on that key's count alone and which is (epsilon / m, delta / m)-DP for a count that changes by one
-    (:class:`dpalgos.mechanisms.partition_selection.PartitionSelection`); a key that occurs in one of the neighbours
+    (:class:`dpalgos.mechanisms.laplace.PartitionSelection`); a key that occurs in one of the neighbours
     only is one of the m, its count being 0 in the other, where it is never released. All other coins have the same
     distribution. The m coins are independent, so together they are (epsilon, delta)-DP by basic composition.
 

@@ -1,4 +1,4 @@
-"""Linear reductions that do not look at the rows: low frequencies, random directions, pooling."""
+"""Public maps of any rows: linear ones, elementwise functions, random Fourier features."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import numpy as np
 import scipy
 
 from dpalgos.errors import ParameterError
-from dpalgos.features.public_map import PublicMap, image_shape
+from dpalgos.features.public_map import PublicMap, ReadyMap, RowFeatures, image_shape
 from dpalgos.guarantees import Setting
-from dpalgos.models import Projection
+from dpalgos.models import Projection, released_kind
 from dpalgos.noise import NoiseSource
-from dpalgos.parameters import COUNT, NATURAL
+from dpalgos.parameters import COUNT, NATURAL, POSITIVE, between
 from dpalgos.registry import register
-from dpalgos.rows import Floats, Rows
+from dpalgos.rows import Floats, Ints, Rows, row_products, unit_rows
 from dpalgos.validation import require_components
 
 
@@ -142,3 +142,141 @@ class AveragePooling(PublicMap):
         if not basis.any(axis=0).all():
             raise ParameterError(f"size is {self.size!r}; it leaves empty blocks")
         return Projection(basis=basis / np.sqrt(basis.sum(axis=0)))
+
+
+@released_kind
+@dataclass(frozen=True, slots=True)
+class ElementwiseFeatures(RowFeatures):
+    """The map x ↦ u/‖u‖ with uᵢ = sign(xᵢ) g(|xᵢ|), g(v) = v^power, or ln(1 + scale·v) where the power is 0.
+
+    Parameters
+    ----------
+    size : array of 1 int
+        Number of features, which stays.
+    curve : array (2,)
+        Power and scale.
+    """
+
+    size: Ints
+    curve: Floats
+    kind: ClassVar[str] = "elementwise-features"
+
+    @property
+    def dimension(self) -> int:
+        """Number of features."""
+        return int(self.size[0])
+
+    def transform(self, features: Floats) -> Floats:
+        """Map (m, d) to (m, d), rows of norm 1 (or 0, for zero rows)."""
+        power, scale = self.curve
+        sizes = np.abs(np.asarray(features, dtype=np.float64))
+        curved = np.sign(features) * (sizes**power if power > 0 else np.log1p(scale * sizes))
+        return unit_rows(curved)
+
+
+@register("projections", "signed-root")
+@dataclass(frozen=True, kw_only=True)
+class SignedRoot(ReadyMap):
+    """Every number's root with its sign, then rows to norm 1; of counts and histograms, the Hellinger map.
+
+    Guarantee
+    ---------
+    Costs nothing: each row is mapped by itself, with public parameters. Its rows have norm 1 (or 0).
+
+    Parameters
+    ----------
+    power : float
+        In (0, 1]; ½ is the square root.
+
+    References
+    ----------
+    Perronnin, Sánchez, Mensink, ECCV 2010 (power normalisation); Arandjelović, Zisserman, CVPR 2012 (Hellinger).
+    """
+
+    power: float = field(default=0.5, metadata=between(0.0, 1.0, open_low=True))
+    source: ClassVar[str] = "Perronnin, Sánchez, Mensink 2010"
+
+    def features(self, dimension: int) -> ElementwiseFeatures:
+        """Return the curve for rows of so many features."""
+        return ElementwiseFeatures(size=np.array([dimension]), curve=np.array([self.power, 1.0]))
+
+
+@register("projections", "signed-log")
+@dataclass(frozen=True, kw_only=True)
+class SignedLogarithm(ReadyMap):
+    """Every number's ln(1 + scale·|x|) with its sign, then rows to norm 1.
+
+    Guarantee
+    ---------
+    Costs nothing: each row is mapped by itself, with public parameters. Its rows have norm 1 (or 0).
+
+    Parameters
+    ----------
+    scale : float
+        What is large; below 1/scale the map is nearly linear.
+    """
+
+    scale: float = field(default=100.0, metadata=POSITIVE)
+    source: ClassVar[str] = "logarithmic compression"
+
+    def features(self, dimension: int) -> ElementwiseFeatures:
+        """Return the curve for rows of so many features."""
+        return ElementwiseFeatures(size=np.array([dimension]), curve=np.array([0.0, self.scale]))
+
+
+@released_kind
+@dataclass(frozen=True, slots=True)
+class FourierFeatures(RowFeatures):
+    """The map x ↦ (cos ωᵢ·x, sin ωᵢ·x)/√D, rows of norm exactly 1.
+
+    Parameters
+    ----------
+    frequencies : array (d, D)
+    """
+
+    frequencies: Floats
+    kind: ClassVar[str] = "fourier-features"
+
+    @property
+    def dimension(self) -> int:
+        """Number of features, 2D."""
+        return 2 * int(self.frequencies.shape[1])
+
+    def transform(self, features: Floats) -> Floats:
+        """Map (m, d) to (m, 2D)."""
+        phases = row_products(features, self.frequencies)
+        return np.hstack([np.cos(phases), np.sin(phases)]) / math.sqrt(self.frequencies.shape[1])
+
+
+@register("projections", "random-fourier")
+@dataclass(frozen=True, kw_only=True)
+class RandomFourier(ReadyMap):
+    """Features whose inner products approximate exp(−γ‖x − x′‖²), frequencies drawn with a public seed.
+
+    Guarantee
+    ---------
+    Costs nothing: the map is made from the seed. Its rows have norm 1.
+
+    Parameters
+    ----------
+    frequencies : int
+        D; there are twice as many features.
+    gamma : float
+        γ of the kernel.
+    seed : int
+        Public.
+
+    References
+    ----------
+    Rahimi, Recht, NeurIPS 2007; for private SVMs Rubinstein, Bartlett, Huang, Taft, JPC 4 (2012).
+    """
+
+    frequencies: int = field(default=256, metadata=COUNT)
+    gamma: float = field(default=1.0, metadata=POSITIVE)
+    seed: int = field(default=0, metadata=NATURAL)
+    source: ClassVar[str] = "Rahimi, Recht 2007"
+
+    def features(self, dimension: int) -> FourierFeatures:
+        """Return the frequencies for rows of so many features."""
+        draws = np.random.default_rng(self.seed).standard_normal((dimension, self.frequencies))
+        return FourierFeatures(frequencies=math.sqrt(2.0 * self.gamma) * draws)

@@ -1,22 +1,45 @@
-"""Private centring: rows less their noisy mean, back in the unit ball."""
+"""No projection, and the noisy mean subtracted."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
 from dpalgos.algorithms import GaussianAlgorithm, OneSum, ProjectionAlgorithm
-from dpalgos.features.public_map import RowFeatures
+from dpalgos.features.public_map import PublicMap, RowFeatures
 from dpalgos.guarantees import Setting, Trust
 from dpalgos.mechanisms.fixed_point import encode_rows, encoded_radius, row_weights, squared_limit, sum_sensitivity
 from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
-from dpalgos.models import LinearModel, released_kind
+from dpalgos.models import LinearModel, Projection, released_kind
 from dpalgos.neighbouring import NeighbouringPair, antipodal_pair
+from dpalgos.noise import NoiseSource
 from dpalgos.registry import register
 from dpalgos.rows import Floats, Ints, Rows, clip_to_unit_ball, sanitise
 from dpalgos.summation import grid
+
+
+@register("projections", "identity")
+@dataclass(frozen=True, kw_only=True)
+class Identity(PublicMap):
+    """Keep every feature.
+
+    Guarantee
+    ---------
+    Costs nothing: the map is made from the number of features alone.
+    """
+
+    source: ClassVar[str] = "the identity"
+
+    def output_dimension(self, dimension: int) -> int:
+        """Return the same number."""
+        return dimension
+
+    def fit(self, parties: Sequence[Rows], setting: Setting, noise: NoiseSource) -> Projection:
+        """Return the unit matrix."""
+        return Projection(basis=np.eye(setting.dimension))
 
 
 @released_kind

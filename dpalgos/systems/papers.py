@@ -9,8 +9,7 @@ from dpalgos.trainers.consensus_admm import PublishedConsensusAdmm
 from dpalgos.trainers.gradient_descent import GradientPerturbation, PublishedGradientPerturbation
 from dpalgos.trainers.output_perturbation import Pathak, PublishedMultiPartyOutputPerturbation
 from dpalgos.trainers.published import PublishedDualPerturbation, TruexDescent
-from dpalgos.trainers.smo import DpWss
-from dpalgos.trainers.smo_output_perturbation import SmoLaplaceOutputPerturbation
+from dpalgos.trainers.smo import DpWss, SmoLaplaceOutputPerturbation
 
 
 def _joint_arrangement(trainer: AlgorithmSpec, projection: AlgorithmSpec | None) -> Arrangement:

@@ -12,7 +12,7 @@ from dpalgos.mechanisms.gaussian import mu_from_epsilon_delta
 from dpalgos.registry import AlgorithmSpec, register
 from dpalgos.systems.papers import joint, summed
 from dpalgos.systems.system import Choice, PublicFacts, System
-from dpalgos.trainers.discriminant_descent import schedule_of
+from dpalgos.trainers.discriminant import schedule_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,7 +24,7 @@ from dpalgos.registry import register
 from dpalgos.resources import Work
 from dpalgos.rows import ArrayRows, Floats, Ints, Rows, sanitise
 from dpalgos.summation import grid
-from dpalgos.trainers.class_means import ClassMeansDiscriminant, ClassSumTrainer
+from dpalgos.trainers.discriminant import ClassMeansDiscriminant, ClassSumTrainer
 from dpalgos.trainers.gradient_descent import ClippedGradientTrainer
 
 # Found on training rows of digits, 300 of them held out (three seeds): the deviation of a weight by one night's noise.

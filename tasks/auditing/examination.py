@@ -16,7 +16,7 @@ import numpy as np
 from pydantic import BaseModel, Field
 from scipy.special import ndtr, ndtri
 
-from dpalgos.audit.one_run import (
+from dpalgos.audit.membership import (
     curve_of,
     epsilon_lower_bound_of_guesses,
     guess,
@@ -86,7 +86,7 @@ def audit_in_one_run(
     Guarantee
     ---------
     If the run is private as stated, ``p_value`` is at most a with probability at most a: see
-    :mod:`dpalgos.audit.one_run`. A system that passes is not proved sound: one run is far from tight.
+    :mod:`dpalgos.audit.membership`. A system that passes is not proved sound: one run is far from tight.
 
     Parameters
     ----------

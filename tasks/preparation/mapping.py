@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from dpalgos.errors import ParameterError
 from dpalgos.features.public_map import FileMap, RowFeatures
-from dpalgos.features.public_rows import PublicRowsWhitening
+from dpalgos.features.whitening import PublicRowsWhitening
 from dpalgos.guarantees import Setting
 from dpalgos.keystream import KeyedNoise, public_secret
 from dpalgos.models import opened

@@ -13,14 +13,17 @@ from pydantic import BaseModel
 
 from dpalgos.calibration import Calibration, choose, platt
 from dpalgos.evaluators.noisy_sums import CountedPairs, ErrorSums, ScoreHistogram, curves_of, predicted_classes
-from dpalgos.margins import area_under_curve, margins_of_area, simulated, widened
 from dpalgos.metrics import (
+    area_under_curve,
     classification_metrics,
     confusion_matrix,
+    margins_of_area,
     metrics_of_noisy_confusion,
     metrics_of_noisy_errors,
     recalls,
     regression_metrics,
+    simulated,
+    widened,
     with_margins,
 )
 from dpalgos.models import Statistic

@@ -11,7 +11,7 @@ from functools import partial
 
 from dpalgos.accounting.composition import compose
 from dpalgos.calibration import Calibration
-from dpalgos.margins import is_measured
+from dpalgos.metrics import is_measured
 from dpalgos.normalisation import RowMap
 from dpalgos.registry import lookup
 from dpalgos.validation import rounded_up

@@ -12,7 +12,7 @@ from pydantic import BaseModel, SerializeAsAny, SerializerFunctionWrapHandler, m
 from dpalgos.accounting.composition import compose
 from dpalgos.accounting.trade_off import TYPE_I_ERRORS, gaussian_mu, trade_off
 from dpalgos.guarantees import PureEpsilon
-from dpalgos.margins import is_measured
+from dpalgos.metrics import is_measured
 from dpalgos.validation import rounded_up
 from storage.refs import DatasetRef, ReleaseRef, Unit
 from storage.results import append, is_recorded

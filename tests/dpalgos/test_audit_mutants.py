@@ -25,7 +25,7 @@ from dpalgos.noise import NoiseSource, normals
 from dpalgos.projections.covariance import AnalyzeGauss, gram_matrix, leading_basis
 from dpalgos.rows import ArrayRows, Floats, Ints, Rows
 from dpalgos.summation import gaussian_guarantee
-from dpalgos.trainers.class_means import ClassMeansDiscriminant
+from dpalgos.trainers.discriminant import ClassMeansDiscriminant
 from dpalgos.trainers.gradient_descent import DescentState, NoisyGradientDescent
 
 MU, DELTA = GaussianMu(1.0), 0.05

@@ -11,7 +11,7 @@ from sklearn.linear_model import LogisticRegression
 from dpalgos import calibration
 from dpalgos.calibration import Aim, Calibration, choose, operating_points, platt
 from dpalgos.errors import ParameterError
-from dpalgos.margins import Noise
+from dpalgos.metrics import Noise
 from dpalgos.rows import Floats
 
 _BINS = 32

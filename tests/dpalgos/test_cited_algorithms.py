@@ -17,14 +17,13 @@ from dpalgos.errors import ParameterError
 from dpalgos.guarantees import GaussianMu, Neighbours, PureEpsilon, Setting, Trust
 from dpalgos.keystream import KeyedNoise, public_secret
 from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
-from dpalgos.projections.ppca import Bingham, Ppca, PublishedPpca
+from dpalgos.projections.published import Bingham, Ppca, PublishedPpca
 from dpalgos.rows import ArrayRows, Floats
 from dpalgos.solvers import minimise
 from dpalgos.testing import blobs
 from dpalgos.trainers.consensus_admm import ConsensusAdmm, PublishedConsensusAdmm
 from dpalgos.trainers.published import PublishedDualPerturbation
-from dpalgos.trainers.smo import Smo
-from dpalgos.trainers.smo_output_perturbation import SmoLaplaceOutputPerturbation
+from dpalgos.trainers.smo import Smo, SmoLaplaceOutputPerturbation
 
 DRAWS = 3000
 # Of the mean of that many numbers in [0, 1] at a false-alarm rate of 1e-9 (Hoeffding).

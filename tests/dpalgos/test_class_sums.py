@@ -12,8 +12,7 @@ from dpalgos.guarantees import GaussianMu, Neighbours, Setting, Trust
 from dpalgos.integer_sums import ClassMeans, ClassSums
 from dpalgos.mechanisms.fixed_point import encoded_radius
 from dpalgos.rows import ArrayRows
-from dpalgos.trainers.class_means import ClassMeansDiscriminant, linear_model
-from dpalgos.trainers.discriminant_descent import DiscriminantDescent
+from dpalgos.trainers.discriminant import ClassMeansDiscriminant, DiscriminantDescent, linear_model
 from tests.support.training import blobs, fitted, parties_of, setting_of
 
 CLASSES, DIMENSION = 3, 4

@@ -17,14 +17,14 @@ from dpalgos.guarantees import ApproximateDP, GaussianMu, Neighbours, Numerics, 
 from dpalgos.mechanisms.gaussian import delta_of_mu
 from dpalgos.mechanisms.laplace import DiscreteLaplace
 from dpalgos.mechanisms.symmetric import unpack
-from dpalgos.projections.covariance import ModSulq
-from dpalgos.projections.pure_epsilon import (
+from dpalgos.projections.covariance import (
     LaplaceCovariance,
+    ModSulq,
     PublishedLaplaceCovariance,
     RadialCovariance,
     triangle_sensitivity,
 )
-from dpalgos.projections.unproved import PrincipalComponents, PublishedSvd, PublishedWishart
+from dpalgos.projections.published import PrincipalComponents, PublishedSvd, PublishedWishart
 from dpalgos.rows import ArrayRows
 from tests.support.statistics import rejects_law
 from tests.support.training import blobs, fitted, parties_of, setting_of

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from dpalgos.errors import ParameterError
-from dpalgos.features.dictionary import Dictionary
-from dpalgos.features.elementwise import SignedLogarithm, SignedRoot
-from dpalgos.features.patches import PatchFeatures, RandomPatches
+from dpalgos.features.linear_maps import SignedLogarithm, SignedRoot
+from dpalgos.features.patches import Dictionary, PatchFeatures, RandomPatches
 from dpalgos.guarantees import Setting
 from dpalgos.keystream import KeyedNoise, public_secret
 from dpalgos.models import decode

@@ -19,8 +19,8 @@ from dpalgos.mechanisms.factorisation import LONGEST, ToeplitzFactor
 from dpalgos.mechanisms.rounded_gaussian import RoundedGaussian
 from dpalgos.registry import AlgorithmSpec
 from dpalgos.rows import ArrayRows, Floats, Ints, Rows
-from dpalgos.trainers.class_means import ClassMeansDiscriminant
 from dpalgos.trainers.continual import ContinualClassMeans
+from dpalgos.trainers.discriminant import ClassMeansDiscriminant
 from dpalgos.trainers.sufficient_statistics import SufficientStatistics
 from tasks.auditing.systems import Arguments, Subject, audit_subject
 from tests.support.training import blobs, fit, noise, setting_of

@@ -16,10 +16,9 @@ from sklearn.metrics.pairwise import rbf_kernel
 
 from dpalgos.errors import ParameterError
 from dpalgos.features.hog import Hog
-from dpalgos.features.linear_maps import AveragePooling, LowFrequencies, RandomProjection
+from dpalgos.features.linear_maps import AveragePooling, LowFrequencies, RandomFourier, RandomProjection
 from dpalgos.features.public_map import image_shape
-from dpalgos.features.public_rows import CentredDirections
-from dpalgos.features.random_fourier import RandomFourier
+from dpalgos.features.whitening import CentredDirections
 from dpalgos.guarantees import Setting
 from dpalgos.projections.centring import CentredRows
 from dpalgos.registry import lookup, names

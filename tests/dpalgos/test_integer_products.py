@@ -16,7 +16,7 @@ from dpalgos.mechanisms.fixed_point import encode_rows, encoded_radius, inner_pr
 from dpalgos.mechanisms.symmetric import pack, to_vector, unpack
 from dpalgos.projections.covariance import AnalyzeGauss
 from dpalgos.rows import ArrayRows
-from dpalgos.trainers.class_means import ClassMeansDiscriminant
+from dpalgos.trainers.discriminant import ClassMeansDiscriminant
 from dpalgos.trainers.gradient_descent import NoisyGradientDescent
 
 

@@ -9,12 +9,11 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from dpalgos import margins
+from dpalgos import metrics as margins
 from dpalgos.evaluators.noisy_sums import ConfusionMatrix, LaplaceConfusionMatrix, ScoreHistogram
 from dpalgos.guarantees import GaussianMu, Neighbours, PureEpsilon, Setting
-from dpalgos.margins import Noise, margins_of_area, simulated
 from dpalgos.mechanisms.gaussian import mu_from_epsilon_delta
-from dpalgos.metrics import metrics_of_confusion, metrics_of_noisy_confusion
+from dpalgos.metrics import Noise, margins_of_area, metrics_of_confusion, metrics_of_noisy_confusion, simulated
 from dpalgos.rows import Floats
 
 _FALSE_ALARM = 1e-6

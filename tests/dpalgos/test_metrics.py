@@ -7,8 +7,8 @@ import pytest
 import sklearn.metrics as peers
 
 from dpalgos.losses import loss_names, make_loss
-from dpalgos.margins import Noise
 from dpalgos.metrics import (
+    Noise,
     classification_metrics,
     confusion_matrix,
     curvature,
@@ -130,7 +130,7 @@ def test_the_accuracy_of_noisy_counts_is_unbiased_and_says_its_noise(monkeypatch
     rows, sigma = int(exact.sum()), 8.0
     random = np.random.default_rng(3)
     law = gaussian(sigma)
-    monkeypatch.setattr("dpalgos.margins._MOST", 200)
+    monkeypatch.setattr("dpalgos.metrics._MOST", 200)
     found = [metrics_of_noisy_confusion(exact + law(random, exact.shape), rows, sigma, law) for _ in range(400)]
     accuracies = np.array([one["accuracy"] for one in found])
     noise = np.sqrt(3) * sigma / rows

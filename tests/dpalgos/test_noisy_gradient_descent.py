@@ -22,7 +22,7 @@ from dpalgos.registry import AlgorithmSpec
 from dpalgos.resources import memory_limit, set_memory_limit
 from dpalgos.rows import ArrayRows
 from dpalgos.solvers import Problem, minimise
-from dpalgos.trainers.discriminant_descent import DiscriminantDescent
+from dpalgos.trainers.discriminant import DiscriminantDescent
 from dpalgos.trainers.gradient_descent import DescentState, NoisyGradientDescent
 from tests.support.training import blobs, fit, fitted, noise, parties_of, setting_of
 

@@ -14,9 +14,9 @@ from dpalgos.errors import ParameterError
 from dpalgos.guarantees import ApproximateDP, GaussianMu, Neighbours, Numerics, PureEpsilon, ZeroConcentrated
 from dpalgos.mechanisms.gaussian import sigma_classical
 from dpalgos.mechanisms.symmetric import SymmetricRoundedGaussian, to_vector, unpack
+from dpalgos.projections.centring import Identity
 from dpalgos.projections.covariance import AnalyzeGauss, PublishedAnalyzeGauss, leading_basis
-from dpalgos.projections.identity import Identity
-from dpalgos.projections.unproved import PrincipalComponents
+from dpalgos.projections.published import PrincipalComponents
 from dpalgos.rows import ArrayRows
 from tests.support.training import blobs, fitted, noise, parties_of, setting_of
 

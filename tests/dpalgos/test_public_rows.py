@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dpalgos.errors import ParameterError
-from dpalgos.features.public_rows import CentredDirections, PublicRowsWhitening
+from dpalgos.features.whitening import CentredDirections, PublicRowsWhitening
 from dpalgos.models import decode
 from dpalgos.rows import NULL_LABEL, Floats
 

@@ -17,7 +17,7 @@ from dpalgos.mechanisms.fixed_point import encoded_radius
 from dpalgos.models import LinearModel
 from dpalgos.rows import ArrayRows
 from dpalgos.testing import blobs
-from dpalgos.trainers.sampled_descent import SampledDescent
+from dpalgos.trainers.gradient_descent import SampledDescent
 
 ROWS = 400
 RATE = 0.25

@@ -36,7 +36,7 @@ from dpalgos.registry import AlgorithmSpec
 from dpalgos.rows import Array
 from dpalgos.testing import blobs
 from dpalgos.trainers import tuned
-from dpalgos.trainers.class_means import ClassMeansDiscriminant
+from dpalgos.trainers.discriminant import ClassMeansDiscriminant
 from dpalgos.trainers.tuned import Tuned, best_entered
 from tasks.planning.identity import code_version
 

@@ -11,7 +11,7 @@ import pytest
 from dpalgos.errors import ParameterError
 from dpalgos.features.onnx import OnnxEncoder
 from dpalgos.features.public_map import FileMap
-from dpalgos.features.public_rows import PublicRowsWhitening
+from dpalgos.features.whitening import PublicRowsWhitening
 from dpalgos.models import Projection
 from flows.federated_training import Chained, chain_inline
 from storage.datasets import open_dataset

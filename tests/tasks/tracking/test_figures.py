@@ -10,7 +10,7 @@ import pytest
 from matplotlib.image import imread
 
 from dpalgos.evaluators.noisy_sums import curves_of
-from dpalgos.margins import area_under_curve
+from dpalgos.metrics import area_under_curve
 from storage.refs import DatasetRef
 from tasks.planning.plans import RunIdentity
 from tasks.tracking.figures import draw_measured, figure_files

@@ -19,8 +19,8 @@ from dpalgos import pipeline as module
 from dpalgos.calibration import Calibration
 from dpalgos.errors import ParameterError, UnknownNameError
 from dpalgos.features.hog import HogFeatures
+from dpalgos.features.linear_maps import FourierFeatures
 from dpalgos.features.public_map import RowFeatures
-from dpalgos.features.random_fourier import FourierFeatures
 from dpalgos.guarantees import Setting
 from dpalgos.keystream import KeyedNoise, public_secret
 from dpalgos.models import KernelModel, LinearModel, Projection
